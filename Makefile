@@ -1,0 +1,33 @@
+# Two commands do all the set-up on a fresh Debian machine: `make demo` and `make test`.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test bench lint fuzz tools clean
+demo: $(STAMP) tools
+	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
+
+test: $(STAMP) tools
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile
+
+bench: $(STAMP) tools
+	$(BIN)/python benchmarks/run_all.py
+
+lint: $(STAMP)
+	$(BIN)/pip install -q --disable-pip-version-check ".[lint]"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+$(STAMP): setup.py pyproject.toml
+	$(PYTHON) -m venv $(VENV) || { sh tools/debian.sh python3-venv && $(PYTHON) -m venv $(VENV); }
+	$(BIN)/pip install -q --disable-pip-version-check -e ".[test]"
+	touch $(STAMP)
+
+# cross compiler and emulator: installed where we may, named where we may not
+tools:
+	@sh tools/debian.sh
+
+clean:
+	rm -rf $(VENV) build demo-out *.egg-info

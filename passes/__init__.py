@@ -1,0 +1,1 @@
+"""Relax passes of the project, one a file; each works alone in a `tvm.transform.Sequential`."""

@@ -1,0 +1,1 @@
+"""s_tir schedule rules and hand-use primitives."""

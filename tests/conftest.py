@@ -1,0 +1,31 @@
+"""Fixtures of the whole suite."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """Folder with `models/` and `cases/` (public files that are not part of the project); tests that need it skip without."""
+    folder = os.environ.get("TVM_CASCADE_TEST_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("TVM_CASCADE_TEST_DATA names no folder with public models")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def models(test_data: Path) -> Path:
+    return test_data / "models"
+
+
+@pytest.fixture(scope="session")
+def emulator() -> None:
+    """Skip where the Arm cross compiler or QEMU is missing (`make test` installs both on Debian)."""
+    for tool in ("arm-none-eabi-gcc", "qemu-system-arm"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")

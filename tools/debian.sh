@@ -1,0 +1,26 @@
+#!/bin/sh
+# Install the cross compiler and the emulator from Debian's packages, if they are missing and we may.
+# Without them everything still runs on the host, and `tvm-cascade doctor` says what is missing.
+set -u
+need="$*"
+command -v arm-none-eabi-gcc >/dev/null 2>&1 || need="$need gcc-arm-none-eabi libnewlib-arm-none-eabi"
+command -v qemu-system-arm >/dev/null 2>&1 || need="$need qemu-system-arm"
+command -v gcc >/dev/null 2>&1 || need="$need gcc libc6-dev"
+command -v cmake >/dev/null 2>&1 || need="$need cmake"
+[ -z "${need# }" ] && exit 0
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "missing: $need (no apt-get here; see 'tvm-cascade doctor')" >&2
+    exit 0
+fi
+run=""
+[ "$(id -u)" = 0 ] || { command -v sudo >/dev/null 2>&1 && run="sudo -n"; }
+if [ "$(id -u)" != 0 ] && [ -z "$run" ]; then
+    echo "missing: $need (install them as root: apt-get install $need)" >&2
+    exit 0
+fi
+echo "installing $need" >&2
+$run apt-get update -q >/dev/null 2>&1
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive $run apt-get install -y -q $need >/dev/null 2>&1 ||
+    echo "could not install $need (apt-get install $need)" >&2
+exit 0

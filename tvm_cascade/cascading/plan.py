@@ -1,0 +1,72 @@
+"""What the planner decides, as data, and what the emitter obeys.
+
+A plan is a list of segments. The operators of a segment run interleaved, row by row, in the exact order of the segment's
+`trace`; a segment of one operator is that operator run whole. Between segments only whole tensors are live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tvm_cascade.graph import Graph
+from tvm_cascade.memory.problem import Allocation
+
+
+class Granularity(Enum):
+    """What a rolling buffer counts: whole rows, or pixels of the row-major stream."""
+
+    ROW = "row"
+    PIXEL = "pixel"
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where a tensor lives: all of its rows, or a rolling buffer of `height` rows (row r at slot `r % height`)."""
+
+    tensor: int
+    height: int  # rows held; == the tensor's rows where it is whole
+    size: int  # bytes
+    lower: int  # first segment in which it is live
+    upper: int  # first segment in which it is not
+    granularity: Granularity = Granularity.ROW
+    pixels: int = 0  # slots of a pixel ring
+    root: int | None = None  # tensor whose storage this one is a view of (`byte_offset` into it)
+    byte_offset: int = 0
+
+    def is_ring(self, rows: int) -> bool:
+        return self.granularity is Granularity.PIXEL or self.height < rows
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Operators that run together.
+
+    `trace` names an operator per step, each step producing that operator's next output row: its k-th occurrence is row k.
+    Operators without rows (`opaque`, or one-row outputs) occur once. Views occur in no trace.
+    """
+
+    ops: tuple[int, ...]  # in topological order, views included
+    trace: tuple[int, ...]
+    state_bytes: int = 0  # row counters of the driver, in the arena while the segment runs
+    scratch_bytes: int = 0  # the largest of its operators' scratch
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A complete decision: order, segments, storage of every tensor, arena."""
+
+    graph: Graph
+    segments: tuple[Segment, ...]
+    storages: tuple[Storage, ...]  # by tensor index
+    allocation: Allocation  # of `buffers`
+    buffers: tuple[str, ...]  # what each allocated block is: "tensor 3", "state 1", "scratch 1"
+    macs: int  # multiply-accumulates executed, padding not counted
+    baseline_macs: int
+    baseline_peak: int  # bytes: layer by layer in file order
+    bound: int  # bytes: no plan of this search space is smaller
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the arena: all RAM of the network but the stack."""
+        return self.allocation.peak

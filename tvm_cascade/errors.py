@@ -1,0 +1,90 @@
+"""One error tree. Every error a user can cause derives from `CascadeError`, says what to do about it and carries its data.
+
+`exit_status` is what the command line returns: 1 infeasible or mismatch, 2 bad usage or unreadable input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class CascadeError(Exception):
+    """Base of all errors meant for users: one message, with the remedy in it."""
+
+    exit_status = 2
+
+
+class UsageError(CascadeError):
+    """An option or argument that cannot be right."""
+
+
+class LoadError(CascadeError):
+    """A model file that cannot be read: missing, truncated, of another format."""
+
+    def __init__(self, path: object, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = str(path)
+        self.reason = reason
+
+
+class UnsupportedOperatorError(LoadError):
+    """A model file with operators that the project cannot import or lower."""
+
+    def __init__(self, path: object, operators: Sequence[str], supported: Sequence[str] = ()) -> None:
+        known = f"; supported: {', '.join(supported)}" if supported else ""
+        super().__init__(path, f"unsupported operator {', '.join(operators)}{known}")
+        self.operators = tuple(operators)
+        self.supported = tuple(supported)
+
+
+class GraphError(CascadeError):
+    """A `Graph` that breaks its own rules (dangling tensor, two producers, no topological order)."""
+
+
+class MissingToolError(CascadeError):
+    """A tool outside Python (cross compiler, emulator) that is not installed."""
+
+    def __init__(self, tool: str, remedy: str) -> None:
+        super().__init__(f"{tool} is not installed: {remedy}")
+        self.tool = tool
+        self.remedy = remedy
+
+
+class ToolError(CascadeError):
+    """An outside tool that was found and failed."""
+
+    exit_status = 1
+
+
+class InfeasibleError(CascadeError):
+    """A memory cap that no plan of the search space meets.
+
+    Attributes
+    ----------
+    needed, available : int
+        Bytes of the best plan found and of the cap.
+    culprits : tuple of str
+        Names of the operators at the peak.
+    """
+
+    exit_status = 1
+
+    def __init__(self, needed: int, available: int, culprits: Sequence[str], remedy: str) -> None:
+        at_peak = ", ".join(culprits)
+        super().__init__(f"needs {needed} bytes, {available} available; peak at {at_peak}; {remedy}")
+        self.needed = needed
+        self.available = available
+        self.culprits = tuple(culprits)
+        self.remedy = remedy
+
+
+class MismatchError(CascadeError):
+    """Outputs that differ from the reference."""
+
+    exit_status = 1
+
+
+class ValidationError(CascadeError):
+    """A solution that its independent validator refuses: a defect of this project, never of the input."""
+
+    exit_status = 1

@@ -1,0 +1,222 @@
+"""The graph that every algorithm of this project works on: frozen, and free of TVM.
+
+`passes.extract_graph` makes it from a Relax module. Operators stand in a topological order (the file's order), tensors and
+operators are named by their index everywhere. Sizes are bytes, intervals are half-open, rows are the slices of a tensor
+along its `row_axis` (H of an NHWC or NCHW tensor), columns the slices along its `col_axis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+
+from tvm_cascade.errors import GraphError
+
+ITEM_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "bool": 1,
+        "int8": 1,
+        "uint8": 1,
+        "int16": 2,
+        "uint16": 2,
+        "float16": 2,
+        "bfloat16": 2,
+        "int32": 4,
+        "uint32": 4,
+        "float32": 4,
+        "int64": 8,
+        "uint64": 8,
+        "float64": 8,
+    }
+)
+
+_NO_ATTRS: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows (or columns) of one input that output row `y` reads.
+
+    Tap k of output row y is input row `y * stride // denominator - padding + k * dilation`, for k in `range(extent)`;
+    taps outside of the tensor are padding and read nothing. `stride == 0` is a window that every output row reads
+    alike, such as the whole map of a global mean.
+    """
+
+    extent: int  # taps, at least 1
+    stride: int = 1  # input rows per output row
+    dilation: int = 1  # input rows between taps
+    padding: int = 0  # rows of padding before the first
+    denominator: int = 1  # above 1 the operator enlarges: nearest x2 is stride 1, denominator 2
+
+    @classmethod
+    def whole(cls, rows: int) -> Window:
+        """The window that reads all of `rows` for every output row."""
+        return cls(extent=rows, stride=0)
+
+    @property
+    def span(self) -> int:
+        """Rows from the first tap to the last, both included."""
+        return (self.extent - 1) * self.dilation + 1
+
+    def first(self, y: int) -> int:
+        """Input row of tap 0 for output row `y`; negative where it is padding."""
+        return y * self.stride // self.denominator - self.padding
+
+    def rows(self, y: int, height: int) -> range:
+        """The rows `[lo, hi)` of an input of `height` rows that cover the taps of output row `y`."""
+        lo = self.first(y)
+        return range(min(max(lo, 0), height), max(min(lo + self.span, height), 0))
+
+
+IDENTITY = Window(extent=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An activation (never a weight)."""
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    row_axis: int | None = None  # None: one row that holds everything
+    col_axis: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def rows(self) -> int:
+        return 1 if self.row_axis is None else self.shape[self.row_axis]
+
+    @property
+    def columns(self) -> int:
+        return 1 if self.col_axis is None else self.shape[self.col_axis]
+
+    @property
+    def row_bytes(self) -> int:
+        return self.bytes // max(self.rows, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operator on activations.
+
+    `windows[i]` and `columns[i]` belong to `inputs[i]`; None means that the operator needs all of that input before it
+    writes anything, and `opaque` then tells why. A `view` moves no data: each output lies in input 0's memory, at
+    `view_offsets[i]` bytes (reshape, a split along the outermost axis).
+    """
+
+    index: int
+    name: str
+    kind: str  # the field's word: conv2d, depthwise_conv2d, dense, add, concat, ...
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    windows: tuple[Window | None, ...] = ()
+    columns: tuple[Window | None, ...] = ()
+    opaque: str | None = None
+    macs: int = 0  # multiply-accumulates of one inference, padding not counted
+    weight_bytes: int = 0
+    scratch_bytes: int = 0  # RAM of the operator's own while it runs
+    in_place: tuple[int, ...] = ()  # positions in `inputs` that output 0 may overwrite, element for element
+    view: bool = False
+    view_offsets: tuple[int, ...] = ()
+    attrs: Mapping[str, object] = field(default_factory=lambda: _NO_ATTRS, hash=False, compare=True)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operators in topological order over tensors.
+
+    Raises `GraphError` where an index is wrong, a tensor has two producers or none, or an operator reads a tensor
+    that is produced later.
+    """
+
+    tensors: tuple[Tensor, ...]
+    ops: tuple[Op, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    name: str = "main"
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @cached_property
+    def producer(self) -> tuple[int | None, ...]:
+        """Operator that writes each tensor, None for graph inputs."""
+        made: list[int | None] = [None] * len(self.tensors)
+        for op in self.ops:
+            for t in op.outputs:
+                made[t] = op.index
+        return tuple(made)
+
+    @cached_property
+    def consumers(self) -> tuple[tuple[int, ...], ...]:
+        """Operators that read each tensor, ascending, each once."""
+        used: list[dict[int, None]] = [{} for _ in self.tensors]
+        for op in self.ops:
+            for t in op.inputs:
+                used[t][op.index] = None
+        return tuple(tuple(u) for u in used)
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """Operators whose outputs each operator reads, ascending, each once."""
+        return tuple(
+            tuple(sorted({p for t in op.inputs if (p := self.producer[t]) is not None})) for op in self.ops
+        )
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """Operators that read what each operator writes, ascending, each once."""
+        return tuple(tuple(sorted({c for t in op.outputs for c in self.consumers[t]})) for op in self.ops)
+
+    @property
+    def macs(self) -> int:
+        return sum(op.macs for op in self.ops)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(op.weight_bytes for op in self.ops)
+
+    def is_order(self, order: Iterable[int]) -> bool:
+        """Whether `order` lists every operator once, each after the operators it reads from."""
+        seen: set[int] = set()
+        for i in order:
+            if i in seen or not 0 <= i < len(self.ops) or any(p not in seen for p in self.predecessors[i]):
+                return False
+            seen.add(i)
+        return len(seen) == len(self.ops)
+
+
+def _check(graph: Graph) -> None:
+    known = set(graph.inputs)
+    for i, t in enumerate(graph.tensors):
+        if t.index != i:
+            raise GraphError(f"tensor {t.name} has index {t.index} at place {i}")
+        if t.dtype not in ITEM_BYTES:
+            raise GraphError(f"tensor {t.name} has the unknown type {t.dtype}")
+        if any(d < 0 for d in t.shape):
+            raise GraphError(f"tensor {t.name} has a negative extent in {t.shape}")
+    for i, op in enumerate(graph.ops):
+        if op.index != i:
+            raise GraphError(f"operator {op.name} has index {op.index} at place {i}")
+        for t in op.inputs:
+            if t not in known:
+                raise GraphError(f"operator {op.name} reads tensor {t} before anything writes it")
+        for t in op.outputs:
+            if t in known or not 0 <= t < len(graph.tensors):
+                raise GraphError(f"operator {op.name} writes tensor {t}, which is written already or does not exist")
+            known.add(t)
+        for per_input in (op.windows, op.columns):
+            if per_input and len(per_input) != len(op.inputs):
+                raise GraphError(f"operator {op.name} has {len(op.inputs)} inputs and {len(per_input)} windows")
+    for t in (*graph.inputs, *graph.outputs):
+        if t not in known:
+            raise GraphError(f"tensor {t} is an input or output of the graph and nothing writes it")
+    if known != set(range(len(graph.tensors))):
+        raise GraphError(f"tensors {sorted(set(range(len(graph.tensors))) - known)} are never written")

@@ -1,0 +1,52 @@
+"""Arena allocation as data: buffers with lifetimes in, offsets out.
+
+Times are steps of a schedule, lifetimes half-open `[lower, upper)`, sizes and offsets bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A block of memory that must not move while it is live."""
+
+    id: int
+    size: int  # bytes
+    lower: int  # first step of its life
+    upper: int  # first step after it
+    alignment: int = 1  # bytes
+    offset: int | None = None  # pinned there where given
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """A writer that follows a reader through the same memory: a segment's output behind its dying input.
+
+    The two are live at once and yet may share bytes: either they are disjoint, or
+    `offset(reader) - offset(writer) >= distance`, in bytes.
+    """
+
+    reader: int  # buffer that is consumed front to back
+    writer: int  # buffer that is filled front to back
+    distance: int  # bytes, may be negative
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    buffers: tuple[Buffer, ...]
+    capacity: int | None = None  # bytes
+    follows: tuple[Follow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Offsets in the order of `Problem.buffers`."""
+
+    offsets: tuple[int, ...]
+    peak: int  # bytes: max of offset + size
+    bound: int  # bytes: no allocation is smaller
+    optimal: bool  # peak proven minimal
+    seconds: float = 0.0
