@@ -1,1 +1,20 @@
+"""Arena allocation: `Problem` -> `Allocation`, its bound, its search and an independent validator."""
 
+from __future__ import annotations
+
+from tvm_cascade.memory.allocate import AllocateOptions, allocate
+from tvm_cascade.memory.bounds import max_live, max_live_step
+from tvm_cascade.memory.problem import Allocation, Buffer, Follow, Problem
+from tvm_cascade.memory.validate import validate
+
+__all__ = [
+    "AllocateOptions",
+    "Allocation",
+    "Buffer",
+    "Follow",
+    "Problem",
+    "allocate",
+    "max_live",
+    "max_live_step",
+    "validate",
+]

@@ -1,0 +1,54 @@
+"""Lower bounds on an arena: what is live at one step must fit at that step.
+
+For a step t with live set L, every layout needs at least `sum(size) - sum(shareable)` bytes, the second sum over the
+`Follow` pairs within L (Bonferroni's inequality on the union). Where all of L is aligned to A, every buffer but the
+topmost occupies a multiple of A.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from tvm_cascade.memory.problem import Buffer, Follow, Problem
+
+
+def max_live(problem: Problem) -> int:
+    """Bytes that no allocation of `problem` can go below."""
+    return max_live_step(problem)[0]
+
+
+def max_live_step(problem: Problem) -> tuple[int, int]:
+    """The bound in bytes and the first step at which it stands (0 where there are no buffers)."""
+    best, step = 0, 0
+    follows = _by_buffer(problem)
+    for t in sorted({b.lower for b in problem.buffers if b.upper > b.lower}):
+        live = [b for b in problem.buffers if b.lower <= t < b.upper]
+        need = _need(live, follows)
+        if need > best:
+            best, step = need, t
+    return best, step
+
+
+def shareable(follow: Follow, reader: Buffer, writer: Buffer) -> int:
+    """The most bytes that the two may have in common."""
+    return max(0, min(reader.size, writer.size, writer.size - follow.distance))
+
+
+def _by_buffer(problem: Problem) -> dict[int, list[Follow]]:
+    table: dict[int, list[Follow]] = {}
+    for f in problem.follows:
+        table.setdefault(f.reader, []).append(f)
+    return table
+
+
+def _need(live: list[Buffer], follows: dict[int, list[Follow]]) -> int:
+    by_id = {b.id: b for b in live}
+    pairs = [f for b in live for f in follows.get(b.id, ()) if f.writer in by_id]
+    shared = sum(shareable(f, by_id[f.reader], by_id[f.writer]) for f in pairs)
+    need = sum(b.size for b in live) - shared
+    if not pairs:
+        unit = gcd(*(b.alignment for b in live))
+        padded = [-b.size % unit for b in live]
+        need += sum(padded) - max(padded)
+    pinned = max((b.offset + b.size for b in live if b.offset is not None), default=0)
+    return max(need, pinned)

@@ -1,0 +1,139 @@
+"""First-fit and best-fit placement of buffers in a given order: fast, and the starting point of the exact search.
+
+First fit by decreasing size is TFLite Micro's greedy planner; first fit by decreasing area or lifetime is what
+minimalloc and TelaMalloc start from. None is best everywhere, so `best_fit_of_orders` tries them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+from tvm_cascade.memory.problem import Buffer, Problem
+
+
+class Fit(Enum):
+    """Which gap a buffer goes into."""
+
+    FIRST = "first"  # the lowest
+    BEST = "best"  # the tightest, the lowest of equals
+
+
+def overlapping(problem: Problem) -> list[list[int]]:
+    """For each buffer the positions of the buffers that are live at some step of its life."""
+    buffers = problem.buffers
+    near: list[list[int]] = [[] for _ in buffers]
+    for i, a in enumerate(buffers):
+        for j in range(i + 1, len(buffers)):
+            b = buffers[j]
+            if a.lower < b.upper and b.lower < a.upper:
+                near[i].append(j)
+                near[j].append(i)
+    return near
+
+
+def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, int]]]:
+    """`(i, j) -> [(i is the writer, distance)]` by positions, both ways round."""
+    position = {b.id: i for i, b in enumerate(problem.buffers)}
+    table: dict[tuple[int, int], list[tuple[bool, int]]] = {}
+    for f in problem.follows:
+        r, w = position[f.reader], position[f.writer]
+        table.setdefault((w, r), []).append((True, f.distance))
+        table.setdefault((r, w), []).append((False, f.distance))
+    return table
+
+
+def forbidden(a: Buffer, b: Buffer, at: int, follows: Sequence[tuple[bool, int]]) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of offsets that `a` may not take while `b` lies at `at`."""
+    low, high = at - a.size + 1, at + b.size
+    if not follows:
+        yield low, high
+    for a_writes, distance in follows:
+        if a_writes:
+            yield max(low, at - distance + 1), high
+        else:
+            yield low, min(high, at + distance)
+
+
+def place_in_order(
+    problem: Problem,
+    order: Sequence[int],
+    fit: Fit,
+    near: Sequence[Sequence[int]],
+    between: dict[tuple[int, int], list[tuple[bool, int]]],
+) -> list[int]:
+    """Offsets by position; pinned buffers lie where they must, the rest are placed in `order`."""
+    buffers = problem.buffers
+    offsets: list[int | None] = [b.offset for b in buffers]
+    for i in order:
+        if offsets[i] is None:
+            taken = [
+                span
+                for j in near[i]
+                if (at := offsets[j]) is not None
+                for span in forbidden(buffers[i], buffers[j], at, between.get((i, j), ()))
+            ]
+            offsets[i] = _gap(buffers[i], sorted(taken), fit)
+    return [0 if o is None else o for o in offsets]
+
+
+def _gap(buffer: Buffer, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
+    unit = buffer.alignment
+    at, best, slack = 0, None, None
+    for low, high in taken:
+        if low >= high:
+            continue
+        if at < low:
+            if fit is Fit.FIRST:
+                return at
+            if slack is None or low - at < slack:
+                best, slack = at, low - at
+        at = max(at, -(-high // unit) * unit)
+    return at if best is None else best
+
+
+def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:
+    """The orders worth trying, each a permutation of positions, ties by position."""
+    b = problem.buffers
+    n = range(len(b))
+
+    def life(i: int) -> int:
+        return b[i].upper - b[i].lower
+
+    live = _contention(b)
+    keys = (
+        lambda i: (-b[i].size, i),
+        lambda i: (-b[i].size * life(i), i),
+        lambda i: (-life(i), -b[i].size, i),
+        lambda i: (b[i].lower, -b[i].size, i),
+        lambda i: (-b[i].upper, -b[i].size, i),
+        lambda i: (-live[i], -b[i].size, i),
+        lambda i: (-live[i], -life(i), i),
+    )
+    return tuple(dict.fromkeys(tuple(sorted(n, key=key)) for key in keys))
+
+
+def _contention(buffers: Sequence[Buffer]) -> list[int]:
+    """For each buffer the largest sum of live bytes during its life."""
+    steps = sorted({b.lower for b in buffers})
+    load = {t: sum(b.size for b in buffers if b.lower <= t < b.upper) for t in steps}
+    return [max((load[t] for t in steps if b.lower <= t < b.upper), default=b.size) for b in buffers]
+
+
+def top(problem: Problem, offsets: Sequence[int]) -> int:
+    """The highest byte in use, plus one."""
+    return max((o + b.size for b, o in zip(problem.buffers, offsets, strict=True)), default=0)
+
+
+def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
+    """The lowest of first fit and best fit over all `orders`; stops at `bound`."""
+    near, between = overlapping(problem), follows_between(problem)
+    best: list[int] | None = None
+    for fit in Fit:
+        for order in orders(problem):
+            offsets = place_in_order(problem, order, fit, near, between)
+            if best is None or top(problem, offsets) < top(problem, best):
+                best = offsets
+            if top(problem, best) <= bound:
+                return best
+    return best if best is not None else []
