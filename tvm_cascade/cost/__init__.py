@@ -1,1 +1,19 @@
+"""Cost models: analytic, measured and learned, behind one interface."""
 
+from __future__ import annotations
+
+from tvm_cascade.cost.analytic import AnalyticCost
+from tvm_cascade.cost.device import DEVICES, Device, find_device
+from tvm_cascade.cost.interface import CostModel, OpBound, OpFeatures, features, graph_features
+
+__all__ = [
+    "DEVICES",
+    "AnalyticCost",
+    "CostModel",
+    "Device",
+    "OpBound",
+    "OpFeatures",
+    "features",
+    "find_device",
+    "graph_features",
+]

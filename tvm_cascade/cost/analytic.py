@@ -1,0 +1,156 @@
+"""Stage costs from a description of the device: deterministic, free, good enough to order schedules.
+
+Symbols, per operator: C and M are the milliseconds that its arithmetic and its traffic would take from the whole
+device; u is the part of the device that its threads can keep busy, `threads / (units * saturating_threads)`, at most 1.
+
+* alone: `launch + t`, with `t = max(C, M) / u`. A kernel of few threads leaves the rest of the device idle, which is
+  what IOS (section 1) sets out to use.
+* a stage on a GPU: a fluid model. Running kernels demand `C / t` of the arithmetic and `M / t` of the bandwidth; while
+  the demands fit they all run at their own pace, and when they do not all slow down by the same factor. Every further
+  kernel costs bandwidth (`Device.contention`). Groups of several kernels fork and join once: `sync`.
+* a stage on a CPU: one group runs its kernels one by one, each on all cores; several groups run one per core with
+  single-threaded kernels, packed longest first, between one fork and one join.
+
+A fluid model prices neither waves of thread blocks nor cache reuse between kernels. Its bounds are exact by
+construction: demands never sum above 1, so no stage beats the sum of its C or of its M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm_cascade.cost.device import Device
+from tvm_cascade.cost.interface import REDUCTIONS, Groups, OpBound, OpFeatures
+from tvm_cascade.cost.packing import pack
+
+# Part of the arithmetic peak that generated kernels reach once the device is full.
+_EFFICIENCY = {"conv2d": 0.6, "conv2d_transpose": 0.4, "dense": 0.6, "matmul": 0.6, "depthwise_conv2d": 0.25}
+_OTHER_EFFICIENCY = 0.25
+_VIEWS = ("view", "reshape", "flatten", "squeeze", "expand_dims")
+
+
+class AnalyticCost:
+    """Costs of operators and stages on a `Device`, in milliseconds."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.name = f"analytic:{device.name}"
+        self._phases: dict[OpFeatures, tuple[float, float, float]] = {}
+
+    def op_ms(self, op: OpFeatures) -> float:
+        """The operator alone on the device, launch included."""
+        launch, busy = self._alone(op)
+        return launch + busy
+
+    def stage_ms(self, groups: Groups) -> float:
+        """A stage: groups at the same time, the operators of a group one after the other."""
+        if len(groups) == 1:
+            return sum(self.op_ms(op) for op in groups[0])
+        if self.device.kind == "cpu":
+            return self._cpu_stage(groups)
+        return self._gpu_stage(groups)
+
+    def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
+        """Works on arithmetic and memory, and the time alone; see the module's text for why they are bounds.
+
+        A merged kernel reads the common input once and may be better occupied, so for a mergeable operator the
+        input's bytes and the launch's memory occupancy are left out.
+        """
+        if op.kind in _VIEWS:
+            return OpBound((0.0, 0.0), 0.0)
+        compute, memory, used = self._resources(op)
+        if mergeable:
+            memory = self._memory_ms(op.bytes_out + op.weight_bytes, op.bytes)
+            return OpBound((compute, memory), max(compute / used, memory))
+        return OpBound((compute, memory), self._span(op, compute, memory, used))
+
+    def _span(self, op: OpFeatures, compute: float, memory: float, used: float) -> float:
+        if self.device.kind == "cpu":
+            return max(compute, memory)
+        return self.device.launch_us / 1e3 + max(compute, memory) / used
+
+    def _alone(self, op: OpFeatures) -> tuple[float, float]:
+        if op.kind in _VIEWS:
+            return 0.0, 0.0
+        compute, memory, used = self._resources(op)
+        return self.device.launch_us / 1e3, max(compute, memory) / used
+
+    def _resources(self, op: OpFeatures) -> tuple[float, float, float]:
+        """C, M in milliseconds of the whole device, and u."""
+        found = self._phases.get(op)
+        if found is None:
+            device = self.device
+            rate = device.macs_per_s * _EFFICIENCY.get(op.kind, _OTHER_EFFICIENCY)
+            compute = op.work / rate * 1e3
+            found = compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
+            self._phases[op] = found
+        return found
+
+    def _memory_ms(self, moved: int, footprint: int) -> float:
+        device = self.device
+        cached = device.kind == "cpu" and footprint <= device.cache_bytes
+        return moved / (device.cache_bytes_per_s if cached else device.bytes_per_s) * 1e3
+
+    def _used(self, op: OpFeatures) -> float:
+        device = self.device
+        if device.kind == "cpu":
+            rows = max(1, op.parallel_rows)
+            return rows / (-(-rows // device.units) * device.units)  # the last round of rows leaves cores idle
+        per_thread = device.outputs_per_thread if op.kind in REDUCTIONS else 1
+        threads = max(32, -(-op.output_elements // per_thread))
+        return min(1.0, threads / (device.units * device.saturating_threads))
+
+    def _cpu_stage(self, groups: Groups) -> float:
+        lengths = [sum(self._single_core(op) for op in group) for group in groups]
+        lanes = pack(lengths, self.device.units)
+        total = sum(self._resources(op)[1] for group in groups for op in group if op.kind not in _VIEWS)
+        return max(max(sum(lengths[g] for g in lane) for lane in lanes), total) + self.device.sync_us / 1e3
+
+    def _single_core(self, op: OpFeatures) -> float:
+        if op.kind in _VIEWS:
+            return 0.0
+        compute, memory, _ = self._resources(op)
+        return max(compute * self.device.units, memory)
+
+    def _gpu_stage(self, groups: Groups) -> float:
+        """The fluid model, event by event: an event is the end of a launch or of a kernel."""
+        queues = [[self._kernel(op) for op in group if op.kind not in _VIEWS] for group in groups]
+        queues = [q for q in queues if q]
+        if not queues:
+            return 0.0
+        launch = self.device.launch_us / 1e3
+        place = [0] * len(queues)
+        waiting = [launch] * len(queues)  # milliseconds until the current kernel starts
+        left = [q[0][0] for q in queues]  # milliseconds of its own pace
+        active = list(range(len(queues)))
+        now = 0.0
+        while active:
+            slow = self._slowdown([queues[g][place[g]] for g in active if waiting[g] <= 0.0])
+            step = min(waiting[g] if waiting[g] > 0.0 else left[g] * slow for g in active)
+            now += step
+            for g in tuple(active):
+                if waiting[g] > 0.0:
+                    waiting[g] = 0.0 if waiting[g] <= step else waiting[g] - step
+                    continue
+                ends = left[g] * slow <= step
+                left[g] -= step / slow
+                if not ends and left[g] > 1e-12:
+                    continue
+                place[g] += 1
+                if place[g] == len(queues[g]):
+                    active.remove(g)
+                else:
+                    waiting[g], left[g] = launch, queues[g][place[g]][0]
+        return now + (self.device.sync_us / 1e3 if len(queues) > 1 else 0.0)
+
+    def _kernel(self, op: OpFeatures) -> tuple[float, float, float]:
+        compute, memory, used = self._resources(op)
+        alone = max(compute, memory) / used
+        return (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)
+
+    def _slowdown(self, running: Sequence[tuple[float, float, float]]) -> float:
+        arithmetic = bandwidth = 0.0
+        for _, c, m in running:
+            arithmetic += c
+            bandwidth += m
+        return max(1.0, arithmetic, bandwidth * (1.0 + self.device.contention * max(0, len(running) - 1)))

@@ -1,0 +1,67 @@
+"""Devices as data: what the analytic cost model knows of a machine.
+
+Figures are the vendors' published peaks (float32 without tensor cores: TVM's generated kernels use none) and the
+resident-thread limits of the CUDA programming guide's table of compute capabilities. Overheads are typical of kernels
+replayed from a CUDA graph; `contention` is the bandwidth lost for each further kernel that runs at the same time
+(IOS, section 7.2, sees it as the reason why large batches want fewer concurrent operators).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tvm_cascade.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A machine that runs kernels. `units` are streaming multiprocessors or cores."""
+
+    name: str
+    kind: str  # "gpu" or "cpu"
+    units: int
+    macs_per_s: float  # whole device, float32 multiply-accumulates
+    bytes_per_s: float  # memory bandwidth, whole device
+    launch_us: float  # from the end of one kernel to the start of the next, same stream or thread
+    sync_us: float  # fork and join of a stage of several groups
+    saturating_threads: int = 512  # resident threads per unit that hide arithmetic latency
+    outputs_per_thread: int = 4  # of a register-tiled kernel
+    contention: float = 0.05  # share of bandwidth lost per further concurrent kernel
+    cache_bytes: int = 0  # last level; traffic that stays in it is not charged to memory on a CPU
+    cache_bytes_per_s: float = 0.0
+    arch: str = ""  # target architecture, such as sm_90
+
+
+_GPUS = (
+    Device("v100", "gpu", 80, 7.85e12, 900e9, 2.5, 6.0, arch="sm_70", cache_bytes=6 << 20),
+    Device("k80", "gpu", 13, 2.18e12, 240e9, 5.0, 12.0, contention=0.15, arch="sm_37", cache_bytes=1536 << 10),
+    Device("a100", "gpu", 108, 9.75e12, 1555e9, 2.0, 5.0, arch="sm_80", cache_bytes=40 << 20),
+    Device("h100", "gpu", 132, 33.5e12, 3350e9, 1.5, 4.0, arch="sm_90", cache_bytes=50 << 20),
+    Device("h200", "gpu", 132, 33.5e12, 4800e9, 1.5, 4.0, arch="sm_90", cache_bytes=50 << 20),
+    Device("rtx2080ti", "gpu", 68, 6.73e12, 616e9, 2.5, 6.0, arch="sm_75", cache_bytes=5632 << 10),
+    Device("rtx3080", "gpu", 68, 14.9e12, 760e9, 2.5, 6.0, contention=0.08, arch="sm_86", cache_bytes=5 << 20),
+    Device("gpu", "gpu", 64, 7.0e12, 600e9, 2.5, 6.0, arch="sm_75", cache_bytes=6 << 20),
+)
+# Cores: what TVM's default kernels reach with 256-bit vectors, about a sixth of the arithmetic peak.
+_CPUS = (
+    Device("cpu2", "cpu", 2, 16e9, 20e9, 0.5, 6.0, contention=0.0, cache_bytes=16 << 20, cache_bytes_per_s=80e9),
+    Device("cpu", "cpu", 4, 32e9, 25e9, 0.5, 6.0, contention=0.0, cache_bytes=16 << 20, cache_bytes_per_s=120e9),
+)
+DEVICES = {d.name: d for d in (*_GPUS, *_CPUS)}
+
+
+def find_device(name: str | None, target: str = "cuda", cores: int | None = None) -> Device:
+    """The device of that name, or the generic one of a target kind; `cores` overrides a CPU's core count.
+
+    Raises `UsageError` for an unknown name.
+    """
+    if name is None:
+        name = "gpu" if target.split()[0] in ("cuda", "nvptx", "rocm", "vulkan", "opencl", "metal") else "cpu"
+    key = name.lower()
+    if key not in DEVICES:
+        raise UsageError(f"unknown device {name}: choose one of {', '.join(sorted(DEVICES))}")
+    device = DEVICES[key]
+    if device.kind == "cpu" and cores and cores != device.units:
+        scale = cores / device.units
+        return replace(device, name=f"cpu{cores}", units=cores, macs_per_s=device.macs_per_s * scale)
+    return device
