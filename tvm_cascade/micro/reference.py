@@ -1,0 +1,75 @@
+"""The oracle: LiteRT's reference kernels on a `.tflite` file (the `test` extra), ONNX's reference runtime on `.onnx`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.errors import LoadError, MissingToolError, UsageError
+
+
+def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs of one inference by the reference kernels, named as in the model.
+
+    Raises `MissingToolError` without ai-edge-litert (or onnx), `UsageError` for other kinds of file.
+    """
+    if path.suffix == ".tflite":
+        return _litert(path, inputs)
+    if path.suffix == ".onnx":
+        return _onnx(path, inputs)
+    raise UsageError(f"--check knows .tflite and .onnx files, not {path.name}")
+
+
+def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    try:
+        from onnx.reference import ReferenceEvaluator
+    except ImportError:
+        raise MissingToolError("onnx", "pip install 'tvm-cascade[onnx]'") from None
+    session = ReferenceEvaluator(str(path))
+    values = session.run(None, dict(inputs))
+    assert isinstance(values, (list, tuple))
+    return {name: np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}
+
+
+def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    interpreter = _interpreter(path.read_bytes(), path)
+    for detail in interpreter.get_input_details():
+        interpreter.set_tensor(detail["index"], inputs[detail["name"]])
+    interpreter.invoke()
+    return {d["name"]: interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()}
+
+
+def _interpreter(data: bytes, path: Path):  # noqa: ANN202 - LiteRT ships no types
+    try:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    except ImportError:
+        raise MissingToolError("ai-edge-litert", "pip install 'tvm-cascade[test]'") from None
+    last: Exception | None = None
+    for content in (data, _cleared(data)):
+        try:
+            interpreter = Interpreter(
+                model_content=content, experimental_op_resolver_type=OpResolverType.BUILTIN_REF, num_threads=1
+            )
+            interpreter.allocate_tensors()
+            return interpreter
+        except (ValueError, RuntimeError) as error:
+            last = error
+    raise LoadError(path, f"the reference interpreter refuses it: {str(last).strip().splitlines()[0]}")
+
+
+def _cleared(data: bytes) -> bytes:
+    """The model without what LiteRT refuses: a quantized_dimension beyond the rank of a tensor."""
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            rank = 0 if tensor.shape is None else len(tensor.shape)
+            if tensor.quantization is not None and tensor.quantization.quantizedDimension >= max(rank, 1):
+                tensor.quantization.quantizedDimension = 0
+    builder = flatbuffers.Builder(len(data) + 1024)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())

@@ -1,0 +1,33 @@
+"""Sizes as users write them: `65536`, `64KiB`, `64kB`."""
+
+from __future__ import annotations
+
+import re
+
+from tvm_cascade.errors import UsageError
+
+_UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1000, "kib": 1024, "m": 1024**2, "mb": 1000**2, "mib": 1024**2}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `text`: a whole number, or one with a unit (kB = 1000, KiB = 1024, MB, MiB).
+
+    Raises `UsageError` for anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None or (unit == 1 and "." in match[1]):
+        raise UsageError(f"'{text}' is no size: write bytes (65536) or a unit (64KiB, 64kB, 1MiB)")
+    return int(float(match[1]) * unit)
+
+
+def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """`NAME=1,3,224,224` as a name and a shape; names may contain '='."""
+    name, _, dims = text.rpartition("=")
+    try:
+        shape = tuple(int(d) for d in dims.split(","))
+    except ValueError:
+        shape = ()
+    if not name or not shape or any(d < 1 for d in shape):
+        raise UsageError(f"'{text}' is no input shape: write NAME=1,3,224,224 with positive numbers")
+    return name, shape
