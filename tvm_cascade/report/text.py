@@ -1,0 +1,92 @@
+"""Plans as text: the summary, the memory map, and the table of live bytes per step."""
+
+from __future__ import annotations
+
+from tvm_cascade.cascading.plan import Plan, Storage
+
+
+def _name(plan: Plan, block: str) -> str:
+    kind, _, number = block.partition(" ")
+    if kind != "tensor":
+        return f"{'row counters' if kind == 'state' else kind} of segment {number}"
+    tensor = plan.graph.tensors[int(number)]
+    storage = plan.storages[tensor.index]
+    what = _ring(storage, tensor.rows)
+    return f"{tensor.name} {tensor.dtype}{list(tensor.shape)}{what}"
+
+
+def _ring(storage: Storage, rows: int) -> str:
+    if not storage.is_ring(rows):
+        return ""
+    if storage.pixels:
+        return f", ring of {storage.pixels} pixels"
+    return f", ring of {storage.height} of {rows} rows"
+
+
+def block_rows(plan: Plan) -> list[dict[str, object]]:
+    """One record per block of the arena: name, kind, offset and size in bytes, life in segments."""
+    rows: list[dict[str, object]] = []
+    for block, offset in zip(plan.buffers, plan.allocation.offsets, strict=True):
+        kind, _, number = block.partition(" ")
+        k = int(number)
+        if kind == "tensor":
+            storage = plan.storages[k]
+            size, lower, upper = storage.size, storage.lower, storage.upper
+            ring = storage.is_ring(plan.graph.tensors[k].rows)
+        else:
+            segment = plan.segments[k]
+            size = segment.state_bytes if kind == "state" else segment.scratch_bytes
+            lower, upper, ring = k, k + 1, False
+        rows.append(
+            {
+                "name": _name(plan, block),
+                "kind": kind,
+                "offset": offset,
+                "bytes": size,
+                "lower": lower,
+                "upper": upper,
+                "ring": ring,
+            }
+        )
+    return rows
+
+
+def memory_map(plan: Plan, width: int = 48) -> str:
+    """The arena as text, a line per block: address range, life over the segments, name."""
+    count = max(len(plan.segments), 1)
+    lines = [f"{'offset':>9} {'bytes':>9}  {'life over ' + str(count) + ' segments':<{width}}  block"]
+    for row in sorted(block_rows(plan), key=lambda r: (int(str(r["offset"])), str(r["name"]))):
+        lower, upper = int(str(row["lower"])), int(str(row["upper"]))
+        start, stop = lower * width // count, max(upper * width // count, lower * width // count + 1)
+        bar = ("·" * start + ("▒" if row["ring"] else "█") * (stop - start)).ljust(width, "·")
+        lines.append(f"{row['offset']:>9} {row['bytes']:>9}  {bar}  {row['name']}")
+    return "\n".join(lines)
+
+
+def segment_table(plan: Plan) -> str:
+    """Live bytes of every segment and what runs in it."""
+    rows = block_rows(plan)
+    lines = [f"{'segment':>7} {'live bytes':>10}  operators"]
+    for k, segment in enumerate(plan.segments):
+        live = sum(int(str(r["bytes"])) for r in rows if int(str(r["lower"])) <= k < int(str(r["upper"])))
+        names = [plan.graph.ops[o].name for o in segment.ops if not plan.graph.ops[o].view]
+        if not names:
+            continue
+        text = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)} in a cascade)"
+        lines.append(f"{k:>7} {live:>10}  {text}")
+    return "\n".join(lines)
+
+
+def summary(plan: Plan) -> str:
+    """Peak, baseline, bound and work in four lines."""
+    gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
+    over = (plan.peak / plan.bound - 1) * 100 if plan.bound else 0.0
+    factor = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
+    return "\n".join(
+        [
+            f"arena           {plan.peak} bytes, everything counted",
+            f"layer by layer  {plan.baseline_peak} bytes ({gain:.2f}x the arena)",
+            f"lower bound     {plan.bound} bytes (the arena lies {over:.1f} % above)",
+            f"work            {plan.macs} multiply-accumulates ({factor:.2f}x)",
+        ]
+    )
