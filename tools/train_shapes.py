@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from shapes import CLASSES, dataset
+
+from tvm_cascade.testing.shapes import CLASSES, dataset
 
 OUT = Path(__file__).parent.parent / "tvm_cascade" / "testing" / "data" / "shapes.tflite"
 
