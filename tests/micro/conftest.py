@@ -1,0 +1,117 @@
+"""A hand-written network with the interface that the code generator emits: y = clamp(a * w + b), int8, through the arena."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tvm_cascade.micro.network import EmittedNetwork, IoSpec
+
+LENGTH = 24
+WEIGHTS = np.array([(k * 37) % 256 - 128 for k in range(LENGTH)], dtype=np.int8)
+
+HEADER = """\
+#ifndef TOY_H
+#define TOY_H
+#include <stdint.h>
+#define TOY_ARENA_SIZE {arena}
+#define TOY_ARENA_ALIGN 4
+#define TOY_INPUT0_SIZE 24
+#define TOY_INPUT1_SIZE 24
+#define TOY_OUTPUT0_SIZE 24
+extern uint8_t toy_arena[];
+struct toy_inputs {{ const void *a; const void *b; }};
+struct toy_outputs {{ void *y; }};
+int32_t toy_run(const struct toy_inputs *inputs, const struct toy_outputs *outputs);
+void toy_map_inputs(struct toy_inputs *inputs);
+void toy_map_outputs(struct toy_outputs *outputs);
+#endif
+"""
+
+SOURCE = """\
+#include "toy.h"
+#include <string.h>
+extern const int8_t toy_weights[24];
+__attribute__((section(".bss.toy_arena"), aligned(TOY_ARENA_ALIGN))) uint8_t toy_arena[TOY_ARENA_SIZE];
+
+void toy_map_inputs(struct toy_inputs *inputs) {{ inputs->a = toy_arena; inputs->b = toy_arena + 24; }}
+void toy_map_outputs(struct toy_outputs *outputs) {{ outputs->y = toy_arena + 48; }}
+
+int32_t toy_run(const struct toy_inputs *inputs, const struct toy_outputs *outputs)
+{{
+    int8_t *a = (int8_t *)toy_arena, *b = a + 24, *y = a + 48;
+    if (inputs->a != (const void *)a) memcpy(a, inputs->a, 24);
+    if (inputs->b != (const void *)b) memcpy(b, inputs->b, 24);
+    for (int i = 0; i < 24; ++i) {{
+        int32_t v = a[i] * toy_weights[i] + b[i];
+        y[i] = (int8_t)(v < -128 ? -128 : v > 127 ? 127 : v);
+    }}
+    {extra}
+    if (outputs->y != (void *)y) memcpy(outputs->y, y, 24);
+    return 0;
+}}
+"""
+
+
+def toy_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.clip(a.astype(np.int32) * WEIGHTS + b, -128, 127).astype(np.int8)
+
+
+def _toy(arena: int = 80, extra: str = "", weight_bytes: int = 0, prologue: str = "") -> EmittedNetwork:
+    """`arena` bytes of which 72 are used, `extra` statements in the run function, `weight_bytes` of unused flash."""
+    weights = ", ".join(map(str, WEIGHTS))
+    padding = (
+        f"__attribute__((used, retain)) const uint8_t toy_padding[{weight_bytes}] = {{1}};" if weight_bytes else ""
+    )
+    files = {
+        "toy.h": HEADER.format(arena=arena),
+        "toy.c": prologue + SOURCE.format(extra=extra),
+        "toy_weights.c": f"#include <stdint.h>\nextern const int8_t toy_weights[24];\n"
+        f"const int8_t toy_weights[24] = {{{weights}}};\n{padding}\n",
+    }
+    tensor = {"dtype": "int8", "shape": (1, LENGTH), "bytes": LENGTH}
+    return EmittedNetwork(
+        name="toy",
+        files={name: text.encode() for name, text in files.items()},
+        sources=("toy.c", "toy_weights.c"),
+        objects=(),
+        inputs=(
+            IoSpec("serving/a:0", "a", scale=0.5, zero_point=3, **tensor),
+            IoSpec("b */ #error", "b", **tensor),
+        ),
+        outputs=(IoSpec("StatefulPartitionedCall:0", "y", **tensor),),
+        arena_bytes=arena,
+        arena_align=4,
+    )
+
+
+@pytest.fixture(scope="session")
+def make_toy() -> Callable[..., EmittedNetwork]:
+    return _toy
+
+
+@pytest.fixture(scope="session")
+def toy() -> EmittedNetwork:
+    return _toy()
+
+
+@pytest.fixture(scope="session")
+def toy_inputs() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Three inferences; random bytes cover both paint patterns."""
+    rng = np.random.default_rng(7)
+    draw = lambda: rng.integers(-128, 128, (1, LENGTH), dtype=np.int8)  # noqa: E731
+    return [(draw(), draw()) for _ in range(3)]
+
+
+@pytest.fixture(scope="session")
+def reference() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    return toy_reference
+
+
+@pytest.fixture(scope="session")
+def arm_gcc() -> None:
+    if shutil.which("arm-none-eabi-gcc") is None:
+        pytest.skip("arm-none-eabi-gcc is not installed")

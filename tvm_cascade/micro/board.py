@@ -1,0 +1,251 @@
+"""Boards as data: one JSON file each, in `boards/` or anywhere a user keeps his own. Adding a board takes no code.
+
+Keys of a board file (addresses are JSON numbers or strings such as "0x20000000", sizes are bytes):
+
+name, description, core      core is what QEMU and the data sheet say, for example "cortex-m4"
+memory.flash, memory.ram     {origin, bytes}: where code and weights go, and the SRAM that the arena and the stack share
+memory.vectors               {origin, bytes}, optional: where the core boots from if that is not the start of flash
+stack_reserve                bytes of RAM kept free for the stack
+qemu                         {machine}, or null for a board that no emulator knows
+counter                      null, or how executed instructions are read in the emulator:
+  setup                      list of [address, value] stores, done once, optional
+  low                        {address, bits, counts: "up" | "down", sample: [address, value] stored before each read, optional}
+  coarse                     {address, bits, low_ticks, sample}, optional: a slower counter that advances once per `low_ticks`
+                             ticks of `low`; it tells how often `low` has wrapped
+  ticks_per_instruction      ticks of `low` at 128 ns of virtual time per instruction (`-icount shift=7`)
+uart                         {kind, address}, optional: where the serial protocol speaks
+flash_tool                   {pyocd, openocd, stflash}, optional: the names those programs know the board by
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.target import Target
+
+_FOLDER = Path(__file__).parent / "boards"
+UART_KINDS = ("cmsdk", "nrf51", "stm32", "pl011", "ns16550")
+_REQUIRED = ("name", "core", "memory", "stack_reserve")
+_OPTIONAL = ("description", "qemu", "counter", "uart", "flash_tool")
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A memory: half-open addresses `[origin, origin + bytes)`."""
+
+    origin: int
+    bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.origin + self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRegister:
+    """A counting register; `sample`, if any, is an (address, value) store that latches it before each read."""
+
+    address: int
+    bits: int
+    down: bool = False
+    low_ticks: int = 1  # ticks of the low register per tick of this one
+    sample: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """How executed instructions are counted in the emulator."""
+
+    low: CounterRegister
+    ticks_per_instruction: float
+    coarse: CounterRegister | None = None
+    setup: tuple[tuple[int, int], ...] = ()  # (address, value) stores
+
+    def ticks(self, low: tuple[int, int], coarse: tuple[int, int]) -> int:
+        """Ticks of `low` between two readings (before, after), wraps included.
+
+        The coarse difference errs by at most one of its own ticks, far less than half a wrap of `low`, so rounding to
+        the nearest number of wraps is exact.
+        """
+        span = 1 << self.low.bits
+        elapsed = (low[0] - low[1] if self.low.down else low[1] - low[0]) % span
+        if self.coarse is None:
+            return elapsed
+        slow = (coarse[1] - coarse[0]) % (1 << self.coarse.bits)
+        wraps = max(0, round((slow * self.coarse.low_ticks - elapsed) / span))
+        return elapsed + wraps * span
+
+
+@dataclass(frozen=True, slots=True)
+class Uart:
+    """The serial port of the board-side protocol; `kind` names a register layout in `UART_KINDS`."""
+
+    kind: str
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A board, read from its JSON file."""
+
+    name: str
+    core: str
+    flash: Region
+    ram: Region
+    stack_reserve: int  # bytes
+    vectors: Region | None = None  # boot vectors, where they are not at the start of flash
+    qemu_machine: str | None = None
+    counter: Counter | None = None
+    uart: Uart | None = None
+    flash_tool: Mapping[str, str] | None = None
+    description: str = ""
+
+    def require_target(self, target: Target) -> None:
+        """Raise `UsageError` if the board's core cannot execute the target's instructions."""
+        if self.core not in target.runs_on:
+            raise UsageError(
+                f"board {self.name} has a {self.core}, which cannot run code for {target.name}; "
+                f"{target.name} runs on {', '.join(target.runs_on)}"
+            )
+
+
+def available_ram(board: Board, other_ram_bytes: int = 0) -> int:
+    """Bytes that an arena may take on `board`: its RAM less the stack reserve and everything else linked into RAM."""
+    return max(0, board.ram.bytes - board.stack_reserve - other_ram_bytes)
+
+
+def list_boards() -> tuple[str, ...]:
+    """Names of the boards that ship with the project, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+def load_board(name_or_path: str | Path) -> Board:
+    """The board of that name, or the one described by a user's own JSON file.
+
+    Raises `UsageError` for unknown names and for files that break the format, naming the key.
+    """
+    text = str(name_or_path)
+    if text.endswith(".json") or "/" in text:
+        path = Path(text)
+    else:
+        path = _FOLDER / f"{text}.json"
+        if not path.is_file():
+            raise UsageError(
+                f"unknown board {text!r}; known: {', '.join(list_boards())}, or the path of a board's .json file"
+            )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"board file {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"board file {path} is no JSON: {error}") from None
+    return _Reader(str(path)).board(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Turns JSON into a `Board`; every complaint names the file and the key."""
+
+    path: str
+
+    def fail(self, key: str, want: str) -> UsageError:
+        return UsageError(f"board file {self.path}: {key} must be {want}")
+
+    def table(self, value: object, key: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict:
+        if not isinstance(value, dict):
+            raise self.fail(key, f"an object with {', '.join(required)}")
+        for name in required:
+            if name not in value:
+                raise UsageError(f"board file {self.path}: {key} lacks {name}")
+        for name in value:
+            if name not in required and name not in optional:
+                known = ", ".join(required + optional)
+                raise UsageError(f"board file {self.path}: {key} has an unknown key {name!r}; known: {known}")
+        return cast(dict, value)
+
+    def number(self, value: object, key: str, low: int, high: int) -> int:
+        try:
+            number = int(value, 0) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+            raise self.fail(key, f"a whole number from {low} to {high}")
+        return number
+
+    def address(self, value: object, key: str) -> int:
+        return self.number(value, key, 0, 0xFFFFFFFF)
+
+    def text(self, value: object, key: str) -> str:
+        if not isinstance(value, str) or not value or not all(c.isalnum() or c in "-_." for c in value):
+            raise self.fail(key, "a name of letters, digits, '-', '_' and '.'")
+        return value
+
+    def region(self, value: object, key: str) -> Region:
+        table = self.table(value, key, ("origin", "bytes"))
+        origin = self.address(table["origin"], f"{key}.origin")
+        return Region(origin, self.number(table["bytes"], f"{key}.bytes", 1, (1 << 32) - origin))
+
+    def store(self, value: object, key: str) -> tuple[int, int]:
+        if not isinstance(value, list) or len(value) != 2:
+            raise self.fail(key, "a pair [address, value]")
+        return self.address(value[0], key), self.address(value[1], key)
+
+    def register(self, value: object, key: str, own: str) -> CounterRegister:
+        table = self.table(value, key, ("address", "bits"), (own, "sample"))
+        counts = table.get("counts", "up")
+        if counts not in ("up", "down"):
+            raise self.fail(f"{key}.counts", "up or down")
+        return CounterRegister(
+            address=self.address(table["address"], f"{key}.address"),
+            bits=self.number(table["bits"], f"{key}.bits", 1, 32),
+            down=counts == "down",
+            low_ticks=self.number(table.get("low_ticks", 1), f"{key}.low_ticks", 1, 1 << 32),
+            sample=self.store(table["sample"], f"{key}.sample") if "sample" in table else None,
+        )
+
+    def counter(self, value: object) -> Counter:
+        table = self.table(value, "counter", ("low", "ticks_per_instruction"), ("coarse", "setup"))
+        ticks = table["ticks_per_instruction"]
+        if not isinstance(ticks, (int, float)) or isinstance(ticks, bool) or ticks <= 0:
+            raise self.fail("counter.ticks_per_instruction", "a positive number")
+        setup = table.get("setup", [])
+        if not isinstance(setup, list):
+            raise self.fail("counter.setup", "a list of pairs [address, value]")
+        return Counter(
+            low=self.register(table["low"], "counter.low", "counts"),
+            ticks_per_instruction=float(ticks),
+            coarse=self.register(table["coarse"], "counter.coarse", "low_ticks") if "coarse" in table else None,
+            setup=tuple(self.store(pair, "counter.setup") for pair in setup),
+        )
+
+    def uart(self, value: object) -> Uart:
+        table = self.table(value, "uart", ("kind", "address"))
+        if table["kind"] not in UART_KINDS:
+            raise self.fail("uart.kind", f"one of {', '.join(UART_KINDS)}")
+        return Uart(table["kind"], self.address(table["address"], "uart.address"))
+
+    def board(self, value: object) -> Board:
+        table = self.table(value, "the board", _REQUIRED, _OPTIONAL)
+        memory = self.table(table["memory"], "memory", ("flash", "ram"), ("vectors",))
+        ram = self.region(memory["ram"], "memory.ram")
+        qemu, tools = table.get("qemu"), table.get("flash_tool")
+        machine = None if qemu is None else self.table(qemu, "qemu", ("machine",))["machine"]
+        names = {} if tools is None else self.table(tools, "flash_tool", (), ("pyocd", "openocd", "stflash"))
+        return Board(
+            name=self.text(table["name"], "name"),
+            core=self.text(table["core"], "core"),
+            flash=self.region(memory["flash"], "memory.flash"),
+            ram=ram,
+            stack_reserve=self.number(table["stack_reserve"], "stack_reserve", 0, ram.bytes),
+            vectors=self.region(memory["vectors"], "memory.vectors") if "vectors" in memory else None,
+            qemu_machine=None if machine is None else self.text(machine, "qemu.machine"),
+            counter=None if table.get("counter") is None else self.counter(table["counter"]),
+            uart=None if table.get("uart") is None else self.uart(table["uart"]),
+            flash_tool={key: self.text(name, f"flash_tool.{key}") for key, name in names.items()} or None,
+            description=str(table.get("description", "")),
+        )

@@ -1,0 +1,202 @@
+"""Running an image in QEMU and reading what it measured.
+
+The image (see `templates/main.c.in`) reads inputs.bin and writes results.bin through semihosting. It paints the arena with
+a byte before every inference and reports the highest byte that has changed. A byte may be written with the very value
+it was painted with, so a second run paints the complement: what both leave unchanged was never written with anything
+else. The second run repeats the first inference only, at the same time as the first run, and its outputs must agree:
+an inference that depends on what the arena held before is an error here.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.errors import MissingToolError, ToolError, UsageError
+from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.network import Interface
+
+QEMU = "qemu-system-arm"
+QEMU_REMEDY = "apt-get install qemu-system-arm (Debian, Ubuntu) or brew install qemu (macOS)"
+_PATTERNS = (0xA5, 0x5A)
+_MAGIC = 0x31435654
+_RECORD = struct.Struct("<i6I")  # status, arena, stack, low before and after, coarse before and after
+_FAULT_BITS = {
+    0: "instruction access", 1: "data access", 8: "instruction bus error", 9: "precise bus error",
+    10: "imprecise bus error", 16: "undefined instruction", 17: "invalid state", 19: "no coprocessor",
+    20: "stack overflow", 24: "unaligned access", 25: "division by zero",
+}  # fmt: skip
+
+
+class FirmwareError(ToolError):
+    """Firmware that faulted, returned an error, overflowed its stack or depends on stale memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run in the emulator gave."""
+
+    outputs: tuple[tuple[np.ndarray, ...], ...]  # per inference, in the order of the interface
+    arena_high_water_bytes: int  # maximum over inferences and paint patterns
+    stack_bytes: int  # maximum, from the top of the stack; everything the firmware uses, not the network alone
+    instructions: int | None  # of one inference, the maximum; None where the board has no counter
+    instructions_each: tuple[int, ...] | None  # per inference
+    status: int  # exit status of the image, 0
+    seconds: float  # wall time of the emulation
+
+
+@dataclass(frozen=True, slots=True)
+class _Inference:
+    status: int
+    arena: int
+    stack: int
+    ticks: int
+    outputs: bytes
+
+
+def run(
+    elf: Path,
+    board: Board,
+    interface: Interface,
+    inputs: Sequence[Sequence[np.ndarray]],
+    timeout_s: float = 600.0,
+) -> RunResult:
+    """Execute `elf` on the emulated `board`, once per element of `inputs` (arrays in the order of the interface).
+
+    Raises `MissingToolError` without QEMU, `UsageError` for inputs of other types or sizes, `FirmwareError` if the firmware
+    faults or fails, `ToolError` on a timeout.
+    """
+    if board.qemu_machine is None:
+        raise UsageError(f"board {board.name} has no emulator; flash it and use --port, or choose another --board")
+    if not inputs:
+        raise UsageError("no inputs to run")
+    qemu = shutil.which(QEMU)
+    if qemu is None:
+        raise MissingToolError(QEMU, QEMU_REMEDY)
+    packed = [interface.pack_inputs(arrays) for arrays in inputs]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as folder:
+        jobs = []
+        try:
+            for pattern, data in zip(_PATTERNS, (packed, packed[:1]), strict=True):
+                jobs.append(_Job(qemu, elf, board, Path(folder) / f"{pattern:02x}", pattern, data))
+            main, again = (job.finish(interface, started + timeout_s) for job in jobs)
+        finally:
+            for job in jobs:
+                job.stop()
+    if main[0].outputs != again[0].outputs:
+        raise FirmwareError(f"{elf.name}: outputs depend on what the arena held before the inference")
+    return _result(board, interface, main, again, time.monotonic() - started)
+
+
+def _result(
+    board: Board, interface: Interface, main: Sequence[_Inference], again: Sequence[_Inference], seconds: float
+) -> RunResult:
+    everything = (*main, *again)
+    counter = board.counter
+    each = tuple(round(one.ticks / counter.ticks_per_instruction) for one in main) if counter else None
+    return RunResult(
+        outputs=tuple(interface.unpack_outputs(one.outputs) for one in main),
+        arena_high_water_bytes=max(one.arena for one in everything),
+        stack_bytes=max(one.stack for one in everything),
+        instructions=max(each) if each else None,
+        instructions_each=each,
+        status=0,
+        seconds=seconds,
+    )
+
+
+class _Job:
+    """One QEMU process in a folder of its own."""
+
+    def __init__(self, qemu: str, elf: Path, board: Board, folder: Path, pattern: int, packed: Sequence[bytes]) -> None:
+        folder.mkdir()
+        self.folder, self.elf, self.board, self.count = folder, elf, board, len(packed)
+        (folder / "inputs.bin").write_bytes(struct.pack("<I", pattern) + b"".join(packed))
+        command = [
+            qemu, "-M", str(board.qemu_machine), "-kernel", str(elf.resolve()), "-icount", "shift=7",
+            "-display", "none", "-monitor", "none", "-serial", "none",
+            "-semihosting-config", "enable=on,target=native",
+        ]  # fmt: skip
+        with (folder / "console.txt").open("wb") as console:
+            self.process = subprocess.Popen(
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=console
+            )
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def finish(self, interface: Interface, deadline: float) -> list[_Inference]:
+        try:
+            status = self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            done = self._inferences_done(interface)
+            raise ToolError(
+                f"{self.elf.name} on {self.board.name}: the emulator ran out of time after {done} of {self.count} inferences; "
+                "raise the timeout or run fewer inputs"
+            ) from None
+        console = (self.folder / "console.txt").read_text(encoding="utf-8", errors="replace").strip()
+        if status != 0:
+            raise FirmwareError(f"{self.elf.name} on {self.board.name}: {_explain(console, status, self.elf)}")
+        return self._read(interface, console)
+
+    def _inferences_done(self, interface: Interface) -> int:
+        results = self.folder / "results.bin"
+        record = _RECORD.size + sum(spec.bytes for spec in interface.outputs)
+        return max(0, results.stat().st_size - 8) // record if results.exists() else 0
+
+    def _read(self, interface: Interface, console: str) -> list[_Inference]:
+        results = self.folder / "results.bin"
+        data = results.read_bytes() if results.exists() else b""
+        record = _RECORD.size + sum(spec.bytes for spec in interface.outputs)
+        if len(data) != 8 + self.count * record or struct.unpack_from("<I", data)[0] != _MAGIC:
+            raise FirmwareError(f"{self.elf.name} on {self.board.name}: incomplete results; {console or 'no message'}")
+        overhead = struct.unpack_from("<I", data, 4)[0]
+        return [self._inference(data[8 + k * record : 8 + (k + 1) * record], overhead) for k in range(self.count)]
+
+    def _inference(self, data: bytes, overhead: int) -> _Inference:
+        status, arena, stack, low, low_after, coarse, coarse_after = _RECORD.unpack_from(data)
+        name, counter = self.elf.name, self.board.counter
+        if status != 0:
+            raise FirmwareError(f"{name} on {self.board.name}: the network returned {status}")
+        ticks = counter.ticks((low, low_after), (coarse, coarse_after)) if counter else 0
+        if counter:
+            ticks -= counter.ticks((0, overhead), (0, 0))
+        return _Inference(status, arena, stack, max(0, ticks), data[_RECORD.size :])
+
+
+def _explain(console: str, status: int, elf: Path) -> str:
+    """A sentence about a run that failed, from what the fault handler printed."""
+    fault = re.search(r"fault:((?: \w+=[0-9a-f]{8})+)", console)
+    if fault is None:
+        lines = [line for line in console.splitlines() if line.strip()]
+        return f"the emulator stopped with status {status}: {lines[0] if lines else 'no message'}"
+    values = {key: int(value, 16) for key, value in re.findall(r"(\w+)=([0-9a-f]{8})", fault[1])}
+    causes = [text for bit, text in _FAULT_BITS.items() if values.get("cfsr", 0) >> bit & 1]
+    if values["sp"] < values["limit"]:
+        causes.append("stack overflow")
+    where = f" in {_function_at(elf, values['pc'])}" if "pc" in values else ""
+    detail = " ".join(f"{key}=0x{value:08x}" for key, value in values.items())
+    return f"the firmware faulted{where}: {', '.join(dict.fromkeys(causes)) or 'hard fault'} ({detail})"
+
+
+def _function_at(elf: Path, address: int) -> str:
+    tool = shutil.which("arm-none-eabi-addr2line")
+    if tool is None:
+        return f"0x{address:08x}"
+    done = subprocess.run(
+        (tool, "-f", "-e", str(elf), hex(address)), capture_output=True, text=True, timeout=30, check=False
+    )
+    name = done.stdout.splitlines()[0] if done.stdout else "??"
+    return name if name != "??" else f"0x{address:08x}"

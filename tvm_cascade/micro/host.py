@@ -1,0 +1,152 @@
+"""Running a lowered plan in this process: the same row kernels and driver, through LLVM, with their work counted.
+
+What runs is the instrumented build: every multiply-accumulate adds one to a counter, and canaries around the arena tell
+whether anything wrote past it. The project folder keeps it as LLVM text, so a run needs no compiler.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import Call, GlobalVar
+
+from tvm_cascade.errors import UsageError, ValidationError
+from tvm_cascade.schedules.driver import Lowered
+
+_CANARY = 64  # bytes on either side of the arena
+_ENTRY = "host_main"
+_PAINTS = (0x5A, 0x2D)  # two patterns: a byte that equals one of them by chance differs from the other
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """Where an input or output lies in the arena."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int  # bytes
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> HostPort:
+        """Read what `dataclasses.asdict` wrote."""
+        shape = data["shape"]
+        assert isinstance(shape, (list, tuple))
+        return cls(str(data["name"]), str(data["dtype"]), tuple(shape), int(str(data["offset"])))
+
+
+@dataclass(frozen=True)
+class HostProgram:
+    """A counted build for this kind of machine and what a run must know of it."""
+
+    llvm: str  # LLVM text
+    flash: bytes
+    arena_bytes: int
+    inputs: tuple[HostPort, ...]
+    outputs: tuple[HostPort, ...]
+
+    def save(self, folder: Path) -> dict[str, object]:
+        """Write the program's two files; the rest, for `load`, is returned as JSON-ready data."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "program.ll").write_text(self.llvm)
+        (folder / "flash.bin").write_bytes(self.flash)
+        ports = {"inputs": [asdict(p) for p in self.inputs], "outputs": [asdict(p) for p in self.outputs]}
+        return {"arena_bytes": self.arena_bytes, **ports}
+
+    @classmethod
+    def load(cls, folder: Path, data: Mapping[str, object]) -> HostProgram:
+        """Read what `save` wrote. Raises `UsageError` where files are missing."""
+        try:
+            llvm, flash = (folder / "program.ll").read_text(), (folder / "flash.bin").read_bytes()
+        except OSError as error:
+            raise UsageError(f"{folder}: no host program here ({error.strerror}); compile again") from None
+        sides = {}
+        for side in ("inputs", "outputs"):
+            rows = data[side]
+            assert isinstance(rows, list)
+            sides[side] = tuple(HostPort.from_dict(r) for r in rows)
+        return cls(llvm, flash, int(str(data["arena_bytes"])), sides["inputs"], sides["outputs"])
+
+
+@dataclass(frozen=True)
+class HostResult:
+    """Outputs of every inference by name; multiply-accumulates of one inference; highest arena byte written, plus one."""
+
+    outputs: tuple[dict[str, np.ndarray], ...]
+    executed_macs: int
+    arena_high_water: int
+
+
+def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence[HostPort]) -> HostProgram:
+    """Compile a lowering made with `counted=True` for this machine's kind of processor."""
+    assert lowered.counted
+    arena_bytes = lowered.plan.peak
+    mod = lowered.mod.clone()
+    arena = tirx.decl_buffer((arena_bytes + 2 * _CANARY,), "int8", "arena")
+    flash = tirx.decl_buffer((max(len(lowered.flash), 8),), "int8", "flash")
+    macs = tirx.decl_buffer((1,), "int64", "macs")
+    pointers = [tirx.address_of(arena[_CANARY]), tirx.address_of(flash[0]), tirx.address_of(macs[0])]
+    call = Call(mod.get_global_var(lowered.invoke), pointers, ret_ty="int32")
+    entry = tirx.PrimFunc([arena, flash, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
+    mod[GlobalVar(_ENTRY)] = entry
+    built = tvm.compile(mod, target="llvm").mod
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.ll"
+        built.write_to_file(str(path))
+        text = path.read_text()
+    return HostProgram(text, lowered.flash, arena_bytes, tuple(inputs), tuple(outputs))
+
+
+def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]]) -> HostResult:
+    """Run every inference and count the last one's work.
+
+    Raises `ValidationError` where a canary died: something wrote outside of the arena.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.ll"
+        path.write_text(program.llvm)
+        function = tvm.runtime.load_module(str(path))[_ENTRY]
+        flash = np.frombuffer(program.flash + b"\0" * max(0, 8 - len(program.flash)), np.int8)
+        results, macs, high = [], 0, 0
+        for feed in inferences:
+            for paint in _PAINTS:
+                outputs, macs, top = _infer(function, program, flash, feed, paint)
+                high = max(high, top)
+            results.append(outputs)
+    return HostResult(tuple(results), macs, high)
+
+
+def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str, np.ndarray], paint: int):  # noqa: ANN001, ANN202
+    arena = np.full(program.arena_bytes + 2 * _CANARY, paint, np.int8)
+    body = arena[_CANARY : _CANARY + program.arena_bytes]
+    for port in program.inputs:
+        value = feed.get(port.name)
+        if value is None:
+            raise UsageError(f"no input '{port.name}'; the network wants {', '.join(p.name for p in program.inputs)}")
+        if str(value.dtype) != port.dtype or value.nbytes != port.bytes:
+            want = f"{port.dtype}{list(port.shape)}"
+            raise UsageError(f"input '{port.name}' is {value.dtype}{list(value.shape)}, the network wants {want}")
+        body[port.offset : port.offset + port.bytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.int8)
+    memory, counter = tvm.runtime.tensor(arena), tvm.runtime.tensor(np.zeros(1, np.int64))
+    function(memory, tvm.runtime.tensor(flash), counter)
+    after = memory.numpy()
+    if (after[:_CANARY] != paint).any() or (after[_CANARY + program.arena_bytes :] != paint).any():
+        raise ValidationError("the host run wrote outside of its arena")
+    body = after[_CANARY : _CANARY + program.arena_bytes]
+    outputs = {
+        p.name: np.frombuffer(body[p.offset : p.offset + p.bytes].tobytes(), p.dtype).reshape(p.shape).copy()
+        for p in program.outputs
+    }
+    written = np.nonzero(body != paint)[0]
+    return outputs, int(counter.numpy()[0]), int(written[-1]) + 1 if len(written) else 0

@@ -1,0 +1,220 @@
+"""The project folder: an emitted network with everything needed to build it for a board.
+
+Layout: the network's own files, `main.c`, `startup.c`, the measuring port, `CMakeLists.txt`, `README.md`,
+`metadata.json`, and `boards/<board>/` with `link.ld`, `board.h` and `board.cmake`, so that one folder serves several boards.
+Images are built into `build/<board>/`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.micro.board import Board, CounterRegister
+from tvm_cascade.micro.network import EmittedNetwork, Interface, IoSpec
+from tvm_cascade.micro.target import Target, get_target
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_VERBATIM = ("startup.c", "port.h", "port_semihosting.c", "measure.h", "toolchain.cmake")
+METADATA = "metadata.json"
+OPTIMISATION: Mapping[str, str] = {"size": "-Os", "balanced": "-O2", "speed": "-O3"}
+COMPILE_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-ffunction-sections", "-fdata-sections", "-fno-common")
+# nano.specs: newlib's small variant; the network needs memcpy and memset of it, float networks its mathematics too
+LINK_FLAGS = ("-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections")
+_KEY = "project"  # of metadata.json
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project folder as its metadata describes it: enough to build and run it again."""
+
+    folder: Path
+    interface: Interface
+    sources: tuple[str, ...]
+    objects: tuple[str, ...]
+    network_flags: tuple[str, ...]
+    target: Target
+    board: str  # name of the board it was compiled for
+    optimise: str
+
+    @property
+    def name(self) -> str:
+        return self.interface.name
+
+
+def compile_flags(optimise: str) -> tuple[str, ...]:
+    """Compiler options for everything in a folder; raises `UsageError` for an unknown `optimise`."""
+    if optimise not in OPTIMISATION:
+        raise UsageError(f"unknown optimisation {optimise!r}; known: {', '.join(OPTIMISATION)}")
+    return (*COMPILE_FLAGS, OPTIMISATION[optimise])
+
+
+def write_project(
+    folder: Path,
+    network: EmittedNetwork,
+    target: Target,
+    board: Board,
+    optimise: str = "balanced",
+    metadata: Mapping[str, object] | None = None,
+) -> Project:
+    """Write the folder for `network` on `board`; `metadata` is what the compiler wants to keep beside the interface.
+
+    Existing files of the same names are overwritten. Raises `UsageError` if the board cannot run the target's code.
+    """
+    board.require_target(target)
+    flags = compile_flags(optimise)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in network.files.items():
+        (folder / name).write_bytes(content)
+    for name in _VERBATIM:
+        (folder / name).write_text(_template(name), encoding="utf-8")
+    values = {
+        "name": network.name,
+        "NAME": network.name.upper(),
+        "board": board.name,
+        "target": target.name,
+        "arena_bytes": str(network.arena_bytes),
+        "target_flags": " ".join(target.gcc_flags),
+        "compile_flags": " ".join(flags),
+        "network_flags": " ".join(network.c_flags),
+        "link_flags": " ".join(LINK_FLAGS),
+        "sources": " ".join(network.sources),
+        "objects": " ".join(network.objects),
+        **_interface_text(network),
+    }
+    for name in ("main.c", "CMakeLists.txt", "README.md"):
+        (folder / name).write_text(_fill(_template(f"{name}.in"), values), encoding="utf-8")
+    own = {
+        "interface": network.interface.to_dict(),
+        "sources": network.sources,
+        "objects": network.objects,
+        "network_flags": network.c_flags,
+        "target": target.name,
+        "board": board.name,
+        "optimise": optimise,
+    }
+    text = json.dumps({**(metadata or {}), _KEY: own}, indent=2) + "\n"
+    (folder / METADATA).write_text(text, encoding="utf-8")
+    add_board(folder, board)
+    return read_project(folder)
+
+
+def read_project(folder: Path) -> Project:
+    """The project that `write_project` put into `folder`; raises `LoadError` where there is none."""
+    path = folder / METADATA
+    try:
+        own = json.loads(path.read_text(encoding="utf-8"))[_KEY]
+        return Project(
+            folder=folder,
+            interface=Interface.from_dict(own["interface"]),
+            sources=tuple(own["sources"]),
+            objects=tuple(own["objects"]),
+            network_flags=tuple(own["network_flags"]),
+            target=get_target(own["target"]),
+            board=str(own["board"]),
+            optimise=str(own["optimise"]),
+        )
+    except OSError as error:
+        raise LoadError(path, f"{error.strerror}; is {folder} a folder made by `tvm-cascade compile`?") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise LoadError(path, f"is not the metadata of a compiled network ({error})") from None
+
+
+def add_board(folder: Path, board: Board) -> Path:
+    """Write `boards/<board>/` into a project folder and return it."""
+    place = folder / "boards" / board.name
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "link.ld").write_text(linker_script(board), encoding="utf-8")
+    (place / "board.h").write_text(board_header(board), encoding="utf-8")
+    (place / "board.cmake").write_text(f"# {board.name}: {board.core}\n", encoding="utf-8")
+    return place
+
+
+def linker_script(board: Board) -> str:
+    """The linker script of a board: memories, sections, and a stack reserve that makes an overflow a link error."""
+    vectors = ""
+    if board.vectors:
+        vectors = f"    VECTORS (rx) : ORIGIN = 0x{board.vectors.origin:08X}, LENGTH = {board.vectors.bytes}\n"
+    values = {
+        "board": board.name,
+        "vectors_region": vectors,
+        "vectors_memory": "VECTORS" if board.vectors else "FLASH",
+        "flash_origin": f"0x{board.flash.origin:08X}",
+        "flash_bytes": str(board.flash.bytes),
+        "ram_origin": f"0x{board.ram.origin:08X}",
+        "ram_bytes": str(board.ram.bytes),
+        "stack_reserve": str(board.stack_reserve),
+    }
+    return _fill(_template("link.ld.in"), values)
+
+
+def board_header(board: Board) -> str:
+    """`board.h`: how the board's instruction counter is set up and read, as inline functions."""
+    counter = board.counter
+    stores = counter.setup if counter else ()
+    setup = "".join(f"    {_store(address, value)}\n" for address, value in stores) or "    /* nothing to set up */\n"
+    return (
+        f"/* Constants of {board.name}, generated from its board file. */\n"
+        "#ifndef TVM_CASCADE_BOARD_H\n#define TVM_CASCADE_BOARD_H\n\n#include <stdint.h>\n\n"
+        f"static inline void counter_setup(void)\n{{\n{setup}}}\n\n"
+        f"static inline uint32_t counter_low(void)\n{{\n{_read(counter.low if counter else None)}}}\n\n"
+        f"static inline uint32_t counter_coarse(void)\n{{\n{_read(counter.coarse if counter else None)}}}\n\n"
+        "#endif\n"
+    )
+
+
+def _store(address: int, value: int) -> str:
+    return f"*(volatile uint32_t *)0x{address:08X}u = 0x{value:X}u;"
+
+
+def _read(register: CounterRegister | None) -> str:
+    if register is None:
+        return "    return 0;\n"
+    sample = f"    {_store(*register.sample)}\n" if register.sample else ""
+    mask = "" if register.bits == 32 else f" & 0x{(1 << register.bits) - 1:X}u"
+    return f"{sample}    return *(volatile uint32_t *)0x{register.address:08X}u{mask};\n"
+
+
+def _template(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+def _interface_text(network: EmittedNetwork) -> dict[str, str]:
+    upper = network.name.upper()
+    fill = [f"        fill(inputs.{spec.c_name}, {upper}_INPUT{k}_SIZE);" for k, spec in enumerate(network.inputs)]
+    write = [
+        f"        port_write(outputs.{spec.c_name}, {upper}_OUTPUT{k}_SIZE);" for k, spec in enumerate(network.outputs)
+    ]
+    generated = {"h": "constants and declarations", "c": "generated source", "o": "compiled kernels"}
+    rows = [
+        f"| `{name}` | {generated.get(name.rsplit('.', 1)[-1], 'generated')} |"
+        for name in network.files
+        if name != f"{network.name}.h"
+    ]
+    return {
+        "fill_inputs": "\n".join(fill),
+        "write_outputs": "\n".join(write),
+        "describe_inputs": _describe("inputs", network.inputs, "         * "),
+        "describe_outputs": _describe("outputs", network.outputs, "         * "),
+        "list_inputs": _describe("inputs", network.inputs, "- "),
+        "list_outputs": _describe("outputs", network.outputs, "- "),
+        "file_rows": "\n".join(rows),
+    }
+
+
+def _describe(side: str, specs: Sequence[IoSpec], lead: str) -> str:
+    """One line a tensor, from C-safe names only: a model's own names never reach generated text."""
+    lines = []
+    for spec in specs:
+        quantized = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
+        lines.append(f"{lead}{side}.{spec.c_name}: {spec.dtype}{list(spec.shape)}, {spec.bytes} bytes{quantized}")
+    return "\n".join(lines)

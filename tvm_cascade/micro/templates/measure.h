@@ -1,0 +1,63 @@
+/* What the emulator's run measures: the arena's and the stack's high-water marks, found by painting, and the counters of
+ * board.h. Painting and scanning are inlined into main, so they add no stack of their own under the network's. */
+#ifndef TVM_CASCADE_MEASURE_H
+#define TVM_CASCADE_MEASURE_H
+
+#include "board.h"
+
+#include <stdint.h>
+
+static inline void measure_paint_arena(volatile uint8_t *arena, uint32_t size, uint8_t pattern)
+{
+    for (uint32_t i = 0; i < size; ++i) {
+        arena[i] = pattern;
+    }
+}
+
+/* Offset behind the last byte that differs from the pattern. */
+static inline uint32_t measure_arena(const volatile uint8_t *arena, uint32_t size, uint8_t pattern)
+{
+    while (size > 0 && arena[size - 1] == pattern) {
+        --size;
+    }
+    return size;
+}
+
+#ifdef TVM_CASCADE_EMULATOR
+
+extern uint32_t __stack_limit[];
+extern uint32_t __stack_top[];
+#define MEASURE_STACK_PATTERN 0xC5A3915Bu
+
+static inline void measure_paint_stack(void)
+{
+    volatile uint32_t *end;
+    __asm__ volatile("mov %0, sp" : "=r"(end));
+    for (volatile uint32_t *word = __stack_limit; word < end; ++word) {
+        *word = MEASURE_STACK_PATTERN;
+    }
+}
+
+/* Bytes from the top of the stack down to the lowest word written. */
+static inline uint32_t measure_stack(void)
+{
+    const volatile uint32_t *word = __stack_limit;
+    while (word < __stack_top && *word == MEASURE_STACK_PATTERN) {
+        ++word;
+    }
+    return (uint32_t)((uintptr_t)__stack_top - (uintptr_t)word);
+}
+
+#else
+
+static inline void measure_paint_stack(void)
+{
+}
+
+static inline uint32_t measure_stack(void)
+{
+    return 0;
+}
+
+#endif
+#endif

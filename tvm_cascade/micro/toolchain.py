@@ -1,0 +1,136 @@
+"""Compiling and linking a project folder with Arm's GNU toolchain: the same commands as the folder's CMakeLists.txt.
+
+Objects land in `build/<board>/`, beside the image `<name>.elf`. The image is the one that the emulator measures.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_cascade.errors import MissingToolError, ToolError
+from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.elf import memory_use
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.project import LINK_FLAGS, Project, add_board, compile_flags, write_project
+from tvm_cascade.micro.target import Target
+
+GCC = "arm-none-eabi-gcc"
+GCC_REMEDY = (
+    "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi (Debian, Ubuntu) "
+    "or brew install --cask gcc-arm-embedded (macOS)"
+)
+_EMULATOR_SOURCES = ("main.c", "startup.c", "port_semihosting.c")
+_EMULATOR_DEFINES = ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR")
+_OVERFLOW = re.compile(r"region `(\w+)' overflowed by (\d+) bytes")
+_COMPILE_TIMEOUT_S = 600
+
+
+class MemoryOverflowError(ToolError):
+    """An image that does not fit its board.
+
+    Attributes
+    ----------
+    region : str
+        `"ram"` (arena, data and the stack reserve) or `"flash"` (code and weights).
+    needed, available : int
+        Bytes.
+    """
+
+    def __init__(self, board: Board, region: str, excess: int) -> None:
+        self.region = region
+        self.available = board.ram.bytes if region == "ram" else board.flash.bytes
+        self.needed = self.available + excess
+        what = f"{board.stack_reserve} bytes of stack reserve included" if region == "ram" else "code and weights"
+        super().__init__(
+            f"{board.name}: the image needs {self.needed} bytes of {region} ({what}), {self.available} available; "
+            + ("lower --sram or choose a board with more RAM" if region == "ram" else "choose a board with more flash")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A linked image."""
+
+    elf: Path
+    ram_bytes: int  # arena, data, bss; without the stack
+    flash_bytes: int  # code, constants, initial values of data
+    arena_bytes: int
+
+    @property
+    def other_ram_bytes(self) -> int:
+        """RAM beside arena and stack."""
+        return self.ram_bytes - self.arena_bytes
+
+
+def find_tool(name: str, remedy: str) -> str:
+    """Path of a program; raises `MissingToolError` with the remedy."""
+    path = shutil.which(name)
+    if path is None:
+        raise MissingToolError(name, remedy)
+    return path
+
+
+def build(
+    folder: Path, network: EmittedNetwork, target: Target, board: Board, optimise: str = "balanced", jobs: int = 2
+) -> BuildResult:
+    """Write the project folder of `network` and build its image for `board`.
+
+    Raises `MissingToolError` without a compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` if the
+    compiler refuses the sources.
+    """
+    find_tool(GCC, GCC_REMEDY)
+    return build_project(write_project(folder, network, target, board, optimise), board, jobs)
+
+
+def build_project(project: Project, board: Board, jobs: int = 2) -> BuildResult:
+    """Build the image of an existing folder for `board`, which need not be the board it was compiled for."""
+    board.require_target(project.target)
+    gcc = find_tool(GCC, GCC_REMEDY)
+    board_folder = add_board(project.folder, board)
+    output = project.folder / "build" / board.name
+    output.mkdir(parents=True, exist_ok=True)
+    flags = (*project.target.gcc_flags, *compile_flags(project.optimise), f"-I{project.folder}", f"-I{board_folder}")
+
+    def compile_one(source: str) -> Path:
+        own = project.network_flags if source in project.sources else _EMULATOR_DEFINES
+        made = output / f"{source}.o"
+        _run_tool((gcc, *flags, *own, "-c", str(project.folder / source), "-o", str(made)))
+        return made
+
+    # Largest first: the weights' file takes as long as all others together.
+    sources = sorted((*project.sources, *_EMULATOR_SOURCES), key=lambda name: -(project.folder / name).stat().st_size)
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        objects = list(pool.map(compile_one, sources))
+    objects += [project.folder / name for name in project.objects]
+    elf = output / f"{project.name}.elf"
+    _link(gcc, project, board, sorted(objects), elf)
+    ram_bytes, flash_bytes = memory_use(elf, board)
+    return BuildResult(elf, ram_bytes, flash_bytes, project.interface.arena_bytes)
+
+
+def _link(gcc: str, project: Project, board: Board, objects: Sequence[Path], elf: Path) -> None:
+    script = project.folder / "boards" / board.name / "link.ld"
+    command = (gcc, *project.target.gcc_flags, *LINK_FLAGS, f"-T{script}", *map(str, objects), "-lm", "-o", str(elf))
+    try:
+        _run_tool(command)
+    except ToolError as error:
+        overflows = {match[1].lower(): int(match[2]) for match in _OVERFLOW.finditer(str(error))}
+        for region in ("ram", "flash"):
+            if region in overflows:
+                raise MemoryOverflowError(board, region, overflows[region]) from None
+        raise
+
+
+def _run_tool(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"{command[0]} took longer than {_COMPILE_TIMEOUT_S} s: {' '.join(command)}") from None
+    if done.returncode != 0:
+        raise ToolError(f"{Path(command[0]).name} failed:\n{done.stderr.strip()}")
