@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.plan import Plan, Segment, Storage
@@ -24,7 +25,7 @@ class Bounds:
 def assemble(costs: SegmentCosts, cuts: Sequence[int], bounds: Bounds) -> Plan:
     """The plan of the segments `[cuts[k], cuts[k + 1])`."""
     graph = costs.flow.graph
-    pieces = list(zip(cuts, cuts[1:], strict=False))
+    pieces = list(pairwise(cuts))
     segments = tuple(_segment(costs, i, j) for i, j in pieces)
     storages = _storages(costs, pieces)
     blocks = _blocks(costs, segments, storages)

@@ -1,8 +1,8 @@
 """Where to cut an execution order into segments: dynamic programming over cut positions.
 
-With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of max(P(i), c(i, j)).
-Among the cuts whose segments all stay within a cap, `cuts_within` takes those that cascade least: a segment of m working
-operators pays m - 1, so that what fits as it is runs as it is.
+With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of max(P(i), c(i,
+j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes those that cascade least: a segment of m
+working operators pays m - 1, so that what fits as it is runs as it is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How operators consume and produce, step by step: the windows of a graph turned into tables.
 
-An operator runs in steps. One that has rows makes output row k in step k; one that is opaque makes everything in one step.
-Tensors that are views are replaced by the tensor that owns the memory (their root).
+An operator runs in steps. One that has rows makes output row k in step k; one that is opaque makes everything in one
+step. Tensors that are views are replaced by the tensor that owns the memory (their root).
 
-Symbols: H rows of a tensor; `need[k]` rows of an input that must exist before step k; `keep[k]` the first row that step k
-or a later one reads (H where none does), so that rows below it are dead.
+Symbols: H rows of a tensor; `need[k]` rows of an input that must exist before step k; `keep[k]` the first row that
+step k or a later one reads (H where none does), so that rows below it are dead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What a user may ask of the planner. Every field is a documented switch; the defaults plan the smallest peak at 1.00x."""
+"""What a user may ask of the planner. Every field is a documented switch; the defaults plan the smallest peak at
+1.00x.
+"""
 
 from __future__ import annotations
 

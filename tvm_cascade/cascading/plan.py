@@ -1,7 +1,7 @@
 """What the planner decides, as data, and what the emitter obeys.
 
-A plan is a list of segments. The operators of a segment run interleaved, row by row, in the exact order of the segment's
-`trace`; a segment of one operator is that operator run whole. Between segments only whole tensors are live.
+A plan is a list of segments. The operators of a segment run interleaved, row by row, in the exact order of the
+segment's `trace`; a segment of one operator is that operator run whole. Between segments only whole tensors are live.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Storage:
 class Segment:
     """Operators that run together.
 
-    `trace` names an operator per step, each step producing that operator's next output row: its k-th occurrence is row k.
-    Operators without rows (`opaque`, or one-row outputs) occur once. Views occur in no trace.
+    `trace` names an operator per step, each step producing that operator's next output row: its k-th occurrence is
+    row k. Operators without rows (`opaque`, or one-row outputs) occur once. Views occur in no trace.
     """
 
     ops: tuple[int, ...]  # in topological order, views included

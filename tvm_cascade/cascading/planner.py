@@ -46,9 +46,9 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """
     costs = SegmentCosts(Flow(graph), range(len(graph.ops)), options.alignment)
     cuts = tuple(range(len(graph.ops) + 1))
-    bound = max((costs.cost(i, i + 1) for i in range(len(graph.ops))), default=0)
+    bound = max((costs.exact_cost(i, i + 1) for i in range(len(graph.ops))), default=0)
     plan = assemble(costs, cuts, Bounds(baseline_peak(graph), bound))
-    return _within(plan, costs, options)
+    return _within(plan, costs, options, "plan without --layerwise")
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
@@ -62,18 +62,18 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     costs = SegmentCosts(Flow(graph), range(len(graph.ops)), options.alignment)
     n = len(costs.order)
     table = {(i, j): costs.cost(i, j) for i in range(n) for j in range(i + 1, n + 1)}
-    bound = smallest_peak(n, lambda i, j: table[i, j])
-    figures = Bounds(baseline_peak(graph), bound)
-    goal = bound if options.sram is None else options.sram
+    least = smallest_peak(n, lambda i, j: table[i, j])
+    figures = Bounds(baseline_peak(graph), smallest_peak(n, costs.exact_cost))
+    goal = figures.bound if options.sram is None else options.sram
     best: Plan | None = None
-    for cuts in _candidates(costs, table, max(goal, bound)):
+    for cuts in _candidates(costs, table, max(goal, least)):
         plan = assemble(costs, cuts, figures)
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:
             break
     assert best is not None
-    return _within(best, costs, options)
+    return _within(best, costs, options, "give more memory, or change the network")
 
 
 def _candidates(costs: SegmentCosts, table: dict[tuple[int, int], int], cap: int) -> Iterator[tuple[int, ...]]:
@@ -94,7 +94,7 @@ def _candidates(costs: SegmentCosts, table: dict[tuple[int, int], int], cap: int
                 yield cuts
 
 
-def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions) -> Plan:
+def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) -> Plan:
     if options.sram is None or plan.peak <= options.sram:
         return plan
     place = 0
@@ -104,5 +104,4 @@ def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions) -> Plan:
         place += len(segment.ops)
     at = live.index(max(live))
     culprits = [plan.graph.ops[o].name for o in plan.segments[at].ops if not plan.graph.ops[o].view]
-    remedy = "plan without --layerwise" if options.layerwise else "give more memory, or change the network"
     raise InfeasibleError(plan.peak, options.sram, culprits, remedy)

@@ -1,8 +1,9 @@
 """What a segment costs: every byte that is live while it runs.
 
-For positions `[i, j)` of an execution order: tensors made before and still wanted, whole; tensors made inside and wanted
-later, whole; tensors that live inside alone, their rings; the driver's row counters; the largest scratch.
-(REFERENCES: M(i,j) = |X_i| + |X_(j+1)| + sum B_l + skips; here with the rings exact, and counters and scratch besides.)
+For positions `[i, j)` of an execution order: tensors made before and still wanted, whole; tensors made inside and
+wanted later, whole; tensors that live inside alone, their rings; the driver's row counters; the largest scratch.
+(REFERENCES: M(i,j) = |X_i| + |X_(j+1)| + sum B_l + skips; here with the rings exact, and counters and scratch
+besides.)
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class SegmentCosts:
 
     def bytes_held(self, tensor: int, height: int) -> int:
         t = self.flow.graph.tensors[tensor]
-        return aligned(t.bytes if height >= t.rows else height * t.row_bytes, self.alignment)
+        return t.bytes if height >= t.rows else height * t.row_bytes
 
     def state_bytes(self, i: int, j: int) -> int:
         """Row counters of the driver: none where a single operator runs whole."""
@@ -85,11 +86,17 @@ class SegmentCosts:
 
     def cost(self, i: int, j: int) -> int:
         """Bytes live while `[i, j)` runs, rounded up block by block."""
-        held = self.heights(i, j)
-        across = sum(self.bytes_held(t, self.flow.graph.tensors[t].rows) for t in self._across(i))
-        inside = sum(self.bytes_held(t, h) for t, h in held.items())
-        extra = aligned(self.state_bytes(i, j), self.alignment) + aligned(self.scratch_bytes(i, j), self.alignment)
-        return across + inside + extra
+        return sum(aligned(size, self.alignment) for size in self.blocks(i, j))
+
+    def exact_cost(self, i: int, j: int) -> int:
+        """The same without rounding: what no arena can go below."""
+        return sum(self.blocks(i, j))
+
+    def blocks(self, i: int, j: int) -> tuple[int, ...]:
+        """Bytes of every block that is live while `[i, j)` runs."""
+        across = [self.bytes_held(t, self.flow.graph.tensors[t].rows) for t in self._across(i)]
+        inside = [self.bytes_held(t, h) for t, h in self.heights(i, j).items()]
+        return (*across, *inside, self.state_bytes(i, j), self.scratch_bytes(i, j))
 
     def _across(self, i: int) -> list[int]:
         """Roots made before position `i` and wanted at it or later."""

@@ -1,12 +1,12 @@
 """Demand-driven execution of operators, step by step, and the exact heights of their rolling buffers.
 
-Every sink asks for its next row, each operator first asks its producers for the rows that its step reads: nothing is made
-before it is needed, and no row twice. A tensor's ring is as high as the largest number of consecutive rows from the oldest
-one still to be read to the newest one made; one row less would overwrite a row that is still wanted.
-(For a chain of 3x3 convolutions that is 3, 3, 3, ..., where a static stage-by-stage schedule needs 8, 7, 6, ...)
+Every sink asks for its next row, each operator first asks its producers for the rows that its step reads: nothing is
+made before it is needed, and no row twice. A tensor's ring is as high as the largest number of consecutive rows from
+the oldest one still to be read to the newest one made; one row less would overwrite a row that is still wanted. (For
+a chain of 3x3 convolutions that is 3, 3, 3, ..., where a static stage-by-stage schedule needs 8, 7, 6, ...)
 
-A closed form where every tensor has one reader: max over steps k of `need[k] - keep[k]`. `tests/cascading` holds the two
-against each other.
+A closed form where every tensor has one reader: max over steps k of `need[k] - keep[k]`. `tests/cascading` holds the
+two against each other.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Replays a plan on simulated memory, from the plan's data and the graph's windows alone; shares no code with the planner.
+"""Replays a plan on simulated memory, from the plan's data and the graph's windows alone; shares no code with the
+planner.
 
-Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step reads the rows of
-its windows and must find their tags, then writes its own row, and must not have clobbered what it was reading. Inputs are
-there at the start, outputs must be there at the end. Row counters and scratch are written too, so that they cannot overlap
-with anything that is still wanted.
+Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step reads the
+rows of its windows and must find their tags, then writes its own row, and must not have clobbered what it was
+reading. Inputs are there at the start, outputs must be there at the end. Row counters and scratch are written too, so
+that they cannot overlap with anything that is still wanted.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class _Memory:
 def validate(plan: Plan) -> Replay:
     """Raise `ValidationError` unless `plan` computes its graph within its arena; return what was counted.
 
-    Checked: order and completeness of the traces, that every window finds its rows, lifetimes against segments, the peak
-    and the multiply-accumulates.
+    Checked: order and completeness of the traces, that every window finds its rows, lifetimes against segments, the
+    peak and the multiply-accumulates.
     """
     _check_blocks(plan)
     memory = _Memory(plan)

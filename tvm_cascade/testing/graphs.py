@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 
@@ -47,11 +48,11 @@ class Builder:
         outputs: Sequence[int],
         windows: Sequence[Window | None],
         columns: Sequence[Window | None],
-        **more: object,
+        **more: Any,
     ) -> int:
         index = len(self.ops)
         self.ops.append(
-            Op(index, f"{kind}{index}", kind, tuple(inputs), tuple(outputs), tuple(windows), tuple(columns), **more)  # type: ignore[arg-type]
+            Op(index, f"{kind}{index}", kind, tuple(inputs), tuple(outputs), tuple(windows), tuple(columns), **more)
         )
         return outputs[0]
 
@@ -78,7 +79,7 @@ class Builder:
         out = self.tensor((1, oh, ow, channels))
         rows, columns = Window(kh, sh, dh, ph), Window(kw, sw, dw, pw)
         taps = _taps(rows, oh, h) * _taps(columns, ow, w)
-        more: Mapping[str, object] = {"macs": taps * per_tap, "in_place": (0,) if in_place else ()}
+        more: Mapping[str, Any] = {"macs": taps * per_tap, "in_place": (0,) if in_place else ()}
         return self.op(kind, [x], [out], [rows], [columns], **more)
 
     def conv(self, x: int, channels: int, kernel: int | tuple[int, int] = 1, stride: int | tuple[int, int] = 1, *,

@@ -1,0 +1,105 @@
+"""Row rings and cuts: exact heights, known figures, and a validator that tells right from wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tvm_cascade.cascading import Plan, PlanOptions, cascade, layerwise, validate
+from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.simulate import segment_heights
+from tvm_cascade.errors import InfeasibleError, ValidationError
+from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, mobilenet_v2, resnet8, vgg16
+from tvm_cascade.testing.random_graphs import random_graph
+
+
+def lower_ring(plan: Plan, tensor: int) -> Plan:
+    """The plan with one row less in the ring of `tensor`."""
+    height = plan.storages[tensor].height - 1
+    size = height * plan.graph.tensors[tensor].row_bytes
+    changed = [replace(s, height=height, size=size) if tensor in (s.tensor, s.root) else s for s in plan.storages]
+    return replace(plan, storages=tuple(changed))
+
+
+def rings(plan: Plan) -> list[int]:
+    return [s.tensor for s in plan.storages if s.root is None and 1 < s.height < plan.graph.tensors[s.tensor].rows]
+
+
+def test_chain_of_stencils_needs_three_rows_each() -> None:
+    b = Builder()
+    x = b.input(64, 8, 1)
+    for _ in range(8):
+        x = b.conv(x, 1, 3)
+    graph = b.finish(x)
+    heights = segment_heights(Flow(graph), range(8))
+    assert [heights[t] for t in range(1, 8)] == [3] * 7
+
+
+def test_closed_form_on_chains() -> None:
+    for kernel, stride, dilation in [(3, 1, 1), (5, 2, 1), (3, 2, 2), (2, 3, 1), (4, 1, 3)]:
+        b = Builder()
+        mid = b.conv(b.input(40, 4, 1), 1, 3)
+        graph = b.finish(b.conv(mid, 1, kernel, stride, dilation=dilation))
+        flow = Flow(graph)
+        read = flow.reads(1)[0]
+        closed = max(n - k for n, k in zip(read.need, read.keep[:-1], strict=True))
+        assert segment_heights(flow, range(2))[mid] == closed
+
+
+def test_skip_is_a_delay_ring() -> None:
+    b = Builder()
+    x = b.conv(b.input(32, 8, 1), 4, 3)
+    graph = b.finish(b.add(x, b.conv(b.conv(x, 4, 3), 4, 3)))
+    heights = segment_heights(Flow(graph), range(4))
+    assert heights[x] == 3  # two rows ahead for the stencils, the row of the add itself
+
+
+@pytest.mark.parametrize(
+    ("graph", "before", "after"),
+    [
+        (mobilenet_v1(96, 96, 1, alpha=0.25, classes=2), 55_296, 23_500),
+        (mobilenet_v1(96, 96, 3, alpha=0.25, classes=2), 55_296, 42_000),
+        (ds_cnn(), 16_000, 14_500),
+        (resnet8(), 49_152, 19_000),
+        (mobilenet_v2(160, 160, 3, alpha=0.35), 384_000, 110_000),
+        (mobilenet_v2(224, 224, 3), 1_505_280, 280_000),
+        (mobilenet_v1(224, 224, 3), 1_204_224, 341_000),
+    ],
+    ids=["person", "vww", "kws", "resnet8", "v2-035", "v2-100", "v1-100"],
+)
+def test_known_networks(graph, before: int, after: int) -> None:
+    plan = cascade(graph)
+    assert plan.baseline_peak == before
+    assert layerwise(graph).peak == before
+    assert plan.peak <= after
+    replay = validate(plan)
+    assert (replay.peak, replay.macs) == (plan.peak, graph.macs)
+
+
+def test_vgg16_reaches_a_tenth() -> None:
+    plan = cascade(vgg16())
+    assert plan.baseline_peak == 6_422_528
+    assert plan.peak <= 670_000
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_graphs(seed: int) -> None:
+    graph = random_graph(seed, operators=4 + seed % 9)
+    plan = cascade(graph)
+    validate(plan)
+    validate(layerwise(graph))
+    for tensor in rings(plan):
+        with pytest.raises(ValidationError):
+            validate(lower_ring(plan, tensor))
+
+
+def test_cap_is_a_cap() -> None:
+    graph = mobilenet_v1(96, 96, 1, alpha=0.25, classes=2)
+    with pytest.raises(InfeasibleError, match="needs 22288 bytes, 4096 available; peak at conv2d0") as refused:
+        cascade(graph, PlanOptions(sram=4096))
+    assert refused.value.needed == 22_288
+    loose = cascade(graph, PlanOptions(sram=60_000))
+    assert all(len(s.trace) == 0 or len(set(s.trace)) == 1 for s in loose.segments)
+    with pytest.raises(InfeasibleError, match="--layerwise"):
+        layerwise(graph, PlanOptions(sram=30_000))
