@@ -1,0 +1,128 @@
+"""Rows and columns of a sliding window: which taps of an output row or column are inside the input.
+
+A row kernel restricts its loop over kernel rows to `[r0, r1)` of the output row at hand, and treats output columns as left
+edge, interior and right edge, so that padding takes no RAM and the interior no tests. The input's zero point is folded into
+the bias; taps outside then need bias corrections, one table for every distinct set of valid taps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvm_cascade.schedules.emit import Builder, KernelBuilder, i32
+
+Value = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Output columns `[start, stop)` that share the valid kernel columns `[k0, k1)`."""
+
+    start: int
+    stop: int
+    k0: int
+    k1: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """A 2-D window over an NHWC tensor with one batch."""
+
+    height: int
+    width: int
+    channels: int
+    out_height: int
+    out_width: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int]  # top, left
+
+    @property
+    def row_elements(self) -> int:
+        return self.width * self.channels
+
+    def taps(self, axis: int, position: int) -> tuple[int, int]:
+        """Valid kernel rows (axis 0) or columns (axis 1) of an output row or column."""
+        extent = (self.height, self.width)[axis]
+        first = position * self.strides[axis] - self.padding[axis]
+        lo, hi = max(0, -first), min(self.kernel[axis], extent - first)
+        return lo, max(lo, hi)
+
+    def row_variants(self) -> list[tuple[int, int]]:
+        """Valid kernel rows of every variant: the rows cut at the top, the full one, the rows cut at the bottom."""
+        rows = [self.taps(0, y) for y in range(self.out_height)]
+        full = (0, self.kernel[0])
+        top, bottom = self._cut(rows)
+        if top + bottom >= self.out_height:
+            return rows
+        return [*rows[:top], full, *rows[self.out_height - bottom :]]
+
+    def _cut(self, rows: list[tuple[int, int]]) -> tuple[int, int]:
+        full = (0, self.kernel[0])
+        if full not in rows:
+            return self.out_height, 0
+        top = rows.index(full)
+        return top, rows[::-1].index(full)
+
+    def variant(self, y: Value) -> Value:
+        """Index into `row_variants` of output row `y`."""
+        rows = [self.taps(0, r) for r in range(self.out_height)]
+        top, bottom = self._cut(rows)
+        if top + bottom >= self.out_height:
+            return y
+        index: Value = i32(0)
+        if top:
+            index = tirx.min(y, i32(top))
+        if bottom:
+            index = index + tirx.max(y - (self.out_height - bottom - 1), i32(0))
+        return index
+
+    def column_groups(self) -> list[Columns]:
+        """Output columns in order, grouped by their valid kernel columns."""
+        groups: list[Columns] = []
+        for x in range(self.out_width):
+            k0, k1 = self.taps(1, x)
+            if groups and (groups[-1].k0, groups[-1].k1) == (k0, k1):
+                groups[-1] = Columns(groups[-1].start, x + 1, k0, k1)
+            else:
+                groups.append(Columns(x, x + 1, k0, k1))
+        return groups
+
+    def bounds(self, b: Builder, y: Value) -> tuple[Value, Value]:
+        """`r0` and `r1` of output row `y`, constants where they never change."""
+        rows = {self.taps(0, r) for r in range(self.out_height)}
+        if rows == {(0, self.kernel[0])}:
+            return 0, self.kernel[0]
+        first = b.let(self.padding[0] - y * self.strides[0], "above")
+        r0 = b.let(tirx.max(first, i32(0)), "r0") if any(r[0] for r in rows) else 0
+        cut_below = any(r[1] < self.kernel[0] for r in rows)
+        r1 = b.let(tirx.min(first + self.height, i32(self.kernel[0])), "r1") if cut_below else self.kernel[0]
+        return r0, r1
+
+
+def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
+    """Offsets of the window's rows in input `index`, as a local table (a plain value for one row)."""
+    if g.kernel[0] == 1:
+        return k.let(k.row_offset(index, 0, g.row_elements), "row")
+    table = k.local(g.kernel[0], "rows")
+    for tap in range(g.kernel[0]):
+        k.store(table, tap, k.row_offset(index, tap, g.row_elements))
+    return table
+
+
+def folded_bias(g: Sliding, weights: np.ndarray, bias: np.ndarray, zero_point: int) -> np.ndarray:
+    """Bias less zero point times the valid weights, int32 [row variants, column groups, channels].
+
+    `weights` is [kh, kw, inputs, channels]: for depthwise inputs is 1.
+    """
+    w = weights.astype(np.int64).sum(axis=2)
+    variants, groups = g.row_variants(), g.column_groups()
+    table = np.empty((len(variants), len(groups), w.shape[-1]), np.int64)
+    for v, (r0, r1) in enumerate(variants):
+        for c, group in enumerate(groups):
+            table[v, c] = bias.astype(np.int64).ravel() - zero_point * w[r0:r1, group.k0 : group.k1].sum(axis=(0, 1))
+    return table.astype(np.int32)

@@ -1,0 +1,160 @@
+"""The few machine operations that the kernels need beyond plain TIR, each with a meaning in both back ends.
+
+Every operation is a TIR operator `tirx.tc_<name>`. TVM's own `LowerIntrin` turns it into a call of a `static inline` helper
+for target kind `c` (the text is `C_PRELUDE`; without the instruction the helper is portable C, so kernels also run on the
+host) and into LLVM intrinsics or plain TIR for target kind `llvm`. Both compute the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call, Op, TensorLoad
+
+Value = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """One operation: result type (`int32`, also where nothing is returned) and its meaning for LLVM."""
+
+    name: str
+    llvm: Callable[..., Value]
+    pure: bool = True
+
+
+def _llvm(name: str, dtype: str = "int32") -> Callable[..., Value]:
+    return lambda *args: tirx.call_llvm_pure_intrin(dtype, name, *args)
+
+
+def _ror8(value: Value) -> Value:
+    bits = tirx.reinterpret("uint32", value)
+    turned = (bits >> tirx.const(8, "uint32")) | (bits << tirx.const(24, "uint32"))
+    return tirx.reinterpret("int32", turned)
+
+
+def _pointee(address: Value) -> tuple[Value, Value]:
+    """Buffer and index of `address_of(buffer[index])`."""
+    load = address.args[0]
+    assert isinstance(load, TensorLoad)
+    return load.source, load.indices[0]
+
+
+def vector_load(address: Value, lanes: int) -> Value:
+    """`lanes` elements from `address_of(buffer[index])` on, no alignment assumed beyond the element's."""
+    source, index = _pointee(address)
+    return tirx.BufferLoad(source, [tirx.Ramp(index, tirx.const(1, "int32"), lanes)])
+
+
+def _smmlar(a: Value, b: Value, c: Value) -> Value:
+    wide = a.astype("int64") * b.astype("int64") + (c.astype("int64") << tirx.const(32, "int64"))
+    return ((wide + tirx.const(1 << 31, "int64")) >> tirx.const(32, "int64")).astype("int32")
+
+
+def _mulhi30(a: Value, b: Value, c: Value) -> Value:
+    wide = a.astype("int64") * b.astype("int64") + (c.astype("int64") << tirx.const(32, "int64"))
+    return ((wide + tirx.const(1 << 30, "int64")) >> tirx.const(32, "int64")).astype("int32")
+
+
+def _half(value: Value, top: bool) -> Value:
+    sixteen = tirx.const(16, "int32")
+    return (value >> sixteen) if top else ((value << sixteen) >> sixteen)
+
+
+INTRINSICS = (
+    Intrinsic("ld32", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
+    Intrinsic("smlad", _llvm("llvm.arm.smlad")),
+    Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
+    Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
+    Intrinsic("sxtab16", _llvm("llvm.arm.sxtab16")),
+    Intrinsic("sxtab16_ror8", lambda a, b: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtab16", a, _ror8(b))),
+    Intrinsic("smlabb", _llvm("llvm.arm.smlabb")),
+    Intrinsic("smlatt", _llvm("llvm.arm.smlatt")),
+    Intrinsic("smmlar", _smmlar),
+    Intrinsic("mulhi30", _mulhi30),
+    Intrinsic("ssat8", lambda a: tirx.max(tirx.min(a, tirx.const(127, "int32")), tirx.const(-128, "int32"))),
+)
+
+_OPS: dict[str, Op] = {}
+
+
+def _register(item: Intrinsic) -> None:
+    name = f"tirx.tc_{item.name}"
+    kind = tirx.CallEffectKind.Pure if item.pure else tirx.CallEffectKind.Opaque
+    tvm.ir.register_op_attr(name, "TCallEffectKind", int(kind.value))
+    extern = tirx.call_pure_extern if item.pure else tirx.call_extern
+
+    def to_c(call: Call) -> Value:
+        return extern("int32", f"tc_{item.name}", *call.args)
+
+    def to_llvm(call: Call) -> Value:
+        return item.llvm(*call.args)
+
+    tirx.register_intrin_lowering(name, target="c", f=to_c)
+    tirx.register_intrin_lowering(name, target="llvm", f=to_llvm)
+    _OPS[item.name] = Op.get(name)
+
+
+for _item in INTRINSICS:
+    _register(_item)
+
+
+def call(name: str, *args: Value) -> Value:
+    """The operation `tc_<name>` on `args`; its result is an int32."""
+    values = [tirx.const(a, "int32") if isinstance(a, int) else a for a in args]
+    return Call(_OPS[name], values, ret_ty="int32")
+
+
+C_PRELUDE = r"""
+#if defined(__GNUC__)
+#define TC_INLINE static inline __attribute__((always_inline, unused))
+#else
+#define TC_INLINE static inline
+#endif
+TC_INLINE int32_t tc_ld32(const void *p) { int32_t r; __builtin_memcpy(&r, p, 4); return r; }
+TC_INLINE int32_t tc_mulhi30(int32_t a, int32_t b, int32_t c) {
+    return (int32_t)(((int64_t)a * b + ((int64_t)((uint64_t)(int64_t)c << 32) + 0x40000000)) >> 32);
+}
+#if defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH) && __ARM_ARCH >= 7
+#define TC_ASM2(name, text) TC_INLINE int32_t name(int32_t a) { int32_t r; __asm(text : "=r"(r) : "r"(a)); return r; }
+#define TC_ASM3(name, text) \
+    TC_INLINE int32_t name(int32_t a, int32_t b) { int32_t r; __asm(text : "=r"(r) : "r"(a), "r"(b)); return r; }
+#define TC_ASM4(name, text) \
+    TC_INLINE int32_t name(int32_t a, int32_t b, int32_t c) { \
+        int32_t r; __asm(text : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+TC_ASM4(tc_smlad, "smlad %0, %1, %2, %3")
+TC_ASM4(tc_smlabb, "smlabb %0, %1, %2, %3")
+TC_ASM4(tc_smlatt, "smlatt %0, %1, %2, %3")
+TC_ASM4(tc_smmlar, "smmlar %0, %1, %2, %3")
+TC_ASM2(tc_sxtb16, "sxtb16 %0, %1")
+TC_ASM2(tc_sxtb16_ror8, "sxtb16 %0, %1, ror #8")
+TC_ASM3(tc_sxtab16, "sxtab16 %0, %1, %2")
+TC_ASM3(tc_sxtab16_ror8, "sxtab16 %0, %1, %2, ror #8")
+#else
+TC_INLINE int32_t tc_pair(int32_t top, int32_t low) { return (int32_t)(((uint32_t)top << 16) | ((uint32_t)low & 0xffffu)); }
+TC_INLINE int32_t tc_low(int32_t a) { return (int16_t)(a & 0xffff); }
+TC_INLINE int32_t tc_top(int32_t a) { return a >> 16; }
+TC_INLINE int32_t tc_smlad(int32_t a, int32_t b, int32_t c) {
+    return (int32_t)((uint32_t)c + (uint32_t)(tc_low(a) * tc_low(b)) + (uint32_t)(tc_top(a) * tc_top(b)));
+}
+TC_INLINE int32_t tc_smlabb(int32_t a, int32_t b, int32_t c) { return c + tc_low(a) * tc_low(b); }
+TC_INLINE int32_t tc_smlatt(int32_t a, int32_t b, int32_t c) { return c + tc_top(a) * tc_top(b); }
+TC_INLINE int32_t tc_smmlar(int32_t a, int32_t b, int32_t c) {
+    return (int32_t)(((int64_t)a * b + ((int64_t)((uint64_t)(int64_t)c << 32) + 0x80000000LL)) >> 32);
+}
+TC_INLINE int32_t tc_sxtb16(int32_t a) { return tc_pair((int8_t)((a >> 16) & 0xff), (int8_t)(a & 0xff)); }
+TC_INLINE int32_t tc_sxtb16_ror8(int32_t a) { return tc_pair((int8_t)((a >> 24) & 0xff), (int8_t)((a >> 8) & 0xff)); }
+TC_INLINE int32_t tc_add16(int32_t a, int32_t b) { return tc_pair(tc_top(a) + tc_top(b), tc_low(a) + tc_low(b)); }
+TC_INLINE int32_t tc_sxtab16(int32_t a, int32_t b) { return tc_add16(a, tc_sxtb16(b)); }
+TC_INLINE int32_t tc_sxtab16_ror8(int32_t a, int32_t b) { return tc_add16(a, tc_sxtb16_ror8(b)); }
+#endif
+#if defined(__ARM_FEATURE_SAT)
+TC_INLINE int32_t tc_ssat8(int32_t a) { int32_t r; __asm("ssat %0, #8, %1" : "=r"(r) : "r"(a)); return r; }
+#else
+TC_INLINE int32_t tc_ssat8(int32_t a) { return a < -128 ? -128 : a > 127 ? 127 : a; }
+#endif
+"""

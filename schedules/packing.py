@@ -1,0 +1,41 @@
+"""Weight layouts: the order in which a kernel reads its weights, made at compile time and kept in flash.
+
+Shapes in, shapes out; no layout holds more than a few bytes of filler per block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def blocks(count: int, block: int) -> list[tuple[int, int]]:
+    """`(start, size)` of the blocks that cover `count`: full ones, then one remainder."""
+    full = [(i, block) for i in range(0, count - block + 1, block)]
+    rest = count - len(full) * block
+    return [*full, (len(full) * block, rest)] if rest else full
+
+
+def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
+    """[kh, kw, ic, oc] -> for every block of outputs and kernel row `[groups][block][group]`, then the tail `[rest][block]`.
+
+    kw * ic values of a kernel row are contiguous in an NHWC row; `group` of them are read at once. The bytes of a block
+    and kernel row number kw * ic * block, so that every block starts at `start * kh * kw * ic`.
+    """
+    kh, kw, ic, oc = weights.shape
+    length = kw * ic
+    whole = length // group * group
+    flat = weights.reshape(kh, length, oc)
+    parts: list[np.ndarray] = []
+    for start, size in blocks(oc, block):
+        for row in range(kh):
+            taps = flat[row, :, start : start + size]
+            parts.append(taps[:whole].reshape(-1, group, size).transpose(0, 2, 1).ravel())
+            parts.append(taps[whole:].ravel())
+    return np.concatenate(parts).astype(weights.dtype)
+
+
+def channel_blocks(weights: np.ndarray, block: int) -> np.ndarray:
+    """Depthwise [kh, kw, 1, c] -> `[c / block][kh][kw][block]`; a remainder block comes last."""
+    kh, kw, _, channels = weights.shape
+    flat = weights.reshape(kh * kw, channels)
+    return np.concatenate([flat[:, s : s + n].ravel() for s, n in blocks(channels, block)]).astype(weights.dtype)

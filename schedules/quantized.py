@@ -1,0 +1,125 @@
+"""What a lowered integer convolution computes, read from its PrimFunc's attributes and constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.geometry import Sliding
+from tvm_cascade.schedules.requantize import Requantize, accumulator_bounds, plan_requantize
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedConv:
+    """An int8 convolution, NHWC with one batch, symmetric weights.
+
+    `weights` is [kh, kw, inputs, outputs]; for a depthwise one inputs is 1, outputs the input's channels times `multiplier`.
+    """
+
+    window: Sliding
+    weights: np.ndarray
+    bias: np.ndarray
+    input_zero_point: int
+    requantize: Requantize
+    depthwise: bool
+    multiplier: int = 1
+
+    @property
+    def outputs(self) -> int:
+        return self.weights.shape[-1]
+
+
+def shape_of(param: Any) -> tuple[int, ...]:
+    return tuple(int(d) for d in param.ty.shape)
+
+
+def dtype_of(param: Any) -> str:
+    dtype = param.ty.dtype
+    return str(getattr(dtype, "dtype", dtype))
+
+
+def _ints(value: Any) -> list[int]:
+    if isinstance(value, int):
+        return [value]
+    try:
+        return [int(v) for v in value]
+    except TypeError:
+        return [int(value)]
+
+
+def attribute(func: PrimFunc, name: str, default: Any = None) -> Any:
+    attrs = func.attrs
+    return attrs[name] if attrs is not None and name in attrs else default
+
+
+def integers(func: PrimFunc, name: str, default: tuple[int, ...]) -> list[int]:
+    """A list-valued (or scalar) integer attribute."""
+    value = attribute(func, name)
+    return list(default) if value is None else _ints(value)
+
+
+def read_conv(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedConv | None:
+    """The convolution `func` computes, None where it is another operator or a kind the kernels do not know.
+
+    Known are int8 tensors with int8 weights of zero point 0, one batch, no column dilation, groups 1 or depthwise.
+    """
+    kind = str(attribute(func, "op_kind", ""))
+    if kind not in ("conv2d", "depthwise_conv2d") or len(constants) != 4:
+        return None
+    weights, bias, multiplier, shift = constants
+    data, out = func.params[0], func.params[-1]
+    if dtype_of(data) != "int8" or dtype_of(out) != "int8" or weights.dtype != np.int8 or weights.ndim != 4:
+        return None
+    if any(integers(func, "weight_zero_point", (0,))) or set(integers(func, "dilation", (1, 1))) != {1}:
+        return None
+    if shape_of(data)[0] != 1 or bias.dtype != np.int32:
+        return None
+    depthwise = kind == "depthwise_conv2d"
+    groups = integers(func, "groups", (1,))[0]
+    channels = shape_of(data)[3]
+    if depthwise:
+        weights = weights.reshape(*weights.shape[:2], 1, -1)
+    elif groups != 1 or weights.shape[2] != channels:
+        return None
+    return _conv(func, weights, bias, multiplier, shift, depthwise)
+
+
+def _conv(
+    func: PrimFunc,
+    weights: np.ndarray,
+    bias: np.ndarray,
+    multiplier: np.ndarray,
+    shift: np.ndarray,
+    depthwise: bool,
+) -> QuantizedConv:
+    _, height, width, channels = shape_of(func.params[0])
+    _, out_height, out_width, outputs = shape_of(func.params[-1])
+    strides, padding = integers(func, "strides", (1, 1)), integers(func, "padding", (0, 0, 0, 0))
+    window = Sliding(
+        height,
+        width,
+        channels,
+        out_height,
+        out_width,
+        (weights.shape[0], weights.shape[1]),
+        (strides[0], strides[1]),
+        (padding[0], padding[1]),
+    )
+    zero_in = integers(func, "input_zero_point", (0,))[0]
+    zero_out = integers(func, "output_zero_point", (0,))[0]
+    clamp = integers(func, "clamp", (-128, 127))
+    low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, (-128, 127))
+    m, s = np.broadcast_to(multiplier.ravel(), (outputs,)), np.broadcast_to(shift.ravel(), (outputs,))
+    requantize = plan_requantize(m, s, low, high, zero_out, (clamp[0], clamp[1]))
+    times = outputs // channels if depthwise else 1
+    return QuantizedConv(window, weights, bias.ravel(), zero_in, requantize, depthwise, times)
+
+
+def with_general_requantize(conv: QuantizedConv, multiplier: np.ndarray, shift: np.ndarray) -> QuantizedConv:
+    """The same convolution with the general requantization, whatever its preconditions."""
+    table = np.stack([multiplier.ravel(), np.zeros_like(shift.ravel()), shift.ravel()], axis=1).astype(np.int32)
+    general = replace(conv.requantize, table=table, short=False, sign=True, reason="asked for")
+    return replace(conv, requantize=general)
