@@ -35,7 +35,9 @@ class AnalyticCost:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.name = f"analytic:{device.name}"
+        self.fork_ms = device.sync_us / 1e3
         self._phases: dict[OpFeatures, tuple[float, float, float]] = {}
+        self._kernels: dict[int, tuple[OpFeatures, tuple[float, float, float]]] = {}
 
     def op_ms(self, op: OpFeatures) -> float:
         """The operator alone on the device, launch included."""
@@ -45,7 +47,8 @@ class AnalyticCost:
     def stage_ms(self, groups: Groups) -> float:
         """A stage: groups at the same time, the operators of a group one after the other."""
         if len(groups) == 1:
-            return sum(self.op_ms(op) for op in groups[0])
+            launch = self.device.launch_us / 1e3
+            return sum(launch + self._kernel(op)[0] for op in groups[0] if op.kind not in _VIEWS)
         if self.device.kind == "cpu":
             return self._cpu_stage(groups)
         return self._gpu_stage(groups)
@@ -57,12 +60,13 @@ class AnalyticCost:
         input's bytes and the launch's memory occupancy are left out.
         """
         if op.kind in _VIEWS:
-            return OpBound((0.0, 0.0), 0.0)
+            return OpBound((0.0, 0.0))
         compute, memory, used = self._resources(op)
+        alone = self.op_ms(op)
         if mergeable:
             memory = self._memory_ms(op.bytes_out + op.weight_bytes, op.bytes)
-            return OpBound((compute, memory), max(compute / used, memory))
-        return OpBound((compute, memory), self._span(op, compute, memory, used))
+            return OpBound((compute, memory), max(compute / used, memory), alone)
+        return OpBound((compute, memory), self._span(op, compute, memory, used), alone)
 
     def _span(self, op: OpFeatures, compute: float, memory: float, used: float) -> float:
         if self.device.kind == "cpu":
@@ -118,6 +122,7 @@ class AnalyticCost:
         queues = [q for q in queues if q]
         if not queues:
             return 0.0
+        fork = self.fork_ms if len(queues) > 1 else 0.0
         launch = self.device.launch_us / 1e3
         place = [0] * len(queues)
         waiting = [launch] * len(queues)  # milliseconds until the current kernel starts
@@ -141,16 +146,27 @@ class AnalyticCost:
                     active.remove(g)
                 else:
                     waiting[g], left[g] = launch, queues[g][place[g]][0]
-        return now + (self.device.sync_us / 1e3 if len(queues) > 1 else 0.0)
+        return now + fork
 
     def _kernel(self, op: OpFeatures) -> tuple[float, float, float]:
+        """Milliseconds alone without launch, and the demands on arithmetic and bandwidth meanwhile.
+
+        Looked up by identity first: the search prices the same few operators hundreds of thousands of times.
+        """
+        known = self._kernels.get(id(op))
+        if known is not None and known[0] is op:
+            return known[1]
         compute, memory, used = self._resources(op)
         alone = max(compute, memory) / used
-        return (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)
+        made = (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)
+        self._kernels[id(op)] = op, made
+        return made
 
     def _slowdown(self, running: Sequence[tuple[float, float, float]]) -> float:
         arithmetic = bandwidth = 0.0
         for _, c, m in running:
             arithmetic += c
             bandwidth += m
-        return max(1.0, arithmetic, bandwidth * (1.0 + self.device.contention * max(0, len(running) - 1)))
+        bandwidth *= 1.0 + self.device.contention * max(0, len(running) - 1)
+        slow = arithmetic if arithmetic > bandwidth else bandwidth
+        return slow if slow > 1.0 else 1.0

@@ -49,11 +49,13 @@ class OpBound:
     """Lower bounds, in milliseconds, of what an operator adds to any stage that holds it.
 
     A stage never costs less than the sum of `works[k]` over its operators, for each resource k, nor less than the sum
-    of `span` along any path through it.
+    of `span` along any path through it. A stage of one group never costs less than the sum of `alone`; one of several
+    groups costs at least `CostModel.fork_ms` on top of the other bounds, unless it is merged.
     """
 
     works: tuple[float, ...] = ()
     span: float = 0.0
+    alone: float = 0.0
 
 
 Groups = Sequence[Sequence[OpFeatures]]
@@ -64,6 +66,7 @@ class CostModel(Protocol):
     """Analytic, measured and learned costs are interchangeable behind this."""
 
     name: str
+    fork_ms: float  # least cost of running several groups at once; 0 where nothing is known
 
     def op_ms(self, op: OpFeatures) -> float:
         """Milliseconds of the operator alone."""
@@ -133,8 +136,10 @@ def operator_features(graph: Graph, op: Op) -> OpFeatures:
 
 
 def attribute_key(op: Op) -> tuple[int, ...]:
-    """The integers among an operator's attributes, in the order of their names: what tells two kernels apart."""
+    """Windows and the integers among an operator's attributes, by name: what tells two kernels apart."""
     key: list[int] = []
+    for window in (*op.windows, *op.columns):
+        key += [-5] if window is None else [window.extent, window.stride, window.dilation, window.padding]
     for name in sorted(op.attrs):
         value = op.attrs[name]
         values = value if isinstance(value, (tuple, list)) else (value,)
@@ -142,4 +147,4 @@ def attribute_key(op: Op) -> tuple[int, ...]:
     return tuple(key)
 
 
-NO_BOUND = OpBound(works=(0.0,), span=0.0)
+NO_BOUND = OpBound(works=(0.0,))

@@ -1,0 +1,89 @@
+"""Cutting a network into blocks that are scheduled one by one, and telling which blocks are the same.
+
+A node that every other node precedes or follows ends a block: no stage across it can run two groups (everything in the
+stage hangs together through it), so cutting there loses nothing. These are the cuts at a single tensor of IOS,
+section 4.2, and those with skips past the node. Blocks that are still too large for the search are cut at their
+narrowest place, which may lose something and is reported as not optimal. (NASNet's cells carry two tensors.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm_cascade.parallel.lattice import TooManyStatesError, states
+from tvm_cascade.parallel.problem import Block, Options
+
+
+def cut_points(predecessors: Sequence[Sequence[int]]) -> list[int]:
+    """Nodes that are comparable with every other node, ascending."""
+    size = len(predecessors)
+    above = [0] * size
+    below = [0] * size
+    for v, before in enumerate(predecessors):
+        for u in before:
+            above[v] |= above[u] | 1 << u
+    readers: list[list[int]] = [[] for _ in range(size)]
+    for v, before in enumerate(predecessors):
+        for u in before:
+            readers[u].append(v)
+    for v in range(size - 1, -1, -1):
+        for w in readers[v]:
+            below[v] |= below[w] | 1 << w
+    return [v for v in range(size) if (above[v] | below[v]).bit_count() == size - 1]
+
+
+def split(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[list[range], bool]:
+    """Blocks as ranges of nodes in topological order, and whether cutting cost no schedule."""
+    found: list[range] = []
+    first = 0
+    for v in cut_points(predecessors):
+        found.append(range(first, v + 1))
+        first = v + 1
+    if first < len(predecessors):
+        found.append(range(first, len(predecessors)))
+    small: list[range] = []
+    for nodes in found:
+        small += _narrow(predecessors, nodes, options)
+    return small, len(small) == len(found)
+
+
+def _narrow(predecessors: Sequence[Sequence[int]], nodes: range, options: Options) -> list[range]:
+    if len(nodes) <= options.max_nodes:
+        try:
+            states(block_of(predecessors, nodes), options.max_states)
+            return [nodes]
+        except TooManyStatesError:
+            pass
+    at = _narrowest(predecessors, nodes)
+    left, right = range(nodes.start, at), range(at, nodes.stop)
+    return _narrow(predecessors, left, options) + _narrow(predecessors, right, options)
+
+
+def _narrowest(predecessors: Sequence[Sequence[int]], nodes: range) -> int:
+    """First node after the cut: where fewest nodes before it are read after it, nearest to the middle among those."""
+    last_read = {v: v for v in nodes}
+    for v in nodes:
+        for u in predecessors[v]:
+            if u in last_read:
+                last_read[u] = v
+    quarter = len(nodes) // 4
+    places = range(nodes.start + max(1, quarter), nodes.stop - quarter + (quarter == 0))
+    middle = nodes.start + len(nodes) / 2
+    return min(places, key=lambda c: (sum(1 for v in range(nodes.start, c) if last_read[v] >= c), abs(c - middle), c))
+
+
+def block_of(predecessors: Sequence[Sequence[int]], nodes: range, classes: Sequence[Sequence[int]] = ()) -> Block:
+    """The block of those nodes, renumbered from 0; merge classes are restricted to it."""
+    preds = []
+    for v in nodes:
+        mask = 0
+        for u in predecessors[v]:
+            if u >= nodes.start:
+                mask |= 1 << (u - nodes.start)
+        preds.append(mask)
+    merge = []
+    for members in classes:
+        mask = sum(1 << (m - nodes.start) for m in members if m in nodes)
+        if mask & (mask - 1):
+            merge.append(mask)
+    return Block(tuple(preds), tuple(merge))

@@ -1,0 +1,80 @@
+"""Lower bounds of stages and of what is left, as arrays over a block's states and endings, for branch and bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.cost.interface import OpBound
+from tvm_cascade.parallel.lattice import Pairs, admitted
+from tvm_cascade.parallel.problem import Block, members
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The cost model's lower bounds over the states and endings of a block, in milliseconds."""
+
+    works: np.ndarray  # (resources, states): work of the nodes in the state
+    alone: np.ndarray  # (states,): cost of the nodes in the state, one after the other
+    rest: np.ndarray  # (states,): least cost of everything after the state
+    spans: np.ndarray  # (endings,): longest path inside the ending
+    forks: np.ndarray  # (endings,): least cost of its several groups, 0 where it has one or may be merged
+    single: np.ndarray  # (endings,): whether it has one group
+
+    @classmethod
+    def of(cls, block: Block, space: Pairs, bounds: Sequence[OpBound] | None, fork_ms: float) -> Bounds:
+        found = bounds if bounds is not None else [OpBound()] * block.size
+        works = np.zeros((max([len(b.works) for b in found] + [1]), len(space.states)))
+        alone, rest = np.zeros(len(space.states)), np.zeros(len(space.states))
+        tails = _tails(block, found)
+        for v, bound in enumerate(found):
+            inside = (space.states >> v & 1).astype(np.float64)
+            for k, work in enumerate(bound.works):
+                works[k] += inside * work
+            alone += inside * bound.alone
+            np.maximum(rest, (1.0 - inside) * tails[v], out=rest)
+        np.maximum(rest, (works[:, -1:] - works).max(axis=0), out=rest)
+        single = admitted(block, space.endings, None, 1)
+        forks = np.where(single | _mergeable(block, space.endings), 0.0, fork_ms)
+        return cls(works, alone, rest, _spans(block, space.endings, found), forks, single)
+
+    def stage(self, state: int, before: np.ndarray, ending: np.ndarray) -> np.ndarray:
+        """Least cost of the stages that lead from each state of `before` to `state`; `ending` are their sets."""
+        least = (self.works[:, state : state + 1] - self.works[:, before]).max(axis=0)
+        np.maximum(least, self.spans[ending], out=least)
+        least += self.forks[ending]
+        return np.where(self.single[ending], np.maximum(least, self.alone[state] - self.alone[before]), least)
+
+
+def _mergeable(block: Block, endings: np.ndarray) -> np.ndarray:
+    """Endings whose every two members may be merged."""
+    fine = np.zeros(len(endings), dtype=bool)
+    for whole in block.mergeable:
+        fine |= endings & ~np.int64(whole) == 0
+    return fine
+
+
+def _tails(block: Block, bounds: Sequence[OpBound]) -> list[float]:
+    """Per node, the longest path of spans from it to the end of the block."""
+    tails = [b.span for b in bounds]
+    for v in range(block.size - 1, -1, -1):
+        for u in members(block.preds[v]):
+            tails[u] = max(tails[u], bounds[u].span + tails[v])
+    return tails
+
+
+def _spans(block: Block, endings: np.ndarray, bounds: Sequence[OpBound]) -> np.ndarray:
+    """Longest path of spans inside each set."""
+    longest = np.zeros(len(endings))
+    depth: list[np.ndarray] = []
+    for v, bound in enumerate(bounds):
+        here = np.full(len(endings), bound.span)
+        before = [depth[u] for u in members(block.preds[v])]
+        if before:
+            here += before[0] if len(before) == 1 else np.maximum.reduce(before)
+        here *= endings >> v & 1
+        depth.append(here)
+        np.maximum(longest, here, out=longest)
+    return longest

@@ -1,0 +1,164 @@
+"""The search space of one block: its states, their endings, and exact counts of them.
+
+A *state* S (IOS, section 4.1) is what is scheduled so far seen from the end: a set of nodes closed under predecessors.
+S' is an *ending* of S when S - S' is closed under predecessors too. So the pairs (S, S') are the pairs of nested
+states, and one subset test on bit masks finds them: no enumeration of endings, no recursion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.parallel.problem import Block
+
+_LIMB = 1 << 40  # schedules are counted in limbs of 40 bits: sums of 2**22 of them fit 64 bits
+
+
+class TooManyStatesError(Exception):
+    """Internal: the block has more states than the limit and must be cut."""
+
+
+def states(block: Block, limit: int | None = None) -> np.ndarray:
+    """All states as int64 masks, ordered by size, then by value; the first is empty, the last is the whole block.
+
+    Raises `TooManyStatesError` above `limit`.
+    """
+    level = [0]
+    found: list[int] = []
+    ready = list(enumerate(block.preds))
+    while level:
+        found += level
+        if limit is not None and len(found) > limit:
+            raise TooManyStatesError(len(found))
+        grown = set()
+        for state in level:
+            for v, need in ready:
+                if not state >> v & 1 and need & state == need:
+                    grown.add(state | 1 << v)
+        level = sorted(grown)
+    return np.array(found, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs (S, S') of one block. Those of state k lie at `[start[k], start[k + 1])`."""
+
+    states: np.ndarray  # int64 masks
+    start: np.ndarray  # int64, one more than states
+    before: np.ndarray  # int32, index of the state S - S'
+    ending: np.ndarray  # int32, index into `endings`
+    endings: np.ndarray  # int64 masks, unique, ascending
+
+    @property
+    def count(self) -> int:
+        return len(self.before)
+
+
+def pairs(block: Block, r: int | None = None, s: int | None = None, limit: int | None = None) -> Pairs:
+    """Every state with every non-empty ending of at most `s` groups of at most `r` nodes each (None: no limit)."""
+    sets = states(block, limit)
+    size = np.bitwise_count(sets).astype(np.int64)
+    first_of_size = np.searchsorted(size, np.arange(block.size + 2))
+    most = block.size if r is None or s is None else min(block.size, r * s)
+    before, masks, start = [], [], np.zeros(len(sets) + 1, dtype=np.int64)
+    for k, state in enumerate(sets):
+        low, high = first_of_size[max(0, size[k] - most)], first_of_size[size[k]]
+        smaller = sets[low:high]
+        inside = np.flatnonzero((smaller & ~state) == 0)
+        before.append((inside + low).astype(np.int32))
+        masks.append(state ^ smaller[inside])
+        start[k + 1] = start[k] + len(inside)
+    all_before = np.concatenate(before)
+    endings, index = np.unique(np.concatenate(masks), return_inverse=True)
+    if r is not None or s is not None:
+        return _prune(block, sets, start, all_before, endings, index, r, s)
+    return Pairs(sets, start, all_before, index.astype(np.int32), endings)
+
+
+def _prune(block, sets, start, before, endings, index, r, s) -> Pairs:
+    kept = admitted(block, endings, r, s)
+    keep = kept[index]
+    running = np.concatenate(([0], np.cumsum(keep)))
+    number = np.cumsum(kept) - 1
+    return Pairs(sets, running[start], before[keep], number[index[keep]].astype(np.int32), endings[kept])
+
+
+def admitted(block: Block, endings: np.ndarray, r: int | None, s: int | None) -> np.ndarray:
+    """Which sets have at most `s` connected components of at most `r` nodes each."""
+    r = block.size if r is None else r
+    s = block.size if s is None else s
+    fine = np.zeros(len(endings), dtype=bool)
+    alive = np.arange(len(endings))
+    whole = rest = endings
+    near = Neighbours(block)
+    for _ in range(s):
+        group = rest & -rest
+        for _ in range(min(r, block.size)):  # a group of r nodes is reached in r - 1 steps, one more shows excess
+            grown = (near(group) & whole) | group
+            if np.array_equal(grown, group):
+                break
+            group = grown
+        small = np.bitwise_count(group) <= r
+        rest = (rest & ~group)[small]
+        alive, whole = alive[small], whole[small]
+        fine[alive[rest == 0]] = True
+        more = rest != 0
+        alive, whole, rest = alive[more], whole[more], rest[more]
+        if not len(alive):
+            break
+    return fine
+
+
+class Neighbours:
+    """Union of the neighbours of every node of each set in an array, by tables over 16 bits."""
+
+    def __init__(self, block: Block) -> None:
+        self._tables = []
+        for base in range(0, max(block.size, 1), 16):
+            table = np.zeros(1, dtype=np.int64)
+            for mask in block.neighbours[base : base + 16]:
+                table = np.concatenate((table, table | np.int64(mask)))
+            self._tables.append(table)
+
+    def __call__(self, sets: np.ndarray) -> np.ndarray:
+        parts = np.ascontiguousarray(sets).view(np.uint16).reshape(-1, 4)
+        found = self._tables[0][parts[:, 0]]
+        for k, table in enumerate(self._tables[1:], 1):
+            found |= table[parts[:, k]]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Sizes of a search space: states with the empty one, pairs (S, S'), schedules (ordered lists of endings)."""
+
+    states: int
+    pairs: int
+    schedules: int
+
+
+def count(block: Block, r: int | None = None, s: int | None = None) -> Counts:
+    """Exact counts for concurrent execution, every non-empty ending that `r` and `s` admit."""
+    found = pairs(block, r, s)
+    return Counts(len(found.states), found.count, schedules(found))
+
+
+def schedules(found: Pairs) -> int:
+    """Number of schedules of the whole block: each state has as many as all states before its endings together.
+
+    Python integers hold the totals; the sums run in limbs of 40 bits.
+    """
+    limbs = np.zeros((4, len(found.states)), dtype=np.int64)
+    limbs[0, 0] = 1
+    for k in range(1, len(found.states)):
+        before = found.before[found.start[k] : found.start[k + 1]]
+        carry = 0
+        for row in limbs:
+            carry += int(row[before].sum())
+            row[k] = carry % _LIMB
+            carry //= _LIMB
+        if carry:
+            raise OverflowError("more than 2**160 schedules")
+    return sum(int(limbs[i, -1]) * _LIMB**i for i in range(4))

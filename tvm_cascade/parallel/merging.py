@@ -1,0 +1,123 @@
+"""Operator merge: which operators can become one, exactly, and what that one is.
+
+IOS, section 3, merges convolutions of one input by stacking their kernels, the smaller padded with zeros. That is
+exact only under conditions that the paper leaves out: the operators agree in input, groups (1 here), dilation, type,
+layout and stride; and on each axis kernel i lies at offset `P - p_i >= 0` of the merged kernel, P being the merged
+padding and p_i its own (centring it, as the published code does, is wrong at stride 2 with mixed parity and at
+stride 3). So
+`P = max p_i` and `K = max(P - p_i + k_i)`. With a dilation d the offset must be a multiple of d.
+
+Products with one common left operand merge by stacking their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tvm_cascade.cost.interface import OpFeatures
+from tvm_cascade.graph import Graph, Op, Window
+from tvm_cascade.parallel.units import UnitGraph
+
+MERGEABLE = ("conv2d", "dense", "matmul")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One axis of merged convolutions: kernel `extent`, `padding` before the first tap, and each kernel's first tap."""
+
+    extent: int
+    padding: int
+    offsets: tuple[int, ...]  # in taps
+
+
+def place(windows: Sequence[Window]) -> Placement | None:
+    """The merged window of one axis; None where no merged kernel computes what the single ones do."""
+    first = windows[0]
+    if any((w.stride, w.dilation, w.denominator) != (first.stride, first.dilation, 1) for w in windows):
+        return None
+    padding = max(w.padding for w in windows)
+    gaps = [padding - w.padding for w in windows]
+    if any(gap % first.dilation for gap in gaps):
+        return None
+    offsets = tuple(gap // first.dilation for gap in gaps)
+    return Placement(max(o + w.extent for o, w in zip(offsets, windows, strict=True)), padding, offsets)
+
+
+def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
+    """What operators must have in common to be merged; None for an operator that never is."""
+    if op.kind not in MERGEABLE or len(set(op.inputs)) != 1 or len(op.outputs) != 1 or op.attrs.get("groups", 1) != 1:
+        return None
+    tensor, out = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
+    base = (op.kind, op.inputs[0], out.dtype, out.row_axis, out.col_axis)
+    if op.kind != "conv2d":
+        return (*base, out.shape[:-1])
+    if not op.windows or not op.columns or op.windows[0] is None or op.columns[0] is None:
+        return None
+    rows, columns = op.windows[0], op.columns[0]
+    if rows.stride == 0 or columns.stride == 0 or tensor.row_axis is None or tensor.col_axis is None:
+        return None
+    return (*base, rows.stride, rows.dilation, columns.stride, columns.dilation, out.rows, out.columns)
+
+
+def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
+    """Units that may be merged with one another, ascending; any subset of a class is exact as well.
+
+    A unit takes part with its anchor, which has to be the first of its operators; what follows in the unit runs on
+    its slice of the merged output.
+    """
+    classes: dict[tuple[object, ...], list[int]] = {}
+    for unit in graph.units:
+        moving = [i for i in unit.ops if not graph.graph.ops[i].view]
+        op = graph.graph.ops[unit.anchor]
+        if not moving or moving[0] != unit.anchor or len(graph.features[unit.index]) != 1:
+            continue
+        key = merge_key(graph.graph, op)
+        if key is not None:
+            classes.setdefault((*key, _tail(graph, unit.ops[1:])), []).append(unit.index)
+    found = (tuple(c) for c in classes.values() if len(c) > 1)
+    return tuple(c for c in found if _placeable(graph, c))
+
+
+def _tail(graph: UnitGraph, ops: Sequence[int]) -> tuple[str, ...]:
+    """Kinds of what follows the anchor: merged units must agree, so that one epilogue serves all of them."""
+    return tuple(graph.graph.ops[i].kind for i in ops)
+
+
+def _placeable(graph: UnitGraph, members: Sequence[int]) -> bool:
+    ops = [graph.graph.ops[graph.units[m].anchor] for m in members]
+    if ops[0].kind != "conv2d":
+        return True
+    return place(_axis(ops, "windows")) is not None and place(_axis(ops, "columns")) is not None
+
+
+def _axis(ops: Sequence[Op], field: str) -> list[Window]:
+    return [w for op in ops if (w := getattr(op, field)[0]) is not None]
+
+
+def merged_features(graph: UnitGraph, members: Sequence[int]) -> OpFeatures:
+    """Features of the members merged into one operator, zeros of the enlarged kernels worked on like the rest."""
+    ops = [graph.graph.ops[graph.units[m].anchor] for m in members]
+    single = [graph.features[m][0] for m in members]
+    grown = [1.0] * len(ops)
+    extent = (1, 1)
+    if ops[0].kind == "conv2d":
+        rows, columns = place(_axis(ops, "windows")), place(_axis(ops, "columns"))
+        assert rows is not None and columns is not None
+        extent = rows.extent, columns.extent
+        taps = [op.windows[0].extent * op.columns[0].extent for op in ops]  # type: ignore[union-attr]
+        grown = [prod(extent) / t for t in taps]
+    made = sum(f.output_elements for f in single)
+    macs = int(sum(f.macs * g for f, g in zip(single, grown, strict=True)))
+    return OpFeatures(
+        kind=single[0].kind,
+        macs=macs,
+        bytes_in=single[0].bytes_in,
+        bytes_out=sum(f.bytes_out for f in single),
+        weight_bytes=int(sum(f.weight_bytes * g for f, g in zip(single, grown, strict=True))),
+        output_elements=made,
+        reduction=max(1, macs // max(made, 1)),
+        parallel_rows=sum(f.parallel_rows for f in single),
+        shape=(-4, *extent, *(x for f in single for x in f.shape)),
+    )

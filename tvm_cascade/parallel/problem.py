@@ -1,0 +1,162 @@
+"""What the inter-operator scheduler decides on and what it returns.
+
+IOS (MLSys 2021), section 3. A *schedule* is a list of *stages* that run one after the other. The operators of a stage
+either run in concurrent *groups* (its connected components; a group's operators run in sequence) or are all *merged*
+into one operator.
+
+A `Block` is the unit of search: at most 62 nodes, sets of nodes are bit masks (bit i is node i, nodes in topological
+order). Costs are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from tvm_cascade.cost.interface import OpBound
+from tvm_cascade.errors import UsageError
+
+CONCURRENT = "concurrent"
+MERGE = "merge"
+VARIANTS = ("sequential", "greedy", "merge", "parallel", "both")
+UNITS = ("op", "fused", "sepconv")
+MAX_NODES = 62  # of a block: masks are 64-bit signed integers
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operators (or nodes) that run together; groups in the order of their first members, which are ascending."""
+
+    strategy: str  # CONCURRENT or MERGE
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(sorted(i for g in self.groups for i in g))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Stages in execution order, with what was found out on the way."""
+
+    stages: tuple[Stage, ...]
+    cost_ms: float
+    transitions: int = 0  # pairs (state, ending) of the search space; identical blocks counted once
+    priced: int = 0  # stages whose cost was asked for
+    optimal: bool = False  # no schedule of the search space costs less
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to search. `r` and `s` are the pruning of IOS, section 4.3; None lifts a limit."""
+
+    variant: str = "both"
+    unit: str = "fused"  # what a node is: an operator, a fused group, a Relu-SepConv
+    r: int | None = 3  # operators per group
+    s: int | None = 8  # groups per stage
+    max_states: int = 12_000  # of one block; a block with more is cut at its narrowest place
+    max_nodes: int = MAX_NODES
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise UsageError(f"unknown variant {self.variant}: choose one of {', '.join(VARIANTS)}")
+        if self.unit not in UNITS:
+            raise UsageError(f"unknown unit {self.unit}: choose one of {', '.join(UNITS)}")
+        for name, value in (("r", self.r), ("s", self.s)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}")
+
+
+class StageCost(Protocol):
+    """Prices the stages of one block."""
+
+    @property
+    def fork_ms(self) -> float:
+        """Least cost of several groups at once, on top of the other bounds; 0 where nothing is known."""
+        ...
+
+    def concurrent(self, groups: tuple[tuple[int, ...], ...]) -> float:
+        """Milliseconds of the groups (node indices) run concurrently."""
+        ...
+
+    def merged(self, members: tuple[int, ...]) -> float | None:
+        """Milliseconds of the members merged into one operator; None where that would not be exact."""
+        ...
+
+    def bounds(self) -> Sequence[OpBound] | None:
+        """Lower bounds for each node (see `OpBound`), None where none are known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """A directed acyclic graph over nodes 0..n-1 in topological order.
+
+    `mergeable` holds the sets of nodes (bit masks) of which every two may be merged; a merge stage is a subset of one.
+    Raises `UsageError` where an edge points backwards or there are more than `MAX_NODES` nodes.
+    """
+
+    preds: tuple[int, ...]  # per node, the mask of its direct predecessors
+    mergeable: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.preds) > MAX_NODES:
+            raise UsageError(f"a block has {len(self.preds)} nodes, the search takes {MAX_NODES}")
+        for v, mask in enumerate(self.preds):
+            if mask >> v:
+                raise UsageError(f"node {v} has a predecessor that is not before it")
+
+    @classmethod
+    def from_edges(cls, nodes: int, edges: Iterable[tuple[int, int]], mergeable: Iterable[int] = ()) -> Block:
+        preds = [0] * nodes
+        for u, v in edges:
+            preds[v] |= 1 << u
+        return cls(tuple(preds), tuple(mergeable))
+
+    @property
+    def size(self) -> int:
+        return len(self.preds)
+
+    @property
+    def full(self) -> int:
+        return (1 << len(self.preds)) - 1
+
+    @cached_property
+    def neighbours(self) -> tuple[int, ...]:
+        """Per node, the mask of the nodes that share an edge with it."""
+        near = list(self.preds)
+        for v, mask in enumerate(self.preds):
+            for u in members(mask):
+                near[u] |= 1 << v
+        return tuple(near)
+
+    def components(self, mask: int) -> tuple[int, ...]:
+        """Connected components of a set of nodes, as masks, in the order of their lowest node."""
+        near, rest, found = self.neighbours, mask, []
+        while rest:
+            group = frontier = rest & -rest
+            while frontier:
+                low = frontier & -frontier
+                new = near[low.bit_length() - 1] & rest & ~group
+                group |= new
+                frontier = (frontier ^ low) | new
+            found.append(group)
+            rest &= ~group
+        return tuple(found)
+
+    def groups(self, mask: int) -> tuple[tuple[int, ...], ...]:
+        """The components as tuples of nodes, ascending."""
+        return tuple(members(c) for c in self.components(mask))
+
+
+def members(mask: int) -> tuple[int, ...]:
+    """Indices of the set bits, ascending."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return tuple(found)

@@ -1,0 +1,131 @@
+"""The schedule of a whole network: units, blocks, one search per distinct block, stages in terms of operators.
+
+IOS, sections 4.2 and 5. Costs come from any `CostModel`; the batch size is the graph's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from tvm_cascade.cost.interface import CostModel, OpBound, OpFeatures
+from tvm_cascade.graph import Graph
+from tvm_cascade.parallel.baselines import greedy, sequential
+from tvm_cascade.parallel.blocks import block_of, split
+from tvm_cascade.parallel.merging import merge_classes, merged_features
+from tvm_cascade.parallel.problem import MERGE, Block, Options, Schedule, Stage, members
+from tvm_cascade.parallel.search import search
+from tvm_cascade.parallel.units import UnitGraph, unit_graph
+
+_FIRST_TRY = replace(Options(), r=2, s=4)  # a quick search whose result bounds the full one
+
+
+class BlockCost:
+    """Prices the stages of one block of units with a `CostModel`."""
+
+    def __init__(self, graph: UnitGraph, nodes: range, model: CostModel, mergeable: frozenset[int]) -> None:
+        self._features = [graph.features[v] for v in nodes]
+        self._graph = graph
+        self._nodes = nodes
+        self._model = model
+        self._mergeable = mergeable
+        self.fork_ms = model.fork_ms
+
+    def concurrent(self, groups: tuple[tuple[int, ...], ...]) -> float:
+        """Milliseconds of the groups at the same time."""
+        found = self._features
+        return self._model.stage_ms([[k for v in group for k in found[v]] for group in groups])
+
+    def merged(self, members: tuple[int, ...]) -> float | None:
+        """Milliseconds of the members merged into one operator."""
+        return self._model.op_ms(merged_features(self._graph, [self._nodes[v] for v in members]))
+
+    def bounds(self) -> Sequence[OpBound] | None:
+        """Bounds of each unit: the sum of its kernels'."""
+        return [
+            _sum([self._model.bound(k, self._nodes[v] in self._mergeable) for k in kernels])
+            for v, kernels in enumerate(self._features)
+        ]
+
+
+def _sum(bounds: Sequence[OpBound]) -> OpBound:
+    kinds = max((len(b.works) for b in bounds), default=0)
+    works = tuple(sum(b.works[k] if k < len(b.works) else 0.0 for b in bounds) for k in range(kinds))
+    return OpBound(works, sum(b.span for b in bounds), sum(b.alone for b in bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSchedule:
+    """What was decided for a network. Stages hold operator indices of `units.graph`; `sizes` are its blocks' units."""
+
+    schedule: Schedule
+    sequential_ms: float
+    greedy_ms: float
+    units: UnitGraph
+    sizes: tuple[int, ...]
+
+
+def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> NetworkSchedule:  # noqa: B008
+    """The cheapest schedule of `graph` for `model` within `options`, and what the baselines cost.
+
+    `Schedule.optimal` says that no schedule of the search space is cheaper for that model; it is False for the
+    variants that do not search, and where a block had to be cut to be searched.
+    """
+    start = perf_counter()
+    units = unit_graph(graph, options.unit)
+    classes = merge_classes(units)
+    may_merge = frozenset(m for c in classes for m in c)
+    ranges, whole = split(units.predecessors, options)
+    solved: dict[object, tuple[Schedule, Schedule, Schedule]] = {}
+    stages: list[Stage] = []
+    totals = [0.0, 0.0, 0.0]
+    transitions = priced = 0
+    for nodes in ranges:
+        block = block_of(units.predecessors, nodes, classes)
+        key = (block, tuple(units.features[v] for v in nodes))
+        known = solved.get(key)
+        if known is None:
+            cost = BlockCost(units, nodes, model, may_merge)
+            known = solved[key] = _solve(block, cost, options)
+            transitions += known[0].transitions
+            priced += known[0].priced
+        totals = [t + s.cost_ms for t, s in zip(totals, known, strict=True)]
+        stages += [_operators(units, nodes, stage) for stage in known[0].stages]
+    searched = options.variant not in ("sequential", "greedy")
+    found = Schedule(tuple(stages), totals[0], transitions, priced, searched and whole, perf_counter() - start)
+    return NetworkSchedule(found, totals[1], totals[2], units, tuple(len(r) for r in ranges))
+
+
+def _solve(block: Block, cost: BlockCost, options: Options) -> tuple[Schedule, Schedule, Schedule]:
+    """The schedule of one block, and its sequential and greedy ones."""
+    one, all_ready = sequential(block, cost), greedy(block, cost)
+    if options.variant == "sequential":
+        return one, one, all_ready
+    if options.variant == "greedy":
+        return all_ready, one, all_ready
+    known = [one]
+    wide = options.s is None or max(len(s.groups) for s in all_ready.stages) <= options.s
+    if wide and options.variant != "merge":
+        known.append(all_ready)
+    if block.size > 12 and (options.r is None or options.r > 2) and (options.s is None or options.s > 4):
+        first = replace(options, r=_FIRST_TRY.r, s=_FIRST_TRY.s)
+        known.append(search(block, cost, first, known))
+    return search(block, cost, options, known), one, all_ready
+
+
+def _operators(units: UnitGraph, nodes: range, stage: Stage) -> Stage:
+    groups = tuple(tuple(i for v in group for i in units.units[nodes[v]].ops) for group in stage.groups)
+    return Stage(stage.strategy, groups)
+
+
+def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:
+    """Kernels of each group of a stage given in operators."""
+    owner = {i: unit.index for unit in units.units for i in unit.ops}
+    if stage.strategy == MERGE:
+        merged = tuple(dict.fromkeys(owner[i] for i in stage.members))
+        return [[merged_features(units, merged)]]
+    return [[k for v in dict.fromkeys(owner[i] for i in group) for k in units.features[v]] for group in stage.groups]
+
+
+__all__ = ["BlockCost", "NetworkSchedule", "features_of", "members", "schedule"]

@@ -1,0 +1,163 @@
+"""Scheduling units: what the search moves as one.
+
+IOS, section 5, leaves the unit to the user. `op`: every operator that moves data. `fused`: an operator with the
+element-wise ones that alone read it (Conv-Relu), as a compiler's fusion runs them. `sepconv`: also the activation in
+front of a depthwise convolution, and that convolution with the 1x1 one behind it (Relu-SepConv).
+
+Views always belong to their producer, and an explicit padding to the one operator that reads it. Every step contracts
+an edge into an operator that reads nothing else, so the units form a directed acyclic graph again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_cascade.cost.interface import OpFeatures, graph_features
+from tvm_cascade.graph import Graph, Op
+
+ANCHORS = ("conv2d", "depthwise_conv2d", "conv2d_transpose", "dense", "matmul")
+ELEMENTWISE = (
+    "add", "subtract", "sub", "mul", "multiply", "divide", "maximum", "minimum", "bias_add", "batch_norm", "relu",
+    "relu6", "clip", "sigmoid", "tanh", "silu", "gelu", "hardswish", "hard_swish", "leaky_relu", "leakyrelu", "elu",
+    "exp", "sqrt", "rsqrt", "abs", "negative", "power", "cast", "astype", "quantize", "dequantize", "requantize", "lut",
+    "lrelu", "identity", "tuple_get_item",
+)  # fmt: skip
+_ACTIVATIONS = ("relu", "relu6", "clip")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Operators of a `Graph`, by index in topological order, that are scheduled as one; `anchor` does the most work."""
+
+    index: int
+    ops: tuple[int, ...]
+    anchor: int
+
+
+@dataclass(frozen=True)
+class UnitGraph:
+    """Units in topological order and the units that each reads from."""
+
+    graph: Graph
+    units: tuple[Unit, ...]
+    predecessors: tuple[tuple[int, ...], ...]
+    features: tuple[tuple[OpFeatures, ...], ...]  # per unit, one entry per kernel it launches
+
+
+def unit_graph(graph: Graph, unit: str) -> UnitGraph:
+    """The graph in units of `op`, `fused` or `sepconv` (see the module's text)."""
+    owner = list(range(len(graph.ops)))
+    for op in graph.ops:
+        head = _joins(graph, op, unit)
+        if head is not None:
+            _join(owner, head, op.index)
+    return _build(graph, owner)
+
+
+def _joins(graph: Graph, op: Op, unit: str) -> int | None:
+    """The producer whose unit `op` belongs to, if any."""
+    producers = graph.predecessors[op.index]
+    if len(producers) != 1 or any(graph.producer[t] is None for t in op.inputs):
+        return None
+    head = graph.ops[producers[0]]
+    if op.view:
+        return head.index
+    sole = len(head.outputs) == 1 and graph.successors[head.index] == (op.index,)
+    sole = sole and not set(head.outputs) & set(graph.outputs)
+    if not sole:
+        return None
+    if head.kind == "pad" and op.kind not in ELEMENTWISE:
+        return head.index
+    if unit != "op" and op.kind in ELEMENTWISE:
+        return head.index
+    return head.index if unit == "sepconv" and _separable(head, op) else None
+
+
+def _separable(head: Op, op: Op) -> bool:
+    if op.kind == "depthwise_conv2d":
+        return head.kind in _ACTIVATIONS
+    pointwise = op.kind == "conv2d" and bool(op.windows) and op.windows[0] is not None and op.windows[0].extent == 1
+    return pointwise and head.kind == "depthwise_conv2d"
+
+
+def _root(owner: list[int], i: int) -> int:
+    while owner[i] != i:
+        owner[i] = owner[owner[i]]
+        i = owner[i]
+    return i
+
+
+def _join(owner: list[int], a: int, b: int) -> None:
+    low, high = sorted((_root(owner, a), _root(owner, b)))
+    owner[high] = low
+
+
+def _build(graph: Graph, owner: list[int]) -> UnitGraph:
+    members: dict[int, list[int]] = {}
+    for i in range(len(graph.ops)):
+        members.setdefault(_root(owner, i), []).append(i)
+    reads = {
+        root: {_root(owner, p) for i in ops for p in graph.predecessors[i]} - {root} for root, ops in members.items()
+    }
+    order = _topological(members, reads)
+    number = {root: k for k, root in enumerate(order)}
+    single = graph_features(graph)
+    units, made = [], []
+    for k, root in enumerate(order):
+        ops = tuple(members[root])
+        units.append(Unit(k, ops, max(ops, key=lambda i: (single[i].macs, single[i].work, -i))))
+        made.append(_kernels(graph, ops, single))
+    predecessors = tuple(tuple(sorted(number[p] for p in reads[root])) for root in order)
+    return UnitGraph(graph, tuple(units), predecessors, tuple(made))
+
+
+def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> list[int]:
+    """Units whose readers come later; among the ready ones the one that ends first in file order."""
+    left = {root: set(before) for root, before in reads.items()}
+    order: list[int] = []
+    done: set[int] = set()
+    while left:
+        ready = min((r for r in left if left[r] <= done), key=lambda r: members[r][-1])
+        order.append(ready)
+        done.add(ready)
+        del left[ready]
+    return order
+
+
+def _kernels(graph: Graph, ops: tuple[int, ...], single: tuple[OpFeatures, ...]) -> tuple[OpFeatures, ...]:
+    """One kernel per anchor of the unit; element-wise operators and views ride along with the kernel before them."""
+    made: list[list[int]] = []
+    for i in ops:
+        seen = made and any(_anchors(graph.ops[j]) for j in made[-1])
+        if not made or (_anchors(graph.ops[i]) and seen):
+            made.append([])
+        made[-1].append(i)
+    return tuple(_fuse(graph, tuple(group), single) for group in made)
+
+
+def _anchors(op: Op) -> bool:
+    """Whether a kernel is built around this operator."""
+    return op.kind not in ELEMENTWISE and not op.view and op.kind != "pad"
+
+
+def _fuse(graph: Graph, ops: tuple[int, ...], single: tuple[OpFeatures, ...]) -> OpFeatures:
+    moving = [i for i in ops if not graph.ops[i].view]
+    if len(moving) <= 1:
+        return single[moving[0] if moving else ops[0]]
+    inside = set(ops)
+    made = {t for i in ops for t in graph.ops[i].outputs}
+    reads = {t for i in ops for t in graph.ops[i].inputs} - made
+    writes = [t for t in made if t in graph.outputs or set(graph.consumers[t]) - inside]
+    anchor = single[max(moving, key=lambda i: (single[i].macs, single[i].work, -i))]
+    outs = writes or graph.ops[ops[-1]].outputs
+    return OpFeatures(
+        kind=anchor.kind,
+        macs=sum(single[i].macs for i in moving),
+        bytes_in=sum(graph.tensors[t].bytes for t in reads),
+        bytes_out=sum(graph.tensors[t].bytes for t in outs),
+        weight_bytes=sum(single[i].weight_bytes for i in moving),
+        output_elements=anchor.output_elements,
+        reduction=anchor.reduction,
+        parallel_rows=anchor.parallel_rows,
+        shape=anchor.shape + tuple(x for i in moving for x in (-3, *map(ord, graph.ops[i].kind[:4]))),
+    )
