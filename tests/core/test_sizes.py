@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.sizes import parse_input_shape, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("65536", 65536), ("64KiB", 65536), ("64kB", 64000), ("64 kib", 65536), ("1MiB", 1 << 20), ("0.5KiB", 512), ("7b", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "KiB", "-4", "4 GB", "1.5", "0x10", "64K iB"])
+def test_what_is_no_size_is_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(UsageError, match="64KiB"):
+        parse_size(text)
+
+
+def test_input_shapes() -> None:
+    assert parse_input_shape("data=1,3,224,224") == ("data", (1, 3, 224, 224))
+    assert parse_input_shape("a=b=4") == ("a=b", (4,))
+
+
+@pytest.mark.parametrize("text", ["data", "=1,2", "data=", "data=1,x", "data=1,0", "data=1,-2"])
+def test_what_is_no_input_shape_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="NAME=1,3,224,224"):
+        parse_input_shape(text)
