@@ -1,0 +1,227 @@
+"""conv2d and depthwise_conv2d.
+
+`acc = sum (x - xz)(w - wz) + bias`, padding contributes nothing, then MBQM by channel. The padded stage holds the input's
+zero point, so that a scheduler may skip it: the update with it leaves the accumulator as it is. Multipliers: int8 in double,
+`QM(D(sx) D(sw) / D(so))`; uint8 with the product in float32, as the reference prepares them. The bias's own scale is ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from tvm_cascade.passes.integer.fixed_point import (
+    INT32_MAX,
+    i32,
+    quantize_multipliers,
+    te_clamp,
+    te_rescale_channel,
+)
+from tvm_cascade.passes.integer.island import (
+    ISLANDS,
+    Island,
+    NotLowered,
+    Quantized,
+    Reader,
+    constant_of,
+    name_of,
+    shape_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]  # top, left, bottom, right
+    dilation: tuple[int, int]
+    height: int  # of the output
+    width: int
+
+
+@ISLANDS.lowers("nn.conv2d")
+def lower_conv2d(island: Island) -> relax.Expr:
+    """Convolution without bias."""
+    return _lower(island, island.core, None)
+
+
+def lower_biased(island: Island, core: relax.Call, bias: np.ndarray) -> relax.Expr:
+    """Convolution `core` plus a constant bias of stored int32."""
+    return _lower(island, core, bias)
+
+
+def _lower(island: Island, core: relax.Call, bias: np.ndarray | None) -> relax.Expr:
+    attrs = core.attrs
+    if str(attrs.data_layout) != "NHWC" or str(attrs.kernel_layout) not in ("HWIO", "HWOI"):
+        raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}")
+    x = island.reader.dequantized(core.args[0])
+    if x is None or x.constant is not None:
+        raise NotLowered("its input is not dequantized from integers")
+    kernel, data = _kernel(island.reader, core, str(attrs.kernel_layout), int(attrs.groups))
+    depthwise = str(attrs.kernel_layout) == "HWOI"
+    channels = data.shape[2] * data.shape[3] if depthwise else data.shape[3]
+    if not depthwise and int(attrs.groups) != 1:
+        raise NotLowered(f"a convolution in {int(attrs.groups)} groups")
+    source, padding = fold_pad(island.reader, x, tuple(int(p) for p in attrs.padding))
+    geometry = _geometry(core, island.output.shape, padding)
+    bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
+    multiplier, shift = _multipliers(x, kernel, island.output.scale, channels)
+    bound = _bound(data, kernel.zero_point, x, bias, depthwise)
+    compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise)
+    return island.emitter.call(
+        "depthwise_conv2d" if depthwise else "conv2d",
+        compute,
+        [source],
+        [data, bias, multiplier, shift],
+        {
+            "strides": list(geometry.strides),
+            "padding": list(geometry.padding),
+            "dilation": list(geometry.dilation),
+            "groups": int(attrs.groups),
+            "input_zero_point": x.zero_point,
+            "weight_zero_point": kernel.zero_point,
+            "output_zero_point": island.output.zero_point,
+            "clamp": [island.output.lo, island.output.hi],
+            "layout": "NHWC",
+            "kernel_layout": "HWCM" if depthwise else "HWIO",
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Computation:
+    """The TE of one convolution: placeholders in, output tensor out."""
+
+    island: Island
+    geometry: _Geometry
+    input_zero: int
+    weight_zero: int
+    shifts: np.ndarray
+    bound: int  # of the accumulator with its bias
+    depthwise: bool
+
+    def __call__(self, x: te.Tensor, w: te.Tensor, b: te.Tensor, m: te.Tensor, s: te.Tensor) -> te.Tensor:
+        kind = "depthwise_conv2d" if self.depthwise else "conv2d"
+        out = self.island.output
+        padded = te_pad2d(x, self.geometry.padding, self.input_zero, f"{kind}_pad")
+        acc = self._depthwise(padded, w, kind) if self.depthwise else self._dense(padded, w, kind)
+
+        def finish(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> object:
+            scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], self.shifts, self.bound)
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, finish, name=kind)
+
+    def _dense(self, x: te.Tensor, w: te.Tensor, kind: str) -> te.Tensor:
+        kh, kw, depth, _ = (int(d) for d in w.shape)
+        ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, depth), "rc")
+        at = self._at
+
+        def product(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> object:
+            value = x[n, *at(y, xx, ry, rx), rc].astype("int32") - i32(self.input_zero)
+            return te.sum(value * (w[ry, rx, rc, c].astype("int32") - i32(self.weight_zero)), axis=[ry, rx, rc])
+
+        return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
+
+    def _depthwise(self, x: te.Tensor, w: te.Tensor, kind: str) -> te.Tensor:
+        kh, kw, _, times = (int(d) for d in w.shape)
+        ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+        at = self._at
+
+        def product(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> object:
+            channel, copy = (c, 0) if times == 1 else (tirx.floordiv(c, times), tirx.floormod(c, times))
+            value = x[n, *at(y, xx, ry, rx), channel].astype("int32") - i32(self.input_zero)
+            return te.sum(value * (w[ry, rx, channel, copy].astype("int32") - i32(self.weight_zero)), axis=[ry, rx])
+
+        return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
+
+    def _at(self, y: tirx.Var, x: tirx.Var, ry: te.IterVar, rx: te.IterVar) -> tuple[object, object]:
+        (sy, sx), (dy, dx) = self.geometry.strides, self.geometry.dilation
+        return y * sy + ry * dy, x * sx + rx * dx
+
+
+def te_pad2d(x: te.Tensor, padding: tuple[int, int, int, int], value: int, name: str) -> te.Tensor:
+    """`x` (NHWC) with rows and columns of `value` around it; `x` itself where there are none."""
+    if not any(padding):
+        return x
+    n, h, w, c = (int(d) for d in x.shape)
+    top, left, bottom, right = padding
+
+    def at(b: tirx.Var, y: tirx.Var, xx: tirx.Var, k: tirx.Var) -> object:
+        inside = [
+            *([y >= top] if top else []),
+            *([y < top + h] if bottom else []),
+            *([xx >= left] if left else []),
+            *([xx < left + w] if right else []),
+        ]
+        condition = tirx.all(*inside)
+        return tirx.if_then_else(condition, x[b, y - top, xx - left, k], tirx.const(value, str(x.dtype)))
+
+    return te.compute((n, h + top + bottom, w + left + right, c), at, name=name)
+
+
+def fold_pad(reader: Reader, x: Quantized, padding: tuple[int, ...]) -> tuple[relax.Expr, tuple[int, int, int, int]]:
+    """Source and padding of a convolution whose input may be an explicit pad by its zero point.
+
+    Such a pad contributes nothing to any sum, so it becomes the convolution's own padding.
+    """
+    top, left, bottom, right = padding if len(padding) == 4 else (*padding, *padding)
+    source = x.value
+    call = reader.define(source)
+    if name_of(call) == "relax.nn.pad" and str(call.attrs.pad_mode) == "constant":
+        widths = [int(p) for p in call.attrs.pad_width]
+        inner = call.args[0]
+        only_rows_and_columns = len(widths) == 8 and not any(widths[:2]) and not any(widths[6:])
+        if only_rows_and_columns and min(widths) >= 0 and pad_value(call) == x.zero_point:
+            return inner, (top + widths[2], left + widths[4], bottom + widths[3], right + widths[5])
+    return source, (top, left, bottom, right)
+
+
+def pad_value(call: relax.Call) -> int:
+    """The stored value that a constant pad fills with."""
+    return int(float(call.attrs.pad_value))
+
+
+def _kernel(reader: Reader, core: relax.Call, layout: str, groups: int) -> tuple[Quantized, np.ndarray]:
+    """Weights with their quantization, as [kh, kw, in, out], depthwise [kh, kw, channel, multiplier]."""
+    expr, shape = reader.define(core.args[1]), shape_of(core.args[1])
+    if name_of(expr) == "relax.reshape":
+        expr = reader.define(expr.args[0])
+    kernel = reader.dequantized(expr)
+    if kernel is None or kernel.constant is None:
+        raise NotLowered("its weights are not constant integers")
+    data = kernel.constant
+    if layout == "HWIO":
+        return kernel, data.reshape(shape)
+    channels = shape[2] * shape[3]
+    if channels % groups or shape[3] not in (1, channels // groups):
+        raise NotLowered(f"depthwise weights of shape {shape}")
+    return kernel, data.reshape(shape[0], shape[1], groups, channels // groups)
+
+
+def _geometry(core: relax.Call, out: tuple[int, ...], padding: tuple[int, int, int, int]) -> _Geometry:
+    attrs = core.attrs
+    sy, sx = (int(v) for v in attrs.strides)
+    dy, dx = (int(v) for v in attrs.dilation)
+    return _Geometry((sy, sx), padding, (dy, dx), out[1], out[2])
+
+
+def _multipliers(x: Quantized, w: Quantized, out: np.float32, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    scales = np.broadcast_to(w.scale.reshape(-1), channels)
+    if w.dtype == "uint8":
+        real = (x.step * scales).astype("float64") / np.float64(out)
+    else:
+        real = np.float64(x.step) * scales.astype("float64") / np.float64(out)
+    multiplier, shift = quantize_multipliers(real)
+    if shift.max() > 30:
+        raise NotLowered(f"the scales multiply to {real.max():g}")
+    return multiplier, shift
+
+
+def _bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray, depthwise: bool) -> int:
+    """Bound on any partial sum of any channel, bias included."""
+    info = np.iinfo(x.dtype)
+    reach = max(info.max - x.zero_point, x.zero_point - info.min)
+    weights = np.abs(w.astype("int64") - wz).sum((0, 1) if depthwise else (0, 1, 2)).reshape(-1)
+    return min(int((weights * reach + np.abs(bias.astype("int64"))).max()), INT32_MAX)

@@ -1,0 +1,168 @@
+"""Operators that move stored values: concat, pad, transpose, slices, splits. None of them rescales, except the uint8 concat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.ir import Expr
+
+from tvm_cascade.passes.integer.convolution import pad_value
+from tvm_cascade.passes.integer.fixed_point import i32
+from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, NotLowered, Output, Quantized, shape_of
+
+
+@ISLANDS.lowers("concat")
+def lower_concat(island: Island) -> relax.Expr:
+    """Copies where the quantization is equal; else, for uint8 alone, the reference's float32 rescale as a table.
+
+    The tables, 256 entries each, follow the activations; attribute `table_of_input` says which input has which, -1 none.
+    """
+    fields = island.reader.define(island.core.args[0])
+    parts = [island.reader.dequantized(f) for f in fields.fields]
+    stored = [p for p in parts if p is not None]
+    if len(stored) != len(parts) or any(p.constant is not None for p in stored):
+        raise NotLowered("an input of it is not dequantized from integers")
+    out = island.output
+    tables = [_concat_table(p, out) for p in stored]
+    kept = [t for t in tables if t is not None]
+    places = list(accumulate((t is not None for t in tables), initial=0))
+    which = [-1 if t is None else place for t, place in zip(tables, places, strict=False)]
+    axis = int(island.core.attrs.axis) % len(out.shape)
+
+    def compute(*args: te.Tensor) -> te.Tensor:
+        return _te_concat(args[: len(stored)], args[len(stored) :], which, axis, out.shape)
+
+    attrs = {"axis": axis, "table_of_input": which}
+    return island.emitter.call("concat", compute, [p.value for p in stored], kept, attrs)
+
+
+@DIRECT.lowers("concat")
+def lower_stored_concat(island: Island) -> relax.Expr:
+    """Concatenation of stored values as they are."""
+    fields = list(island.reader.define(island.core.args[0]).fields)
+    axis = int(island.core.attrs.axis) % len(island.output.shape)
+    which = [-1] * len(fields)
+
+    def compute(*args: te.Tensor) -> te.Tensor:
+        return _te_concat(args, (), which, axis, island.output.shape)
+
+    return island.emitter.call("concat", compute, fields, attrs={"axis": axis, "table_of_input": which})
+
+
+@DIRECT.lowers("nn.pad")
+def lower_pad(island: Island) -> relax.Expr:
+    core = island.core
+    if str(core.attrs.pad_mode) != "constant":
+        raise NotLowered(f"padding of mode {core.attrs.pad_mode}")
+    shape, widths = shape_of(core.args[0]), [int(w) for w in core.attrs.pad_width]
+    before, after = widths[::2], widths[1::2]
+    if min(widths, default=0) < 0:
+        raise NotLowered("a negative padding")
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        def at(*index: tirx.Var) -> Expr:
+            inside = [i >= b for i, b in zip(index, before, strict=True) if b]
+            inside += [i < b + d for i, b, d, e in zip(index, before, shape, after, strict=True) if e]
+            value = a[tuple(i - b for i, b in zip(index, before, strict=True))]
+            return (
+                tirx.if_then_else(tirx.all(*inside), value, tirx.const(pad_value(core), a.dtype)) if inside else value
+            )
+
+        return te.compute(island.output.shape, at, name="pad")
+
+    return island.emitter.call("pad", compute, [core.args[0]], attrs={"pad_width": widths, "value": pad_value(core)})
+
+
+@DIRECT.lowers("permute_dims")
+def lower_transpose(island: Island) -> relax.Expr:
+    core = island.core
+    rank = len(island.output.shape)
+    axes = [int(a) % rank for a in core.attrs.axes] if core.attrs.axes is not None else list(reversed(range(rank)))
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        def at(*index: tirx.Var) -> Expr:
+            source = dict(zip(axes, index, strict=True))
+            return a[tuple(source[k] for k in range(rank))]
+
+        return te.compute(island.output.shape, at, name="transpose")
+
+    return island.emitter.call("transpose", compute, [core.args[0]], attrs={"axes": axes})
+
+
+@DIRECT.lowers("strided_slice")
+def lower_strided_slice(island: Island) -> relax.Expr:
+    core = island.core
+    shape = shape_of(core.args[0])
+    axes, begins, strides = (_tuple_of_ints(a) for a in (core.args[1], core.args[2], core.args[4]))
+    begin, stride = [0] * len(shape), [1] * len(shape)
+    for axis, b, s in zip(axes, begins, strides, strict=True):
+        at, extent = axis % len(shape), shape[axis % len(shape)]
+        stride[at] = s
+        begin[at] = min(max(b + extent if b < 0 else b, 0), extent - 1)
+    return slice_of(island, core.args[0], begin, stride)
+
+
+def slice_of(island: Island, source: relax.Expr, begin: Sequence[int], stride: Sequence[int]) -> relax.Expr:
+    """`source[begin + i * stride]`, of the island's output shape."""
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        return te.compute(
+            island.output.shape,
+            lambda *index: a[tuple(i * s + b for i, b, s in zip(index, begin, stride, strict=True))],
+            name="strided_slice",
+        )
+
+    attrs = {"begin": list(begin), "strides": list(stride)}
+    return island.emitter.call("strided_slice", compute, [source], attrs=attrs)
+
+
+def lower_split_part(island: Island, index: int) -> relax.Expr:
+    """Part `index` of a split, as a slice of its own: operators have one output each."""
+    core = island.core
+    source = core.args[0]
+    shape = shape_of(source)
+    axis = int(core.attrs.axis) % len(shape)
+    sections = core.attrs.indices_or_sections
+    part = -(-shape[axis] // int(sections)) if isinstance(sections, (int, tirx.IntImm)) else 0
+    starts = [part * index] if part else [[0, *(int(v) for v in sections)][index]]
+    begin = [starts[0] if k == axis else 0 for k in range(len(shape))]
+    return slice_of(island, source, begin, [1] * len(shape))
+
+
+def _concat_table(part: Quantized, out: Output) -> np.ndarray | None:
+    """`clamp(rha(x k + b) + zo)` for every stored x, all in float32; None for a copy."""
+    if part.step == out.scale and part.zero_point == out.zero_point:
+        return None
+    if part.dtype != "uint8":
+        raise NotLowered("a concatenation of int8 tensors with unequal scales, which the reference refuses")
+    k = part.step * (np.float32(1) / out.scale)
+    b = np.float32(-part.zero_point) * k
+    x = (np.arange(256, dtype="float32") * k + b).astype("float32")
+    whole = np.trunc(x)
+    rounded = whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0)
+    return np.clip(rounded.astype("int64") + out.zero_point, 0, 255).astype("uint8")
+
+
+def _te_concat(
+    parts: Sequence[te.Tensor], tables: Sequence[te.Tensor], which: Sequence[int], axis: int, shape: Sequence[int]
+) -> te.Tensor:
+    ends = list(accumulate(int(p.shape[axis]) for p in parts))
+
+    def at(*index: tirx.Var) -> Expr:
+        chosen: Expr | None = None
+        for k in reversed(range(len(parts))):
+            start = ends[k] - int(parts[k].shape[axis])
+            own = tuple(i - start if d == axis else i for d, i in enumerate(index))
+            value = parts[k][own] if which[k] < 0 else tables[which[k]][parts[k][own].astype("int32")]
+            chosen = value if chosen is None else tirx.if_then_else(index[axis] < i32(ends[k]), value, chosen)
+        assert chosen is not None
+        return chosen
+
+    return te.compute(shape, at, name="concat")
+
+
+def _tuple_of_ints(expr: relax.Expr) -> list[int]:
+    return [int(getattr(f.value, "value", f.value)) for f in expr.fields]

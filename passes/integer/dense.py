@@ -1,0 +1,157 @@
+"""Fully connected layers, without doubles.
+
+The reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. Here it is `sign(acc) * ((|acc| m + 2^(k-1))
+>> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both are monotone in `acc`, so they are equal
+everywhere if they are equal around each step of the output: `_proved` compares them there, for every channel, when the layer
+is compiled. Where 31 bits of multiplier fail, more are tried; a layer that no multiplier fits is left as it is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, te_clamp
+from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered, Output, Quantized, constant_of, name_of
+
+_WIDER_BITS = (39, 45, 50)
+
+
+@ISLANDS.lowers("matmul")
+def lower_dense(island: Island) -> relax.Expr:
+    """Fully connected without bias."""
+    return lower_biased(island, island.core, None)
+
+
+def lower_biased(island: Island, core: relax.Call, bias: np.ndarray | None) -> relax.Expr:
+    """Fully connected `core`, `[n, depth] x [depth, units]`, plus a constant bias of stored int32."""
+    x, weights, data = _operands(island, core)
+    out = island.output
+    units, depth = data.shape
+    bias = np.zeros(units, "int32") if bias is None else bias.reshape(-1).astype("int32")
+    scales = np.broadcast_to(weights.scale.reshape(-1), units).astype("float64")
+    real = np.float64(x.step) * scales / np.float64(out.scale)
+    bound = _bound(data, weights.zero_point, x, bias)
+    multiplier, shift = proved_multipliers(real, bound, out)
+
+    def compute(a: te.Tensor, w: te.Tensor, b: te.Tensor, m: te.Tensor, s: te.Tensor) -> te.Tensor:
+        rc = te.reduce_axis((0, depth), "rc")
+        acc = te.compute(
+            out.shape,
+            lambda n, c: te.sum(
+                (a[n, rc].astype("int32") - i32(x.zero_point)) * (w[c, rc].astype("int32") - i32(weights.zero_point)),
+                axis=[rc],
+            ),
+            name="dense_acc",
+        )
+
+        def finish(n: tirx.Var, c: tirx.Var) -> object:
+            scaled = _te_round_once(acc[n, c] + b[c], m[c], s[c], multiplier, shift, bound)
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, finish, name="dense")
+
+    return island.emitter.call(
+        "dense",
+        compute,
+        [x.value],
+        [data, bias, multiplier, shift],
+        {
+            "input_zero_point": x.zero_point,
+            "weight_zero_point": weights.zero_point,
+            "output_zero_point": out.zero_point,
+            "clamp": [out.lo, out.hi],
+            "rounding": "once, half away from zero",
+            "kernel_layout": "OI",
+        },
+    )
+
+
+def proved_multipliers(real: np.ndarray, bound: np.ndarray, out: Output) -> tuple[np.ndarray, np.ndarray]:
+    """Multipliers and shifts (int32, or int64 multipliers where more bits are needed) equal to the double form.
+
+    Parameters
+    ----------
+    real : float64 array
+        The real multiplier of every channel.
+    bound : int64 array
+        Bound on every channel's accumulator.
+    out : Output
+        Its range says which steps matter.
+
+    Raises
+    ------
+    NotLowered
+        When no multiplier tried equals the double form.
+    """
+    if float((real * bound).max()) >= INT32_MAX - 512:
+        raise NotLowered("its output scale is so small that the reference overflows")
+    multiplier, shift = quantize_multipliers(real)
+    if shift.max() > 30:
+        raise NotLowered(f"the scales multiply to {real.max():g}")
+    if _proved(real, multiplier, shift, bound, out):
+        return multiplier, shift
+    for bits in _WIDER_BITS:
+        if int(bound.max()).bit_length() + bits > 62:
+            break
+        fraction, exponent = np.frexp(real)
+        wide, shifted = np.rint(fraction * float(1 << bits)).astype("int64"), (exponent - (bits - 31)).astype("int32")
+        if 31 - int(shifted.min()) <= 62 and _proved(real, wide, shifted, bound, out):
+            return wide, shifted
+    raise NotLowered("no fixed-point multiplier equals the reference's double arithmetic")
+
+
+def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, out: Output) -> bool:
+    """Whether fixed point equals double for every accumulator within `bound`.
+
+    Step v of a monotone function lies where it first reaches v. Both functions are compared at the seven accumulators
+    around the real step, and must have taken it within them.
+    """
+    steps = np.arange(out.lo - out.zero_point, out.hi - out.zero_point + 2, dtype="int64")
+    for e, mult, shift, limit in {*zip(real.tolist(), m.tolist(), s.tolist(), bound.tolist(), strict=True)}:
+        if mult == 0:
+            if e * limit >= 0.5:
+                return False
+            continue
+        middle = np.ceil((steps - 0.5) / e)
+        acc = (middle[:, None] + np.arange(-3, 4)).clip(-limit, limit).astype("int64")
+        product = acc.astype("float64") * e
+        whole = np.trunc(product)
+        double = (whole + np.where(np.abs(product - whole) >= 0.5, np.sign(product), 0)).astype("int64")
+        fixed = (acc * mult + (1 << (30 - shift)) + (acc >> 63)) >> (31 - shift)
+        taken_before, taken_after = double[:, 0] < steps, double[:, -1] >= steps
+        inside = (np.abs(middle) + 3) <= limit
+        if np.any(double != fixed) or not np.all((taken_before & taken_after) | ~inside):
+            return False
+    return True
+
+
+def _te_round_once(
+    acc: relax.Expr, m: relax.Expr, s: relax.Expr, multiplier: np.ndarray, shift: np.ndarray, bound: np.ndarray
+) -> relax.Expr:
+    """`rha(acc * m * 2^(s - 31))` as int32: an arithmetic shift rounds down, so one less than half for the negative."""
+    if str(multiplier.dtype) == "int64":
+        m, s = m, s.astype("int64")
+    else:
+        m, s = m.astype("int64"), s.astype("int64")
+    half = i64(1) << (i64(30) - s)
+    return ((acc.astype("int64") * m + half + (acc >> i32(31)).astype("int64")) >> (i64(31) - s)).astype("int32")
+
+
+def _operands(island: Island, core: relax.Call) -> tuple[Quantized, Quantized, np.ndarray]:
+    x, weights = island.reader.dequantized(core.args[0]), island.reader.dequantized(core.args[1])
+    if x is None or weights is None:
+        raise NotLowered("its operands are not dequantized from integers")
+    stored = island.reader.define(weights.value)
+    transposed = name_of(stored) == "relax.permute_dims"
+    data = constant_of(island.reader.define(stored.args[0] if transposed else stored))
+    if data is None or data.ndim != 2 or len(x.shape) != 2 or x.constant is not None:
+        raise NotLowered("its weights are not a constant matrix of integers")
+    return x, weights, np.ascontiguousarray(data if transposed else data.T)
+
+
+def _bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray) -> np.ndarray:
+    info = np.iinfo(x.dtype)
+    reach = max(info.max - x.zero_point, x.zero_point - info.min)
+    total = np.abs(w.astype("int64") - wz).sum(1) * reach + np.abs(bias.astype("int64"))
+    return np.minimum(total, INT32_MAX)

@@ -1,0 +1,175 @@
+"""add, sub, mul (broadcasting), the relu family, and quantize between stored types.
+
+Multipliers as the reference prepares them: add and sub in double from `t = 2 max(s1, s2)` with 20 bits of head room, mul and
+relu with their ratio in float32, quantize in double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.ir import Expr
+
+from tvm_cascade.passes.integer import convolution, dense
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_clamp, te_rescale
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, NotLowered, Quantized, name_of
+
+_HEAD_ROOM = 20  # bits that add and sub shift their operands up by
+
+
+@ISLANDS.lowers("add")
+def lower_add(island: Island) -> relax.Expr:
+    """A residual add, or the bias of a convolution or fully connected layer."""
+    core = island.core
+    left, bias = island.reader.define(core.args[0]), island.reader.dequantized(core.args[1])
+    biased = {"relax.nn.conv2d": convolution.lower_biased, "relax.matmul": dense.lower_biased}.get(name_of(left))
+    if biased is None:
+        return _sum(island, "add")
+    if bias is None or bias.constant is None:
+        raise NotLowered("its bias is not constant")
+    if bias.dtype != "int32":
+        raise NotLowered(f"its bias has the type {bias.dtype}")
+    return biased(island, left, bias.constant)
+
+
+@ISLANDS.lowers("subtract")
+def lower_subtract(island: Island) -> relax.Expr:
+    return _sum(island, "sub")
+
+
+@ISLANDS.lowers("multiply")
+def lower_multiply(island: Island) -> relax.Expr:
+    a, b = _stored(island.operand(0)), _stored(island.operand(1))
+    out = island.output
+    m, s = _multiplier(np.float64(np.float32(np.float32(a.step * b.step) / out.scale)))
+    bound = _reach(a) * _reach(b)
+
+    def value(x: Expr, y: Expr) -> Expr:
+        product = (x.astype("int32") - i32(a.zero_point)) * (y.astype("int32") - i32(b.zero_point))
+        return te_rescale(product, m, s, bound)
+
+    return _binary(island, "mul", a, b, value, {"multiplier": m, "shift": s})
+
+
+@ISLANDS.lowers("nn.relu", "clip")
+def lower_relu(island: Island) -> relax.Expr:
+    """relu, relu6, relu_n1_to_1 and relu_0_to_1 on their own: a rescale and a clamp."""
+    x = _stored(island.operand(0))
+    return _rescaled(island, "relu", x, np.float64(np.float32(x.step / island.output.scale)))
+
+
+@ISLANDS.lowers("dequantize")
+def lower_requantize(island: Island) -> relax.Expr:
+    """Stored integers to stored integers of another quantization."""
+    found = island.reader.dequantized(island.core)
+    if found is None:
+        raise NotLowered("its input's quantization is not constant")
+    x = _stored(found)
+    return _rescaled(island, "requantize", x, np.float64(x.step) / np.float64(island.output.scale))
+
+
+def _sum(island: Island, kind: str) -> relax.Expr:
+    a, b = _stored(island.operand(0)), _stored(island.operand(1))
+    out = island.output
+    twice = np.float64(np.float32(2) * max(a.step, b.step))
+    (ma, sa), (mb, sb) = (_multiplier(np.float64(q.step) / twice) for q in (a, b))
+    mo, so = _multiplier(twice / np.float64(np.float32(1 << _HEAD_ROOM) * out.scale))
+    high = 1 << _HEAD_ROOM
+
+    def value(x: Expr, y: Expr) -> Expr:
+        left = te_rescale((x.astype("int32") - i32(a.zero_point)) * i32(high), ma, sa, _reach(a) * high)
+        right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, _reach(b) * high)
+        total = left + right if kind == "add" else left - right
+        return te_rescale(total, mo, so, (_reach(a) + _reach(b)) * high)
+
+    attrs = {"head_room": _HEAD_ROOM, "multipliers": [ma, mb, mo], "shifts": [sa, sb, so]}
+    return _binary(island, kind, a, b, value, attrs)
+
+
+def _binary(
+    island: Island,
+    kind: str,
+    a: Quantized,
+    b: Quantized,
+    value: Callable[[Expr, Expr], Expr],
+    attrs: dict[str, object],
+) -> relax.Expr:
+    """Emits an operator on two stored tensors, broadcast; a constant one moves behind the activation."""
+    out = island.output
+    swapped = a.constant is not None
+    if swapped and b.constant is not None:
+        raise NotLowered("both operands are constant")
+
+    def compute(p: te.Tensor, q: te.Tensor) -> te.Tensor:
+        x, y = (q, p) if swapped else (p, q)
+
+        def at(*index: tirx.Var) -> Expr:
+            scaled = value(_broadcast(x, index), _broadcast(y, index))
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, at, name=kind)
+
+    constants = [c for c in (a.constant, b.constant) if c is not None]
+    activations = [q.value for q in (a, b) if q.constant is None]
+    return island.emitter.call(
+        kind,
+        compute,
+        activations,
+        constants,
+        {
+            "input_zero_points": [a.zero_point, b.zero_point],
+            "output_zero_point": out.zero_point,
+            "clamp": [out.lo, out.hi],
+            "constant_first": swapped,
+            **attrs,
+        },
+    )
+
+
+def _rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> relax.Expr:
+    if x.constant is not None:
+        raise NotLowered("its input is constant")
+    out = island.output
+    m, s = _multiplier(ratio)
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        def at(*index: tirx.Var) -> Expr:
+            scaled = te_rescale(a[index].astype("int32") - i32(x.zero_point), m, s, _reach(x))
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, at, name=kind)
+
+    attrs = {
+        "input_zero_point": x.zero_point,
+        "output_zero_point": out.zero_point,
+        "multiplier": m,
+        "shift": s,
+        "clamp": [out.lo, out.hi],
+    }
+    return island.emitter.call(kind, compute, [x.value], attrs=attrs)
+
+
+def _stored(x: Quantized) -> Quantized:
+    if x.dtype not in STORED_TYPES:
+        raise NotLowered(f"an operand of type {x.dtype}")
+    return x
+
+
+def _multiplier(d: np.float64) -> tuple[int, int]:
+    m, s = quantize_multiplier(float(d))
+    if s > 30:
+        raise NotLowered(f"the scales give the multiplier {d:g}")
+    return m, s
+
+
+def _reach(x: Quantized) -> int:
+    """Bound on `|stored - zero_point|`."""
+    info = np.iinfo(x.dtype)
+    return max(info.max - x.zero_point, x.zero_point - info.min)
+
+
+def _broadcast(x: te.Tensor, index: tuple[tirx.Var, ...]) -> Expr:
+    own = index[len(index) - len(x.shape) :]
+    return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]

@@ -1,0 +1,134 @@
+"""The fixed-point primitives of TFLite's reference kernels, at compile time (Python) and in the program (TE).
+
+Symbols: a real multiplier d is `m * 2^(s - 31)` with a 31-bit m (`QM`); `SRDHM(a, m) = (a * m + 2^30) >> 31` in 64 bits;
+`RDivPOT(h, e)` divides by 2^e, ties away from zero; `MBQM(x, m, s)` is both, and so rounds twice, which single rounding
+does not reproduce. Source: gemmlowp's fixedpoint.h and TFLite's common.h.
+
+The TE forms use each operand once where they can, since TE has no let: an operand used six times inside another
+such form takes the compiler minutes. They stay in 32 bits wherever the given bound on the operand allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import Expr
+
+INT32_MAX = (1 << 31) - 1
+
+
+def round_half_away(x: float | np.floating) -> int:
+    """`std::round`: to the nearest integer, ties away from zero."""
+    whole = np.trunc(x)
+    return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
+
+
+def quantize_multiplier(d: float) -> tuple[int, int]:
+    """`QM`: (m, s) with `d ~ m * 2^(s - 31)`, 2^30 <= m < 2^31; (0, 0) for what rounds to zero."""
+    fraction, s = math.frexp(float(d))
+    m = round_half_away(fraction * (1 << 31))
+    if m == 1 << 31:
+        m //= 2
+        s += 1
+    return (0, 0) if s < -31 else (m, s)
+
+
+def quantize_multipliers(ds: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """`QM` of every d, as two int32 arrays."""
+    pairs = [quantize_multiplier(d) for d in ds]
+    return np.array([m for m, _ in pairs], "int32"), np.array([s for _, s in pairs], "int32")
+
+
+def srdhm(a: np.ndarray, m: int | np.ndarray) -> np.ndarray:
+    """`SRDHM` on int64 arrays, for tables."""
+    return (np.asarray(a, "int64") * m + (1 << 30)) >> 31
+
+
+def rounding_divide(h: np.ndarray, e: int) -> np.ndarray:
+    """`RDivPOT` on int64 arrays, for tables."""
+    h = np.asarray(h, "int64")
+    return h if e == 0 else (h + (h >> 63) + (1 << (e - 1))) >> e
+
+
+def i32(value: int) -> Expr:
+    return tirx.const(int(value), "int32")
+
+
+def i64(value: int) -> Expr:
+    return tirx.const(int(value), "int64")
+
+
+def te_srdhm(a: Expr, m: Expr) -> Expr:
+    """`SRDHM` of int64 expressions; the result fits 32 bits."""
+    return (a * m + i64(1 << 30)) >> i64(31)
+
+
+def te_rounding_divide(h: Expr, e: int, bits: int = 32) -> Expr:
+    """`RDivPOT` by a constant, of an int32 or (`bits=64`) int64; the caller answers for `|h| + 2^(e-1)` to fit it."""
+    if e == 0:
+        return h
+    const = i64 if bits == 64 else i32
+    return (h + (h >> const(bits - 1)) + const(1 << (e - 1))) >> const(e)
+
+
+def te_rescale(x: Expr, m: int, s: int, bound: int) -> Expr:
+    """`MBQM` by a constant multiplier, as int32.
+
+    Parameters
+    ----------
+    x : int32 expression
+    m, s : the multiplier, from `quantize_multiplier`
+    bound : int
+        `|x| <= bound`.
+    """
+    if bound << max(s, 0) > INT32_MAX:  # the reference shifts in 32 bits, and wraps
+        high = te_srdhm((x << i32(s)).astype("int64"), i64(m))
+        return high.astype("int32")
+    high = te_srdhm(x.astype("int64"), i64(m << max(s, 0)))
+    e = max(-s, 0)
+    if _high_bound(bound, s) + (1 << max(e - 1, 0)) <= INT32_MAX:
+        return te_rounding_divide(high.astype("int32"), e)
+    return te_rounding_divide(high, e, bits=64).astype("int32")
+
+
+def te_rescale_channel(x: Expr, m: Expr, s: Expr, shifts: np.ndarray, bound: int) -> Expr:
+    """`MBQM` by multipliers that differ by channel, as int32.
+
+    Parameters
+    ----------
+    x, m, s : int32 expressions
+        Accumulator, multiplier and shift of one output; the shift is TFLite's, positive to the left.
+    shifts : int32 array
+        All values that `s` takes.
+    bound : int
+        `|x| <= bound`.
+    """
+    lo, hi = int(shifts.min()), int(shifts.max())
+    wide = x.astype("int64")
+    if hi > 0:
+        wide = (x << tirx.max(s, i32(0))).astype("int64")  # wraps in 32 bits as the reference does
+    high = te_srdhm(wide, m.astype("int64"))
+    narrow = max(_high_bound(bound, hi), 0) + (1 << max(-lo - 1, 0)) <= INT32_MAX
+    high = high.astype("int32") if narrow else high
+    const = i32 if narrow else i64
+    e = const(0) - (s if narrow else s.astype("int64"))
+    sign = high >> const(31 if narrow else 63)
+    if hi < 0:
+        result = (high + sign + (const(1) << (e - const(1)))) >> e
+    else:
+        e = tirx.max(e, const(0)) if hi > 0 else e
+        result = (high + tirx.Select(e > const(0), sign, const(0)) + ((const(1) << e) >> const(1))) >> e
+    return result if narrow else result.astype("int32")
+
+
+def te_clamp(x: Expr, lo: int, hi: int, dtype: str) -> Expr:
+    """int32 to the stored type, within `[lo, hi]`."""
+    return tirx.max(tirx.min(x, i32(hi)), i32(lo)).astype(dtype)
+
+
+def _high_bound(bound: int, s: int) -> int:
+    """Bound on SRDHM's result, m being below 2^31."""
+    return min((bound << max(s, 0)) + 1, 1 << 31)

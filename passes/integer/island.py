@@ -1,0 +1,214 @@
+"""What a lowering function sees: one quantized operator, cut out of the Relax function, and a place to emit into.
+
+An island is `dequantize(x)... -> core -> [activation] -> quantize -> [clip]`; a direct operator is a Relax operator on
+stored integers. Both reach their function as an `Island`; the function returns the emitted result or raises
+`NotLowered` with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from tvm import relax, te
+from tvm.ir import GenericConst
+from tvm.relax import Call
+
+from tvm_cascade.passes.integer.fixed_point import round_half_away
+
+STORED_TYPES = ("int8", "uint8")
+
+
+class NotLowered(Exception):
+    """The reason why an operator stays as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A stored tensor with its quantization: real = scale * (stored - zero_point)."""
+
+    value: relax.Expr  # in the old function
+    scale: np.ndarray  # float32, one element or one a channel
+    zero_point: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def step(self) -> np.float32:
+        """The scale of a tensor that has one."""
+        if self.scale.size != 1:
+            raise NotLowered("an activation with a scale for every channel")
+        return np.float32(self.scale.reshape(-1)[0])
+
+    @property
+    def constant(self) -> np.ndarray | None:
+        """The data of a weight; None for an activation."""
+        return constant_of(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The tensor that an island writes. `[lo, hi]` is what its activation leaves of the stored range."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    scale: np.float32
+    zero_point: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Island:
+    """One operator to lower. `core` is the operator without quantize, activation and clip."""
+
+    core: Call
+    output: Output
+    reader: Reader
+    emitter: Emitter
+    bounds: tuple[float, float | None] | None = None  # of the float activation, already within `output`
+
+    def operand(self, index: int) -> Quantized:
+        """The dequantized operand `index` of the core."""
+        found = self.reader.dequantized(self.core.args[index])
+        if found is None:
+            raise NotLowered(f"operand {index} of {name_of(self.core)} is not dequantized from integers")
+        return found
+
+
+@dataclass(slots=True)
+class Reader:
+    """Looks values up behind their variables."""
+
+    definitions: Mapping[relax.Var, relax.Expr]
+
+    def define(self, expr: relax.Expr) -> relax.Expr:
+        """What `expr` is bound to, itself where it is no bound variable."""
+        while isinstance(expr, relax.Var) and expr in self.definitions:
+            expr = self.definitions[expr]
+        return expr
+
+    def dequantized(self, expr: relax.Expr) -> Quantized | None:
+        """The integer tensor that `expr` was dequantized from."""
+        call = self.define(expr)
+        if name_of(call) != "relax.dequantize":
+            return None
+        scale, zero_point = constant_of(self.define(call.args[1])), constant_of(self.define(call.args[2]))
+        if scale is None or zero_point is None:
+            return None
+        if np.unique(zero_point).size > 1:
+            raise NotLowered("zero points that differ by channel")
+        stored = call.args[0]
+        value = self.define(stored) if constant_of(self.define(stored)) is not None else stored
+        return Quantized(
+            value, scale.astype("float32"), int(zero_point.reshape(-1)[0]), dtype_of(stored), shape_of(stored)
+        )
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Emits calls of PrimFuncs into the new function."""
+
+    builder: relax.BlockBuilder
+    renamed: Mapping[relax.Var, relax.Expr]
+    name: str = ""  # of the tensor being computed
+
+    def new(self, expr: relax.Expr) -> relax.Expr:
+        """The new function's counterpart of a value of the old one."""
+        return self.renamed.get(expr, expr) if isinstance(expr, relax.Var) else expr
+
+    def call(
+        self,
+        kind: str,
+        compute: Callable[..., te.Tensor],
+        activations: Sequence[relax.Expr],
+        constants: Sequence[np.ndarray] = (),
+        attrs: Mapping[str, object] | None = None,
+    ) -> relax.Var:
+        """Emits `call_tir` of the PrimFunc that `compute` describes.
+
+        Parameters
+        ----------
+        kind : str
+            The field's word for the operator: attribute `op_kind` and the name of the PrimFunc.
+        compute : function
+            From placeholders (activations, then constants) to the output.
+        activations : values of the old function
+        constants : arrays, kept inline
+        attrs : further attributes of the PrimFunc: what a hand-optimised kernel needs to know
+        """
+        arguments = [self.new(a) for a in activations] + [relax.const(c) for c in constants]
+        places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
+        output = compute(*places)
+        func = te.create_prim_func([*places, output], index_dtype_override="int32").without_attr("global_symbol")
+        func = func.with_attrs({"op_kind": kind, "num_activations": len(activations), **dict(attrs or {})})
+        gvar = self.builder.add_func(func, kind)
+        out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
+        return self.builder.emit(relax.call_tir(gvar, arguments, out_type), name_hint=self.name)
+
+    def reshape(self, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+        """A view, emitted only where the shape changes."""
+        if shape_of(value) == tuple(shape):
+            return value
+        return self.builder.emit(relax.op.reshape(value, list(shape)), name_hint=self.name)
+
+
+def name_of(expr: object) -> str:
+    """The name of a call's operator, empty for anything else."""
+    return str(getattr(expr.op, "name", "")) if isinstance(expr, Call) else ""
+
+
+def constant_of(expr: relax.Expr) -> np.ndarray | None:
+    return expr.value.numpy() if isinstance(expr, GenericConst) else None
+
+
+def shape_of(expr: relax.Expr) -> tuple[int, ...]:
+    """Static shape; NotLowered where it is symbolic."""
+    shape = getattr(expr.ty, "shape", None)
+    try:
+        return tuple(int(d) for d in shape.values)
+    except (AttributeError, TypeError) as error:
+        raise NotLowered("a shape that is not static") from error
+
+
+def dtype_of(expr: relax.Expr) -> str:
+    return str(getattr(expr.ty, "dtype", ""))
+
+
+def activation_range(
+    bounds: tuple[float, float | None] | None, scale: np.float32, zero_point: int, dtype: str
+) -> tuple[int, int]:
+    """Stored bounds of an activation with real bounds, rounded half away in float32; None is unbounded."""
+    info = np.iinfo(dtype)
+    lo, hi = int(info.min), int(info.max)
+    if bounds is None:
+        return lo, hi
+    lo = max(lo, zero_point + round_half_away(np.float32(bounds[0]) / scale))
+    if bounds[1] is not None:
+        hi = min(hi, zero_point + round_half_away(np.float32(bounds[1]) / scale))
+    return lo, hi
+
+
+LoweringFunction = Callable[[Island], relax.Expr]
+
+
+@dataclass(slots=True)
+class Registry:
+    """Lowering functions by the name of the Relax operator at an island's core."""
+
+    functions: dict[str, LoweringFunction] = field(default_factory=dict)
+
+    def lowers(self, *operators: str) -> Callable[[LoweringFunction], LoweringFunction]:
+        """Registers a function for Relax operators, given without the `relax.` in front."""
+
+        def register(function: LoweringFunction) -> LoweringFunction:
+            for operator in operators:
+                self.functions[f"relax.{operator}"] = function
+            return function
+
+        return register
+
+
+ISLANDS = Registry()  # dequantize -> operator -> quantize
+DIRECT = Registry()  # operators on stored integers

@@ -1,0 +1,155 @@
+"""Average and max pooling, and mean over any axes.
+
+Average: `(S + n/2) / n` for a positive sum, `(S - n/2) / n` otherwise, in C's division, n the pixels inside of the map; no
+rescale, whatever the scales say. Max: clamped. Mean: the multiplier absorbs the count, with as many bits as 64 allow.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.ir import Expr
+
+from tvm_cascade.passes.integer.convolution import te_pad2d
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_clamp, te_rescale
+from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, Island, NotLowered, dtype_of, name_of
+
+
+@DIRECT.lowers("nn.max_pool2d")
+def lower_max_pool2d(island: Island) -> relax.Expr:
+    x = island.core.args[0]
+    out = island.output
+    (kh, kw), (sy, sx), (dy, dx), padding = _window(island.core)
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        padded = te_pad2d(a, padding, np.iinfo(out.dtype).min, "max_pool2d_pad")
+        ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+        acc = te.compute(
+            out.shape,
+            lambda n, y, xx, c: te.max(padded[n, y * sy + ry * dy, xx * sx + rx * dx, c], axis=[ry, rx]),
+            name="max_pool2d_acc",
+        )
+        return te.compute(
+            out.shape,
+            lambda *i: te_clamp(acc[i].astype("int32"), out.lo, out.hi, out.dtype),
+            name="max_pool2d",
+        )
+
+    return island.emitter.call("max_pool2d", compute, [x], attrs=_attrs(island, padding))
+
+
+def lower_average_pool2d(island: Island) -> relax.Expr:
+    """`astype int32 -> avg_pool2d -> astype`, of which only the window matters."""
+    widened = island.reader.define(island.core.args[0])
+    if name_of(widened) != "relax.astype" or dtype_of(widened.args[0]) not in STORED_TYPES:
+        raise NotLowered("an average of values that are not stored integers")
+    out = island.output
+    (kh, kw), (sy, sx), dilation, padding = _window(island.core)
+    if dilation != (1, 1):
+        raise NotLowered("a dilated average")
+    _, height, width, _ = (int(d) for d in widened.args[0].ty.shape.values)
+    top, left = padding[:2]
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")  # 0 adds nothing to a sum of stored values
+        ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+        acc = te.compute(
+            out.shape,
+            lambda n, y, xx, c: te.sum(padded[n, y * sy + ry, xx * sx + rx, c].astype("int32"), axis=[ry, rx]),
+            name="avg_pool2d_acc",
+        )
+
+        def finish(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> Expr:
+            rows = _inside(y, sy, top, kh, height) if padding[0] or padding[2] else i32(kh)
+            columns = _inside(xx, sx, left, kw, width) if padding[1] or padding[3] else i32(kw)
+            count, total = rows * columns, acc[n, y, xx, c]
+            half = tirx.truncdiv(count, i32(2))
+            average = tirx.truncdiv(total + tirx.Select(total > i32(0), half, i32(0) - half), count)
+            return te_clamp(average, out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, finish, name="avg_pool2d")
+
+    return island.emitter.call("avg_pool2d", compute, [widened.args[0]], attrs=_attrs(island, padding))
+
+
+@ISLANDS.lowers("mean")
+def lower_mean(island: Island) -> relax.Expr:
+    x = island.operand(0)
+    out = island.output
+    rank = len(x.shape)
+    axes = sorted(
+        {int(a) % rank for a in island.core.attrs.axis} if island.core.attrs.axis is not None else range(rank)
+    )
+    count = prod(x.shape[a] for a in axes)
+    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(out.scale)))
+    bits = min(count.bit_length() - 1, 32, 31 + s)
+    m, s = (m << bits) // count, s - bits
+    info = np.iinfo(x.dtype)
+    bound = count * (info.max - info.min)
+    if s > 30 or bound > INT32_MAX:
+        raise NotLowered("a mean whose sum or multiplier exceeds 32 bits")
+    kept = bool(island.core.attrs.keepdims)
+
+    def compute(a: te.Tensor) -> te.Tensor:
+        reduced = {axis: te.reduce_axis((0, x.shape[axis]), f"r{axis}") for axis in axes}
+
+        def total(*index: tirx.Var) -> Expr:
+            left = list(index) if kept else _with_gaps(index, axes, rank)
+            at = [reduced.get(axis, left[axis]) for axis in range(rank)]
+            return te.sum(a[tuple(at)].astype("int32"), axis=list(reduced.values()))
+
+        acc = te.compute(out.shape, total, name="mean_acc")
+
+        def finish(*index: tirx.Var) -> Expr:
+            scaled = te_rescale(acc[index] - i32(x.zero_point * count), m, s, bound)
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, finish, name="mean")
+
+    attrs = {
+        "axes": axes,
+        "input_zero_point": x.zero_point,
+        "output_zero_point": out.zero_point,
+        "multiplier": m,
+        "shift": s,
+        "clamp": [out.lo, out.hi],
+    }
+    return island.emitter.call("mean", compute, [x.value], attrs=attrs)
+
+
+def _with_gaps(index: tuple[tirx.Var, ...], axes: list[int], rank: int) -> list[tirx.Var | int]:
+    """The index of an output without its reduced axes, spread over the input's axes."""
+    own = iter(index)
+    return [0 if axis in axes else next(own) for axis in range(rank)]
+
+
+def _inside(y: tirx.Var, stride: int, before: int, kernel: int, extent: int) -> Expr:
+    """Taps of output row `y` that are not padding."""
+    first = y * stride - before
+    return tirx.min(first + kernel, i32(extent)) - tirx.max(first, i32(0))
+
+
+def _window(
+    call: relax.Call,
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
+    attrs = call.attrs
+    if str(attrs.layout) != "NHWC" or bool(attrs.ceil_mode):
+        raise NotLowered(f"a pool in the layout {attrs.layout}, or with ceil_mode")
+    (kh, kw), (sy, sx), (dy, dx) = (tuple(int(v) for v in t) for t in (attrs.pool_size, attrs.strides, attrs.dilation))
+    padding = tuple(int(p) for p in attrs.padding)
+    top, left, bottom, right = padding if len(padding) == 4 else (*padding, *padding)
+    return (kh, kw), (sy, sx), (dy, dx), (top, left, bottom, right)
+
+
+def _attrs(island: Island, padding: tuple[int, ...]) -> dict[str, object]:
+    attrs = island.core.attrs
+    return {
+        "pool_size": [int(v) for v in attrs.pool_size],
+        "strides": [int(v) for v in attrs.strides],
+        "dilation": [int(v) for v in attrs.dilation],
+        "padding": list(padding),
+        "clamp": [island.output.lo, island.output.hi],
+        "layout": "NHWC",
+    }

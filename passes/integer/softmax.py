@@ -1,0 +1,163 @@
+"""Softmax along the last axis in gemmlowp's fixed point.
+
+The exponential depends on `max - x` alone, so its 256 values are a table of int32 (Q0.31), zero where the reference skips
+the element. The sum is in Q12.19, its reciprocal takes three Newton steps in Q2.29, once a row. Source: TFLite's
+reference softmax and gemmlowp's `exp_on_negative_values` and `one_over_one_plus_x_for_x_in_0_1`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.ir import Expr
+
+from tvm_cascade.passes.integer.fixed_point import (
+    INT32_MAX,
+    i32,
+    i64,
+    quantize_multiplier,
+    rounding_divide,
+    srdhm,
+    te_clamp,
+    te_srdhm,
+)
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, NotLowered, constant_of, name_of
+
+_INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
+_SUM_BITS = 12  # integer bits of the sum, Q12.19
+# exp(-2^e) in Q0.31 for the bits that the scaled difference has above a quarter
+_EXP_STEPS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401), (4, 242))
+_EXP_OF_MINUS_EIGHTH = 1895147668
+_ONE_THIRD = 715827883
+_FORTYEIGHT_OVER_17 = 1515870810  # Q2.29
+_MINUS_32_OVER_17 = -1010580540
+
+
+@ISLANDS.lowers("nn.softmax")
+def lower_softmax(island: Island) -> relax.Expr:
+    out = island.output
+    rank = len(out.shape)
+    if int(island.core.attrs.axis) % rank != rank - 1:
+        raise NotLowered("a softmax that is not along the last axis")
+    logits, beta = _logits(island)
+    x = island.reader.dequantized(logits)
+    if x is None or x.dtype not in STORED_TYPES or x.constant is not None:
+        raise NotLowered("its input is not dequantized from integers")
+    if out.shape[-1] > 1 << _SUM_BITS:
+        raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
+    table = exponentials(float(x.step), beta)
+
+    def compute(a: te.Tensor, exps: te.Tensor) -> te.Tensor:
+        return _te_softmax(a, exps, out.dtype)
+
+    attrs = {"axis": rank - 1, "clamp": [out.lo, out.hi]}
+    return island.emitter.call("softmax", compute, [x.value], [table], attrs)
+
+
+def exponentials(scale: float, beta: float) -> np.ndarray:
+    """`exp(-beta * scale * d)` in Q0.31 for d in 0..255, zero below the reference's cut."""
+    real = min(float(np.float32(beta)) * scale * (1 << (31 - _INPUT_BITS)), float(INT32_MAX))
+    m, s = quantize_multiplier(real)
+    if s < 0:
+        raise NotLowered(f"a softmax over logits of scale {scale:g}")
+    lowest = -math.floor(((1 << _INPUT_BITS) - 1) * (1 << (31 - _INPUT_BITS)) / (1 << s))
+    d = -np.arange(256, dtype="int64")
+    used = np.where(d >= lowest, d, 0)
+    shifted = (used << s).astype("int32").astype("int64")
+    return np.where(d >= lowest, _exp_of_negative(srdhm(shifted, m)), 0).astype("int32")
+
+
+def _exp_of_negative(a: np.ndarray) -> np.ndarray:
+    """exp(a) in Q0.31 for a <= 0 in Q5.26: a polynomial on [-1/4, 0), then a product for each bit above."""
+    quarter = 1 << (31 - _INPUT_BITS - 2)
+    remainder = (a & (quarter - 1)) - quarter
+    x = (remainder << _INPUT_BITS) + (1 << 28)
+    x2 = srdhm(x, x)
+    x3, x4 = srdhm(x2, x), srdhm(x2, x2)
+    tail = rounding_divide(srdhm(rounding_divide(x4, 2) + x3, _ONE_THIRD) + x2, 1)
+    result = _EXP_OF_MINUS_EIGHTH + srdhm(x + tail, _EXP_OF_MINUS_EIGHTH)
+    above = remainder - a
+    for exponent, factor in _EXP_STEPS:
+        result = np.where(above & (1 << (31 - _INPUT_BITS + exponent)), srdhm(result, factor), result)
+    return np.where(a == 0, INT32_MAX, result)
+
+
+def _logits(island: Island) -> tuple[relax.Expr, float]:
+    """The dequantized input and beta, by which the importer multiplies it."""
+    inner = island.reader.define(island.core.args[0])
+    if name_of(inner) != "relax.multiply":
+        return island.core.args[0], 1.0
+    beta = constant_of(island.reader.define(inner.args[1]))
+    if beta is None or beta.size != 1:
+        raise NotLowered("a product in front of it that is no beta")
+    return inner.args[0], float(beta.reshape(-1)[0])
+
+
+def _te_softmax(x: te.Tensor, exps: te.Tensor, dtype: str) -> te.Tensor:
+    *lead, classes = (int(d) for d in x.shape)
+    rk, rs = te.reduce_axis((0, classes), "rk"), te.reduce_axis((0, classes), "rs")
+    lead = lead or [1]
+    flat = len(x.shape) == 1
+
+    def element(row: tuple[tirx.Var, ...], k: object) -> Expr:
+        return (x[k] if flat else x[*row, k]).astype("int32")
+
+    top = te.compute(lead, lambda *r: te.max(element(r, rk), axis=[rk]), name="softmax_max_acc")
+    total = te.compute(
+        lead,
+        lambda *r: te.sum(_te_halves_up(exps[top[r] - element(r, rs)]), axis=[rs]),
+        name="softmax_sum_acc",
+    )
+    zeros = te.compute(lead, lambda *r: _te_leading_zeros(total[r]), name="softmax_zeros")
+    half = te.compute(lead, lambda *r: _te_half_denominator(total[r], zeros[r]), name="softmax_half")
+    guess = te.compute(
+        lead,
+        lambda *r: te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17),
+        name="softmax_newton",
+    )
+    for _ in range(3):
+        guess = _te_newton_step(half, guess, lead)
+
+    def finish(*index: tirx.Var) -> Expr:
+        row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
+        product = te_srdhm(exps[top[row] - element(row, k)].astype("int64"), _te_saturate(guess[row] * i64(2)))
+        e = (i32(_SUM_BITS + 31 - 8) - zeros[row]).astype("int64")
+        # both factors are positive: rounding half away is rounding half up
+        value = ((product + (i64(1) << (e - i64(1)))) >> e).astype("int32")
+        low = int(np.iinfo(dtype).min)
+        return te_clamp(value + i32(low), low, int(np.iinfo(dtype).max), dtype)
+
+    return te.compute([int(d) for d in x.shape], finish, name="softmax")
+
+
+def _te_halves_up(e: Expr) -> Expr:
+    """A positive Q0.31 in Q12.19, rounded, without leaving 32 bits."""
+    return (e >> i32(_SUM_BITS)) + ((e >> i32(_SUM_BITS - 1)) & i32(1))
+
+
+def _te_leading_zeros(v: Expr) -> Expr:
+    """Of a positive int32, by comparisons: once a row, and portable."""
+    count = i32(0)
+    for bit in range(1, 31):
+        count = count + tirx.Select(v < i32(1 << bit), i32(1), i32(0))
+    return count + i32(1)
+
+
+def _te_half_denominator(total: Expr, zeros: Expr) -> Expr:
+    """`(1 + f) / 2` in Q0.31 as int64, where the sum is `(1 + f) 2^k`."""
+    fraction = (total.astype("int64") << zeros.astype("int64")) - i64(1 << 31)
+    return (fraction + i64(1 << 31)) >> i64(1)
+
+
+def _te_newton_step(half: te.Tensor, x: te.Tensor, shape: list[int]) -> te.Tensor:
+    def at(*r: tirx.Var) -> Expr:
+        error = te_srdhm(x[r], i64(1 << 29) - te_srdhm(half[r], x[r]))
+        return x[r] + _te_saturate(error * i64(4))
+
+    return te.compute(shape, at, name="softmax_newton")
+
+
+def _te_saturate(v: Expr) -> Expr:
+    return tirx.max(tirx.min(v, i64(INT32_MAX)), i64(-INT32_MAX - 1))

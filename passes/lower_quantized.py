@@ -1,0 +1,249 @@
+"""Quantized islands become integer operators with the arithmetic of TFLite's reference kernels, bit for bit.
+
+Requires a module as `frontend.load` makes it (one dataflow block, islands unbroken): the pass runs first, since
+FoldConstant turns integer weights into floats and EliminateCommonSubexpr shares dequantizes between islands. Ensures that
+`main` is one dataflow block in which every integer operator is a `call_tir` of a PrimFunc whose attributes say what it
+computes; views stay `relax.reshape`. What could not be lowered stays float, and `float_remains` lists it with its cost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from math import prod
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_cascade.passes.integer import elementwise, softmax  # noqa: F401  (registers their lowering functions)
+from tvm_cascade.passes.integer.data_movement import lower_split_part
+from tvm_cascade.passes.integer.island import (
+    DIRECT,
+    ISLANDS,
+    STORED_TYPES,
+    Emitter,
+    Island,
+    NotLowered,
+    Output,
+    Reader,
+    activation_range,
+    constant_of,
+    dtype_of,
+    name_of,
+    shape_of,
+)
+from tvm_cascade.passes.integer.pooling import lower_average_pool2d
+
+REMAINS_ATTR = "cascade_float_remains"
+
+_ACTIVATED = ("relax.add", "relax.subtract", "relax.multiply", "relax.nn.conv2d", "relax.matmul", "relax.concat")
+_VIEWS = frozenset({"relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"})
+
+
+@dataclass(frozen=True, slots=True)
+class FloatRemain:
+    """An operator that stayed float."""
+
+    name: str  # of the tensor it writes
+    operator: str
+    bytes: int  # of the float tensor it writes
+    reason: str
+
+
+@tvm.transform.module_pass(opt_level=0, name="LowerQuantized")
+class LowerQuantized:
+    """The pass. The input module is unchanged."""
+
+    def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        mod = mod.clone()
+        names = {gv.name_hint for gv in mod.get_global_vars()}
+        if "main" not in names or not isinstance(mod["main"], relax.Function):
+            return mod
+        return _Lowering(mod).run()
+
+
+def float_remains(mod: tvm.IRModule) -> tuple[FloatRemain, ...]:
+    """What `LowerQuantized` left in float, in the order of the program; empty for a network of integers."""
+    attrs = mod["main"].attrs
+    text = str(attrs[REMAINS_ATTR]) if attrs is not None and REMAINS_ATTR in attrs else "[]"
+    return tuple(FloatRemain(**entry) for entry in json.loads(text))
+
+
+class _Lowering:
+    """One walk over `main`, emitting its replacement."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self.mod = mod
+        self.main = mod["main"]
+        self.bindings = [b for block in self.main.body.blocks for b in block.bindings]
+        self.reader = Reader({b.var: b.value for b in self.bindings})
+        self.clips = self._clips_of_islands()
+        self.refused: dict[str, str] = {}
+
+    def run(self) -> tvm.IRModule:
+        others = {gv: func for gv, func in self.mod.functions.items() if gv.name_hint != "main"}
+        builder = relax.BlockBuilder(tvm.IRModule(others))
+        renamed: dict[relax.Var, relax.Expr] = {p: p for p in self.main.params}
+        emitter = Emitter(builder, renamed)
+        swallowed = {clip.var for clip in self.clips.values()}
+        with builder.function("main", list(self.main.params), attrs=self._attrs()):
+            with builder.dataflow():
+                for binding in self.bindings:
+                    if binding.var in swallowed and binding.var in renamed:
+                        continue
+                    self._lower(binding, emitter, renamed)
+                result = builder.emit_output(_substitute(self.main.body.body, renamed))
+            builder.emit_func_output(result)
+        return self._finish(builder.finalize())
+
+    def _lower(self, binding: relax.VarBinding, emitter: Emitter, renamed: dict[relax.Var, relax.Expr]) -> None:
+        """Emits the counterpart of one binding."""
+        clip = self.clips.get(binding.var)
+        last = clip.var if clip is not None else binding.var
+        emitter.name = last.name
+        try:
+            lowered = self._lowered(binding.value, last, clip, emitter)
+        except NotLowered as reason:
+            self.refused[last.name] = str(reason)
+            lowered = None
+        if lowered is not None:
+            renamed[binding.var] = renamed[last] = lowered
+            return
+        emitter.name = binding.var.name
+        renamed[binding.var] = emitter.builder.emit(_substitute(binding.value, renamed), name_hint=emitter.name)
+
+    def _lowered(
+        self, value: relax.Expr, last: relax.Var, clip: relax.VarBinding | None, emitter: Emitter
+    ) -> relax.Expr | None:
+        """The lowered form, None for what is no integer operator."""
+        operator = name_of(value)
+        if isinstance(value, relax.TupleGetItem):
+            return self._split_part(value, last, emitter)
+        if isinstance(value, (relax.Var, tvm.ir.GenericConst)):
+            return emitter.new(value)
+        if operator == "relax.quantize":
+            return self._island(value, last, clip, emitter)
+        if dtype_of(last) not in STORED_TYPES:
+            return None
+        if operator == "relax.astype":
+            return self._average(value, last, clip, emitter)
+        if operator in _VIEWS:
+            return emitter.reshape(emitter.new(value.args[0]), shape_of(last))
+        function = DIRECT.functions.get(operator)
+        if function is None:
+            return None
+        return function(Island(value, self._stored_output(last, clip), self.reader, emitter))
+
+    def _island(
+        self, quantize: relax.Call, last: relax.Var, clip: relax.VarBinding | None, emitter: Emitter
+    ) -> relax.Expr | None:
+        core = self.reader.define(quantize.args[0])
+        scale, zero_point = (constant_of(self.reader.define(a)) for a in quantize.args[1:3])
+        if not isinstance(core, relax.Call) or scale is None or zero_point is None or scale.size != 1:
+            raise NotLowered("the input of quantize is no operator, or its scale is not one constant")
+        if dtype_of(last) not in STORED_TYPES:
+            raise NotLowered(f"a result of type {dtype_of(last)}")
+        step, zero = np.float32(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
+        bounds = _bounds(core)
+        if bounds is not None:
+            inner = self.reader.define(core.args[0])
+            if name_of(inner) in _ACTIVATED:
+                core = inner
+        lo, hi = _clipped(*activation_range(bounds, step, zero, dtype_of(last)), clip)
+        output = Output(shape_of(last), dtype_of(last), step, zero, lo, hi)
+        function = ISLANDS.functions.get(name_of(core))
+        if function is None:
+            raise NotLowered(f"no integer form of {name_of(core)}")
+        return function(Island(core, output, self.reader, emitter, bounds))
+
+    def _average(
+        self, cast: relax.Call, last: relax.Var, clip: relax.VarBinding | None, emitter: Emitter
+    ) -> relax.Expr | None:
+        pool = self.reader.define(cast.args[0])
+        if name_of(pool) != "relax.nn.avg_pool2d":
+            return None
+        return lower_average_pool2d(Island(pool, self._stored_output(last, clip), self.reader, emitter))
+
+    def _split_part(self, item: relax.TupleGetItem, last: relax.Var, emitter: Emitter) -> relax.Expr | None:
+        split = self.reader.define(item.tuple_value)
+        if name_of(split) != "relax.split" or dtype_of(last) not in STORED_TYPES:
+            return None
+        return lower_split_part(Island(split, self._stored_output(last, None), self.reader, emitter), item.index)
+
+    def _stored_output(self, last: relax.Var, clip: relax.VarBinding | None) -> Output:
+        info = np.iinfo(dtype_of(last))
+        lo, hi = _clipped(int(info.min), int(info.max), clip)
+        return Output(shape_of(last), dtype_of(last), np.float32(0), 0, lo, hi)
+
+    def _clips_of_islands(self) -> dict[relax.Var, relax.VarBinding]:
+        """The clip on integers behind each quantize, pool or cast that nothing else reads."""
+        uses: dict[relax.Var, int] = {}
+        for expr in (*(b.value for b in self.bindings), self.main.body.body):
+            for var in relax.analysis.free_vars(expr):
+                uses[var] = uses.get(var, 0) + 1
+        found = {}
+        for binding in self.bindings:
+            if name_of(binding.value) != "relax.clip" or dtype_of(binding.var) not in STORED_TYPES:
+                continue
+            source = binding.value.args[0]
+            behind = ("relax.quantize", "relax.astype", "relax.nn.max_pool2d")
+            if uses.get(source) == 1 and name_of(self.reader.definitions.get(source)) in behind:
+                found[source] = binding
+        return found
+
+    def _attrs(self) -> dict[str, object]:
+        attrs = self.main.attrs
+        return {str(k): attrs[k] for k in attrs.keys() if str(k) != "global_symbol"} if attrs is not None else {}
+
+    def _finish(self, mod: tvm.IRModule) -> tvm.IRModule:
+        mod = relax.transform.DeadCodeElimination()(mod)
+        remains = tuple(self._remains(mod["main"]))
+        mod["main"] = mod["main"].with_attr(REMAINS_ATTR, json.dumps([asdict(r) for r in remains]))
+        attrs = self.mod.attrs
+        return mod.with_attrs({str(k): attrs[k] for k in attrs.keys()}) if attrs is not None else mod
+
+    def _remains(self, main: relax.Function) -> Iterable[FloatRemain]:
+        reason = "float in the source"
+        for binding in (b for block in main.body.blocks for b in block.bindings):
+            kind = dtype_of(binding.var)
+            if not kind.startswith("float") or not isinstance(binding.value, relax.Call):
+                continue
+            size = prod(shape_of(binding.var)) * (int(kind[5:]) // 8)
+            yield FloatRemain(binding.var.name, name_of(binding.value), size, reason)
+
+
+def _bounds(core: relax.Call) -> tuple[float, float | None] | None:
+    """Real bounds of a float activation."""
+    if name_of(core) == "relax.nn.relu":
+        return 0.0, None
+    if name_of(core) == "relax.clip":
+        lo, hi = (_number(a) for a in core.args[1:3])
+        return lo, hi
+    return None
+
+
+def _clipped(lo: int, hi: int, clip: relax.VarBinding | None) -> tuple[int, int]:
+    if clip is None:
+        return lo, hi
+    low, high = (_number(a) for a in clip.value.args[1:3])
+    return max(lo, int(low)), min(hi, int(high))
+
+
+def _number(prim: object) -> float:
+    value = getattr(prim, "value", prim)
+    return float(getattr(value, "value", value))
+
+
+def _substitute(expr: relax.Expr, renamed: dict[relax.Var, relax.Expr]) -> relax.Expr:
+    @mutator
+    class Renaming(PyExprMutator):
+        def visit_var_(self, op: relax.Var) -> relax.Expr:
+            return renamed.get(op, op)
+
+        def visit_dataflow_var_(self, op: relax.Var) -> relax.Expr:
+            return renamed.get(op, op)
+
+    return Renaming().visit_expr(expr)

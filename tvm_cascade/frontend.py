@@ -1,0 +1,75 @@
+"""Model files to Relax modules with static shapes: the way into the pipeline.
+
+Every loss of Relax's importers that this project mends is mended in `tvm_cascade/importers/`, one module a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+
+import tvm
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.importers.from_onnx import load_onnx
+from tvm_cascade.importers.from_tflite import load_tflite
+from tvm_cascade.importers.interface import IoSpec, TensorSpec, io_spec
+
+__all__ = ["IoSpec", "TensorSpec", "io_spec", "load"]
+
+MAX_FILE_BYTES = 1 << 30
+
+_Loader = Callable[[Path, bytes, Mapping[str, tuple[int, ...]]], tvm.IRModule]
+_LOADERS: Mapping[str, _Loader] = MappingProxyType({".tflite": load_tflite, ".lite": load_tflite, ".onnx": load_onnx})
+
+
+def load(path: str | PathLike[str], input_shapes: Mapping[str, tuple[int, ...]] | None = None) -> tvm.IRModule:
+    """A Relax module whose `main` computes the model in the file `path`.
+
+    Quantized operators come as `dequantize -> operator -> quantize` islands for `passes.LowerQuantized`. `io_spec` reads
+    the names, types and quantization of inputs and outputs back from the module.
+
+    Parameters
+    ----------
+    path : path
+        A `.tflite` file, or an `.onnx` file where the `onnx` extra is installed.
+    input_shapes : mapping of name to shape, optional
+        Fixes the symbolic sizes of inputs.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        For operators that cannot be imported; names them and what can.
+    LoadError
+        For a file that is missing, truncated or no model.
+    UsageError
+        For an input that the model does not have, or a shape that contradicts it.
+    MissingToolError
+        For `.onnx` without the `onnx` package.
+    """
+    path = Path(path)
+    data = _read(path)
+    loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
+    return loader(path, data, dict(input_shapes or {}))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise LoadError(path, "is a directory, not a model file")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise LoadError(path, f"is larger than {MAX_FILE_BYTES} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise LoadError(path, error.strerror or str(error)) from error
+    if not data:
+        raise LoadError(path, "is empty")
+    return data
+
+
+def _by_content(path: Path, data: bytes) -> _Loader:
+    if data[4:8] == b"TFL3":
+        return load_tflite
+    raise LoadError(path, f"unknown format; supported: {', '.join(_LOADERS)}")

@@ -1,0 +1,107 @@
+"""`.onnx` bytes to Relax. The `onnx` package is an extra of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
+from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
+
+
+def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+    """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which is 1.
+
+    Raises
+    ------
+    MissingToolError
+        Without the `onnx` package.
+    """
+    try:
+        import onnx
+        from tvm.relax.frontend.onnx import from_onnx
+        from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+    except ImportError as error:
+        raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf raises types of its own, by version
+        raise LoadError(path, "not an ONNX model, or truncated") from error
+    try:
+        if not model.graph.node:
+            raise LoadError(path, "not an ONNX model: its graph has no operator")
+        shapes = _static_shapes(path, model, input_shapes)
+        _check_operators(path, model, _get_convert_map())
+        imported = from_onnx(model, shape_dict=shapes, keep_params_in_input=False)
+        return _finished(path, model, imported)
+    except CascadeError:
+        raise
+    except Exception as error:  # the importer signals malformed operators by whatever breaks first
+        raise LoadError(path, f"the importer cannot read it: {_first_line(error)}") from error
+
+
+def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> None:
+    missing = {n.op_type: None for n in model.graph.node if n.op_type not in known and n.op_type != "Constant"}
+    if missing:
+        raise UnsupportedOperatorError(path, list(missing), sorted(known))
+
+
+def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
+    """The shape of every true input (initializers may be listed as inputs too), symbols replaced."""
+    weights = {w.name for w in model.graph.initializer}
+    inputs = [i for i in model.graph.input if i.name not in weights]
+    unknown = [name for name in wanted if name not in {i.name for i in inputs}]
+    if unknown:
+        raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(i.name for i in inputs)}")
+    return {i.name: _static_shape(path, i, wanted.get(i.name)) for i in inputs}
+
+
+def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> list[int]:
+    dims = value.type.tensor_type.shape.dim
+    stored = [d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None for d in dims]
+    if wanted is None:
+        if stored and stored[0] is None:
+            stored[0] = 1
+        if None in stored:
+            named = ", ".join(d.dim_param or str(d.dim_value) for d in dims)
+            raise LoadError(
+                path, f"input {value.name} has the symbolic shape [{named}]: fix it with --input-shape {value.name}=..."
+            )
+        return [int(d) for d in stored if d is not None]
+    if len(wanted) != len(stored) or any(s not in (None, w) for s, w in zip(stored, wanted, strict=True)):
+        raise UsageError(f"input {value.name} has the shape {stored} in the file, not {list(wanted)}")
+    return list(wanted)
+
+
+def _finished(path: Path, model: Any, mod: tvm.IRModule) -> tvm.IRModule:
+    main = mod["main"]
+    names = _input_names(model)
+    if len(names) != len(main.params):
+        raise LoadError(path, "the importer lost an input")
+    inputs = tuple(_spec(path, n, p.ty) for n, p in zip(names, main.params, strict=True))
+    result = main.ret_ty
+    types = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+    outputs = tuple(_spec(path, o.name, t) for o, t in zip(model.graph.output, types, strict=True))
+    return attach(mod, IoSpec(inputs, outputs))
+
+
+def _input_names(model: Any) -> list[str]:
+    weights = {w.name for w in model.graph.initializer}
+    return [i.name for i in model.graph.input if i.name not in weights]
+
+
+def _spec(path: Path, name: str, kind: Any) -> TensorSpec:
+    try:
+        shape = tuple(int(d) for d in kind.shape.values)
+    except (AttributeError, TypeError) as error:
+        raise LoadError(path, f"tensor {name} has no static shape") from error
+    return TensorSpec(name, shape, str(kind.dtype))
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -1,0 +1,117 @@
+"""`.tflite` bytes to Relax."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm.relax.frontend.tflite import from_tflite as import_tflite
+from tvm.relax.frontend.tflite.tflite_frontend import build_str_map
+
+import tflite
+from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
+from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
+from tvm_cascade.importers.tflite_converter import Converter
+from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
+
+_ELEMENT_TYPES = {
+    tflite.TensorType.FLOAT32: "float32",
+    tflite.TensorType.FLOAT16: "float16",
+    tflite.TensorType.INT32: "int32",
+    tflite.TensorType.UINT8: "uint8",
+    tflite.TensorType.INT64: "int64",
+    tflite.TensorType.BOOL: "bool",
+    tflite.TensorType.INT16: "int16",
+    tflite.TensorType.INT8: "int8",
+}
+
+
+def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+    """See `tvm_cascade.frontend.load`."""
+    try:
+        model = open_model(data)
+        _check_operators(path, model)
+        spec = _interface(path, model)
+        _check_shapes(spec, input_shapes)
+        mod = import_tflite(model, op_converter=Converter)
+        return attach(mod, spec)
+    except CascadeError:
+        raise
+    except MalformedModel as error:
+        raise LoadError(path, str(error)) from error
+    except (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError) as error:
+        raise UnsupportedOperatorError(path, [_first_line(error)], supported_operators()) from error
+    except Exception as error:  # the importer signals malformed operators by whatever breaks first
+        raise LoadError(path, f"the importer cannot read it: {_first_line(error)}") from error
+
+
+@cache
+def supported_operators() -> tuple[str, ...]:
+    """Names of the TFLite operators that can be imported, in alphabetic order."""
+    return tuple(sorted(Converter(None, None, None, None).convert_map))
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
+
+
+def _check_operators(path: Path, model: Model) -> None:
+    """Names what the importer does not know, before it raises whatever it raises."""
+    names = build_str_map(tflite.BuiltinOperator())
+    known = supported_operators()
+    graph = model.Subgraphs(0)
+    missing: dict[str, None] = {}
+    for i in range(graph.OperatorsLength()):
+        code = model.OperatorCodes(graph.Operators(i).OpcodeIndex())
+        name = names.get(code.BuiltinCode(), f"number {code.BuiltinCode()}")
+        if name == "CUSTOM":
+            custom = code.CustomCode() or b"?"
+            if custom != b"TFLite_Detection_PostProcess":
+                missing[f"{re.sub(r'[^ -~]', '?', custom.decode('utf-8', 'replace'))[:60]} (custom)"] = None
+        elif name not in known:
+            missing[name] = None
+    if missing:
+        raise UnsupportedOperatorError(path, list(missing), known)
+
+
+def _interface(path: Path, model: Model) -> IoSpec:
+    graph = model.Subgraphs(0)
+    inputs = [int(i) for i in np.atleast_1d(graph.InputsAsNumpy())] if graph.InputsLength() else []
+    outputs = [int(i) for i in np.atleast_1d(graph.OutputsAsNumpy())] if graph.OutputsLength() else []
+    if not outputs:
+        raise LoadError(path, "the model has no output")
+    return IoSpec(
+        tuple(_tensor_spec(path, model, i) for i in inputs), tuple(_tensor_spec(path, model, i) for i in outputs)
+    )
+
+
+def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
+    tensor = model.Subgraphs(0).Tensors(index)
+    name = original_name(model, index)
+    if tensor.Type() not in _ELEMENT_TYPES:
+        raise LoadError(path, f"tensor {name} has an element type that is not supported")
+    shape = tuple(int(d) for d in tensor.ShapeAsNumpy()) if tensor.ShapeLength() else ()
+    q = tensor.Quantization()
+    scale = zero_point = None
+    if q is not None and q.ScaleLength() == 1:
+        scale = float(q.ScaleAsNumpy()[0])
+        zero_point = int(q.ZeroPointAsNumpy()[0]) if q.ZeroPointLength() else 0
+    return TensorSpec(name, shape, _ELEMENT_TYPES[tensor.Type()], scale, zero_point)
+
+
+def _check_shapes(spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> None:
+    """A TFLite file fixes every tensor's shape, so a requested one can only confirm it."""
+    shapes = {s.name: s.shape for s in spec.inputs}
+    for name, shape in wanted.items():
+        if name not in shapes:
+            raise UsageError(f"the model has no input {name}; its inputs: {', '.join(shapes)}")
+        if tuple(shape) != shapes[name]:
+            raise UsageError(
+                f"input {name} has the shape {list(shapes[name])} in the file, not {list(shape)}: "
+                "convert the model again with that shape"
+            )

@@ -1,0 +1,71 @@
+"""The names, types and quantization of a model's own inputs and outputs, kept beside the module through every pass.
+
+Relax renames parameters freely and has no names for outputs, so the interface travels as a JSON text in the attribute
+`INTERFACE_ATTR` of `main` and of the module; either copy is enough to read it back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import tvm
+
+from tvm_cascade.errors import UsageError
+
+INTERFACE_ATTR = "cascade_interface"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a model, as the file names it.
+
+    `scale` and `zero_point` are None for tensors that are not quantized: real = scale * (stored - zero_point).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IoSpec:
+    """Inputs in the order of the parameters of `main`, outputs in the order of its result."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
+    """A copy of `mod` that carries `spec`."""
+    text = json.dumps(asdict(spec))
+    mod = mod.clone()
+    main = mod["main"].with_attr(INTERFACE_ATTR, text)
+    mod["main"] = main.without_attr("params") if "params" in main.attrs else main  # the importer's copies of weights
+    return mod.with_attr(INTERFACE_ATTR, text)
+
+
+def io_spec(mod: tvm.IRModule) -> IoSpec:
+    """The interface that `load` attached.
+
+    Raises
+    ------
+    UsageError
+        For a module that did not come from `load`.
+    """
+    for holder in (mod["main"] if "main" in _names(mod) else None, mod):
+        if holder is not None and holder.attrs is not None and INTERFACE_ATTR in holder.attrs:
+            raw = json.loads(str(holder.attrs[INTERFACE_ATTR]))
+            return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]))
+    raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
+
+
+def _names(mod: tvm.IRModule) -> set[str]:
+    return {gv.name_hint for gv in mod.get_global_vars()}
+
+
+def _specs(raw: Sequence[dict]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(**{**s, "shape": tuple(s["shape"])}) for s in raw)

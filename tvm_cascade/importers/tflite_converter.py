@@ -1,0 +1,240 @@
+"""Relax's TFLite importer with its losses mended, through the `op_converter=` door that it offers.
+
+What each method here mends is said at the method. Quantized operators arrive as `dequantize -> float operator ->
+quantize` islands or, for operators that only move or compare stored values, directly on integers;
+`passes.LowerQuantized` turns both into integer arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tflite
+import tvm
+from tvm import relax
+from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+# Operators whose conversion is right on stored integers although the importer's list leaves them out.
+_MOVES_ONLY = frozenset(
+    {
+        "ARG_MAX",
+        "ARG_MIN",
+        "BATCH_TO_SPACE_ND",
+        "DEPTH_TO_SPACE",
+        "EXPAND_DIMS",
+        "GATHER",
+        "MIRROR_PAD",
+        "PACK",
+        "PAD",
+        "PADV2",
+        "RESIZE_NEAREST_NEIGHBOR",
+        "SLICE",
+        "SPACE_TO_BATCH_ND",
+        "SPACE_TO_DEPTH",
+        "SPLIT",
+        "SPLIT_V",
+        "SQUEEZE",
+        "STRIDED_SLICE",
+        "TILE",
+        "TRANSPOSE",
+        "UNPACK",
+    }
+)
+_IN_ISLANDS = frozenset({"RELU_0_TO_1"})
+
+_FUSED_BOUNDS = {
+    tflite.ActivationFunctionType.RELU: (0.0, None),
+    tflite.ActivationFunctionType.RELU6: (0.0, 6.0),
+    tflite.ActivationFunctionType.RELU_N1_TO_1: (-1.0, 1.0),
+}
+
+
+class Converter(stock.OperatorConverter):
+    """`OperatorConverter` whose results carry the names of the model's tensors."""
+
+    _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _IN_ISLANDS
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.convert_map.update(
+            {
+                "AVERAGE_POOL_2D": self._average_pool,
+                "FULLY_CONNECTED": self._fully_connected,
+                "PAD": self._pad,
+                "PADV2": self._pad,
+                "RELU_0_TO_1": self._relu_0_to_1,
+                "SOFTMAX": self._softmax,
+                "SPLIT": self._split,
+            }
+        )
+
+    def convert_op_to_relax(self) -> None:
+        """Converts every operator; binds each result under its tensor's name, which reports and tests look for."""
+        for i in range(self.subgraph.OperatorsLength()):
+            op = self.subgraph.Operators(i)
+            result = self.convert_map[self.get_op_code_str(op)](op=op)
+            if result is None:
+                continue
+            outputs = self.get_output_tensors(op)
+            if len(outputs) == 1:
+                self._bind(outputs[0], result)
+                continue
+            result = self.bb.emit(result)
+            for k, output in enumerate(outputs):
+                self._bind(output, relax.TupleGetItem(result, k))
+
+    def get_tensors(self, tensors_idx_list: object) -> list[stock.TensorWrapper]:
+        """Mends the axis of quantization: meaningless with one scale, clamped where it exceeds the rank (the rank-1
+        biases of some converters); and one zero point given for many scales, which the importer refuses."""
+        wrappers = []
+        for index in self._indices_or_empty(tensors_idx_list):
+            if index < 0:
+                wrappers.append(stock.TensorWrapper(index, 0, 0))
+                continue
+            tensor = self.subgraph.Tensors(index)
+            wrappers.append(
+                stock.TensorWrapper(index, tensor, self.model.Buffers(tensor.Buffer()), _quantization(tensor))
+            )
+        return wrappers
+
+    def has_same_qnn_params(self, lhs_tensor: object, rhs_tensor: object) -> bool:
+        """The reference copies or compares stored values without a look at the scales, so unequal ones are no error."""
+        return True
+
+    def convert_qnn_fused_activation_function(
+        self, expr: relax.Expr, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
+    ) -> relax.Expr:
+        """Bounds rounded half away from zero in float32, as the reference does (the importer: half to even)."""
+        if fused_activation_fn == tflite.ActivationFunctionType.NONE:
+            return expr
+        if fused_activation_fn not in _FUSED_BOUNDS:
+            name = self.activation_fn_type.get(fused_activation_fn, str(fused_activation_fn))
+            raise tvm.error.OpNotImplemented(f"the quantized fused activation {name}")
+        info = np.iinfo(dtype)
+        low, high = (
+            None if bound is None else zero_point + round_half_away(np.float32(bound) / np.float32(scale))
+            for bound in _FUSED_BOUNDS[fused_activation_fn]
+        )
+        lo = info.min if low is None else max(info.min, low)
+        hi = info.max if high is None else min(info.max, high)
+        return relax.op.clip(expr, min=float(lo), max=float(hi))
+
+    def _bind(self, wrapper: stock.TensorWrapper, value: relax.Expr) -> None:
+        name = stock.get_tensor_name(self.subgraph, wrapper.tensor_idx)
+        bound = self.bb.emit(value, name_hint=name)
+        self.exp_tab.set_expr(name, bound)
+
+    def _only_input(self, op: tflite.Operator) -> tuple[stock.TensorWrapper, relax.Expr]:
+        tensor = self.get_input_tensors(op)[0]
+        return tensor, self.get_tensor_expr(tensor)
+
+    def _softmax(self, op: tflite.Operator) -> relax.Expr:
+        """The importer drops beta: here it multiplies the logits."""
+        options = _options(op, tflite.SoftmaxOptions)
+        tensor, logits = self._only_input(op)
+        if tensor.qnn_params:
+            logits = self.dequantize(logits, tensor)
+        if options.Beta() != 1.0:
+            logits = relax.op.multiply(logits, relax.const(np.float32(options.Beta())))
+        result = relax.op.nn.softmax(logits, axis=-1)
+        output = self.get_output_tensors(op)[0]
+        return self.quantize(result, output) if output.qnn_params else result
+
+    def _relu_0_to_1(self, op: tflite.Operator) -> relax.Expr:
+        """Refused by the importer where quantized."""
+        tensor, x = self._only_input(op)
+        if not tensor.qnn_params:
+            return relax.op.clip(x, min=0, max=1)
+        bounded = relax.op.clip(self.dequantize(x, tensor), min=0, max=1)
+        return self.quantize(bounded, self.get_output_tensors(op)[0])
+
+    def _pad(self, op: tflite.Operator) -> relax.Expr:
+        """PAD fills with the output's zero point, which may differ from the input's; PADV2 with the stored constant."""
+        inputs = self.get_input_tensors(op)
+        output = self.get_output_tensors(op)[0]
+        value = 0.0
+        if len(inputs) == 3 and inputs[2].tensor_idx >= 0:
+            value = float(self.get_tensor_value(inputs[2]).reshape(-1)[0])
+        elif output.qnn_params:
+            value = float(output.qnn_params["zero_point"].value.numpy())
+        widths = [int(v) for v in self.get_tensor_value(inputs[1]).reshape(-1)]
+        return relax.op.nn.pad(self.get_tensor_expr(inputs[0]), pad_width=widths, pad_value=value)
+
+    def _average_pool(self, op: tflite.Operator) -> relax.Expr:
+        """Stored values only, whatever the scales say; padding is not counted."""
+        return self.convert_pool2d(op, pool_type="average")
+
+    def _split(self, op: tflite.Operator) -> relax.Expr:
+        """A split into one part is its input (the importer binds a tuple where a tensor is expected)."""
+        if _options(op, tflite.SplitOptions).NumSplits() == 1:
+            return self.get_tensor_expr(self.get_input_tensors(op)[1])
+        return self.convert_split(op)
+
+    def _fully_connected(self, op: tflite.Operator) -> relax.Expr:
+        """TFLite flattens every input to [-1, K] and gives it the output's declared shape: the importer fails on rank 4
+        and takes keep_num_dims for granted."""
+        inputs = self.get_input_tensors(op)
+        if inputs[1].tensor_idx < 0 or len(stock.to_int_list(self.get_tensor_shape(inputs[1]))) != 2:
+            raise tvm.error.OpNotImplemented("FULLY_CONNECTED with weights that are no matrix")
+        depth = stock.to_int_list(self.get_tensor_shape(inputs[1]))[1]
+        shape = stock.to_int_list(self.get_tensor_shape(inputs[0]))
+        flat = [int(np.prod(shape)) // depth, depth]
+        units = stock.to_int_list(self.get_tensor_shape(inputs[1]))[0]
+        result = self._with_input_reshaped(op, inputs[0], shape, flat, self.convert_fully_connected)
+        declared = stock.to_int_list(self.get_tensor_shape(self.get_output_tensors(op)[0]))
+        if declared != [flat[0], units] and int(np.prod(declared)) == flat[0] * units:
+            result = relax.op.reshape(result, declared)
+        return result
+
+    def _with_input_reshaped(
+        self,
+        op: tflite.Operator,
+        tensor: stock.TensorWrapper,
+        shape: list[int],
+        wanted: list[int],
+        convert: Callable[[tflite.Operator], relax.Expr],
+    ) -> relax.Expr:
+        """Converts `op` while its first input reads as `wanted`; the table of expressions is as before afterwards."""
+        if shape == wanted:
+            return convert(op)
+        name = stock.get_tensor_name(self.subgraph, tensor.tensor_idx)
+        plain = self.get_tensor_expr(tensor)
+        self.exp_tab.set_expr(name, self.bb.emit(relax.op.reshape(plain, wanted)), force_override=True)
+        try:
+            return convert(op)
+        finally:
+            self.exp_tab.set_expr(name, plain, force_override=True)
+
+
+def round_half_away(x: float | np.floating) -> int:
+    """`std::round`: to the nearest integer, ties away from zero."""
+    whole = np.trunc(x)
+    return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
+
+
+def _options(op: tflite.Operator, kind: type) -> object:
+    options = kind()
+    table = op.BuiltinOptions()
+    if table is None:
+        raise tvm.error.OpAttributeInvalid(f"{kind.__name__} are missing")
+    options.Init(table.Bytes, table.Pos)
+    return options
+
+
+def _quantization(tensor: tflite.Tensor) -> dict[str, object] | None:
+    q = tensor.Quantization()
+    if q is None or q.ScaleLength() == 0:
+        return None
+    scales = np.asarray(q.ScaleAsNumpy(), "float32")
+    zeros = np.asarray(q.ZeroPointAsNumpy(), "int64") if q.ZeroPointLength() else np.zeros(1, "int64")
+    if scales.size == 1:
+        return {
+            "scale": relax.const(float(scales[0]), "float32"),
+            "zero_point": relax.const(int(zeros[0]), "int32"),
+            "axis": 0,
+        }
+    if np.any(zeros != 0):
+        raise tvm.error.OpAttributeInvalid("per-channel quantization with zero points other than 0")
+    axis = min(max(int(q.QuantizedDimension()), 0), max(tensor.ShapeLength() - 1, 0))
+    return {"scale": relax.const(scales, "float32"), "zero_point": relax.const(0, "int32"), "axis": axis}

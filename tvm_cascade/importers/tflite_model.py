@@ -1,0 +1,203 @@
+"""A TFLite flatbuffer, read defensively, in the shape that Relax's importer expects.
+
+The importer reads the file through the `tflite` package. Two defects there are mended by subclassing its accessors, so
+that no global state is patched: names of tensors are made unique (the importer keys its table by name, so equal names
+alias), and `BuiltinCode` is the larger of the new and the old field (the package ignores the new one below 127, so PAD
+of a new file reads as ADD).
+
+Flatbuffers carry no checksum. `check_model` follows every offset that the importer will follow, within bounds on counts
+and sizes, before the importer sees the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from math import prod
+
+import flatbuffers
+import numpy as np
+import tflite
+from flatbuffers import number_types
+
+MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
+MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
+
+_ITEM_BYTES = {
+    tflite.TensorType.FLOAT32: 4,
+    tflite.TensorType.FLOAT16: 2,
+    tflite.TensorType.INT32: 4,
+    tflite.TensorType.UINT8: 1,
+    tflite.TensorType.INT64: 8,
+    tflite.TensorType.BOOL: 1,
+    tflite.TensorType.INT16: 2,
+    tflite.TensorType.INT8: 1,
+    tflite.TensorType.UINT32: 4,
+    tflite.TensorType.UINT64: 8,
+}
+
+
+class MalformedModel(ValueError):
+    """The flatbuffer contradicts itself or its own length."""
+
+
+class _OperatorCode(tflite.OperatorCode):
+    __slots__ = ()
+
+    def BuiltinCode(self) -> int:
+        new = number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        code = self._tab.Get(number_types.Int32Flags, new + self._tab.Pos) if new else 0
+        return max(code, self.DeprecatedBuiltinCode())
+
+
+class _Tensor(tflite.Tensor):
+    __slots__ = ("unique_name",)
+
+    def Name(self) -> bytes:
+        return self.unique_name
+
+
+class _SubGraph(tflite.SubGraph):
+    __slots__ = ("names",)
+
+    def Tensors(self, j: int) -> _Tensor:
+        plain = super().Tensors(j)
+        tensor = _Tensor()
+        tensor.Init(plain._tab.Bytes, plain._tab.Pos)
+        tensor.unique_name = self.names[j].encode()
+        return tensor
+
+
+class Model(tflite.Model):
+    """`tflite.Model` with the two defects above mended."""
+
+    __slots__ = ("_names",)
+
+    def Subgraphs(self, j: int) -> _SubGraph:
+        plain = super().Subgraphs(j)
+        graph = _SubGraph()
+        graph.Init(plain._tab.Bytes, plain._tab.Pos)
+        if j not in self._names:
+            self._names[j] = _unique_names(plain)
+        graph.names = self._names[j]
+        return graph
+
+    def OperatorCodes(self, j: int) -> _OperatorCode:
+        plain = super().OperatorCodes(j)
+        code = _OperatorCode()
+        code.Init(plain._tab.Bytes, plain._tab.Pos)
+        return code
+
+
+def open_model(data: bytes) -> Model:
+    """The model in `data`.
+
+    Raises
+    ------
+    MalformedModel
+        When the bytes are no TFLite model, or a broken one.
+    """
+    if len(data) < 8 or data[4:8] != b"TFL3":
+        raise MalformedModel("not a TFLite model (no TFL3 identifier)")
+    model = Model()
+    model._names = {}
+    try:
+        model.Init(data, flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0))
+        check_model(model, len(data))
+    except MalformedModel:
+        raise
+    except (struct.error, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise MalformedModel("truncated or corrupt: an offset points outside of the file") from error
+    return model
+
+
+def original_name(model: Model, tensor: int) -> str:
+    """The name that the file itself gives to a tensor of its main subgraph (names may repeat there)."""
+    return _decoded(tflite.Model.Subgraphs(model, 0), tensor)
+
+
+def check_model(model: Model, size: int) -> None:
+    """Follows what the importer will follow. `size` is the length of the file in bytes."""
+    _require(1 <= model.SubgraphsLength() <= MAX_COUNT, "it has no subgraph")
+    _require(model.BuffersLength() * 4 <= size and model.BuffersLength() <= MAX_COUNT, "its buffers exceed the file")
+    _require(model.OperatorCodesLength() * 4 <= size, "its operator codes exceed the file")
+    for g in range(model.SubgraphsLength()):
+        _check_subgraph(model, g, size)
+
+
+def _check_subgraph(model: Model, g: int, size: int) -> None:
+    plain = tflite.Model.Subgraphs(model, g)
+    tensors = plain.TensorsLength()
+    for count in (tensors, plain.OperatorsLength(), plain.InputsLength(), plain.OutputsLength()):
+        _require(count * 4 <= size and count <= MAX_COUNT, "its tables exceed the file")
+    graph = model.Subgraphs(g)
+    for t in range(tensors):
+        _check_tensor(model, graph.Tensors(t), graph.names[t], size)
+    for index in (*_indices(graph.InputsAsNumpy()), *_indices(graph.OutputsAsNumpy())):
+        _require(0 <= index < tensors, f"it names tensor {index} of {tensors} as an input or output")
+    for i in range(graph.OperatorsLength()):
+        op = graph.Operators(i)
+        _require(0 <= op.OpcodeIndex() < model.OperatorCodesLength(), f"operator {i} has no operator code")
+        model.OperatorCodes(op.OpcodeIndex()).BuiltinCode()
+        for index in _indices(op.InputsAsNumpy()):
+            _require(-1 <= index < tensors, f"operator {i} reads tensor {index} of {tensors}")
+        for index in _indices(op.OutputsAsNumpy()):
+            _require(0 <= index < tensors, f"operator {i} writes tensor {index} of {tensors}")
+        op.BuiltinOptionsType()
+
+
+def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
+    shape = [int(d) for d in _indices(tensor.ShapeAsNumpy())]
+    _require(len(shape) <= 8 and all(d >= 0 for d in shape), f"tensor {name} has the shape {shape}")
+    _require(prod(shape) <= MAX_ELEMENTS, f"tensor {name} has {prod(shape)} elements")
+    _require(0 <= tensor.Buffer() < max(model.BuffersLength(), 1), f"tensor {name} has no buffer")
+    _check_quantization(tensor, name, size)
+    buffer = model.Buffers(tensor.Buffer())
+    if buffer is None or buffer.DataLength() == 0:
+        return
+    _require(buffer.DataLength() <= size, f"the data of tensor {name} exceed the file")
+    buffer.DataAsNumpy()
+    item = _ITEM_BYTES.get(tensor.Type())
+    if item is not None and tensor.Sparsity() is None:
+        _require(
+            buffer.DataLength() == prod(shape) * item,
+            f"tensor {name} of shape {shape} has {buffer.DataLength()} bytes of data",
+        )
+
+
+def _check_quantization(tensor: _Tensor, name: str, size: int) -> None:
+    q = tensor.Quantization()
+    if q is None or q.ScaleLength() == 0:
+        return
+    _require(q.ScaleLength() * 4 <= size and q.ZeroPointLength() * 8 <= size, f"the scales of {name} exceed the file")
+    scales, zeros = np.asarray(q.ScaleAsNumpy()), np.asarray(q.ZeroPointAsNumpy())
+    _require(bool(np.all(np.isfinite(scales)) and np.all(scales >= 0)), f"tensor {name} has a scale that is no number")
+    _require(zeros.size == 0 or bool(np.all(np.abs(zeros) < 1 << 31)), f"tensor {name} has a zero point out of range")
+
+
+def _unique_names(graph: tflite.SubGraph) -> list[str]:
+    taken: set[str] = set()
+    names = []
+    for t in range(graph.TensorsLength()):
+        name = base = _decoded(graph, t)
+        if name in taken:
+            name = f"{base}_{t}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _decoded(graph: tflite.SubGraph, t: int) -> str:
+    raw = graph.Tensors(t).Name()
+    return raw.decode("utf-8", "replace") if raw else f"tensor_{t}"
+
+
+def _indices(vector: object) -> list[int]:
+    """A flatbuffers vector as a list; the package gives the number 0 where the vector is absent."""
+    return [int(v) for v in vector] if isinstance(vector, np.ndarray) else []
+
+
+def _require(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise MalformedModel(f"truncated or corrupt: {complaint}")

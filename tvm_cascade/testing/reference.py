@@ -1,0 +1,104 @@
+"""LiteRT's reference kernels as the oracle, and modules with every intermediate as an output.
+
+Only the `test` extra has LiteRT, so it is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import flatbuffers
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_cascade.passes.integer.island import STORED_TYPES, dtype_of
+
+
+def without_bias_axes(data: bytes) -> bytes:
+    """A copy of a model with `quantized_dimension` of its rank-1 tensors cleared: LiteRT refuses it set to 3."""
+    import ai_edge_litert.schema_py_generated as schema
+
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            if tensor.quantization is not None and len(tensor.shape) <= 1:
+                tensor.quantization.quantizedDimension = 0
+    builder = flatbuffers.Builder(len(data))
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+class Reference:
+    """LiteRT with BUILTIN_REF kernels on one model; keeps every intermediate."""
+
+    def __init__(self, data: bytes) -> None:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        self._interpreter = Interpreter(
+            model_content=data,
+            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+            experimental_preserve_all_tensors=True,
+            num_threads=1,
+        )
+        self._interpreter.allocate_tensors()
+        self.inputs = self._interpreter.get_input_details()
+        self.outputs = self._interpreter.get_output_details()
+        self.tensors = {d["name"]: d["index"] for d in self._interpreter.get_tensor_details()}
+
+    def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """Outputs of one inference, in the model's order."""
+        for detail, array in zip(self.inputs, arrays, strict=True):
+            self._interpreter.set_tensor(detail["index"], array)
+        self._interpreter.invoke()
+        return [self._interpreter.get_tensor(d["index"]).copy() for d in self.outputs]
+
+    def tensor(self, index: int) -> np.ndarray:
+        """Any tensor of the last inference."""
+        return self._interpreter.get_tensor(index).copy()
+
+
+def with_every_tensor(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[str, ...]]:
+    """`mod` returning all named stored tensors of `main`, and their names; for a module fresh from `load`."""
+    mod = mod.clone()
+    main = mod["main"]
+    bindings = [b for block in main.body.blocks for b in block.bindings]
+    kept = [b for b in bindings if dtype_of(b.var) in STORED_TYPES and not b.var.name.startswith(("lv", "gv"))]
+    builder = relax.BlockBuilder()
+    attrs = {str(k): main.attrs[k] for k in main.attrs.keys() if str(k) != "global_symbol"}
+    with builder.function("main", list(main.params), attrs=attrs):
+        with builder.dataflow():
+            for binding in bindings:
+                builder.emit_normalized(binding)
+            result = builder.emit_output(relax.Tuple([b.var for b in kept]))
+        builder.emit_func_output(result)
+    return builder.finalize(), tuple(b.var.name for b in kept)
+
+
+class Compiled:
+    """A module built for the host, called with arrays."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self._machine = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+
+    def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        result = self._machine["main"](*(tvm.runtime.tensor(a) for a in arrays))
+        fields = [result] if hasattr(result, "numpy") else list(result)
+        return [f.numpy() for f in fields]
+
+
+def random_inputs(details: list[Mapping[str, object]], seed: int) -> list[np.ndarray]:
+    """Stored inputs of three kinds by turns: uniform, narrow around the middle, constant at an end of the range."""
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for detail in details:
+        dtype, shape = np.dtype(detail["dtype"]), tuple(detail["shape"])
+        info = np.iinfo(dtype)
+        if seed % 4 == 1:
+            values = np.clip(rng.normal((info.min + info.max) / 2, 20, shape), info.min, info.max)
+        elif seed % 8 == 2:
+            values = np.full(shape, info.min if seed % 16 == 2 else info.max)
+        else:
+            values = rng.integers(info.min, info.max + 1, size=shape)
+        arrays.append(values.astype(dtype))
+    return arrays
