@@ -1,0 +1,207 @@
+"""Sets of index values as strided intervals, evaluated straight from TIR index expressions.
+
+A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}` and always holds every value that the expression can take
+while its variables range over theirs. It is exact for sums of variables with constant factors, the index arithmetic of
+convolutions and pools; for the rest (division, clamps, choices) it may hold more, never less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import Call, TensorLoad
+
+from tvm_cascade.schedules.tir import is_if_then_else
+
+
+class NotUnderstoodError(Exception):
+    """An index expression outside of the arithmetic that this module knows; the message is the reason."""
+
+
+class Strided(NamedTuple):
+    lo: int
+    hi: int
+    step: int  # 0 for a single value
+
+    @classmethod
+    def full(cls, extent: int) -> Strided:
+        return cls(0, extent - 1, 1 if extent > 1 else 0)
+
+
+Env = Sequence[Strided]
+Evaluator = Callable[[Env], Strided]
+
+
+def hull(a: Strided, b: Strided) -> Strided:
+    """The smallest strided interval known to hold both."""
+    return Strided(min(a.lo, b.lo), max(a.hi, b.hi), gcd(a.step, b.step, abs(a.lo - b.lo)))
+
+
+def clip(a: Strided, extent: int) -> Strided:
+    """`a` without the values outside `[0, extent)`; `a` itself where nothing would be left."""
+    if (a.lo >= 0 and a.hi < extent) or a.hi < 0 or a.lo >= extent:
+        return a
+    if a.step == 0:
+        return a
+    lo = a.lo + max(0, -(a.lo // a.step)) * a.step
+    hi = a.hi - max(0, -((extent - 1 - a.hi) // a.step)) * a.step
+    return Strided(lo, hi, a.step if hi > lo else 0) if lo <= hi else a
+
+
+def _point(v: Any) -> Strided:
+    return Strided(v, v, 0)
+
+
+def _add(a: Strided, b: Strided) -> Strided:
+    return Strided(a.lo + b.lo, a.hi + b.hi, gcd(a.step, b.step))
+
+
+def _sub(a: Strided, b: Strided) -> Strided:
+    return Strided(a.lo - b.hi, a.hi - b.lo, gcd(a.step, b.step))
+
+
+def _mul(a: Strided, b: Strided) -> Strided:
+    if a.step == 0 and a.lo == a.hi:
+        a, b = b, a
+    ends = [p * q for p in (a.lo, a.hi) for q in (b.lo, b.hi)]
+    lo, hi = min(ends), max(ends)
+    if b.lo == b.hi and isinstance(b.lo, int):
+        return Strided(lo, hi, a.step * abs(b.lo))
+    return Strided(lo, hi, 0 if lo == hi else 1)
+
+
+def _floordiv(a: Strided, b: Strided) -> Strided:
+    if b.lo != b.hi or b.lo <= 0:
+        raise NotUnderstoodError("an index is divided by a variable")
+    lo, hi = a.lo // b.lo, a.hi // b.lo
+    if a.step and a.step % b.lo == 0:
+        return Strided(lo, hi, a.step // b.lo)
+    return Strided(lo, hi, 0 if lo == hi else 1)
+
+
+def _truncdiv(a: Strided, b: Strided) -> Strided:
+    if isinstance(a.lo, np.floating) or isinstance(b.lo, np.floating):
+        ends = [p / q for p in (a.lo, a.hi) for q in (b.lo, b.hi)]
+        return Strided(min(ends), max(ends), 0 if a.lo == a.hi and b.lo == b.hi else 1)
+    if a.lo >= 0:
+        return _floordiv(a, b)
+    outer = _floordiv(a, b)
+    return Strided(outer.lo, outer.hi + 1, 1)
+
+
+def _floormod(a: Strided, b: Strided) -> Strided:
+    if b.lo != b.hi or b.lo <= 0:
+        raise NotUnderstoodError("an index is taken modulo a variable")
+    if a.lo // b.lo == a.hi // b.lo:
+        return Strided(a.lo % b.lo, a.hi % b.lo, a.step)
+    return Strided.full(b.lo)
+
+
+def _truncmod(a: Strided, b: Strided) -> Strided:
+    if a.lo < 0:
+        raise NotUnderstoodError("the remainder of an index that may be negative")
+    return _floormod(a, b)
+
+
+def _extreme(choose: Callable[[Any, Any], Any]) -> Callable[[Strided, Strided], Strided]:
+    def apply(a: Strided, b: Strided) -> Strided:
+        lo, hi = choose(a.lo, b.lo), choose(a.hi, b.hi)
+        if (lo, hi) == (a.lo, a.hi):
+            return a
+        return Strided(lo, hi, 0 if lo == hi else 1)
+
+    return apply
+
+
+_BINARY: Mapping[type, Callable[[Strided, Strided], Strided]] = {
+    tirx.Add: _add,
+    tirx.Sub: _sub,
+    tirx.Mul: _mul,
+    tirx.FloorDiv: _floordiv,
+    tirx.Div: _truncdiv,
+    tirx.FloorMod: _floormod,
+    tirx.Mod: _truncmod,
+    tirx.Min: _extreme(min),
+    tirx.Max: _extreme(max),
+}
+
+_ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
+    "nearbyint": np.rint,
+    "round": lambda v: np.trunc(v + np.copysign(np.float32(0.5), v)),
+}
+
+
+def compile_index(expr: Any, slots: Mapping[tirx.Var, int], tables: Mapping[tirx.Var, np.ndarray]) -> Evaluator:
+    """Python function from the ranges of variables to the values of `expr`.
+
+    `slots` places each variable in the environment; `tables` holds the constants an index may be looked up in.
+    Raises `NotUnderstoodError` for arithmetic outside of this module.
+    """
+    if isinstance(expr, tirx.IntImm):
+        constant = _point(int(expr.value))
+        return lambda env: constant
+    if isinstance(expr, tirx.FloatImm):
+        real = _point(np.float32(expr.value))
+        return lambda env: real
+    if isinstance(expr, tirx.Var):
+        if expr not in slots:
+            raise NotUnderstoodError(f"an index uses {expr.name}, which is no axis of the operator")
+        place = slots[expr]
+        return lambda env: env[place]
+    if isinstance(expr, TensorLoad):
+        return _compile_lookup(expr, slots, tables)
+    if isinstance(expr, tirx.Cast):
+        return _compile_cast(expr, compile_index(expr.value, slots, tables))
+    if type(expr) in _BINARY:
+        apply = _BINARY[type(expr)]
+        left, right = compile_index(expr.a, slots, tables), compile_index(expr.b, slots, tables)
+        return lambda env: apply(left(env), right(env))
+    return _compile_choice(expr, slots, tables)
+
+
+def _compile_choice(expr: Any, slots: Mapping[tirx.Var, int], tables: Mapping[tirx.Var, np.ndarray]) -> Evaluator:
+    if is_if_then_else(expr) or isinstance(expr, tirx.Select):
+        arms = expr.args[1:] if isinstance(expr, Call) else (expr.true_value, expr.false_value)
+        yes, no = (compile_index(arm, slots, tables) for arm in arms)
+        return lambda env: hull(yes(env), no(env))
+    name = getattr(getattr(expr, "op", None), "name", type(expr).__name__).rpartition(".")[2]
+    if name in _ROUNDINGS:
+        inner, rounding = compile_index(expr.args[0], slots, tables), _ROUNDINGS[name]
+        return lambda env: Strided(*(rounding(v) for v in inner(env)[:2]), 1)
+    raise NotUnderstoodError(f"an index uses {name}")
+
+
+def _compile_cast(expr: Any, inner: Evaluator) -> Evaluator:
+    target = str(expr.ty.dtype)
+    if target.startswith("float"):
+        return lambda env: Strided(*(np.float32(v) for v in inner(env)[:2]), 1)
+
+    def cast(env: Env) -> Strided:
+        value = inner(env)
+        if not isinstance(value.lo, np.floating):
+            return value
+        lo, hi = int(value.lo), int(value.hi)
+        return Strided(lo, hi, 0 if lo == hi else 1)
+
+    return cast
+
+
+def _compile_lookup(expr: Any, slots: Mapping[tirx.Var, int], tables: Mapping[tirx.Var, np.ndarray]) -> Evaluator:
+    if expr.source not in tables:
+        raise NotUnderstoodError("an index is read from a tensor")
+    table = tables[expr.source]
+    axes = [compile_index(i, slots, tables) for i in expr.indices]
+
+    def look_up(env: Env) -> Strided:
+        part = table[tuple(slice(max(a.lo, 0), a.hi + 1) for a in (f(env) for f in axes))]
+        lo, hi = int(part.min()), int(part.max())
+        return Strided(lo, hi, 0 if lo == hi else 1)
+
+    return look_up

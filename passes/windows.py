@@ -1,0 +1,192 @@
+"""Windows: which rows (or columns) of every input one output row reads, from the TIR access pattern alone.
+
+The blocks of a PrimFunc are walked from its outputs backwards. For one output row the demand on every buffer is a box of
+strided intervals (`passes.intervals`): a block narrows its axes to the demand on what it writes, and the indices of its
+loads, evaluated over those axes, are the demand on what it reads. Doing this for every output row gives the rows of each
+input as a sequence of intervals, to which the window `y * stride // denominator - padding + k * dilation` is fitted. The
+fit covers every row that is read; for convolutions, pools and all other linear patterns it is exact.
+
+Nothing here looks at names: a hand-written stencil has windows like a convolution. Conditions of padding are not looked
+at either, so that the window of a padded convolution starts at row `-padding`, as users know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import gcd
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.graph import Window
+from tvm_cascade.passes.intervals import Evaluator, NotUnderstoodError, Strided, clip, compile_index, hull
+from tvm_cascade.schedules.tir import Buffer, collect, leaf_blocks, outputs_of, shape_of, stores
+
+Box = tuple[Strided, ...]
+_MAX_DENOMINATOR = 16
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block as functions: `narrowed[k]` is the axis that write index k is, `reads` the indices of every load."""
+
+    extents: tuple[int, ...]
+    writes: tuple[tuple[Buffer, tuple[int | None, ...]], ...]
+    reads: tuple[tuple[Buffer, tuple[Evaluator | None, ...]], ...]
+
+
+class AccessPattern:
+    """The loads of a PrimFunc as a function from output rows to boxes of its inputs.
+
+    `activations` is how many of the leading parameters are activation inputs. `tables` are the values of constant
+    parameters, by parameter, for operators that look indices up. `reasons` tells, per buffer, why an index of it was
+    not understood (such an axis counts as read in full, and no window is fitted to it).
+    """
+
+    def __init__(
+        self, func: PrimFunc, activations: int, tables: Mapping[tirx.Var, np.ndarray] | None = None
+    ) -> None:
+        self.inputs: tuple[Buffer, ...] = tuple(func.params[:activations])
+        self.outputs = outputs_of(func)
+        self.reasons: dict[tuple[Buffer, int], str] = {}
+        self._tables = dict(tables or {})
+        self._blocks = [self._block(r) for r in leaf_blocks(func)]
+
+    def _block(self, realize: object) -> _Block:
+        block = realize.block  # type: ignore[attr-defined]
+        variables = [iv.var for iv in block.iter_vars]
+        slots = {v: k for k, v in enumerate(variables)}
+        extents = tuple(int(iv.dom.extent) for iv in block.iter_vars)
+        writes = tuple(
+            (s.buffer, tuple(slots.get(i) if isinstance(i, tirx.Var) else None for i in s.indices))
+            for s in stores(block.body)
+        )
+        written = {b for b, _ in writes}
+        found: list[TensorLoad] = collect(block.body, TensorLoad)
+        reads = tuple((x.source, self._indices(x, slots)) for x in found if x.source not in written)
+        return _Block(extents, writes, reads)
+
+    def _indices(self, load: TensorLoad, slots: Mapping[tirx.Var, int]) -> tuple[Evaluator | None, ...]:
+        compiled: list[Evaluator | None] = []
+        for axis, index in enumerate(load.indices):
+            try:
+                compiled.append(compile_index(index, slots, self._tables))
+            except NotUnderstoodError as why:
+                self.reasons[load.source, axis] = str(why)
+                compiled.append(None)
+        return tuple(compiled)
+
+    def demand(self, restricted: Mapping[Buffer, Mapping[int, Strided]]) -> dict[Buffer, Box]:
+        """Boxes of all buffers that the given parts of the outputs need.
+
+        `restricted[output][axis]` is the part of one axis that is wanted; all other axes are wanted in full.
+        """
+        boxes: dict[Buffer, Box] = {}
+        for output in self.outputs:
+            wanted = restricted.get(output, {})
+            boxes[output] = tuple(wanted.get(k, Strided.full(d)) for k, d in enumerate(shape_of(output)))
+        for block in reversed(self._blocks):
+            env = _axes(block, boxes)
+            if env is None:
+                continue
+            for buffer, indices in block.reads:
+                part = tuple(
+                    Strided.full(shape_of(buffer)[k]) if f is None else f(env) for k, f in enumerate(indices)
+                )
+                old = boxes.get(buffer)
+                boxes[buffer] = part if old is None else tuple(hull(a, b) for a, b in zip(old, part, strict=True))
+        return boxes
+
+
+def _axes(block: _Block, boxes: Mapping[Buffer, Box]) -> list[Strided] | None:
+    """Ranges of a block's axes for the demand on what it writes; None where nothing of it is needed."""
+    merged: list[Strided] | None = None
+    for buffer, places in block.writes:
+        if buffer not in boxes:
+            continue
+        env = [Strided.full(e) for e in block.extents]
+        for axis, place in enumerate(places):
+            if place is not None:
+                env[place] = clip(boxes[buffer][axis], block.extents[place])
+        merged = env if merged is None else [hull(a, b) for a, b in zip(merged, env, strict=True)]
+    return merged
+
+
+def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
+    """The window that covers `taps[y]` for every output row y of a tensor of `rows` rows, or why there is none."""
+    if rows == 1 or all(t.lo <= 0 and t.hi >= rows - 1 and t.step <= 1 for t in taps):
+        return Window.whole(rows)
+    first = taps[0]
+    step = reduce(gcd, (t.step for t in taps)) or 1
+    if len(taps) == 1:
+        return Window(extent=(first.hi - first.lo) // step + 1, dilation=step, padding=-first.lo)
+    stride = taps[1].lo - first.lo
+    if stride > 0 and all(t.lo == y * stride + first.lo and t.hi - t.lo == first.hi - first.lo for y, t in enumerate(taps)):
+        return Window((first.hi - first.lo) // step + 1, stride, step, -first.lo)
+    if any(b.lo < a.lo or b.hi < a.hi for a, b in zip(taps, taps[1:], strict=False)):
+        return "rows are not read in ascending order"
+    best = min((w for w in _covers(taps, rows)), key=lambda w: (w.extent, w.denominator, w.stride))
+    return best if best.extent < rows else Window.whole(rows)
+
+
+def _covers(taps: Sequence[Strided], rows: int) -> list[Window]:
+    """Windows of all promising slopes, each with the least padding and extent that cover all taps."""
+    last = len(taps) - 1
+    slopes = {(rows // gcd(rows, last + 1), (last + 1) // gcd(rows, last + 1))}
+    for denominator in range(1, _MAX_DENOMINATOR + 1):
+        for rise in (taps[last].lo - taps[0].lo, taps[last].hi - taps[0].hi):
+            low = rise * denominator // last
+            slopes |= {(s, denominator) for s in (low, low + 1) if s > 0 and gcd(s, denominator) == 1}
+    found: list[Window] = []
+    for stride, denominator in sorted(slopes):
+        starts = [y * stride // denominator for y in range(len(taps))]
+        padding = max(s - t.lo for s, t in zip(starts, taps, strict=True))
+        extent = max(t.hi - s for s, t in zip(starts, taps, strict=True)) + padding + 1
+        found.append(Window(extent, stride, 1, padding, denominator))
+    return found
+
+
+def row_windows(
+    pattern: AccessPattern, output_axes: Sequence[int | None], input_axes: Sequence[int | None]
+) -> tuple[tuple[Window | None, ...], str | None]:
+    """Windows along one axis of every input, and the reason where one of them is None.
+
+    Parameters
+    ----------
+    output_axes, input_axes
+        The axis of each output and input along which rows (or columns) are counted; None for a tensor of one row.
+        Outputs must agree on their number of rows, otherwise nothing is understood.
+    """
+    rows = {shape_of(o)[a] if a is not None else 1 for o, a in zip(pattern.outputs, output_axes, strict=True)}
+    if len(rows) != 1:
+        return (None,) * len(input_axes), "outputs with different numbers of rows"
+    boxes = [
+        pattern.demand(
+            {o: {a: Strided(y, y, 0)} for o, a in zip(pattern.outputs, output_axes, strict=True) if a is not None}
+        )
+        for y in range(rows.pop())
+    ]
+    windows: list[Window | None] = []
+    reasons: list[str] = []
+    for buffer, axis in zip(pattern.inputs, input_axes, strict=True):
+        window = _input_window(pattern, boxes, buffer, axis)
+        windows.append(window if isinstance(window, Window) else None)
+        reasons += [f"{buffer.name}: {window}"] if isinstance(window, str) else []
+    return tuple(windows), "; ".join(reasons) or None
+
+
+def _input_window(
+    pattern: AccessPattern, boxes: Sequence[Mapping[Buffer, Box]], buffer: Buffer, axis: int | None
+) -> Window | str:
+    if axis is None:
+        return Window.whole(1)
+    extent = shape_of(buffer)[axis]
+    if any(buffer not in b for b in boxes) or extent == 1:
+        return Window.whole(extent)
+    if (buffer, axis) in pattern.reasons:
+        return pattern.reasons[buffer, axis]
+    return fit_window([b[buffer][axis] for b in boxes], extent)

@@ -1,0 +1,146 @@
+"""Conditions of padding turned into bounds of the reduction loops.
+
+    before: for ry in range(3):                              after: for ry in range(max(0, 1 - y), min(3, H + 1 - y)):
+                acc += (if 1 <= y + ry <= H: x[y + ry - 1]               acc += (x[y + ry - 1] - zp) * w[ry]
+                        else: zp) - zp) * w[ry]
+
+Allowed where the padding's value leaves the accumulator as it is: sums to which it adds nothing, and maxima (minima) whose
+padding is no larger (smaller) than the value they start from. Elsewhere the condition stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import sym, tirx
+from tvm.ir import Call
+from tvm.tirx import BufferStore, For, PrimFunc
+
+from tvm_cascade.schedules.tir import Expr, collect, conjuncts, int_value, is_if_then_else, uses
+
+
+def conditions_to_bounds(func: PrimFunc) -> PrimFunc:
+    """Apply the rewrite to every update of a lowered function; loops keep their annotations."""
+    rewriter = _Rewriter(func)
+    body = tvm_ffi.structural_mutate(func.body, [(For, rewriter.on_for), (BufferStore, rewriter.on_store)])
+    return func if body is func.body else PrimFunc(func.params, body, func.ret_type, attrs=func.attrs)
+
+
+class _Rewriter:
+    def __init__(self, func: PrimFunc) -> None:
+        self._analyzer = sym.Analyzer()
+        self._loops: list[For] = []
+        self._bounds: dict[tirx.Var, tuple[list[Expr], list[Expr]]] = {}  # loop -> lower, upper bounds
+        self._initial = _initial_values(func)
+
+    def on_for(self, loop: For, mutator: Any) -> For:
+        self._loops.append(loop)
+        body = mutator.mutate(loop.body)
+        self._loops.pop()
+        low, high = loop.min, loop.min + loop.extent
+        lows, highs = self._bounds.pop(loop.loop_var, ([], []))
+        for bound in lows:
+            low = tirx.max(low, bound)
+        for bound in highs:
+            high = tirx.min(high, bound)
+        low = self._analyzer.simplify(low)
+        extent = self._analyzer.simplify(high - low) if lows or highs else loop.extent
+        return For(loop.loop_var, low, extent, loop.kind, body, loop.thread_binding, loop.annotations)
+
+    def on_store(self, store: BufferStore, _mutator: Any) -> BufferStore:
+        choices = [c for c in collect(store.value, Call) if is_if_then_else(c)]
+        if len(choices) != 1:
+            return store
+        choice = choices[0]
+        if not self._contributes_nothing(store, choice):
+            return store
+        kept = [c for c in conjuncts(choice.args[0]) if not self._to_bound(c)]
+        inside = choice.args[1]
+        if kept:
+            condition = kept[0]
+            for c in kept[1:]:
+                condition = tirx.And(condition, c)
+            inside = tirx.if_then_else(condition, inside, choice.args[2])
+        return BufferStore(store.buffer, _exchange(store.value, choice, inside), store.indices)
+
+    def _contributes_nothing(self, store: BufferStore, choice: Any) -> bool:
+        value = store.value
+        if isinstance(value, tirx.Add):
+            for own, other in ((value.a, value.b), (value.b, value.a)):
+                if _is_own(own, store):
+                    return self._is_zero(_exchange(other, choice, choice.args[2]))
+        if isinstance(value, (tirx.Max, tirx.Min)):
+            for own, other in ((value.a, value.b), (value.b, value.a)):
+                if _is_own(own, store):
+                    return self._is_absorbed(value, store.buffer, _exchange(other, choice, choice.args[2]))
+        return False
+
+    def _is_zero(self, value: Any) -> bool:
+        """Zero whatever the operands, float zeros included (their sign aside, which a sum does not see)."""
+        if isinstance(value, tirx.Mul):
+            return self._is_zero(value.a) or self._is_zero(value.b)
+        if isinstance(value, tirx.Cast):
+            return self._is_zero(value.value)
+        if isinstance(value, tirx.FloatImm):
+            return float(value.value) == 0.0
+        simplified = self._analyzer.simplify(value)
+        return int_value(simplified) == 0
+
+    def _is_absorbed(self, value: Any, buffer: tirx.Var, padding: Any) -> bool:
+        start = self._initial.get(buffer)
+        pad, first = _number(self._analyzer.simplify(padding)), _number(start)
+        if pad is None or first is None:
+            return False
+        return pad <= first if isinstance(value, tirx.Max) else pad >= first
+
+    def _to_bound(self, condition: Any) -> bool:
+        """Turn `a < b` over the innermost loop that it depends on into a bound of that loop."""
+        if isinstance(condition, (tirx.LE, tirx.LT)):
+            slack = condition.b - condition.a
+        elif isinstance(condition, (tirx.GE, tirx.GT)):
+            slack = condition.a - condition.b
+        else:
+            return False
+        if isinstance(condition, (tirx.LT, tirx.GT)):
+            slack = slack - 1  # now: slack >= 0
+        loop = next((f for f in reversed(self._loops) if uses(slack, f.loop_var)), None)
+        linear = sym.detect_linear_equation(slack, [loop.loop_var]) if loop is not None else ()
+        factor = int_value(self._analyzer.simplify(linear[0])) if len(linear) == 2 else None
+        if loop is None or not factor or "row" in loop.annotations:
+            return False
+        lows, highs = self._bounds.setdefault(loop.loop_var, ([], []))
+        if factor > 0:
+            lows.append(self._analyzer.simplify(tirx.floordiv(factor - 1 - linear[1], factor)))
+        else:
+            highs.append(self._analyzer.simplify(tirx.floordiv(linear[1], -factor) + 1))
+        return True
+
+
+
+
+
+def _exchange(value: Expr, old: Any, new: Expr) -> Expr:
+    return tvm_ffi.structural_map(value, (type(old), lambda c: new if c.same_as(old) else c))
+
+
+def _is_own(value: Any, store: BufferStore) -> bool:
+    """Whether `value` is what the store overwrites."""
+    if not hasattr(value, "source") or not value.source.same_as(store.buffer):
+        return False
+    return all(tvm_ffi.structural_equal(a, b) for a, b in zip(value.indices, store.indices, strict=True))
+
+
+def _initial_values(func: PrimFunc) -> dict[tirx.Var, Any]:
+    """The constant that each buffer is set to, where all of its constant stores agree."""
+    constants: dict[tirx.Var, Any] = {}
+    for store in collect(func.body, BufferStore):
+        if _number(store.value) is not None:
+            constants.setdefault(store.buffer, store.value)
+    return constants
+
+
+def _number(value: Any) -> float | int | None:
+    if isinstance(value, tirx.FloatImm):
+        return float(value.value)
+    return None if value is None else int_value(value)

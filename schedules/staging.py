@@ -1,0 +1,192 @@
+"""Placing the stages of a PrimFunc inside its output's loops: the first half of a row kernel.
+
+    before: for n, y, x, c: pad[..] = if inside: x[..]            after: for y (row), x, f:
+            for n, y, x, f, ry, rx, rc: acc[..] += pad[..] * w            acc = 0
+            for n, y, x, f: out[..] = requantize(acc[..])                 for ry, rx, rc: acc += (if inside: x[..]) * w
+                                                                          out[..] = requantize(acc)
+
+Stages that only move data (padding, casts) are inlined. Every other stage moves into the deepest loop of its consumers
+where nothing of it is computed twice; its buffer shrinks to what is live there, a scalar for the accumulator of a
+convolution. Stages that cannot move below the row loop without being recomputed make the operator run whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.tir import (
+    Expr,
+    collect,
+    int_value,
+    is_if_then_else,
+    loads,
+    narrow_indices,
+    outputs_of,
+    stores,
+)
+
+ROW = "row"  # annotation of the row loop
+
+
+class NotRowwiseError(Exception):
+    """An operator that cannot be computed one output row at a time; the message is the reason."""
+
+
+def stage(func: PrimFunc, output_axes: tuple[int | None, ...] | None) -> PrimFunc:
+    """Schedule and lower `func` down to loops over multi-dimensional buffers.
+
+    With `output_axes` the loop over each output's row axis is outermost and annotated `row`; with None the operator is
+    scheduled to run whole. Raises `NotRowwiseError` where a stage has to be computed outside of the row loop.
+    """
+    sch = s_tir.Schedule(tvm.IRModule({"main": narrow_indices(func)}))
+    sch.work_on("main")
+    root = sch.get_sblock("root")
+    finals = _finals(sch, root, outputs_of(func))
+    for block in list(sch.get_child_blocks(root)):
+        if not _is_final(sch, block, finals) and _moves_data(sch, block):
+            sch.compute_inline(block)
+    if output_axes is not None:
+        for block, axis in zip(finals, output_axes, strict=True):
+            _row_outermost(sch, block, axis)
+    for block in reversed(sch.get_child_blocks(root)):
+        if not _is_final(sch, block, finals):
+            _place(sch, block, output_axes is not None)
+    for block in list(sch.get_child_blocks(root)):
+        if sch.get(block).init is not None:
+            _split_initialisation(sch, block)
+    return _lower_blocks(sch.mod)["main"]
+
+
+def _finals(sch: s_tir.Schedule, root: Any, outputs: tuple[tirx.Var, ...]) -> list[Any]:
+    """Blocks that write each output, reductions split into a reduction to a local buffer and a copy."""
+    finals: list[Any] = []
+    for output in outputs:
+        block = next(b for b in sch.get_child_blocks(root) if _writes(sch, b, output))
+        if sch.get(block).init is not None or _read_elsewhere(sch, root, block, output):
+            sch.cache_write(block, 0, "global")
+            block = next(b for b in sch.get_child_blocks(root) if _writes(sch, b, output))
+        finals.append(block)
+    return finals
+
+
+def _writes(sch: s_tir.Schedule, block: Any, buffer: tirx.Var) -> bool:
+    return any(region.source.same_as(buffer) for region in sch.get(block).writes)
+
+
+def _read_elsewhere(sch: s_tir.Schedule, root: Any, block: Any, buffer: tirx.Var) -> bool:
+    others = (b for b in sch.get_child_blocks(root) if not sch.get(b).same_as(sch.get(block)))
+    return any(region.source.same_as(buffer) for b in others for region in sch.get(b).reads)
+
+
+def _is_final(sch: s_tir.Schedule, block: Any, finals: list[Any]) -> bool:
+    return any(sch.get(block).same_as(sch.get(f)) for f in finals)
+
+
+def _moves_data(sch: s_tir.Schedule, block: Any) -> bool:
+    """Whether a block only moves elements (padding, slicing, casts, constant shifts), so that recomputing it is free."""
+    node = sch.get(block)
+    found = stores(node.body)
+    return node.init is None and len(found) == 1 and len(loads(found[0].value)) <= 1 and _is_movement(found[0].value)
+
+
+def _is_movement(value: Expr) -> bool:
+    if is_if_then_else(value):
+        return _is_movement(value.args[1]) and _is_movement(value.args[2])
+    if isinstance(value, tirx.Cast):
+        return _is_movement(value.value)
+    if isinstance(value, (tirx.Add, tirx.Sub)):
+        return any(_is_constant(e) for e in (value.a, value.b)) and all(_is_movement(e) for e in (value.a, value.b))
+    return _is_constant(value) or isinstance(value, tvm.ir.TensorLoad)
+
+
+def _is_constant(value: Expr) -> bool:
+    return isinstance(value, (tirx.IntImm, tirx.FloatImm))
+
+
+def _row_outermost(sch: s_tir.Schedule, block: Any, axis: int | None) -> None:
+    loops = sch.get_loops(block)
+    store = stores(sch.get(block).body)[0]
+    if axis is None or len(loops) != len(store.indices):
+        raise NotRowwiseError("the output's loops are not its axes")
+    if axis > 0:
+        sch.reorder(loops[axis], *loops[:axis])
+    sch.annotate(loops[axis], ROW, 1)
+
+
+def _trips(sch: s_tir.Schedule, block: Any) -> int | None:
+    """How often a block runs, None where a loop's extent is not constant."""
+    count = 1
+    for loop in sch.get_loops(block):
+        extent = int_value(sch.get(loop).extent)
+        if extent is None:
+            return None
+        count *= extent
+    return count
+
+
+def _place(sch: s_tir.Schedule, block: Any, in_row: bool) -> None:
+    """Move a stage into the deepest common loop of its consumers that recomputes nothing."""
+    consumers = sch.get_consumers(block)
+    if not consumers:
+        raise NotRowwiseError("a stage that nothing reads")
+    paths = [sch.get_loops(c) for c in consumers]
+    shared = 0
+    while all(len(p) > shared and sch.get(p[shared]).same_as(sch.get(paths[0][shared])) for p in paths):
+        shared += 1
+    before = _trips(sch, block)
+    name = sch.get(block).name_hint
+    for depth in range(shared - 1, -1, -1):
+        trial = sch.copy()
+        target = trial.get_loops(trial.get_sblock(sch.get(consumers[0]).name_hint))[depth]
+        moved = trial.get_sblock(name)
+        try:
+            trial.compute_at(moved, target)
+        except s_tir.ScheduleError:
+            continue
+        if _trips(trial, moved) == before:
+            sch.compute_at(block, paths[0][depth])
+            return
+    if in_row:
+        raise NotRowwiseError(f"{name} cannot be computed row by row without computing parts of it twice")
+
+
+def _split_initialisation(sch: s_tir.Schedule, block: Any) -> None:
+    """Reduction loops innermost, the initialisation in front of them."""
+    node = sch.get(block)
+    reduced = {iv.var for iv in node.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
+    bindings = _bindings(sch, block)
+    inner = {v for iter_var, value in bindings if iter_var in reduced for v in collect(value, tirx.Var)}
+    loops = sch.get_loops(block)
+    reduction = [k for k, loop in enumerate(loops) if sch.get(loop).loop_var in inner]
+    if not reduction:
+        return
+    late = [loops[k] for k in range(reduction[0], len(loops)) if k not in reduction]
+    if late:
+        sch.reorder(*late, *(loops[k] for k in reduction))
+        loops = sch.get_loops(block)
+        reduction = [k for k, loop in enumerate(loops) if sch.get(loop).loop_var in inner]
+    sch.decompose_reduction(block, loops[reduction[0]])
+
+
+def _bindings(sch: s_tir.Schedule, block: Any) -> list[tuple[tirx.Var, Expr]]:
+    node = sch.get(block)
+    realize = next(r for r in collect(sch.mod["main"].body, s_tir.SBlockRealize) if r.block.same_as(node))
+    return [(iv.var, v) for iv, v in zip(node.iter_vars, realize.iter_values, strict=True)]
+
+
+def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
+    passes = s_tir.transform
+    return tvm.transform.Sequential(
+        [
+            passes.LowerInitBlock(),
+            passes.PlanAndUpdateBufferAllocationLocation(),
+            passes.ConvertBlocksToOpaque(),
+            passes.CompactBufferAllocation(),
+            passes.LowerOpaqueBlock(),
+            tirx.transform.StmtSimplify(),
+        ]
+    )(mod)

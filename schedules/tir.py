@@ -1,0 +1,98 @@
+"""Small questions to TIR that the schedules and the passes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call, TensorLoad
+from tvm.tirx import BufferStore, PrimFunc
+
+Expr = tvm.ir.Expr
+Buffer = tirx.Var  # a buffer is a variable with a BufferType
+IF_THEN_ELSE = "prim.if_then_else"
+
+
+def shape_of(buffer: Buffer) -> tuple[int, ...]:
+    """Static extents of a buffer."""
+    return tuple(int(d) for d in buffer.ty.shape)
+
+
+def dtype_of(buffer: Buffer) -> str:
+    """Element type of a buffer."""
+    d = buffer.ty.dtype
+    return str(getattr(d, "dtype", d))
+
+
+def i32(value: int) -> Expr:
+    return tirx.const(value, "int32")
+
+
+def int_value(expr: Any) -> int | None:
+    """The value of an integer constant, None for anything else."""
+    if isinstance(expr, int):
+        return expr
+    return int(expr.value) if isinstance(expr, tirx.IntImm) else None
+
+
+def is_if_then_else(expr: Any) -> bool:
+    return isinstance(expr, Call) and getattr(expr.op, "name", "") == IF_THEN_ELSE
+
+
+def collect(node: Any, kind: type) -> list[Any]:
+    """All nodes of one kind below `node`, in preorder."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (kind, found.append))
+    return found
+
+
+def loads(node: Any) -> list[TensorLoad]:
+    return collect(node, TensorLoad)
+
+
+def uses(expr: Any, var: tirx.Var) -> bool:
+    return any(v.same_as(var) for v in collect(expr, tirx.Var))
+
+
+def substitute(node: Any, mapping: Mapping[tirx.Var, Expr]) -> Any:
+    """Replace variables."""
+    return tvm_ffi.structural_map(node, (tirx.Var, lambda v: mapping.get(v, v)))
+
+
+def replace(node: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """Rewrite every node of one kind, innermost first."""
+    return tvm_ffi.structural_map(node, [(kind, change)], order="post")
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    if isinstance(condition, tirx.And):
+        return conjuncts(condition.a) + conjuncts(condition.b)
+    return [condition]
+
+
+def leaf_blocks(func: PrimFunc) -> list[s_tir.SBlockRealize]:
+    """The computing blocks of a PrimFunc in program order (the root, which only holds them, left out)."""
+    found: list[s_tir.SBlockRealize] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, found.append), order="post")
+    return [r for r in found if not collect(r.block.body, s_tir.SBlockRealize) and stores(r.block.body)]
+
+
+def stores(node: Any) -> list[BufferStore]:
+    return collect(node, BufferStore)
+
+
+def outputs_of(func: PrimFunc) -> tuple[Buffer, ...]:
+    """The parameters that the function writes, in order."""
+    written = {s.buffer for s in stores(func.body)}
+    return tuple(p for p in func.params if p in written)
+
+
+def narrow_indices(func: PrimFunc) -> PrimFunc:
+    """The function with 32-bit loop variables; unchanged where it has them already."""
+    if all(str(f.loop_var.ty.dtype) == "int32" for f in collect(func.body, tirx.For)):
+        return func
+    mod = tvm.IRModule({"main": func})
+    return tirx.transform.ForceNarrowIndexToInt32()(mod)["main"]
