@@ -1,4 +1,4 @@
-"""A hand-written network with the interface that the code generator emits: y = clamp(a * w + b), int8, through the arena."""
+"""A hand-written network with the interface that the code generator emits: y = clamp(a * w + b) in int8."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ SOURCE = """\
 #include "toy.h"
 #include <string.h>
 extern const int8_t toy_weights[24];
+extern const uint8_t toy_padding[];
 __attribute__((section(".bss.toy_arena"), aligned(TOY_ARENA_ALIGN))) uint8_t toy_arena[TOY_ARENA_SIZE];
 
 void toy_map_inputs(struct toy_inputs *inputs) {{ inputs->a = toy_arena; inputs->b = toy_arena + 24; }}
@@ -61,15 +62,14 @@ def toy_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _toy(arena: int = 80, extra: str = "", weight_bytes: int = 0, prologue: str = "") -> EmittedNetwork:
-    """`arena` bytes of which 72 are used, `extra` statements in the run function, `weight_bytes` of unused flash."""
+    """`arena` bytes of which 72 are used, `extra` statements in toy_run, `weight_bytes` of further constants."""
     weights = ", ".join(map(str, WEIGHTS))
-    padding = (
-        f"__attribute__((used, retain)) const uint8_t toy_padding[{weight_bytes}] = {{1}};" if weight_bytes else ""
-    )
+    padding = f"const uint8_t toy_padding[{weight_bytes}] = {{1}};" if weight_bytes else ""
     files = {
         "toy.h": HEADER.format(arena=arena),
         "toy.c": prologue + SOURCE.format(extra=extra),
-        "toy_weights.c": f"#include <stdint.h>\nextern const int8_t toy_weights[24];\n"
+        "toy_weights.c": "#include <stdint.h>\n"
+        "extern const int8_t toy_weights[24];\nextern const uint8_t toy_padding[];\n"
         f"const int8_t toy_weights[24] = {{{weights}}};\n{padding}\n",
     }
     tensor = {"dtype": "int8", "shape": (1, LENGTH), "bytes": LENGTH}
@@ -115,3 +115,9 @@ def reference() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
 def arm_gcc() -> None:
     if shutil.which("arm-none-eabi-gcc") is None:
         pytest.skip("arm-none-eabi-gcc is not installed")
+
+
+@pytest.fixture(scope="session")
+def emulator_tools(arm_gcc: None) -> None:
+    if shutil.which("qemu-system-arm") is None:
+        pytest.skip("qemu-system-arm is not installed")

@@ -9,9 +9,10 @@ stack_reserve                bytes of RAM kept free for the stack
 qemu                         {machine}, or null for a board that no emulator knows
 counter                      null, or how executed instructions are read in the emulator:
   setup                      list of [address, value] stores, done once, optional
-  low                        {address, bits, counts: "up" | "down", sample: [address, value] stored before each read, optional}
-  coarse                     {address, bits, low_ticks, sample}, optional: a slower counter that advances once per `low_ticks`
-                             ticks of `low`; it tells how often `low` has wrapped
+  low                        {address, bits, counts: "up" | "down", sample}; `sample`, optional, is an [address, value]
+                             stored before each read
+  coarse                     {address, bits, low_ticks, sample}, optional: a slower counter that advances once per
+                             `low_ticks` ticks of `low`; it tells how often `low` has wrapped
   ticks_per_instruction      ticks of `low` at 128 ns of virtual time per instruction (`-icount shift=7`)
 uart                         {kind, address}, optional: where the serial protocol speaks
 flash_tool                   {pyocd, openocd, stflash}, optional: the names those programs know the board by

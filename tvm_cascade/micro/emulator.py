@@ -1,10 +1,10 @@
 """Running an image in QEMU and reading what it measured.
 
-The image (see `templates/main.c.in`) reads inputs.bin and writes results.bin through semihosting. It paints the arena with
-a byte before every inference and reports the highest byte that has changed. A byte may be written with the very value
-it was painted with, so a second run paints the complement: what both leave unchanged was never written with anything
-else. The second run repeats the first inference only, at the same time as the first run, and its outputs must agree:
-an inference that depends on what the arena held before is an error here.
+The image (see `templates/main.c.in`) reads inputs.bin and writes results.bin through semihosting. It paints the arena
+with a byte before every inference and reports the highest byte that has changed. A byte may be written with the very
+value it was painted with, so a second run paints the complement: what both leave unchanged was never written with
+anything else. The second run repeats the first inference only, at the same time as the first run, and its outputs must
+agree: an inference that depends on what the arena held before is an error here.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def run(
 ) -> RunResult:
     """Execute `elf` on the emulated `board`, once per element of `inputs` (arrays in the order of the interface).
 
-    Raises `MissingToolError` without QEMU, `UsageError` for inputs of other types or sizes, `FirmwareError` if the firmware
-    faults or fails, `ToolError` on a timeout.
+    Raises `MissingToolError` without QEMU, `UsageError` for inputs of other types or sizes, `FirmwareError` if the
+    firmware faults or fails, `ToolError` on a timeout.
     """
     if board.qemu_machine is None:
         raise UsageError(f"board {board.name} has no emulator; flash it and use --port, or choose another --board")
@@ -143,8 +143,8 @@ class _Job:
         except subprocess.TimeoutExpired:
             done = self._inferences_done(interface)
             raise ToolError(
-                f"{self.elf.name} on {self.board.name}: the emulator ran out of time after {done} of {self.count} inferences; "
-                "raise the timeout or run fewer inputs"
+                f"{self.elf.name} on {self.board.name}: the emulator ran out of time after {done} of {self.count} "
+                "inferences; raise the timeout or run fewer inputs"
             ) from None
         console = (self.folder / "console.txt").read_text(encoding="utf-8", errors="replace").strip()
         if status != 0:

@@ -1,6 +1,6 @@
 """What the code generator hands to the rest of `micro`: the text of an emitted network and the shape of its interface.
 
-The interface outlives the text: it is stored in the project folder's `metadata.json`, so that a run needs no model file.
+The interface outlives the text: it is stored in the project folder's `metadata.json`, so a run needs no model file.
 """
 
 from __future__ import annotations

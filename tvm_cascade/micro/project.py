@@ -1,7 +1,7 @@
 """The project folder: an emitted network with everything needed to build it for a board.
 
 Layout: the network's own files, `main.c`, `startup.c`, the measuring port, `CMakeLists.txt`, `README.md`,
-`metadata.json`, and `boards/<board>/` with `link.ld`, `board.h` and `board.cmake`, so that one folder serves several boards.
+`metadata.json`, and `boards/<board>/` with `link.ld`, `board.h` and `board.cmake`: one folder serves several boards.
 Images are built into `build/<board>/`.
 """
 
@@ -102,6 +102,18 @@ def write_project(
     return read_project(folder)
 
 
+def write_host_project(folder: Path, network: EmittedNetwork) -> None:
+    """Write what a measuring program of this machine needs: the network, main.c and the host's port."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in network.files.items():
+        (folder / name).write_bytes(content)
+    for name in ("port.h", "port_host.c", "measure.h"):
+        (folder / name).write_text(_template(name), encoding="utf-8")
+    values = {"name": network.name, "NAME": network.name.upper(), **_interface_text(network)}
+    (folder / "main.c").write_text(_fill(_template("main.c.in"), values), encoding="utf-8")
+    (folder / "board.h").write_text(board_header(None), encoding="utf-8")
+
+
 def read_project(folder: Path) -> Project:
     """The project that `write_project` put into `folder`; raises `LoadError` where there is none."""
     path = folder / METADATA
@@ -151,13 +163,13 @@ def linker_script(board: Board) -> str:
     return _fill(_template("link.ld.in"), values)
 
 
-def board_header(board: Board) -> str:
-    """`board.h`: how the board's instruction counter is set up and read, as inline functions."""
-    counter = board.counter
+def board_header(board: Board | None) -> str:
+    """`board.h`: how the board's instruction counter is set up and read, as inline functions; None is the host."""
+    counter = board.counter if board else None
     stores = counter.setup if counter else ()
     setup = "".join(f"    {_store(address, value)}\n" for address, value in stores) or "    /* nothing to set up */\n"
     return (
-        f"/* Constants of {board.name}, generated from its board file. */\n"
+        f"/* Constants of {board.name if board else 'the host'}. */\n"
         "#ifndef TVM_CASCADE_BOARD_H\n#define TVM_CASCADE_BOARD_H\n\n#include <stdint.h>\n\n"
         f"static inline void counter_setup(void)\n{{\n{setup}}}\n\n"
         f"static inline uint32_t counter_low(void)\n{{\n{_read(counter.low if counter else None)}}}\n\n"

@@ -17,7 +17,7 @@ from tvm_cascade.errors import MissingToolError, ToolError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import LINK_FLAGS, Project, add_board, compile_flags, write_project
+from tvm_cascade.micro.project import LINK_FLAGS, Project, add_board, compile_flags, write_host_project, write_project
 from tvm_cascade.micro.target import Target
 
 GCC = "arm-none-eabi-gcc"
@@ -81,11 +81,28 @@ def build(
 ) -> BuildResult:
     """Write the project folder of `network` and build its image for `board`.
 
-    Raises `MissingToolError` without a compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` if the
-    compiler refuses the sources.
+    Raises `MissingToolError` without a compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` if
+    the compiler refuses the sources.
     """
     find_tool(GCC, GCC_REMEDY)
     return build_project(write_project(folder, network, target, board, optimise), board, jobs)
+
+
+def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False) -> Path:
+    """Build the folder's measuring main.c for this machine and return the program.
+
+    The program reads inputs.bin and writes results.bin in its working directory, as the emulated image does. With
+    `sanitize`, AddressSanitizer and UndefinedBehaviorSanitizer stop it at the first error. Networks emitted as objects
+    cannot be built for another machine: emit C.
+    """
+    gcc = find_tool("gcc", "apt-get install gcc (Debian, Ubuntu) or xcode-select --install (macOS)")
+    write_host_project(folder, network)
+    checks = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all") if sanitize else ()
+    program = folder / network.name
+    sources = [str(folder / name) for name in (*network.sources, "main.c", "port_host.c")]
+    flags = (*compile_flags("balanced"), *checks, "-DTVM_CASCADE_MEASURE", f"-I{folder}")
+    _run_tool((gcc, *flags, *sources, "-lm", "-o", str(program)))
+    return program
 
 
 def build_project(project: Project, board: Board, jobs: int = 2) -> BuildResult:

@@ -48,6 +48,11 @@ static inline uint32_t measure_stack(void)
     return (uint32_t)((uintptr_t)__stack_top - (uintptr_t)word);
 }
 
+static inline int measure_stack_overflowed(void)
+{
+    return *(const volatile uint32_t *)__stack_limit != MEASURE_STACK_PATTERN;
+}
+
 #else
 
 static inline void measure_paint_stack(void)
@@ -55,6 +60,11 @@ static inline void measure_paint_stack(void)
 }
 
 static inline uint32_t measure_stack(void)
+{
+    return 0;
+}
+
+static inline int measure_stack_overflowed(void)
 {
     return 0;
 }

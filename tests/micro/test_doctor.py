@@ -1,0 +1,65 @@
+"""Checks of what is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tvm_cascade.micro.doctor import (
+    Check,
+    Doctor,
+    check_all,
+    check_newlib,
+    check_package,
+    check_tool,
+    diagnose,
+    healthy,
+)
+
+
+def test_all_checks_have_a_version_or_a_remedy() -> None:
+    checks = check_all()
+    assert {"python", "apache-tvm", "arm-none-eabi-gcc", "qemu-system-arm", "newlib"} <= {one.name for one in checks}
+    assert healthy(checks)
+    for one in checks:
+        assert one.found or one.remedy, one
+        assert one.name in str(one)
+
+
+def test_missing_package_and_tool() -> None:
+    package = check_package("no-such-distribution", "nothing", True)
+    assert not package.found and not healthy([package])
+    assert str(package) == "no-such-distribution: missing (nothing): pip install no-such-distribution"
+    tool = check_tool("no-such-tool", "nothing", "apt-get install it")
+    assert not tool.found and healthy([tool])
+
+
+def test_tool_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "arm-none-eabi-gcc"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "does not start" in check_tool("arm-none-eabi-gcc", "x", "y").remedy
+    assert not check_newlib().found
+
+
+def test_results_as_json_and_text() -> None:
+    missing = Check("x", False, "", "all", True, "get it")
+    found = Doctor((missing,), ("CUSTOM",), (("relax.tanh", "no integer form", 64),), "m.tflite")
+    assert not found.ok
+    assert json.loads(json.dumps(found.to_dict()))["left_float"] == [
+        {"operator": "relax.tanh", "reason": "no integer form", "bytes": 64}
+    ]
+    assert found.to_text().splitlines() == [
+        "MISSING x: missing (all): get it",
+        "MISSING operator CUSTOM of m.tflite",
+        "float   relax.tanh: no integer form; writes 64 bytes of floats",
+    ]
+
+
+def test_diagnose_without_and_with_a_model(models: Path) -> None:
+    assert diagnose().ok
+    found = diagnose(models / "kws_dscnn_int8.tflite")
+    assert found.ok and found.to_text().splitlines()[-1].endswith("every operator is supported")

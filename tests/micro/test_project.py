@@ -1,0 +1,88 @@
+"""The project folder: complete, readable again, free of the model's own text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.micro.board import list_boards, load_board
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.project import add_board, board_header, linker_script, read_project, write_project
+from tvm_cascade.micro.target import get_target
+
+M3 = get_target("cortex-m3")
+
+
+def test_folder_is_complete_and_reads_back(tmp_path: Path, toy: EmittedNetwork) -> None:
+    board = load_board("mps2-an385")
+    project = write_project(tmp_path / "p", toy, M3, board, "size", {"plan": {"peak": 80}})
+    names = {str(path.relative_to(tmp_path / "p")) for path in (tmp_path / "p").rglob("*") if path.is_file()}
+    assert names == {
+        "toy.h", "toy.c", "toy_weights.c", "main.c", "startup.c", "port.h", "port_semihosting.c", "measure.h",
+        "CMakeLists.txt", "toolchain.cmake", "README.md", "metadata.json",
+        "boards/mps2-an385/link.ld", "boards/mps2-an385/board.h", "boards/mps2-an385/board.cmake",
+    }  # fmt: skip
+    assert read_project(tmp_path / "p") == project
+    assert (project.board, project.optimise, project.interface) == ("mps2-an385", "size", toy.interface)
+    assert json.loads((tmp_path / "p" / "metadata.json").read_text())["plan"] == {"peak": 80}
+
+
+def test_no_template_mark_and_no_model_text_is_left(tmp_path: Path, toy: EmittedNetwork) -> None:
+    write_project(tmp_path, toy, M3, load_board("mps2-an385"))
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name != "metadata.json":
+            text = path.read_text()
+            assert "@toy" not in text and "@name@" not in text and "@board@" not in text, path
+            assert "#error" not in text and "serving" not in text, path
+    readme = (tmp_path / "README.md").read_text()
+    assert "- inputs.a: int8[1, 24], 24 bytes, real = 0.5 * (q - 3)" in readme
+
+
+def test_same_input_same_bytes(tmp_path: Path, toy: EmittedNetwork) -> None:
+    for folder in ("one", "two"):
+        write_project(tmp_path / folder, toy, M3, load_board("mps2-an385"))
+    for path in (tmp_path / "one").rglob("*"):
+        if path.is_file():
+            assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes()
+
+
+def test_second_board_in_one_folder(tmp_path: Path, toy: EmittedNetwork) -> None:
+    write_project(tmp_path, toy, M3, load_board("mps2-an385"))
+    add_board(tmp_path, load_board("stm32vldiscovery"))
+    assert "LENGTH = 8192" in (tmp_path / "boards/stm32vldiscovery/link.ld").read_text()
+
+
+@pytest.mark.parametrize("name", list_boards())
+def test_linker_script_holds_the_board_memories(name: str) -> None:
+    board = load_board(name)
+    script = linker_script(board)
+    assert f"FLASH (rx) : ORIGIN = 0x{board.flash.origin:08X}, LENGTH = {board.flash.bytes}" in script
+    assert f"STACK_RESERVE = {board.stack_reserve};" in script
+    assert ("VECTORS (rx)" in script) == (board.vectors is not None)
+
+
+def test_board_header_without_counter() -> None:
+    text = board_header(load_board("stm32vldiscovery"))
+    assert text.count("return 0;") == 2 and "volatile" not in text
+
+
+@pytest.mark.parametrize(
+    ("make_dir", "message"), [(False, "is .* a folder made by"), (True, "is not the metadata of a compiled network")]
+)
+def test_other_folders_are_refused(tmp_path: Path, make_dir: bool, message: str) -> None:
+    if make_dir:
+        (tmp_path / "metadata.json").write_text('{"project": {}}')
+    with pytest.raises(LoadError, match=message):
+        read_project(tmp_path)
+
+
+def test_unknown_optimisation_and_wrong_board(tmp_path: Path, make_toy: Callable[..., EmittedNetwork]) -> None:
+    with pytest.raises(UsageError, match="unknown optimisation 'fast'; known: size, balanced, speed"):
+        write_project(tmp_path / "p", make_toy(), M3, load_board("mps2-an385"), "fast")
+    with pytest.raises(UsageError, match="cannot run code for cortex-m3"):
+        write_project(tmp_path / "p", make_toy(), M3, load_board("microbit"))
+    assert not (tmp_path / "p").exists()

@@ -1,0 +1,137 @@
+"""Building: sizes read from the image, overflow as a figure, the same image through CMake."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_cascade.errors import LoadError, MissingToolError, ToolError
+from tvm_cascade.micro import emulator, toolchain
+from tvm_cascade.micro.board import available_ram, load_board
+from tvm_cascade.micro.elf import memory_use, read_sections
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.target import get_target
+
+M3 = get_target("cortex-m3")
+
+
+def test_sizes_equal_those_of_binutils(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
+    result = toolchain.build(tmp_path, toy, M3, load_board("mps2-an385"))
+    listing = subprocess.run(
+        ("arm-none-eabi-size", "-A", result.elf), capture_output=True, text=True, check=True
+    ).stdout
+    sizes = {
+        words[0]: int(words[1]) for words in map(str.split, listing.splitlines()) if words[:1] and words[0][0] == "."
+    }
+    assert result.ram_bytes == sizes.get(".data", 0) + sizes[".bss"] == 80
+    assert result.flash_bytes == sizes[".vectors"] + sizes[".text"] + sizes.get(".data", 0)
+    assert (result.arena_bytes, result.other_ram_bytes) == (80, 0)
+
+
+def test_initialised_data_takes_ram_and_flash(
+    tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None
+) -> None:
+    board = load_board("mps2-an385")
+    plain = toolchain.build(tmp_path / "plain", make_toy(), M3, board)
+    table = "volatile int table[5] = {1, 2, 3, 4, 5};\n"
+    with_data = toolchain.build(tmp_path / "data", make_toy(prologue=table, extra="table[0]++;"), M3, board)
+    assert with_data.ram_bytes == plain.ram_bytes + 20
+    assert with_data.flash_bytes >= plain.flash_bytes + 20
+
+
+def test_arena_that_fills_the_board_links_and_one_byte_more_does_not(
+    tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None
+) -> None:
+    board, target = load_board("microbit"), get_target("cortex-m0plus")
+    most = available_ram(board)
+    result = toolchain.build(tmp_path / "fits", make_toy(arena=most), target, board)
+    assert result.ram_bytes == most
+    with pytest.raises(toolchain.MemoryOverflowError, match=r"needs 16392 bytes of ram .* 16384 available") as caught:
+        toolchain.build(tmp_path / "over", make_toy(arena=most + 8), target, board)
+    assert (caught.value.region, caught.value.needed, caught.value.available) == ("ram", 16392, 16384)
+
+
+def test_flash_overflow(tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None) -> None:
+    with pytest.raises(toolchain.MemoryOverflowError, match=r"bytes of flash .* 131072 available"):
+        toolchain.build(
+            tmp_path,
+            make_toy(weight_bytes=140000, extra="y[0] = (int8_t)toy_padding[a[0] & 1];"),
+            M3,
+            load_board("stm32vldiscovery"),
+        )
+
+
+def test_compiler_errors_are_passed_on(tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None) -> None:
+    with pytest.raises(ToolError, match=r"(?s)failed:\n.*not_declared"):
+        toolchain.build(tmp_path, make_toy(extra="not_declared = 1;"), M3, load_board("mps2-an385"))
+
+
+def test_sources_are_clean_under_strict_warnings(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
+    toolchain.build(tmp_path, toy, M3, load_board("mps2-an386"))
+    warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+    flags = ("-std=c99", *warnings, "-fsyntax-only", "-mcpu=cortex-m3", "-mthumb")
+    defines = ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR")
+    for variant in (defines, ()):
+        sources = [tmp_path / name for name in ("main.c", "startup.c", "port_semihosting.c")]
+        command = ["arm-none-eabi-gcc", *flags, *variant, f"-I{tmp_path / 'boards/mps2-an386'}", *map(str, sources)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_missing_compiler_names_the_remedy(
+    tmp_path: Path, toy: EmittedNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(
+        MissingToolError, match=r"arm-none-eabi-gcc is not installed: apt-get install gcc-arm-none-eabi"
+    ):
+        toolchain.build(tmp_path / "p", toy, M3, load_board("mps2-an385"))
+    assert not (tmp_path / "p").exists()
+
+
+def test_same_input_same_image(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
+    board = load_board("mps2-an385")
+    first = toolchain.build(tmp_path / "p", toy, M3, board).elf.read_bytes()
+    assert toolchain.build(tmp_path / "p", toy, M3, board).elf.read_bytes() == first
+
+
+def test_elf_reader_refuses_other_files(tmp_path: Path) -> None:
+    for content in (b"", b"\x7fELF\x02\x01" + bytes(60), b"\x7fELF\x01\x01" + b"\xff" * 60):
+        path = tmp_path / "x"
+        path.write_bytes(content)
+        with pytest.raises(LoadError, match="ELF"):
+            read_sections(path)
+    with pytest.raises(LoadError, match="No such file"):
+        read_sections(tmp_path / "none")
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_cmake_builds_the_folder(
+    tmp_path: Path,
+    toy: EmittedNetwork,
+    toy_inputs: list[tuple[np.ndarray, np.ndarray]],
+    emulator_tools: None,
+    measure: bool,
+) -> None:
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    board = load_board("mps2-an386")
+    built = toolchain.build(tmp_path, toy, get_target("cortex-m4"), board)
+    output = tmp_path / "build" / "cmake"
+    configure = ["cmake", "-S", tmp_path, "-B", output, f"-DCMAKE_TOOLCHAIN_FILE={tmp_path / 'toolchain.cmake'}"]
+    subprocess.run([*configure, f"-DMEASURE={'ON' if measure else 'OFF'}"], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", output], check=True, capture_output=True)
+    elf = output / "toy.elf"
+    ram_bytes, flash_bytes = memory_use(elf, board)
+    assert ram_bytes == built.ram_bytes
+    if measure:
+        assert flash_bytes == built.flash_bytes
+        runs = [emulator.run(image, board, toy.interface, toy_inputs) for image in (elf, built.elf)]
+        np.testing.assert_array_equal(runs[0].outputs, runs[1].outputs)
+    else:
+        assert flash_bytes < built.flash_bytes

@@ -1,0 +1,171 @@
+"""What is installed, what is missing, what to do about it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+from tvm_cascade.errors import UnsupportedOperatorError
+from tvm_cascade.micro.emulator import QEMU, QEMU_REMEDY
+from tvm_cascade.micro.toolchain import GCC, GCC_REMEDY
+
+_OLDEST_PYTHON = (3, 10)
+_PACKAGES = (  # distribution, what for, required
+    ("apache-tvm", "compiling networks", True),
+    ("numpy", "compiling networks", True),
+    ("scipy", "planning memory", True),
+    ("xgboost", "learned cost models", True),
+    ("tflite", "reading .tflite files", True),
+    ("onnx", "reading .onnx files", False),
+    ("torch", "reading .pt2 files", False),
+    ("ai-edge-litert", "checking against the reference (--check)", False),
+    ("matplotlib", "plots in reports", False),
+)
+_TOOLS = (  # program, what for, remedy
+    (GCC, "compile --board, --emit c for boards", GCC_REMEDY),
+    (QEMU, "run --board", QEMU_REMEDY),
+    ("gcc", "host builds under sanitizers", "apt-get install gcc (Debian, Ubuntu) or xcode-select --install (macOS)"),
+    (
+        "cmake",
+        "building an emitted folder without this program",
+        "apt-get install cmake ninja-build or brew install cmake",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked for. `remedy` is empty where nothing is to be done."""
+
+    name: str
+    found: bool
+    version: str  # "" where unknown or not found
+    needed_for: str
+    required: bool  # without it nothing works
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        if self.found:
+            return f"{self.name} {self.version}".rstrip()
+        return f"{self.name}: {'missing' if self.required else 'not installed'} ({self.needed_for}): {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """All checks, and with a model what of it cannot be compiled, or not to integers."""
+
+    checks: tuple[Check, ...]
+    unsupported: tuple[str, ...] = ()  # operators that cannot be imported
+    left_float: tuple[tuple[str, str, int], ...] = ()  # (operator, reason, bytes of the float tensor it writes)
+    model: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that is required is there and the model, if any, can be compiled."""
+        return healthy(self.checks) and not self.unsupported
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON object of `tvm-cascade doctor --json`."""
+        floats = [dict(zip(("operator", "reason", "bytes"), one, strict=True)) for one in self.left_float]
+        return {
+            "ok": self.ok,
+            "checks": [asdict(check) for check in self.checks],
+            "model": self.model,
+            "unsupported_operators": list(self.unsupported),
+            "left_float": floats,
+        }
+
+    def to_text(self) -> str:
+        """The same for reading, a line a finding."""
+        lines = [
+            f"{'ok     ' if check.found else 'MISSING' if check.required else 'absent '} {check}"
+            for check in self.checks
+        ]
+        if self.model is None:
+            return "\n".join(lines)
+        lines += [f"MISSING operator {name} of {self.model}" for name in self.unsupported]
+        lines += [f"float   {name}: {reason}; writes {size} bytes of floats" for name, reason, size in self.left_float]
+        if not self.unsupported and not self.left_float:
+            lines.append(f"ok      {self.model}: every operator is supported")
+        return "\n".join(lines)
+
+
+def diagnose(model: str | Path | None = None) -> Doctor:
+    """Check this machine, and name every operator of `model` that is missing or stays float.
+
+    Raises `LoadError` if the model cannot be read for another reason than its operators.
+    """
+    checks = check_all()
+    if model is None:
+        return Doctor(checks)
+    import tvm  # may itself be what is missing: not at the top
+
+    from tvm_cascade.frontend import load
+    from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+
+    try:
+        remains = float_remains(tvm.transform.Sequential([LowerQuantized()])(load(model)))
+    except UnsupportedOperatorError as error:
+        return Doctor(checks, error.operators, (), str(model))
+    return Doctor(checks, (), tuple((one.operator, one.reason, one.bytes) for one in remains), str(model))
+
+
+def check_all() -> tuple[Check, ...]:
+    """Every check in a fixed order: Python, packages, then programs and newlib."""
+    packages = (check_package(*entry) for entry in _PACKAGES)
+    tools = (check_tool(*entry) for entry in _TOOLS)
+    return (_check_python(), *packages, *tools, check_newlib())
+
+
+def healthy(checks: Sequence[Check]) -> bool:
+    """Whether everything that is required is there."""
+    return all(check.found for check in checks if check.required)
+
+
+def check_package(name: str, needed_for: str, required: bool) -> Check:
+    """Whether a Python distribution is installed, without importing it."""
+    try:
+        return Check(name, True, metadata.version(name), needed_for, required)
+    except metadata.PackageNotFoundError:
+        return Check(name, False, "", needed_for, required, f"pip install {name}")
+
+
+def check_tool(name: str, needed_for: str, remedy: str) -> Check:
+    """Whether a program is on the path and starts."""
+    path = shutil.which(name)
+    if path is None:
+        return Check(name, False, "", needed_for, False, remedy)
+    first = (_output(path, "--version").splitlines() or [""])[0]
+    if not first:
+        return Check(name, False, "", needed_for, False, f"{path} does not start; reinstall it: {remedy}")
+    match = re.search(r"\d+(?:\.\d+)+", first)
+    return Check(name, True, match[0] if match else "", needed_for, False)
+
+
+def check_newlib() -> Check:
+    """Whether the cross compiler has a C library: Debian packages it apart from the compiler."""
+    needed_for = "linking firmware"
+    gcc = shutil.which(GCC)
+    if gcc is not None and Path(_output(gcc, "-print-file-name=libc_nano.a").strip()).is_absolute():
+        return Check("newlib", True, "", needed_for, False)
+    return Check("newlib", False, "", needed_for, False, GCC_REMEDY)
+
+
+def _check_python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] >= _OLDEST_PYTHON:
+        return Check("python", True, version, "everything", True)
+    return Check("python", False, version, "everything", True, "install Python 3.10 to 3.13")
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
