@@ -1,0 +1,306 @@
+"""Costs of a graph: the columns of MetaFlow's Table 2 (section 4.1), and mixes of them.
+
+All but peak memory are sums over operators of a figure that depends on the operator's signature alone. So a cost
+remembers figures by signature and a new graph pays only for operators never met before. Latencies come from the
+project's shared cost models (analytic, measured, learned) through `OpFeatures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import fsum, inf, prod
+from typing import Protocol
+
+from tvm_cascade.cost import CostModel, OpFeatures, features
+from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.substitution.dag import Dag, Node, Ref
+from tvm_cascade.substitution.ops import POOLS
+from tvm_cascade.substitution.rules_algebra import steps
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the kernels that will run the graph can do. The paper's engine is cuDNN; ours is TVM's generated code."""
+
+    name: str
+    winograd: bool  # 3x3 convolutions at stride 1 take 2.25 times fewer multiplications, F(2x2, 3x3)
+    views: bool  # a split along the outermost axis is a pointer, not a copy
+    in_place_concat: bool  # the flag of `exclusive_concat` spares the copy
+
+
+TVM = Engine("tvm", winograd=False, views=False, in_place_concat=False)
+CUDNN = Engine("cudnn", winograd=True, views=True, in_place_concat=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One operator's share of Table 2."""
+
+    flops: int  # two per multiply-accumulate, one per element-wise step
+    traffic: int  # bytes of activations and weights, each once
+    launches: int  # kernels
+
+
+class Cost(Protocol):
+    """Anything that ranks graphs. `total` is infinite where a limit is broken."""
+
+    name: str
+
+    def total(self, dag: Dag) -> float: ...
+
+
+def is_view(node: Node, engine: Engine) -> bool:
+    """Whether running the operator moves nothing."""
+    if node.kind == "reshape":
+        return True
+    if node.kind == "split":
+        return engine.views and prod(node.inputs[0].shape[: int(node["axis"])]) == 1  # type: ignore[call-overload]
+    if node.kind == "concat":
+        return engine.in_place_concat and bool(node.get("in_place"))
+    if node.kind == "transpose":
+        moved = [i for i in node["perm"] if node.inputs[0].shape[i] != 1]  # type: ignore[union-attr]
+        return moved == sorted(moved)
+    return False
+
+
+def macs_of(node: Node) -> int:
+    if node.kind == "conv2d":
+        return prod(node.shape) * prod(node.inputs[1].shape[1:])
+    if node.kind == "matmul":
+        return prod(node.shape) * node.inputs[0].shape[-1]
+    return 0
+
+
+def flops_of(node: Node) -> int:
+    """Nominal: padding counted, no Winograd."""
+    macs = macs_of(node)
+    epilogue = (len(node.inputs) - 2 + bool(node["act"])) * prod(node.shape) if macs else 0
+    if macs:
+        return 2 * macs + epilogue
+    if node.kind == "fused":
+        return steps(node["program"]) * prod(node.shape)
+    if node.kind in POOLS:
+        return prod(node.shape) * prod(node["kernel"])  # type: ignore[arg-type]
+    if node.kind in ("split", "concat", "reshape", "transpose", "pad"):
+        return 0
+    if node.kind == "opaque":
+        return int(node.get("flops", 0) or prod(node.shape))  # type: ignore[call-overload]
+    return max(prod(t.shape) for t in (*node.types, node.inputs[0].type)) * (2 if node.kind == "batch_norm" else 1)
+
+
+def bytes_of(refs: Sequence[Ref]) -> int:
+    return sum(prod(r.shape) * ITEM_BYTES.get(r.type.dtype, 4) for r in dict.fromkeys(refs))
+
+
+def outputs_of(node: Node) -> list[Ref]:
+    return [Ref(node, p) for p in range(len(node.types))]
+
+
+def figures(node: Node, engine: Engine) -> Figures:
+    if is_view(node, engine):
+        return Figures(0, 0, 0)
+    return Figures(flops_of(node), bytes_of(node.inputs) + bytes_of(outputs_of(node)), 1)
+
+
+def op_features(node: Node, engine: Engine) -> OpFeatures:
+    """The operator as the shared cost models see it."""
+    if is_view(node, engine):
+        return OpFeatures(kind="view")
+    kind, macs = node.kind, macs_of(node)
+    if kind == "conv2d":
+        groups = int(node["groups"])  # type: ignore[call-overload]
+        depthwise = groups > 1 and node.inputs[1].shape[1] == 1
+        kind = "depthwise_conv2d" if depthwise else kind
+        plain = node["strides"] == node["dilation"] == (1, 1) and groups == 1
+        if engine.winograd and plain and node.inputs[1].shape[2:] == (3, 3):
+            macs = macs * 4 // 9
+    elif kind == "matmul":
+        kind = "dense" if node.inputs[1].node.constant else kind
+    read = [r for r in dict.fromkeys(node.inputs) if not r.node.constant]
+    fixed = [r for r in dict.fromkeys(node.inputs) if r.node.constant]
+    return features(
+        kind,
+        [r.shape for r in read],
+        [t.shape for t in node.types],
+        node.type.dtype,
+        macs,
+        bytes_of(fixed),
+        _geometry(node),
+    )
+
+
+def _geometry(node: Node) -> tuple[int, ...]:
+    if node.kind == "fused":
+        return (steps(node["program"]),)
+    names = ("strides", "padding", "dilation", "groups", "kernel", "axis", "sizes")
+    found: list[int] = []
+    for name, value in node.attrs:
+        if name in names:
+            found += value if isinstance(value, tuple) else [int(value)]  # type: ignore[call-overload]
+    return (*found, *(node.inputs[1].shape if node.kind == "conv2d" else ()))
+
+
+def peak_bytes(dag: Dag) -> int:
+    """Activations alive at once, at most, in the graph's own order; inputs and outputs included."""
+    last: dict[Ref, int] = {}
+    for i, node in enumerate(dag.nodes):
+        for ref in node.inputs:
+            last[ref] = i
+    for ref in dag.outputs:
+        last[ref] = len(dag.nodes)
+    alive = bytes_of(dag.inputs)
+    peak = alive
+    for i, node in enumerate(dag.nodes):
+        alive += bytes_of(outputs_of(node))
+        peak = max(peak, alive)
+        dying = [r for r in dict.fromkeys(node.inputs) if last[r] == i and not r.node.constant]
+        alive -= bytes_of(dying) + bytes_of([r for r in outputs_of(node) if r not in last])
+    return peak
+
+
+@dataclass(eq=False)
+class Additive:
+    """A sum over operators. Subclasses say what one operator costs."""
+
+    name: str
+    engine: Engine = TVM
+    _known: dict[int, float] = field(default_factory=dict, repr=False)
+
+    def node(self, node: Node) -> float:
+        raise NotImplementedError
+
+    def total(self, dag: Dag) -> float:
+        known = self._known
+        parts = []
+        for node in dag.nodes:
+            value = known.get(node.signature)
+            if value is None:
+                value = known[node.signature] = self.node(node)
+            parts.append(value)
+        return fsum(parts)
+
+    def fresh(self) -> Additive:
+        """The same cost for another pool, whose signatures have other numbers."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Figure(Additive):
+    """'flops', 'traffic' (bytes) or 'launches'."""
+
+    def node(self, node: Node) -> float:
+        return float(getattr(figures(node, self.engine), self.name))
+
+    def fresh(self) -> Figure:
+        return Figure(self.name, self.engine)
+
+
+@dataclass(eq=False)
+class Latency(Additive):
+    """Milliseconds by one of the shared models, operators one after the other."""
+
+    model: CostModel | None = None
+
+    def node(self, node: Node) -> float:
+        assert self.model is not None
+        return self.model.op_ms(op_features(node, self.engine))
+
+    def fresh(self) -> Latency:
+        return Latency(self.name, self.engine, model=self.model)
+
+
+@dataclass(eq=False)
+class Weighted(Additive):
+    """A weighted sum of additive costs, each in its own unit."""
+
+    terms: tuple[tuple[float, Additive], ...] = ()
+
+    def node(self, node: Node) -> float:
+        return fsum(weight * term.node(node) for weight, term in self.terms)
+
+    def fresh(self) -> Weighted:
+        return Weighted(self.name, self.engine, terms=self.terms)
+
+
+@dataclass(eq=False)
+class PeakMemory:
+    """Bytes of activations alive at once, with launches as the tie-break (one launch counts as 1e-3 bytes)."""
+
+    name: str = "peak"
+
+    def total(self, dag: Dag) -> float:
+        return peak_bytes(dag) + 1e-3 * len(dag.nodes)
+
+    def fresh(self) -> PeakMemory:
+        return PeakMemory()
+
+
+@dataclass(eq=False)
+class Limited:
+    """`cost` where the peak memory stays within `limit` bytes, else infinite (section 4.1)."""
+
+    cost: Additive | PeakMemory
+    limit: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.cost.name},peak<={self.limit}"
+
+    def total(self, dag: Dag) -> float:
+        return self.cost.total(dag) if peak_bytes(dag) <= self.limit else inf
+
+    def fresh(self) -> Limited:
+        return Limited(self.cost.fresh(), self.limit)
+
+
+AnyCost = Additive | PeakMemory | Limited
+
+
+def parse_cost(text: str, model: CostModel, engine: Engine = TVM) -> AnyCost:
+    """A cost from words: 'latency', 'flops', 'traffic', 'launches', 'peak', a sum with weights such as
+    'latency+1e-9*traffic', each optionally with a cap on memory: 'latency,peak<=262144'.
+
+    Raises `UsageError` for anything else.
+    """
+    main, _, cap = text.replace(" ", "").partition(",")
+    cost: Additive | PeakMemory
+    if main == "peak":
+        cost = PeakMemory()
+    else:
+        terms = tuple(_term(t, model, engine) for t in main.replace("e-", "e~").replace("e+", "e").split("+"))
+        plain = len(terms) == 1 and terms[0][0] == 1
+        cost = terms[0][1] if plain else Weighted(main, engine, terms=terms)
+    if not cap:
+        return cost
+    head, sign, size = cap.partition("<=")
+    if head != "peak" or not sign:
+        raise UsageError(f"unknown limit {cap}: write peak<=BYTES")
+    return Limited(cost, _bytes(size))
+
+
+def _term(text: str, model: CostModel, engine: Engine) -> tuple[float, Additive]:
+    weight, star, name = text.replace("e~", "e-").rpartition("*")
+    try:
+        factor = float(weight) if star else 1.0
+    except ValueError:
+        raise UsageError(f"unknown weight {weight} in a cost: write a number") from None
+    if name == "latency":
+        return factor, Latency("latency", engine, model=model)
+    if name in ("flops", "traffic", "launches"):
+        return factor, Figure(name, engine)
+    raise UsageError(f"unknown cost {name}: choose latency, flops, traffic, launches or peak")
+
+
+def _bytes(text: str) -> int:
+    for suffix, unit in (("KiB", 1 << 10), ("MiB", 1 << 20), ("kB", 1000), ("MB", 10**6)):
+        if text.endswith(suffix):
+            text, scale = text[: -len(suffix)], unit
+            break
+    else:
+        scale = 1
+    try:
+        return int(float(text) * scale)
+    except ValueError:
+        raise UsageError(f"{text} is not a size: write bytes, or a number with KiB, MiB, kB or MB") from None

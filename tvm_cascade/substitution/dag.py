@@ -1,0 +1,253 @@
+"""The graph that substitutions rewrite: hash-consed operators, weights included as constant operators.
+
+MetaFlow (SysML 2019) section 2 defines a computation graph as operators joined by tensors. Here operators are interned
+in a `Pool`: two operators of the same kind, attributes and operands are one object. So a graph is its tuple of output
+references, structural equality of graphs is identity of those references, and a substitution copies only what lies
+downstream of it. The published artifact compares graphs by hash alone; the pool's dictionary compares the whole key.
+
+Weights are leaves like inputs, and a weight that a rule derives (a concatenation, a padded kernel) is an operator on
+constants: `Node.constant` is true where nothing but weights is read. Constants are folded after the search and cost
+nothing. A graph for training has its weights among the inputs, so no rule that asks for constants touches them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tvm_cascade.substitution.ops import COMMUTATIVE, TensorType, infer
+
+Attr = object  # int, float, str, bool or nested tuples of them: hashable and comparable
+LEAVES = frozenset({"input", "weight", "full", "eye_kernel"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operator. Equal operators of a pool are the same object, so nodes compare by identity."""
+
+    index: int  # place in the pool, in the order of creation
+    kind: str
+    attrs: tuple[tuple[str, Attr], ...]  # sorted by name
+    inputs: tuple[Ref, ...]
+    types: tuple[TensorType, ...]  # of the outputs
+    constant: bool  # reads weights only: folded at compile time
+    signature: int  # place of (kind, attributes, operand types, which operands are constant) in the pool
+
+    def __getitem__(self, name: str) -> Attr:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Attr = None) -> Attr:
+        return next((value for key, value in self.attrs if key == name), default)
+
+    @property
+    def type(self) -> TensorType:
+        return self.types[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.types[0].shape
+
+
+class Ref(NamedTuple):
+    """One output of an operator."""
+
+    node: Node
+    port: int
+
+    @property
+    def type(self) -> TensorType:
+        return self.node.types[self.port]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.node.types[self.port].shape
+
+
+class Pool:
+    """Interns operators: the only mutable thing here, append-only, and shared by all graphs of one search."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[tuple, Node] = {}
+        self._signatures: dict[tuple, int] = {}
+
+    def input(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Ref:
+        return Ref(self.node("input", (), (("name", name),), (TensorType(tuple(shape), dtype),)), 0)
+
+    def weight(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Ref:
+        """A constant by name; its value stays outside of the graph."""
+        return Ref(self.node("weight", (), (("name", name),), (TensorType(tuple(shape), dtype),)), 0)
+
+    def make(self, kind: str, *inputs: Ref, **attrs: Attr) -> Ref:
+        """The operator's output 0; types are inferred. Raises `GraphError` where operands do not fit."""
+        return Ref(self.node(kind, inputs, tuple(sorted(attrs.items()))), 0)
+
+    def node(
+        self,
+        kind: str,
+        inputs: tuple[Ref, ...],
+        attrs: tuple[tuple[str, Attr], ...],
+        types: tuple[TensorType, ...] | None = None,
+    ) -> Node:
+        """The operator itself. Operands of commutative operators are put in the pool's order, so commuting is free."""
+        if kind in COMMUTATIVE and len(inputs) == 2 and _place(inputs[1]) < _place(inputs[0]):
+            inputs = (inputs[1], inputs[0])
+        key = (kind, attrs, inputs, types if not inputs else None)
+        found = self._nodes.get(key)
+        if found is not None:
+            return found
+        if types is None:
+            types = infer(kind, tuple(r.node.types[r.port] for r in inputs), dict(attrs))
+        flags = tuple([r.node.constant for r in inputs])
+        constant = all(flags) if inputs else kind != "input"
+        read = tuple([r.node.types[r.port] for r in inputs])
+        signature = self._signatures.setdefault((kind, attrs, read, flags, types), len(self._signatures))
+        made = Node(len(self._nodes), kind, attrs, inputs, types, constant, signature)
+        self._nodes[key] = made
+        return made
+
+
+def _place(ref: Ref) -> tuple[int, int]:
+    return ref.node.index, ref.port
+
+
+@dataclass(frozen=True, eq=False)
+class Dag:
+    """A graph: inputs by position, outputs by reference.
+
+    `nodes` are its operators in topological order, no leaves and no constants among them.
+    """
+
+    pool: Pool
+    inputs: tuple[Ref, ...]
+    outputs: tuple[Ref, ...]
+    nodes: tuple[Node, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(n for n in postorder(self.outputs) if not n.constant and n.inputs))
+
+    def users(self) -> dict[Ref, list[Node]]:
+        """Operators that read each reference, topologically, each once."""
+        used: dict[Ref, list[Node]] = {}
+        for node in self.nodes:
+            for ref in node.inputs:
+                seen = used.setdefault(ref, [])
+                if not seen or seen[-1] is not node:
+                    seen.append(node)
+        return used
+
+    def constants(self) -> tuple[Ref, ...]:
+        """Constants that operators or outputs read: what has to be folded."""
+        read = [r for n in self.nodes for r in n.inputs] + list(self.outputs)
+        return tuple(dict.fromkeys(r for r in read if r.node.constant))
+
+    def digest(self) -> str:
+        """Canonical structural hash, equal across pools and runs: hexadecimal SHA-256."""
+        names = {ref.node: f"input {i}" for i, ref in enumerate(self.inputs)}
+        hashes: dict[Node, str] = {}
+        for node in postorder(self.outputs):
+            if node in names:
+                text = names[node]
+            else:
+                operands = [f"{hashes[r.node]}.{r.port}" for r in node.inputs]
+                if node.kind in COMMUTATIVE:
+                    operands.sort()
+                text = f"{node.kind}{node.attrs}{node.types}{operands}"
+            hashes[node] = hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(" ".join(f"{hashes[r.node]}.{r.port}" for r in self.outputs).encode()).hexdigest()
+
+
+def postorder(outputs: Iterable[Ref]) -> list[Node]:
+    """Every node that `outputs` reach, operands first, in a fixed depth-first order."""
+    done: dict[Node, None] = {}
+    stack: list[Node] = [r.node for r in reversed(tuple(outputs))]
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+            continue
+        waiting = [r.node for r in reversed(node.inputs) if r.node not in done]
+        if waiting:
+            stack.extend(waiting)
+        else:
+            stack.pop()
+            done[node] = None
+    return list(done)
+
+
+def replaced(dag: Dag, mapping: Mapping[Ref, Ref]) -> tuple[Ref, ...]:
+    """The outputs of `dag` with every reference in `mapping` read from its replacement, itself left as it is."""
+    moved: dict[Ref, Ref] = dict(mapping)
+    pool = dag.pool
+    for node in dag.nodes:
+        for r in node.inputs:
+            if r in moved:
+                break
+        else:
+            continue
+        inputs = tuple([moved.get(r, r) for r in node.inputs])
+        types = None if any(a.type != b.type for a, b in zip(inputs, node.inputs, strict=True)) else node.types
+        copy = pool.node(node.kind, inputs, node.attrs, types)
+        for port in range(len(node.types)):
+            moved.setdefault(Ref(node, port), Ref(copy, port))
+    return tuple([moved.get(r, r) for r in dag.outputs])
+
+
+def replace(dag: Dag, mapping: Mapping[Ref, Ref]) -> Dag:
+    """`dag` with every reference in `mapping` read from its replacement instead."""
+    return Dag(dag.pool, dag.inputs, replaced(dag, mapping))
+
+
+def rebuild(outputs: Iterable[Ref], pool: Pool, leaf: Callable[[Ref], Ref | None]) -> tuple[Ref, ...]:
+    """`outputs` rebuilt in `pool`; `leaf` may give another reference for any reference, else operands are rebuilt."""
+    outputs = tuple(outputs)
+    moved: dict[Ref, Ref] = {}
+
+    def put(node: Node) -> None:
+        replaced = [leaf(Ref(node, p)) for p in range(len(node.types))]
+        if all(r is not None for r in replaced):
+            copies = replaced
+        else:
+            copy = pool.node(node.kind, tuple(moved[r] for r in node.inputs), node.attrs, node.types)
+            copies = [r or Ref(copy, p) for p, r in enumerate(replaced)]
+        for port, ref in enumerate(copies):
+            moved[Ref(node, port)] = ref  # type: ignore[assignment]
+
+    for node in _postorder_until(outputs, leaf):
+        put(node)
+    return tuple(moved[r] for r in outputs)
+
+
+def _postorder_until(outputs: tuple[Ref, ...], leaf: Callable[[Ref], Ref | None]) -> list[Node]:
+    done: dict[Node, None] = {}
+    stack = [r.node for r in reversed(outputs)]
+    while stack:
+        node = stack[-1]
+        cut = all(leaf(Ref(node, p)) is not None for p in range(len(node.types)))
+        waiting = [] if cut or node in done else [r.node for r in reversed(node.inputs) if r.node not in done]
+        if waiting:
+            stack.extend(waiting)
+        else:
+            stack.pop()
+            done.setdefault(node, None)
+    return list(done)
+
+
+def same_structure(a: Dag, b: Dag) -> bool:
+    """Whether two graphs, of whatever pools, are equal operator for operator; inputs correspond by position."""
+    if len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
+        return False
+    pool = Pool()
+    outputs = []
+    for dag in (a, b):
+        places = {ref: i for i, ref in enumerate(dag.inputs)}
+
+        def leaf(ref: Ref, places: dict[Ref, int] = places) -> Ref | None:
+            return pool.input(f"#{places[ref]}", *ref.type) if ref in places else None
+
+        outputs.append(rebuild(dag.outputs, pool, leaf))
+    return outputs[0] == outputs[1]

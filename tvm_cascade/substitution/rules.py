@@ -1,0 +1,51 @@
+"""All substitutions, and the sets of them that searches start from."""
+
+from __future__ import annotations
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.substitution.pattern import Rule
+from tvm_cascade.substitution.rules_algebra import ALGEBRA_RULES
+from tvm_cascade.substitution.rules_conv import CONV_RULES
+from tvm_cascade.substitution.rules_layout import LAYOUT_RULES
+
+ALL_RULES: tuple[Rule, ...] = (*CONV_RULES, *ALGEBRA_RULES, *LAYOUT_RULES)
+_BY_NAME = {rule.name: rule for rule in ALL_RULES}
+
+# What MetaFlow's Table 3 searches with: the four printed substitutions and those of its artifact, biases inside.
+PAPER_RULES = tuple(
+    _BY_NAME[name]
+    for name in (
+        "enlarge_kernel",
+        "fuse_convs",
+        "fuse_conv_add",
+        "fuse_activation",
+        "merge_groups",
+        "concat_of_split",
+        "split_of_concat",
+        "flatten_split",
+        "exclusive_concat",
+        "distribute",
+        "reorder_sum",
+        "factor",
+        "merge_matmuls",
+        "fuse_elementwise",
+    )
+)
+
+
+def rules(*names: str) -> tuple[Rule, ...]:
+    """Rules by name. Raises `UsageError` for an unknown one."""
+    for name in names:
+        if name not in _BY_NAME:
+            raise UsageError(f"unknown substitution {name}: choose from {', '.join(_BY_NAME)}")
+    return tuple(_BY_NAME[n] for n in names)
+
+
+def integer_rules() -> tuple[Rule, ...]:
+    """Rules that stay exact bit for bit on integers."""
+    return tuple(r for r in ALL_RULES if r.integer_exact)
+
+
+def training_rules() -> tuple[Rule, ...]:
+    """Rules that need no constant weights."""
+    return tuple(r for r in ALL_RULES if not r.folds_weights)
