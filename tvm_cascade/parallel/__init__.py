@@ -1,1 +1,30 @@
+"""IOS: which operators run at the same time, or merged into one."""
 
+from __future__ import annotations
+
+from tvm_cascade.parallel.authors_file import load_authors_file
+from tvm_cascade.parallel.problem import CONCURRENT, MERGE, UNITS, VARIANTS, Block, Options, Schedule, Stage
+from tvm_cascade.parallel.report import run_stages, stages_report, with_batch
+from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
+from tvm_cascade.parallel.scheduler import NetworkSchedule, schedule
+from tvm_cascade.parallel.validate import validate_schedule
+
+__all__ = [
+    "CONCURRENT",
+    "MERGE",
+    "UNITS",
+    "VARIANTS",
+    "Block",
+    "NetworkSchedule",
+    "Options",
+    "Schedule",
+    "Stage",
+    "load_authors_file",
+    "load_schedule",
+    "run_stages",
+    "save_schedule",
+    "schedule",
+    "stages_report",
+    "validate_schedule",
+    "with_batch",
+]

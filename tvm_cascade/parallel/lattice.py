@@ -94,7 +94,7 @@ def admitted(block: Block, endings: np.ndarray, r: int | None, s: int | None) ->
     whole = rest = endings
     near = Neighbours(block)
     for _ in range(s):
-        group = rest & -rest
+        group = rest & np.negative(rest)
         for _ in range(min(r, block.size)):  # a group of r nodes is reached in r - 1 steps, one more shows excess
             grown = (near(group) & whole) | group
             if np.array_equal(grown, group):

@@ -14,7 +14,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.baselines import greedy, sequential
 from tvm_cascade.parallel.blocks import block_of, split
 from tvm_cascade.parallel.merging import merge_classes, merged_features
-from tvm_cascade.parallel.problem import MERGE, Block, Options, Schedule, Stage, members
+from tvm_cascade.parallel.problem import MERGE, Block, Options, Schedule, Stage
 from tvm_cascade.parallel.search import search
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 
@@ -126,6 +126,3 @@ def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:
         merged = tuple(dict.fromkeys(owner[i] for i in stage.members))
         return [[merged_features(units, merged)]]
     return [[k for v in dict.fromkeys(owner[i] for i in group) for k in units.features[v]] for group in stage.groups]
-
-
-__all__ = ["BlockCost", "NetworkSchedule", "features_of", "members", "schedule"]

@@ -5,7 +5,7 @@
 * States are solved bottom up over arrays of nested states (`lattice.pairs`), not by recursion.
 * Branch and bound. Before a stage is priced, the pair has to pass `cost[S - S'] + bound(S') + bound(V - S) <= best
   known schedule`, and pairs are tried in the order of `cost[S - S'] + bound(S')` until that alone is no better than
-  the best found for S. Bounds come from the cost model (`OpBound`); without them all stages are priced, as in the paper.
+  the best found for S. Bounds come from the cost model (`OpBound`); without them all stages are priced.
 * Groups are connected components of the ending; the published code splits them wrongly and skips some endings.
 * A merge stage obeys r and s like any other.
 

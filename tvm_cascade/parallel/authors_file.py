@@ -1,0 +1,119 @@
+"""The IOS authors' own files: a network and its schedule in one JSON text.
+
+A node reads a list of places, concatenated; each place is a list of `[node, first channel, last channel)`, added up.
+Merged operators stand in the file already merged (their `hint_name` lists what they were), their readers take slices.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
+from tvm_cascade.parallel.problem import CONCURRENT, Schedule, Stage
+
+_KINDS = {
+    "conv": "conv2d",
+    "pool": "pool",
+    "identity": "concat",
+    "element": "add",
+    "relu": "relu",
+    "sequential": "sepconv",
+}
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self.ops: list[Op] = []
+        self.tensor_of: dict[str, int] = {}
+        self.op_of: dict[str, int] = {}
+
+    def tensor(self, name: str, shape: list[int]) -> int:
+        full = (1, *shape)
+        image = len(shape) == 3
+        self.tensors.append(
+            Tensor(len(self.tensors), name, full, "float32", 2 if image else None, 3 if image else None)
+        )
+        return len(self.tensors) - 1
+
+    def read(self, place: list) -> list[int]:
+        """Tensors that one place reads, slices of channels as views."""
+        found = []
+        for name, first, last in place:
+            whole = self.tensors[self.tensor_of[name]]
+            if (first, last) in ((0, whole.shape[1]), (0, prod(whole.shape))):
+                found.append(whole.index)
+                continue
+            t = self.tensor(f"{name}[{first}:{last}]", [last - first, *whole.shape[2:]])
+            offset = first * whole.bytes // whole.shape[1]
+            op = Op(
+                len(self.ops), f"slice {name}", "strided_slice", (whole.index,), (t,), (IDENTITY,), (IDENTITY,),
+                view=True, view_offsets=(offset,),
+            )  # fmt: skip
+            self.ops.append(op)
+            found.append(t)
+        return found
+
+    def node(self, node: dict) -> None:
+        name = node["name"]
+        inputs = [t for place in node["inputs"] for t in self.read(place)]
+        out = self.tensor(name, node["output_shape"])
+        self.tensor_of[name] = out
+        windows, columns = [IDENTITY] * len(inputs), [IDENTITY] * len(inputs)
+        macs = weights = 0
+        if "kernel" in node and len(self.tensors[inputs[0]].shape) == 4:
+            geometry = zip(node["kernel"], node["stride"], node["padding"], strict=True)
+            rows, cols = (Window(k, s, 1, p) for k, s, p in geometry)
+            windows, columns = [rows] * len(inputs), [cols] * len(inputs)
+        if node["type"] == "conv":
+            depth = sum(self.tensors[t].shape[1] for t in inputs) // node.get("groups", 1)
+            macs = prod(node["output_shape"]) * depth * prod(node["kernel"])
+            weights = node["out_channels"] * (depth * prod(node["kernel"]) + 1) * 4
+        self.op_of[name] = len(self.ops)
+        self.ops.append(
+            Op(
+                len(self.ops),
+                name,
+                _KINDS.get(node["type"], node["type"]),
+                tuple(inputs),
+                (out,),
+                tuple(windows),
+                tuple(columns),
+                macs=macs,
+                weight_bytes=weights,
+                attrs={"groups": node.get("groups", 1)},
+            )
+        )
+
+
+def load_authors_file(path: str | Path) -> tuple[Graph, Schedule]:
+    """The network (slices as views) and its schedule, stages of operator indices; its cost is unknown (NaN).
+
+    Raises `LoadError` for a file of another kind.
+    """
+    try:
+        text = json.loads(Path(path).read_text())
+        return _parse(text)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise LoadError(path, f"is not a schedule of the IOS authors' format: {error!r}") from None
+
+
+def _parse(text: dict) -> tuple[Graph, Schedule]:
+    reader = _Reader()
+    entry = text["input"]
+    reader.tensor_of[entry["name"]] = reader.tensor(entry["name"], entry["output_shape"])
+    stages: list[Stage] = []
+    for block in text["blocks"]:
+        nodes = {n["name"]: n for n in [*block["inner_nodes"], block["exit_node"]]}
+        for stage in block["stages"]:  # stages are in order, so is every node's input
+            for group in stage:
+                for name in group:
+                    reader.node(nodes[name])
+            groups = tuple(tuple(reader.op_of[name] for name in group) for group in stage)
+            stages.append(Stage(CONCURRENT, tuple(sorted(groups))))
+    last = reader.tensor_of[text["blocks"][-1]["exit_node"]["name"]]
+    graph = Graph(tuple(reader.tensors), tuple(reader.ops), (0,), (last,), text.get("name", "main"))
+    return graph, Schedule(tuple(stages), float("nan"))

@@ -1,0 +1,120 @@
+"""What `tvm-cascade stages` prints, as a dictionary with the keys that scripts rely on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tvm_cascade.cost import AnalyticCost, CostModel, find_device
+from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import Graph, Op, Tensor
+from tvm_cascade.parallel.problem import Options, Schedule
+from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
+from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of, schedule
+from tvm_cascade.parallel.timeline import draw_timeline, text_timeline
+
+
+def stages_report(graph: Graph, options: Options, model: CostModel) -> dict[str, object]:
+    """Search and report; see `describe` for the keys."""
+    return describe(schedule(graph, model, options), model)
+
+
+def describe(found: NetworkSchedule, model: CostModel) -> dict[str, object]:
+    """The JSON object of a network's schedule.
+
+    Keys: `stages` (list of `{strategy, groups}` with groups of operator names), `cost_ms`, `sequential_ms`,
+    `greedy_ms`, `transitions` (pairs of state and ending, identical blocks once), `priced` (stages priced), `optimal`,
+    `blocks`, `operators`, `units`, `cost_model`, `seconds`.
+    """
+    ops = found.units.graph.ops
+    return {
+        "stages": [
+            {"strategy": s.strategy, "groups": [[ops[i].name for i in g] for g in s.groups]}
+            for s in found.schedule.stages
+        ],
+        "cost_ms": found.schedule.cost_ms,
+        "sequential_ms": found.sequential_ms,
+        "greedy_ms": found.greedy_ms,
+        "transitions": found.schedule.transitions,
+        "priced": found.schedule.priced,
+        "optimal": found.schedule.optimal,
+        "blocks": len(found.sizes),
+        "units": len(found.units.units),
+        "operators": len(ops),
+        "cost_model": model.name,
+        "seconds": found.schedule.seconds,
+    }
+
+
+def run_stages(
+    graph: Graph,
+    target: str = "cuda",
+    device: str | None = None,
+    batch: int | None = None,
+    unit: str = "fused",
+    variant: str = "both",
+    r: int | None = 3,
+    s: int | None = 8,
+    load: str | Path | None = None,
+    output: str | Path | None = None,
+    picture: str | Path | None = None,
+    model: CostModel | None = None,
+) -> tuple[dict[str, object], str]:
+    """The command `stages`: the JSON object and the text for a reader.
+
+    `r` or `s` of 0 or None lift that limit. `model` defaults to the analytic one of `device`. `load` takes a saved
+    schedule instead of searching, `output` saves the result. Raises `UsageError` and `LoadError`.
+    """
+    if batch is not None:
+        graph = with_batch(graph, batch)
+    options = Options(variant=variant, unit=unit, r=r or None, s=s or None)
+    model = model if model is not None else AnalyticCost(find_device(device, target))
+    if load is not None:
+        found = _loaded(graph, load, options, model)
+    else:
+        found = schedule(graph, model, options)
+    if output is not None:
+        save_schedule(output, graph, found.schedule, model.name)
+    if picture is not None:
+        draw_timeline(found.units, found.schedule, model, picture)
+    return describe(found, model), _text(found, model)
+
+
+def _loaded(graph: Graph, path: str | Path, options: Options, model: CostModel) -> NetworkSchedule:
+    saved = load_schedule(path, graph)
+    base = schedule(graph, model, replace(options, variant="greedy"))
+    cost = sum(model.stage_ms(features_of(base.units, stage)) for stage in saved.stages)
+    return replace(base, schedule=Schedule(saved.stages, cost))
+
+
+def _text(found: NetworkSchedule, model: CostModel) -> str:
+    made = found.schedule
+    proof = ", proven optimal for this cost" if made.optimal else ""
+    head = (
+        f"{len(found.units.graph.ops)} operators, {len(found.units.units)} units, {len(found.sizes)} blocks, "
+        f"{len(made.stages)} stages; cost model {model.name}\n"
+        f"sequential {found.sequential_ms:.4f} ms, greedy {found.greedy_ms:.4f} ms, "
+        f"schedule {made.cost_ms:.4f} ms{proof}\n"
+        f"{made.transitions} transitions, {made.priced} stages priced, {made.seconds:.2f} s\n"
+    )
+    return head + text_timeline(found.units, made, model)
+
+
+def with_batch(graph: Graph, batch: int) -> Graph:
+    """The graph at another batch size; every tensor must have a leading batch of 1.
+
+    Raises `UsageError` where one has not.
+    """
+    if batch < 1:
+        raise UsageError(f"batch must be at least 1, not {batch}")
+    odd = [t.name for t in graph.tensors if not t.shape or t.shape[0] != 1]
+    if odd and batch != 1:
+        raise UsageError(f"tensor {odd[0]} has no leading batch of 1: load the model with --input-shape instead")
+
+    def wide(t: Tensor) -> Tensor:
+        return replace(t, shape=(batch, *t.shape[1:]))
+
+    def heavy(op: Op) -> Op:
+        return replace(op, macs=op.macs * batch, view_offsets=tuple(o * batch for o in op.view_offsets))
+
+    return Graph(tuple(map(wide, graph.tensors)), tuple(map(heavy, graph.ops)), graph.inputs, graph.outputs, graph.name)

@@ -1,0 +1,61 @@
+"""Schedules as files: saved with the structure of their graph, refused for any other graph."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from tvm_cascade.errors import LoadError, UsageError, ValidationError
+from tvm_cascade.graph import Graph
+from tvm_cascade.parallel.problem import Schedule, Stage
+from tvm_cascade.parallel.validate import validate_schedule
+
+FORMAT = "tvm-cascade-stages-1"
+
+
+def structure(graph: Graph) -> str:
+    """A digest of operators, shapes and edges; names and weights do not enter."""
+    lines = [repr([(t.shape, t.dtype) for t in graph.tensors]), repr((graph.inputs, graph.outputs))]
+    lines += [repr((op.kind, op.inputs, op.outputs, op.windows, op.columns, op.macs, op.view)) for op in graph.ops]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def save_schedule(path: str | Path, graph: Graph, schedule: Schedule, made_for: str = "") -> None:
+    """Write `schedule` (stages of operator indices) as JSON; `made_for` names the cost model."""
+    text = {
+        "format": FORMAT,
+        "graph": structure(graph),
+        "operators": [op.name for op in graph.ops],
+        "made_for": made_for,
+        "cost_ms": schedule.cost_ms,
+        "stages": [{"strategy": s.strategy, "groups": [list(g) for g in s.groups]} for s in schedule.stages],
+    }
+    Path(path).write_text(json.dumps(text, indent=1) + "\n")
+
+
+def load_schedule(path: str | Path, graph: Graph) -> Schedule:
+    """Read a schedule and check it against `graph`.
+
+    Raises `LoadError` for a file that is no schedule, `UsageError` for the schedule of another graph.
+    """
+    try:
+        text = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise LoadError(path, f"no schedule can be read: {error}") from None
+    if not isinstance(text, dict) or text.get("format") != FORMAT:
+        raise LoadError(path, f"is not a schedule of this project (expected the format {FORMAT})")
+    if text.get("graph") != structure(graph):
+        raise UsageError(
+            f"{path}: the schedule was made for another graph ({len(text.get('operators', []))} operators, here "
+            f"{len(graph.ops)}): search again for this one, with the same model, input shapes and batch"
+        )
+    try:
+        stages = tuple(
+            Stage(s["strategy"], tuple(tuple(int(i) for i in g) for g in s["groups"])) for s in text["stages"]
+        )
+        found = Schedule(stages, float(text["cost_ms"]))
+        validate_schedule(graph, found)
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        raise LoadError(path, f"the schedule is damaged: {error}") from None
+    return found

@@ -1,0 +1,76 @@
+"""When each operator runs, on which stream: as text and as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_cascade.cost.interface import CostModel
+from tvm_cascade.errors import MissingToolError
+from tvm_cascade.parallel.problem import MERGE, Schedule
+from tvm_cascade.parallel.scheduler import features_of
+from tvm_cascade.parallel.units import UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One group's operators on one stream; times in milliseconds from the start of the network."""
+
+    stage: int
+    stream: int
+    start: float
+    stop: float
+    label: str
+    merged: bool
+
+
+def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, ...]:
+    """Groups laid out by the model: each as long as alone, all stretched so that the longest fills its stage."""
+    found: list[Bar] = []
+    now = 0.0
+    for number, stage in enumerate(schedule.stages):
+        kernels = features_of(units, stage)
+        cost = model.stage_ms(kernels)
+        alone = [sum(model.op_ms(k) for k in group) for group in kernels]
+        stretch = cost / max(max(alone), 1e-12)
+        names = [[units.graph.ops[i].name for i in group if not units.graph.ops[i].view] for group in stage.groups]
+        for stream, (length, group) in enumerate(zip(alone, names, strict=True)):
+            stop = now + min(length * stretch, cost)
+            found.append(
+                Bar(number, stream, now, stop, " + ".join(group[:1] + group[1:][-1:]), stage.strategy == MERGE)
+            )
+        now += cost
+    return tuple(found)
+
+
+def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel) -> str:
+    """One line per group: stage, stream, milliseconds, operators."""
+    names = [op.name for op in units.graph.ops]
+    lines = []
+    for bar in bars(units, schedule, model):
+        stage = schedule.stages[bar.stage]
+        group = " -> ".join(names[i] for i in stage.groups[bar.stream] if not units.graph.ops[i].view)
+        mark = "merge " if bar.merged else ""
+        lines.append(f"{bar.stage:4d}  stream {bar.stream}  {bar.start:9.4f} .. {bar.stop:9.4f} ms  {mark}{group}")
+    return "\n".join(lines)
+
+
+def draw_timeline(units: UnitGraph, schedule: Schedule, model: CostModel, path: str | Path) -> None:
+    """A picture of streams against time; needs matplotlib, else raises `MissingToolError`."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # pyright: ignore[reportMissingImports]
+        from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise MissingToolError("matplotlib", "pip install 'tvm_cascade[plot]'") from None
+    found = bars(units, schedule, model)
+    streams = 1 + max((b.stream for b in found), default=0)
+    figure = Figure(figsize=(14, 1.2 + 0.5 * streams), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for bar in found:
+        color = "tab:orange" if bar.merged else f"C{(bar.stage % 2) * 9}"
+        axes.barh(bar.stream, bar.stop - bar.start, left=bar.start, height=0.7, color=color, edgecolor="white")
+    axes.set_yticks(range(streams), [f"stream {i}" for i in range(streams)])
+    axes.invert_yaxis()
+    axes.set_xlabel("milliseconds (stages alternate in colour, merged operators orange)")
+    figure.savefig(path, dpi=110)

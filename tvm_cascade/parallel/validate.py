@@ -1,0 +1,77 @@
+"""An independent check of a schedule against its graph. Shares no code with the search."""
+
+from __future__ import annotations
+
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import Graph
+from tvm_cascade.parallel.problem import CONCURRENT, MERGE, Schedule
+
+
+def validate_schedule(graph: Graph, schedule: Schedule) -> None:
+    """Raise `ValidationError` unless `schedule` (stages of operator indices) computes what `graph` computes.
+
+    Every operator runs once, after what it reads; groups of a stage are independent of one another; merged operators
+    may be merged. Views may be left out: they move nothing.
+    """
+    _check_coverage(graph, schedule)
+    done: set[int] = set()
+    for number, stage in enumerate(schedule.stages):
+        if stage.strategy not in (CONCURRENT, MERGE):
+            raise ValidationError(f"stage {number} has the unknown strategy {stage.strategy}")
+        for group in stage.groups:
+            seen = set(done)
+            for i in group:
+                missing = _needs(graph, i) - seen
+                if missing:
+                    names = ", ".join(graph.ops[m].name for m in sorted(missing))
+                    raise ValidationError(f"stage {number} runs {graph.ops[i].name} before or beside {names}")
+                seen.add(i)
+        done.update(i for group in stage.groups for i in group)
+        if stage.strategy == MERGE:
+            _check_merge(graph, number, [i for group in stage.groups for i in group])
+
+
+def _check_coverage(graph: Graph, schedule: Schedule) -> None:
+    count = [0] * len(graph.ops)
+    for stage in schedule.stages:
+        for group in stage.groups:
+            for i in group:
+                if not 0 <= i < len(graph.ops):
+                    raise ValidationError(f"operator {i} does not exist: the graph has {len(graph.ops)}")
+                count[i] += 1
+    for op in graph.ops:
+        if count[op.index] > 1 or (count[op.index] == 0 and not op.view):
+            raise ValidationError(f"operator {op.name} runs {count[op.index]} times")
+
+
+def _needs(graph: Graph, op: int) -> set[int]:
+    """Operators that must have run before `op`, seen through views that the schedule may have left out."""
+    found: set[int] = set()
+    todo = list(graph.predecessors[op])
+    while todo:
+        p = todo.pop()
+        if graph.ops[p].view:
+            todo += graph.predecessors[p]
+        else:
+            found.add(p)
+    return found
+
+
+def _check_merge(graph: Graph, number: int, members: list[int]) -> None:
+    """Merged: every operator that reads from outside of the stage reads the same tensor, at the same places."""
+    inside = {t for i in members for t in graph.ops[i].outputs}
+    heads = [graph.ops[i] for i in members if not any(t in inside for t in graph.ops[i].inputs)]
+    first = heads[0]
+    for op in heads:
+        if op.kind != first.kind or set(op.inputs) != set(first.inputs) or op.attrs.get("groups", 1) != 1:
+            raise ValidationError(f"stage {number} merges {op.name} with {first.name}, which differ in kind or input")
+        for mine, other in zip((*op.windows, *op.columns), (*first.windows, *first.columns), strict=True):
+            if op.kind != "conv2d":
+                continue
+            if mine is None or other is None or (mine.stride, mine.dilation) != (other.stride, other.dilation):
+                raise ValidationError(f"stage {number} merges {op.name} with {first.name}, which differ in stride")
+            if (mine.padding - other.padding) % mine.dilation:
+                raise ValidationError(f"stage {number} merges {op.name} with {first.name}, whose taps interleave")
+        ours, theirs = graph.tensors[op.outputs[0]], graph.tensors[first.outputs[0]]
+        if op.kind == "conv2d" and (ours.rows, ours.columns) != (theirs.rows, theirs.columns):
+            raise ValidationError(f"stage {number} merges {op.name} with {first.name}, whose outputs differ in size")
