@@ -54,6 +54,8 @@ class AccessPattern:
         self.outputs = outputs_of(func)
         self.reasons: dict[tuple[Buffer, int], str] = {}
         self._tables = dict(tables or {})
+        index_loads = (i for load in collect(func.body, TensorLoad) for i in load.indices)
+        self.uses_tables = any(collect(i, TensorLoad) for i in index_loads)  # whether indices come from constants
         self._blocks = [self._block(r) for r in leaf_blocks(func)]
 
     def _block(self, realize: object) -> _Block:
@@ -118,15 +120,16 @@ def _axes(block: _Block, boxes: Mapping[Buffer, Box]) -> list[Strided] | None:
 
 def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
     """The window that covers `taps[y]` for every output row y of a tensor of `rows` rows, or why there is none."""
-    if rows == 1 or all(t.lo <= 0 and t.hi >= rows - 1 and t.step <= 1 for t in taps):
-        return Window.whole(rows)
     first = taps[0]
     step = reduce(gcd, (t.step for t in taps)) or 1
+    if all(t == first for t in taps) and (len(taps) > 1 or first == Strided.full(rows)):
+        return Window.whole(rows)
     if len(taps) == 1:
         return Window(extent=(first.hi - first.lo) // step + 1, dilation=step, padding=-first.lo)
     stride = taps[1].lo - first.lo
-    if stride > 0 and all(t.lo == y * stride + first.lo and t.hi - t.lo == first.hi - first.lo for y, t in enumerate(taps)):
-        return Window((first.hi - first.lo) // step + 1, stride, step, -first.lo)
+    width = first.hi - first.lo
+    if stride > 0 and all(t.lo == y * stride + first.lo and t.hi - t.lo == width for y, t in enumerate(taps)):
+        return Window(width // step + 1, stride, step, -first.lo)
     if any(b.lo < a.lo or b.hi < a.hi for a, b in zip(taps, taps[1:], strict=False)):
         return "rows are not read in ascending order"
     best = min((w for w in _covers(taps, rows)), key=lambda w: (w.extent, w.denominator, w.stride))
@@ -185,7 +188,7 @@ def _input_window(
     if axis is None:
         return Window.whole(1)
     extent = shape_of(buffer)[axis]
-    if any(buffer not in b for b in boxes) or extent == 1:
+    if any(buffer not in b for b in boxes):
         return Window.whole(extent)
     if (buffer, axis) in pattern.reasons:
         return pattern.reasons[buffer, axis]

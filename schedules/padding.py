@@ -17,7 +17,7 @@ from tvm import sym, tirx
 from tvm.ir import Call
 from tvm.tirx import BufferStore, For, PrimFunc
 
-from tvm_cascade.schedules.tir import Expr, collect, conjuncts, int_value, is_if_then_else, uses
+from tvm_cascade.schedules.tir import Expr, collect, conjuncts, int_value, is_if_then_else, is_own, uses
 
 
 def conditions_to_bounds(func: PrimFunc) -> PrimFunc:
@@ -68,11 +68,11 @@ class _Rewriter:
         value = store.value
         if isinstance(value, tirx.Add):
             for own, other in ((value.a, value.b), (value.b, value.a)):
-                if _is_own(own, store):
+                if is_own(own, store):
                     return self._is_zero(_exchange(other, choice, choice.args[2]))
         if isinstance(value, (tirx.Max, tirx.Min)):
             for own, other in ((value.a, value.b), (value.b, value.a)):
-                if _is_own(own, store):
+                if is_own(own, store):
                     return self._is_absorbed(value, store.buffer, _exchange(other, choice, choice.args[2]))
         return False
 
@@ -122,13 +122,6 @@ class _Rewriter:
 
 def _exchange(value: Expr, old: Any, new: Expr) -> Expr:
     return tvm_ffi.structural_map(value, (type(old), lambda c: new if c.same_as(old) else c))
-
-
-def _is_own(value: Any, store: BufferStore) -> bool:
-    """Whether `value` is what the store overwrites."""
-    if not hasattr(value, "source") or not value.source.same_as(store.buffer):
-        return False
-    return all(tvm_ffi.structural_equal(a, b) for a, b in zip(value.indices, store.indices, strict=True))
 
 
 def _initial_values(func: PrimFunc) -> dict[tirx.Var, Any]:

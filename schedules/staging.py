@@ -42,7 +42,8 @@ def stage(func: PrimFunc, output_axes: tuple[int | None, ...] | None) -> PrimFun
     With `output_axes` the loop over each output's row axis is outermost and annotated `row`; with None the operator is
     scheduled to run whole. Raises `NotRowwiseError` where a stage has to be computed outside of the row loop.
     """
-    sch = s_tir.Schedule(tvm.IRModule({"main": narrow_indices(func)}))
+    func = narrow_indices(func)
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     sch.work_on("main")
     root = sch.get_sblock("root")
     finals = _finals(sch, root, outputs_of(func))

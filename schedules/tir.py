@@ -84,6 +84,13 @@ def stores(node: Any) -> list[BufferStore]:
     return collect(node, BufferStore)
 
 
+def is_own(value: Any, store: BufferStore) -> bool:
+    """Whether `value` is the element that the store overwrites."""
+    if not isinstance(value, TensorLoad) or not value.source.same_as(store.buffer):
+        return False
+    return all(tvm_ffi.structural_equal(a, b) for a, b in zip(value.indices, store.indices, strict=True))
+
+
 def outputs_of(func: PrimFunc) -> tuple[Buffer, ...]:
     """The parameters that the function writes, in order."""
     written = {s.buffer for s in stores(func.body)}

@@ -1,0 +1,130 @@
+"""Which axis of every tensor holds its rows: a property of the tensor, found from how operators read it.
+
+An operator votes where its access pattern tells height from channels: windows slide along spatial axes, contractions run
+over channels, global pools run over both spatial axes. Votes travel through operators that show nothing of their own
+(element-wise, layout transposes: the row axis of the input goes to the axis of the output that reads it). What no vote
+reaches is NHWC. Tensors of rank 2 and below have no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm_cascade.passes.intervals import Strided
+from tvm_cascade.passes.windows import AccessPattern
+from tvm_cascade.schedules.tir import shape_of
+
+NHWC_ROWS, NCHW_ROWS = 1, 2
+
+
+@dataclass(frozen=True)
+class Use:
+    """An operator as far as axes matter: tensors by index, and its access pattern."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    pattern: AccessPattern
+
+
+@dataclass(frozen=True)
+class _Link:
+    """How the axes of one input follow those of one output.
+
+    `local[b][a]`: part of input axis a that one slice along output axis b reads is less than all; `slides[b][a]`: that
+    part has several elements or moves by other than one.
+    """
+
+    input: int
+    output: int
+    local: tuple[tuple[bool, ...], ...]
+    slides: tuple[tuple[bool, ...], ...]
+
+    def forward(self, axis: int) -> int | None:
+        return next((b for b, row in enumerate(self.local) if axis < len(row) and row[axis]), None)
+
+    def backward(self, axis: int) -> int | None:
+        return next((a for a, here in enumerate(self.local[axis]) if here), None)
+
+
+def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[int | None, ...]:
+    """The row axis of every tensor, None for ranks of 2 and below."""
+    links = [link for use in uses for link in _links(use)]
+    found: dict[int, int] = {}
+    for link in links:
+        vote = _vote(shapes[link.input], link)
+        if vote is None:
+            continue
+        found.setdefault(link.input, vote)
+        target = link.forward(vote)
+        if len(shapes[link.output]) == 4:
+            found.setdefault(link.output, vote if target is None else target)
+    changed = True
+    while changed:
+        changed = any([_spread(link, shapes, found) for link in (*links, *reversed(links))])
+    return tuple(found.get(t, NHWC_ROWS) if len(s) > 2 else None for t, s in enumerate(shapes))
+
+
+def _spread(link: _Link, shapes: Sequence[tuple[int, ...]], found: dict[int, int]) -> bool:
+    """Carry a known axis across one operator; whether that told anything new."""
+    same_rank = len(shapes[link.input]) == len(shapes[link.output])
+    if len(shapes[link.input]) < 3 or len(shapes[link.output]) < 3:
+        return False
+    if link.input in found and link.output not in found:
+        axis = link.forward(found[link.input])
+    elif link.output in found and link.input not in found:
+        axis = link.backward(found[link.output])
+    else:
+        return False
+    known, unknown = (link.input, link.output) if link.input in found else (link.output, link.input)
+    if axis is None and not same_rank:
+        return False
+    found[unknown] = found[known] if axis is None else axis
+    return True
+
+
+def _links(use: Use) -> list[_Link]:
+    pattern, made = use.pattern, []
+    for output, target in zip(use.outputs, pattern.outputs, strict=True):
+        shape = shape_of(target)
+        if len(shape) < 3:
+            continue
+        probes = [_probe(pattern, target, b, shape[b]) for b in range(len(shape))]
+        for tensor, source in zip(use.inputs, pattern.inputs, strict=True):
+            full = shape_of(source)
+            local, slides = [], []
+            for one, other in probes:
+                if source not in one or source not in other:
+                    break
+                pairs = list(zip(one[source], other[source], full, strict=True))
+                here = [p.hi - p.lo + 1 < d and d > 1 for p, _, d in pairs]
+                local.append(tuple(here))
+                slides.append(
+                    tuple(h and (p.hi > p.lo or abs(q.lo - p.lo) > 1) for h, (p, q, _) in zip(here, pairs, strict=True))
+                )
+            else:
+                made.append(_Link(tensor, output, tuple(local), tuple(slides)))
+    return made
+
+
+def _probe(pattern: AccessPattern, target: object, axis: int, extent: int):  # noqa: ANN202
+    """Demands of two neighbouring slices in the middle of an output axis."""
+    middle = max(extent // 2 - 1, 0)
+    return tuple(
+        pattern.demand({target: {axis: Strided(y, y, 0)}})  # type: ignore[dict-item]
+        for y in (middle, min(middle + 1, extent - 1))
+    )
+
+
+def _vote(shape: tuple[int, ...], link: _Link) -> int | None:
+    """The row axis of a rank-4 input where its use tells spatial axes from channels."""
+    if len(shape) != 4 or len(link.local) != 4:
+        return None
+    local = [any(row[a] for row in link.local) for a in range(4)]
+    slides = [any(row[a] for row in link.slides) for a in range(4)]
+    read_whole = [shape[a] > 1 and not local[a] for a in range(4)]
+    nhwc = slides[1] + (read_whole[3] and (local[1] or local[2])) + (read_whole[1] and read_whole[2] and local[3])
+    nchw = slides[3] + (read_whole[1] and (local[2] or local[3])) + (read_whole[2] and read_whole[3] and local[1])
+    if nhwc == nchw:
+        return None
+    return NHWC_ROWS if nhwc > nchw else NCHW_ROWS

@@ -1,0 +1,199 @@
+"""`extract_graph`: from a Relax module to the TVM-free `Graph`, with every operator's PrimFunc, constants and row kernel.
+
+Works on any module with static shapes whose `main` is straight-line code: what is not yet a PrimFunc is legalized on a
+copy. Copies that move nothing in memory (reshape, flatten, a split along the outermost axis) become views; this, like
+windows and in-place candidates, is read from the access pattern and not from names. Multiply-accumulates are those that
+the generic kernel executes, padding not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
+from tvm_cascade.passes.axes import Use, row_axes
+from tvm_cascade.passes.relax_ops import Call, read_function
+from tvm_cascade.passes.views import in_place_inputs, view_offsets
+from tvm_cascade.passes.windows import AccessPattern, row_windows
+from tvm_cascade.schedules.access import RowAccess
+from tvm_cascade.schedules.instrument import macs_of
+from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
+
+_INTERNAL_ATTRS = frozenset(
+    ("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern")
+)
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A graph with what its operators compute; all tuples are by operator, None (or empty) for views."""
+
+    graph: Graph
+    funcs: tuple[PrimFunc | None, ...]  # parameters: activations, constants, outputs
+    constants: tuple[tuple[np.ndarray, ...], ...]
+    accesses: tuple[RowAccess | None, ...]
+    kernels: tuple[RowKernel | None, ...]  # the generic ones
+
+
+def extract_graph(mod: tvm.IRModule, function: str = "main") -> Extracted:
+    """The graph of a Relax function; `mod` stays as it is.
+
+    Raises `GraphError` for what has no static straight-line form: symbolic shapes, control flow, calls out of TVM.
+    """
+    source = read_function(mod, function)
+    shapes = [t.shape for t in source.tensors]
+    patterns = [_pattern(c) for c in source.calls]
+    views = [None if c.constants or c.must_copy else view_offsets(c.func, len(c.inputs)) for c in source.calls]
+    uses = [Use(c.inputs, c.outputs, p) for c, p, v in zip(source.calls, patterns, views, strict=True) if v is None]
+    axes = row_axes(shapes, uses)
+    tensors = tuple(
+        Tensor(i, t.name, t.shape, t.dtype, axes[i], _column_axis(t.shape, axes[i]))
+        for i, t in enumerate(source.tensors)
+    )
+    cache: dict[tuple[Any, ...], list[tuple[PrimFunc, _Analysis]]] = {}
+    ops: list[Op] = []
+    found: list[_Analysis | None] = []
+    for index, (call, pattern, view) in enumerate(zip(source.calls, patterns, views, strict=True)):
+        analysis = None if view is not None else _cached(cache, call, pattern, tensors)
+        found.append(analysis)
+        ops.append(_view(index, call, view, tensors) if analysis is None else _op(index, call, analysis, tensors))
+    graph = Graph(tensors, tuple(ops), source.inputs, source.outputs, function)
+    return Extracted(
+        graph,
+        tuple(None if a is None else c.func for a, c in zip(found, source.calls, strict=True)),
+        tuple(() if a is None else c.constants for a, c in zip(found, source.calls, strict=True)),
+        tuple(None if a is None else a.access for a in found),
+        tuple(None if a is None else _with_constants(a.kernel, c) for a, c in zip(found, source.calls, strict=True)),
+    )
+
+
+def with_kernels(graph: Graph, kernels: Sequence[RowKernel | None]) -> Graph:
+    """The graph with the flash and scratch bytes of other kernels than the generic ones."""
+    ops = tuple(
+        op
+        if k is None
+        else replace(op, scratch_bytes=k.scratch_bytes, weight_bytes=sum(int(c.nbytes) for c in k.constants))
+        for op, k in zip(graph.ops, kernels, strict=True)
+    )
+    return replace(graph, ops=ops)
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    """What follows from a PrimFunc and the row axes of its tensors."""
+
+    access: RowAccess
+    columns: tuple[Window | None, ...]
+    kernel: RowKernel
+    macs: int
+    in_place: tuple[int, ...]
+
+
+def _with_constants(kernel: RowKernel, call: Call) -> RowKernel:
+    return replace(kernel, constants=call.constants)
+
+
+def _pattern(call: Call) -> AccessPattern:
+    start = len(call.inputs)
+    tables = dict(zip(call.func.params[start : start + len(call.constants)], call.constants, strict=True))
+    return AccessPattern(call.func, start, tables)
+
+
+def _column_axis(shape: tuple[int, ...], row_axis: int | None) -> int | None:
+    return row_axis + 1 if row_axis is not None and len(shape) >= 4 and row_axis + 1 < len(shape) else None
+
+
+def _cached(
+    cache: dict[tuple[Any, ...], list[tuple[PrimFunc, _Analysis]]],
+    call: Call,
+    pattern: AccessPattern,
+    tensors: Sequence[Tensor],
+) -> _Analysis:
+    """Analyses of equal PrimFuncs are made once, unless indices depend on the values of constants."""
+    inputs, outputs = [tensors[t] for t in call.inputs], [tensors[t] for t in call.outputs]
+    axes = tuple((t.row_axis, t.col_axis) for t in (*inputs, *outputs))
+    plain = call.func.without_attr("global_symbol") if call.func.attrs else call.func
+    key = (tvm_ffi.structural_hash(plain), axes)
+    for other, analysis in cache.get(key, ()):
+        if not pattern.uses_tables and tvm_ffi.structural_equal(other, plain):
+            return analysis
+    analysis = _analyse(call, pattern, inputs, outputs)
+    cache.setdefault(key, []).append((plain, analysis))
+    return analysis
+
+
+def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> _Analysis:
+    input_axes, output_axes = tuple(t.row_axis for t in inputs), tuple(t.row_axis for t in outputs)
+    windows, reason = row_windows(pattern, output_axes, input_axes)
+    columns, _ = row_windows(pattern, [t.col_axis for t in outputs], [t.col_axis for t in inputs])
+    access = RowAccess(windows, input_axes, output_axes, reason)
+    kernel = row_kernel(call.func, call.constants, access, call.name)
+    rows = outputs[0].rows if outputs else 1
+    if kernel.whole:
+        single = all(t.rows == 1 for t in outputs) and kernel.reason is None
+        whole = tuple(Window.whole(t.rows) if single else None for t in inputs)
+        access = replace(access, windows=whole, opaque=kernel.reason)
+        columns, rows = tuple(Window.whole(t.columns) if single else None for t in inputs), 1
+    return _Analysis(
+        access, columns, kernel, macs_of(kernel.func, rows), in_place_inputs(call.func, len(call.inputs))
+    )
+
+
+def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) -> Op:
+    return Op(
+        index,
+        call.name,
+        call.kind,
+        call.inputs,
+        call.outputs,
+        windows=analysis.access.windows,
+        columns=analysis.columns,
+        opaque=analysis.access.opaque,
+        macs=analysis.macs,
+        weight_bytes=sum(int(c.nbytes) for c in call.constants),
+        scratch_bytes=analysis.kernel.scratch_bytes,
+        in_place=analysis.in_place,
+        attrs=_attributes(call.func),
+    )
+
+
+def _view(index: int, call: Call, offsets: tuple[int, ...] | None, tensors: Sequence[Tensor]) -> Op:
+    source, target = tensors[call.inputs[0]], tensors[call.outputs[0]]
+    same = source.rows == target.rows and len(call.outputs) == 1 and source.row_bytes == target.row_bytes
+    window = IDENTITY if same and source.rows > 1 else Window.whole(source.rows) if target.rows == 1 else None
+    return Op(
+        index,
+        call.name,
+        call.kind,
+        call.inputs,
+        call.outputs,
+        windows=(window,),
+        columns=(window if source.columns == target.columns == 1 else None,),
+        view=True,
+        view_offsets=tuple(o * ITEM_BYTES[source.dtype] for o in offsets or ()),
+        attrs=_attributes(call.func),
+    )
+
+
+def _attributes(func: PrimFunc) -> Mapping[str, object]:
+    attrs = func.attrs or {}
+    return MappingProxyType({str(k): _to_python(v) for k, v in attrs.items() if str(k) not in _INTERNAL_ATTRS})
+
+
+def _to_python(value: Any) -> object:
+    """TVM's containers and boxed numbers as tuples, dictionaries and Python numbers."""
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if hasattr(value, "items"):
+        return {str(k): _to_python(v) for k, v in value.items()}
+    if hasattr(value, "__iter__"):
+        return tuple(_to_python(v) for v in value)
+    return _to_python(value.value) if hasattr(value, "value") else str(value)

@@ -1,0 +1,166 @@
+"""Relax functions as a list of PrimFunc calls over numbered tensors: what `extract_graph` needs of Relax, and no more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.errors import GraphError
+
+Value = Any  # a tensor's number, a constant array, or a tuple of values
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a PrimFunc whose parameters are activations, constants, outputs, in this order."""
+
+    name: str
+    kind: str
+    func: PrimFunc
+    inputs: tuple[int, ...]
+    constants: tuple[np.ndarray, ...]
+    outputs: tuple[int, ...]
+    must_copy: bool = False  # a copy whose point is that it lies elsewhere: never a view
+
+
+@dataclass(frozen=True)
+class Source:
+    tensors: tuple[TensorInfo, ...]
+    calls: tuple[Call, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def legalize(mod: tvm.IRModule) -> tvm.IRModule:
+    """A copy of the module in which every operator is a call of a PrimFunc and constants are computed."""
+    passes = [relax.transform.LegalizeOps(), relax.transform.FoldConstant(), relax.transform.DeadCodeElimination()]
+    return tvm.transform.Sequential(passes)(mod.clone())
+
+
+def read_function(mod: tvm.IRModule, function: str) -> Source:
+    """The calls of a function in program order. Raises `GraphError` for what is not straight-line static code."""
+    if function not in {g.name_hint for g in mod.get_global_vars()}:
+        raise GraphError(f"the module has no function {function}")
+    return _Reader(legalize(mod), function).read()
+
+
+class _Reader:
+    def __init__(self, mod: tvm.IRModule, function: str) -> None:
+        self._mod = mod
+        self._func = mod[function]
+        self._tensors: list[TensorInfo] = []
+        self._calls: list[Call] = []
+        self._names: dict[str, int] = {}
+        self._env: dict[Any, Value] = {}
+
+    def read(self) -> Source:
+        inputs: list[int] = []
+        for param in self._func.params:
+            inputs.append(self._tensor(self._unique(param.name), param.ty))
+            self._env[param] = inputs[-1]
+        body = self._func.body
+        if not isinstance(body, relax.SeqExpr):
+            raise GraphError("the function's body is no sequence of bindings")
+        for block in body.blocks:
+            for binding in block.bindings:
+                self._env[binding.var] = self._value(binding.value, binding.var)
+        outputs = tuple(self._output(v, inputs) for v in _flatten(self._value(body.body, None)))
+        return Source(tuple(self._tensors), tuple(self._calls), tuple(inputs), outputs)
+
+    def _value(self, expr: Any, var: Any) -> Value:
+        if isinstance(expr, relax.Var):
+            return self._env[expr]
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._value(f, None) for f in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return self._value(expr.tuple_value, None)[expr.index]
+        if isinstance(expr, relax.Call):
+            return self._call(expr, var)
+        if hasattr(expr, "value") and hasattr(expr.value, "numpy"):
+            return expr.value.numpy()
+        raise GraphError(f"{type(expr).__name__} in the function: only straight-line code of operators is supported")
+
+    def _call(self, call: relax.Call, var: Any) -> Value:
+        op = getattr(call.op, "name", str(call.op))
+        if op != "relax.call_tir" or len(call.args) != 2:
+            raise GraphError(f"{op} has no TIR form that a kernel can be cut from")
+        target = call.args[0]
+        func = self._mod[target]
+        given = [self._value(a, None) for a in _fields(call.args[1])]
+        constants = tuple(a for a in given if isinstance(a, np.ndarray))
+        inputs = tuple(a for a in given if not isinstance(a, np.ndarray))
+        name = self._unique(_readable(target.name_hint))
+        many = isinstance(var.ty, relax.TupleType)
+        types = list(var.ty.fields) if many else [var.ty]
+        names = [f"{name}:{k}" for k in range(len(types))] if many else [name]
+        outputs = tuple(self._tensor(n, t) for n, t in zip(names, types, strict=True))
+        kind = str((func.attrs or {}).get("op_kind", "") or re.sub(r"(?<=[a-z_])\d+$", "", target.name_hint))
+        self._calls.append(Call(name, kind, _activations_first(func, given), inputs, constants, outputs))
+        return outputs if many else outputs[0]
+
+    def _output(self, value: Value, inputs: Sequence[int]) -> int:
+        """A tensor for an output of the function: copies of what no operator writes."""
+        if isinstance(value, int) and value not in inputs:
+            return value
+        constants = (value,) if isinstance(value, np.ndarray) else ()
+        info = TensorInfo("", value.shape, str(value.dtype)) if constants else self._tensors[value]
+        name = self._unique("copy")
+        self._tensors.append(TensorInfo(name, info.shape, info.dtype))
+        read = () if constants else (value,)
+        self._calls.append(Call(name, "copy", copy_func(info), read, constants, (len(self._tensors) - 1,), True))
+        return len(self._tensors) - 1
+
+    def _tensor(self, name: str, ty: Any) -> int:
+        if not isinstance(ty, relax.TensorType):
+            raise GraphError(f"{name} is no tensor but {ty}")
+        extents = getattr(ty.shape, "values", None)
+        if extents is None or not all(hasattr(d, "value") for d in extents):
+            raise GraphError(f"the shape of {name} is not static: fix it with input shapes")
+        self._tensors.append(TensorInfo(name, tuple(int(d) for d in extents), str(ty.dtype)))
+        return len(self._tensors) - 1
+
+    def _unique(self, name: str) -> str:
+        count = self._names.get(name, 0)
+        self._names[name] = count + 1
+        return name if count == 0 else self._unique(f"{name}_{count}")
+
+
+def copy_func(info: TensorInfo) -> PrimFunc:
+    """A PrimFunc that copies one tensor."""
+    x = te.placeholder(info.shape, info.dtype, name="x")
+    return te.create_prim_func([x, te.compute(info.shape, lambda *i: x(*i), "copy")], index_dtype_override="int32")
+
+
+def _activations_first(func: PrimFunc, given: Sequence[Value]) -> PrimFunc:
+    params = list(func.params)
+    order = [k for k, a in enumerate(given) if not isinstance(a, np.ndarray)]
+    order += [k for k, a in enumerate(given) if isinstance(a, np.ndarray)]
+    if order == list(range(len(given))):
+        return func
+    return PrimFunc([params[k] for k in order] + params[len(given) :], func.body, func.ret_type, attrs=func.attrs)
+
+
+def _fields(expr: Any) -> list[Any]:
+    return list(expr.fields) if isinstance(expr, relax.Tuple) else [expr]
+
+
+def _flatten(value: Value) -> list[Value]:
+    return [v for part in value for v in _flatten(part)] if isinstance(value, tuple) else [value]
+
+
+def _readable(name: str) -> str:
+    return name.strip("_") or "op"

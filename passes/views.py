@@ -1,0 +1,78 @@
+"""Operators that move nothing, or may write where they read: both from the access pattern."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm_ffi
+from tvm.ir import TensorLoad
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules.instrument import evaluate
+from tvm_cascade.schedules.tir import collect, dtype_of, leaf_blocks, outputs_of, shape_of, stores
+
+
+def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
+    """Where each output lies in the only input, in elements, if every output is a contiguous piece of it; else None."""
+    outputs = outputs_of(func)
+    blocks = leaf_blocks(func)
+    if activations != 1 or len(blocks) != len(outputs) or len(func.params) != 1 + len(outputs):
+        return None
+    offsets: dict[object, int] = {}
+    for realize in blocks:
+        written = stores(realize.block.body)
+        if realize.block.init is not None or len(written) != 1 or not isinstance(written[0].value, TensorLoad):
+            return None
+        offset = _offset(realize.block, written[0])
+        if offset is None or not written[0].value.source.same_as(func.params[0]):
+            return None
+        offsets[written[0].buffer] = offset
+    return tuple(offsets[o] for o in outputs) if len(offsets) == len(outputs) else None
+
+
+def _offset(block: object, store: object) -> int | None:
+    """The constant distance in elements from an output to its source, None where it varies."""
+    variables = block.iter_vars  # type: ignore[attr-defined]
+    grid = np.ogrid[tuple(slice(0, int(v.dom.extent)) for v in variables)]
+    env = {v.var: axis for v, axis in zip(variables, grid, strict=True)}
+    read = store.value  # type: ignore[attr-defined]
+    try:
+        distance = _flat(read.source, read.indices, env) - _flat(store.buffer, store.indices, env)  # type: ignore[attr-defined]
+    except ValueError:
+        return None
+    first = int(np.asarray(distance).flat[0])
+    return first if bool(np.all(distance == first)) else None
+
+
+def _flat(buffer: object, indices: object, env: object) -> np.ndarray:
+    offset = np.int64(0)
+    for index, extent in zip(indices, shape_of(buffer), strict=True):  # type: ignore[arg-type]
+        offset = offset * extent + evaluate(index, env)  # type: ignore[arg-type]
+    return offset
+
+
+def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
+    """Inputs whose memory output 0 may overwrite: same size, and each element read only for the element at its place."""
+    outputs = outputs_of(func)
+    blocks = [r.block for r in leaf_blocks(func)]
+    if len(outputs) != 1 or any(b.init is not None for b in blocks):
+        return ()
+    candidates = [
+        i
+        for i, x in enumerate(func.params[:activations])
+        if shape_of(x) == shape_of(outputs[0])
+        and ITEM_BYTES.get(dtype_of(x)) == ITEM_BYTES.get(dtype_of(outputs[0]))
+    ]
+    watched = {func.params[i] for i in candidates}
+    inputs = set(func.params)
+    for block in blocks:
+        target = stores(block.body)[0]
+        for load in collect(block.body, TensorLoad):
+            same = len(load.indices) == len(target.indices) and all(
+                tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, target.indices, strict=True)
+            )
+            if not same and (load.source in watched or load.source not in inputs):
+                watched.discard(load.source)
+                if load.source not in inputs:
+                    return ()
+    return tuple(i for i in candidates if func.params[i] in watched)

@@ -1,0 +1,152 @@
+"""Multiply-accumulates of a kernel: counted without running it, or by the kernel itself while it runs.
+
+A multiply-accumulate is a store that adds a product of two loads to the element it overwrites. Padding that became loop
+bounds is never executed, so both counts are of taps inside of the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, PointerType, PrimType
+from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
+
+from tvm_cascade.schedules.tir import is_if_then_else, is_own, loads, uses
+
+_MOST_POINTS = 1 << 24  # iterations of dependent loops that are enumerated one by one
+Loop = tuple[tirx.Var, Any, Any]  # variable, first value, extent
+
+
+def is_mac(store: BufferStore) -> bool:
+    """Whether a store is a multiply-accumulate."""
+    value = store.value
+    if not isinstance(value, tirx.Add):
+        return False
+    for own, other in ((value.a, value.b), (value.b, value.a)):
+        while isinstance(other, tirx.Cast):
+            other = other.value
+        if is_own(own, store) and isinstance(other, tirx.Mul):
+            return bool(loads(other.a)) and bool(loads(other.b))
+    return False
+
+
+def count_macs(func: PrimFunc, dtype: str = "int64") -> PrimFunc:
+    """The kernel with a last parameter `macs` (pointer to one `dtype`), incremented at every multiply-accumulate."""
+    handle = tirx.Var("macs", PointerType(PrimType(dtype)))
+    counter = tirx.decl_buffer((1,), dtype, "macs_data", data=handle)
+    one = tirx.const(1, dtype)
+
+    def count(store: BufferStore) -> Any:
+        if not is_mac(store):
+            return store
+        return SeqStmt([store, BufferStore(counter, counter[0] + one, [tirx.const(0, "int32")])])
+
+    body = tvm_ffi.structural_map(func.body, (BufferStore, count))
+    body = SeqStmt([tirx.DeclBuffer(counter, data=handle), body])
+    return PrimFunc([*func.params, handle], body, func.ret_type, attrs=func.attrs)
+
+
+def macs_of(func: PrimFunc, rows: int = 1) -> int:
+    """Multiply-accumulates of calling a kernel for `y` in `range(rows)`, by evaluating its loop bounds."""
+    y = func.params[-1]
+    return sum(_iterations([(y, tirx.const(0, "int32"), tirx.const(rows, "int32")), *path]) for path in _paths(func))
+
+
+def _paths(func: PrimFunc) -> list[list[Loop]]:
+    """The loops around every multiply-accumulate, outermost first."""
+    found: list[list[Loop]] = []
+
+    def walk(node: Any, around: list[Loop]) -> None:
+        if isinstance(node, SeqStmt):
+            for inner in node.seq:
+                walk(inner, around)
+        elif isinstance(node, For):
+            walk(node.body, [*around, (node.loop_var, node.min, node.extent)])
+        elif isinstance(node, BufferStore):
+            if is_mac(node):
+                found.append(around)
+        elif isinstance(node, IfThenElse):
+            walk(node.then_case, around)
+            if node.else_case is not None:
+                walk(node.else_case, around)
+        elif hasattr(node, "body"):
+            walk(node.body, around)
+
+    walk(func.body, [])
+    return found
+
+
+def _iterations(loops: list[Loop]) -> int:
+    """How often the innermost body of a loop nest runs; loops that depend on one another are enumerated together."""
+    groups: list[list[Loop]] = []
+    for loop in loops:
+        linked = [g for g in groups if any(uses(loop[1], v) or uses(loop[2], v) for v, _, _ in g)]
+        groups = [g for g in groups if all(g is not other for other in linked)]
+        groups.append([inner for g in linked for inner in g] + [loop])
+    total = 1
+    for group in groups:
+        total *= _enumerate(group)
+    return total
+
+
+def _enumerate(group: list[Loop]) -> int:
+    env: dict[tirx.Var, Any] = {}
+    weights = np.ones(1, np.int64)  # iterations per point of the enumeration
+    for k, (var, low, extent) in enumerate(group):
+        lows = np.broadcast_to(evaluate(low, env), weights.shape)
+        extents = np.maximum(np.broadcast_to(evaluate(extent, env), weights.shape), 0)
+        if not any(uses(e, var) for _, *bounds in group[k + 1 :] for e in bounds):
+            weights = weights * extents
+            continue
+        if int(extents.sum()) > _MOST_POINTS:
+            raise ValueError(f"more than {_MOST_POINTS} iterations to count")
+        starts = np.repeat(np.cumsum(extents) - extents, extents)
+        env = {v: np.repeat(np.broadcast_to(a, weights.shape), extents) for v, a in env.items()}
+        env[var] = np.arange(int(extents.sum())) - starts + np.repeat(lows, extents)
+        weights = np.repeat(weights, extents)
+    return int(weights.sum())
+
+
+_BINARY: Mapping[type, Any] = {
+    tirx.Add: np.add,
+    tirx.Sub: np.subtract,
+    tirx.Mul: np.multiply,
+    tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.mod,
+    tirx.Div: lambda a, b: (np.sign(a) * np.sign(b)) * (np.abs(a) // np.abs(b)),
+    tirx.Mod: np.fmod,
+    tirx.Min: np.minimum,
+    tirx.Max: np.maximum,
+    tirx.LT: np.less,
+    tirx.LE: np.less_equal,
+    tirx.GT: np.greater,
+    tirx.GE: np.greater_equal,
+    tirx.EQ: np.equal,
+    tirx.NE: np.not_equal,
+    tirx.And: np.logical_and,
+    tirx.Or: np.logical_or,
+}
+
+
+def evaluate(expr: Any, env: Mapping[tirx.Var, Any]) -> Any:
+    """The values of an integer expression where its variables are arrays (numpy broadcasting applies)."""
+    if isinstance(expr, int):
+        return np.int64(expr)
+    if isinstance(expr, tirx.IntImm):
+        return np.int64(expr.value)
+    if isinstance(expr, tirx.Var):
+        return env[expr]
+    if isinstance(expr, tirx.Cast):
+        return evaluate(expr.value, env)
+    if isinstance(expr, tirx.Not):
+        return np.logical_not(evaluate(expr.a, env))
+    if type(expr) in _BINARY:
+        return _BINARY[type(expr)](evaluate(expr.a, env), evaluate(expr.b, env))
+    if isinstance(expr, tirx.Select) or is_if_then_else(expr):
+        parts = expr.args if isinstance(expr, Call) else (expr.condition, expr.true_value, expr.false_value)
+        return np.where(*(evaluate(p, env) for p in parts))
+    raise ValueError(f"cannot evaluate {type(expr).__name__}")
