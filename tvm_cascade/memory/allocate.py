@@ -8,15 +8,19 @@ from time import perf_counter
 
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.memory.bounds import max_live_step
-from tvm_cascade.memory.fit import best_fit_of_orders, top
+from tvm_cascade.memory.fit import best_fit_of_orders, shuffle, top
 from tvm_cascade.memory.problem import Allocation, Problem
+from tvm_cascade.memory.search import Ints, SearchResult, Tables, rankings, search, tables
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateOptions:
-    """How far the allocator goes."""
+    """How far the allocator goes. The same options give the same layout on any machine."""
 
-    nodes: int = 20_000  # search nodes in all; deterministic, unlike `seconds`
+    nodes: int = 20_000  # search nodes in all, about 15,000 a second
+    first_limit: int = 5_000  # nodes of the first run of each ranking
+    growth: int = 4  # by which every further round of runs is longer
+    shuffles: int = 200  # reorderings tried on problems that the search does not know (`follows`)
 
 
 def allocate(
@@ -45,16 +49,80 @@ def allocate(
         No layout within the capacity was found; the message says whether none exists.
     """
     began = perf_counter()
+    options = options or AllocateOptions()
     _check(problem)
     bound, step = max_live_step(problem)
     if problem.capacity is not None and bound > problem.capacity:
         raise _infeasible(problem, bound, step, proven=True)
     goal = bound if problem.capacity is None else problem.capacity
-    offsets = best_fit_of_orders(problem, goal)
-    peak = top(problem, offsets)
-    if problem.capacity is not None and peak > problem.capacity:
-        raise _infeasible(problem, peak, step, proven=False)
-    return Allocation(tuple(offsets), peak, bound, peak == bound, perf_counter() - began)
+    found = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound)
+    if optimise and found.peak > goal and problem.follows:
+        found.take(shuffle(problem, found.offsets, goal, options.shuffles))
+    elif optimise and found.peak > goal:
+        _search(found, goal, options, None if seconds is None else began + seconds)
+    if problem.capacity is not None and found.peak > problem.capacity:
+        proven = found.bound > problem.capacity
+        raise _infeasible(problem, found.bound if proven else found.peak, step, proven)
+    return Allocation(found.offsets, found.peak, found.bound, found.peak == found.bound, perf_counter() - began)
+
+
+class _Best:
+    """The lowest layout and the highest bound so far."""
+
+    def __init__(self, problem: Problem, offsets: tuple[int, ...], bound: int) -> None:
+        self.problem = problem
+        self.offsets = offsets
+        self.peak = top(problem, offsets)
+        self.bound = bound
+
+    def take(self, offsets: tuple[int, ...] | None) -> None:
+        if offsets is not None and top(self.problem, offsets) < self.peak:
+            self.offsets, self.peak = offsets, top(self.problem, offsets)
+
+
+def _search(found: _Best, goal: int, options: AllocateOptions, deadline: float | None) -> None:
+    """Lower `found` to `goal`, or bisect between bound and peak, until both meet or the limits are reached.
+
+    `low` is where the next trial must lie above: the bound, or a capacity at which the search gave up.
+    """
+    t = tables(found.problem)
+    pinned = [b.offset for b in found.problem.buffers]
+    ranks = rankings(t)
+    left, low, capacity = options.nodes, found.bound, goal
+    while found.peak > goal and left > 0 and low < found.peak:
+        result, spent = _rounds(t, capacity, ranks, left, pinned, options, deadline)
+        left -= spent
+        found.take(result.offsets)
+        if result.offsets is None and result.complete:
+            found.bound = max(found.bound, min(result.next_capacity, found.peak))
+            if found.problem.capacity is not None:
+                return
+        if result.offsets is None:
+            low = max(found.bound, capacity + 1)
+        capacity = (low + found.peak - 1) // 2
+        if deadline is not None and perf_counter() > deadline:
+            return
+
+
+def _rounds(
+    t: Tables,
+    capacity: int,
+    ranks: Sequence[Ints],
+    nodes: int,
+    pinned: Sequence[int | None],
+    options: AllocateOptions,
+    deadline: float | None,
+) -> tuple[SearchResult, int]:
+    """Run every ranking in turn with growing limits until one succeeds or proves that none can."""
+    spent, limit = 0, options.first_limit
+    while True:
+        for rank in ranks:
+            result = search(t, capacity, rank, min(limit, nodes - spent), pinned, deadline)
+            spent += result.nodes
+            late = deadline is not None and perf_counter() > deadline
+            if result.complete or spent >= nodes or late:
+                return result, spent
+        limit *= options.growth
 
 
 def _infeasible(problem: Problem, needed: int, step: int, proven: bool) -> InfeasibleError:

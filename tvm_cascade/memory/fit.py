@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from random import Random
 
 from tvm_cascade.memory.problem import Buffer, Problem
 
@@ -137,3 +138,22 @@ def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
             if top(problem, best) <= bound:
                 return best
     return best if best is not None else []
+
+
+def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
+    """Local search over first-fit orders: what lies at the top is placed earlier. Never worse than `offsets`."""
+    near, between = overlapping(problem), follows_between(problem)
+    best, peak = list(offsets), top(problem, offsets)
+    order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))
+    random = Random(0)
+    for _ in range(tries):
+        if peak <= goal:
+            break
+        at = [k for k, i in enumerate(order) if best[i] + problem.buffers[i].size == peak]
+        k = random.choice(at) if random.random() < 0.7 else random.randrange(len(order))
+        trial = [*order[:k], *order[k + 1 :]]
+        trial.insert(random.randrange(k + 1), order[k])
+        found = place_in_order(problem, trial, Fit.FIRST, near, between)
+        if top(problem, found) <= peak:
+            order, best, peak = trial, found, top(problem, found)
+    return tuple(best) if peak < top(problem, offsets) else tuple(offsets)

@@ -1,0 +1,66 @@
+"""minimalloc's CSV: `id,lower,upper,size` in, `id,lower,upper,size,offset` out; lifetimes half-open, ids any text."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.memory.allocate import AllocateOptions, allocate
+from tvm_cascade.memory.problem import Allocation, Buffer, Problem
+
+_COLUMNS = ("id", "lower", "upper", "size")
+
+
+def read(path: str | Path, capacity: int | None = None) -> Problem:
+    """The problem in `path`; optional columns `alignment` and `offset` (empty: not pinned).
+
+    Buffers are numbered by row, their CSV ids are their names. Raises `LoadError` naming the row that is wrong.
+    """
+    try:
+        with Path(path).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        raise LoadError(path, f"not readable as CSV ({e})") from e
+    if rows and (missing := [c for c in _COLUMNS if c not in rows[0]]):
+        raise LoadError(path, f"lacks the column {', '.join(missing)}; the first line must name {', '.join(_COLUMNS)}")
+    return Problem(tuple(_buffer(path, i, row) for i, row in enumerate(rows)), capacity)
+
+
+def _buffer(path: str | Path, i: int, row: dict[str, str | None]) -> Buffer:
+    try:
+        lower, upper, size = (int(row[c] or "") for c in _COLUMNS[1:])
+        alignment = int(row.get("alignment") or 1)
+        offset = int(text) if (text := row.get("offset")) else None
+    except ValueError as e:
+        raise LoadError(path, f"line {i + 2}: lower, upper and size must be whole numbers") from e
+    return Buffer(i, size, lower, upper, alignment, offset, row["id"] or str(i))
+
+
+def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
+    """The problem's rows with their offsets, in the order they were read."""
+    try:
+        with Path(path).open("w", newline="") as file:
+            out = csv.writer(file, lineterminator="\n")
+            out.writerow((*_COLUMNS, "offset"))
+            for b, offset in zip(problem.buffers, allocation.offsets, strict=True):
+                out.writerow((b.name, b.lower, b.upper, b.size, offset))
+    except OSError as e:
+        raise UsageError(f"cannot write {path}: {e.strerror}") from e
+
+
+def run(path: str | Path, capacity: int | None = None, out: str | Path | None = None) -> dict[str, object]:
+    """What `tvm-cascade allocate` does: `peak_bytes`, `bound_bytes`, `optimal`, `seconds`.
+
+    With a capacity the search goes on far longer, as it knows what is asked for, and stops at the first layout within.
+    """
+    problem = read(path, capacity)
+    allocation = allocate(problem, options=AllocateOptions(nodes=400_000 if capacity is None else 4_000_000))
+    if out is not None:
+        write(out, problem, allocation)
+    return {
+        "peak_bytes": allocation.peak,
+        "bound_bytes": allocation.bound,
+        "optimal": allocation.optimal,
+        "seconds": round(allocation.seconds, 3),
+    }

@@ -1,0 +1,274 @@
+"""Exact arena search: is there a layout within a capacity?
+
+Branch and bound over canonical layouts, in the line of minimalloc (Moffitt, ASPLOS 2024), with stronger inference.
+Push every buffer of a layout down as far as it goes: each then rests at 0, on a pinned buffer or on another buffer that
+is live with it. Sort by (offset, rank): a layout is built from its lowest buffer up, each placed at `support`, the lowest
+place that the buffers under it allow. At a node, `support[i]` being that place for each buffer i not yet placed:
+
+- *skipped*: if i was passed over for a buffer that comes later in the order, it will not lie at `support[i]`, so it must
+  rest on something not placed yet: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: dead end.
+- *canonical*: a candidate at or above `support[i] + size[i]` of any unplaced i leaves a hole that i would fall into.
+- *section bound*: buffers live at one step stack up. Sorted by `low`, the stack of the k-th and all after it ends no
+  lower than `low[k] + sum(size[k:])` (Jackson's rule for one machine with heads), for every k and every step.
+- *decomposition*: once the unplaced buffers fall apart in time, the parts are solved one by one; a part that fails sends
+  the search back to the decision that created it, past its solved siblings.
+- *symmetry and memory*: equal buffers are placed in the order of their index; failed states are remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+from time import perf_counter
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tvm_cascade.memory.problem import Problem
+
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What one run of `search` found."""
+
+    offsets: tuple[int, ...] | None  # by position, None where nothing was found
+    complete: bool  # with no offsets: proven that the capacity is too small
+    next_capacity: int  # where proven so: no layout is lower than this
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the search needs to know of a problem, by position in `Problem.buffers`."""
+
+    size: Ints  # bytes, and rounded up to the common unit of all alignments
+    padded: Ints
+    alignment: Ints
+    lower: Ints
+    upper: Ints
+    meets: Mask  # (n, n): live together at some step
+    sections: Mask  # (steps, n): who is live at each step that is not implied by another
+    twin: tuple[int, ...]  # the previous equal buffer, or -1
+    pinned: tuple[tuple[tuple[int, int], ...], ...]  # for each buffer, [low, high) of the pinned ones it meets
+    free: Ints  # positions that are not pinned, by start of life
+
+    @property
+    def slack(self) -> int:
+        return int((self.padded - self.size).max(initial=0))
+
+
+def tables(problem: Problem) -> Tables:
+    """Tables of a problem without `follows`."""
+    b = problem.buffers
+    unit = gcd(*(x.alignment for x in b)) if b else 1
+    size = np.array([x.size for x in b], np.int64)
+    lower, upper = np.array([x.lower for x in b], np.int64), np.array([x.upper for x in b], np.int64)
+    meets = (lower[:, None] < upper[None]) & (lower[None] < upper[:, None])
+    np.fill_diagonal(meets, False)
+    pinned = tuple(
+        tuple(sorted((x.offset, x.offset + x.size) for j, x in enumerate(b) if x.offset is not None and meets[i, j]))
+        for i in range(len(b))
+    )
+    free = np.array([i for i in np.argsort(lower, kind="stable") if b[i].offset is None], np.int64)
+    return Tables(
+        size, -(-size // unit) * unit, np.array([x.alignment for x in b], np.int64), lower, upper, meets,
+        _sections(lower, upper), _twins(problem), pinned, free,
+    )  # fmt: skip
+
+
+def _sections(lower: Ints, upper: Ints) -> Mask:
+    """Live sets at the steps where a life starts, without those that are part of another."""
+    live = np.array([(lower <= t) & (t < upper) for t in np.unique(lower)]).reshape(-1, len(lower))
+    count = live.sum(1)
+    inside = (live.astype(np.int64) @ live.T.astype(np.int64)) == count[:, None]  # [a, b]: a is part of b
+    smaller = (count[:, None] < count[None]) | (np.arange(len(live))[:, None] > np.arange(len(live))[None])
+    return live[~(inside & smaller).any(1)]
+
+
+def _twins(problem: Problem) -> tuple[int, ...]:
+    last: dict[tuple[int, int, int, int], int] = {}
+    twin = []
+    for i, x in enumerate(problem.buffers):
+        key = (x.size, x.lower, x.upper, x.alignment)
+        twin.append(last.get(key, -1) if x.offset is None else -1)
+        if x.offset is None:
+            last[key] = i
+    return tuple(twin)
+
+
+def rankings(t: Tables) -> tuple[Ints, ...]:
+    """Ranks by position: which of several candidates at one offset goes first. One ranking suits few problems.
+
+    Keys, largest first: contention (bytes live at the worst step of a life), area (size x life) and length of life.
+    """
+    life = t.upper - t.lower
+    area = life * t.size
+    load = (t.sections * t.padded).sum(1)
+    contention = np.where(t.sections, load[:, None], 0).max(0, initial=0)
+    ranks = []
+    for keys in (
+        (area, life, contention),
+        (contention, life, area),
+        (contention, area, life),
+        (life, area, contention),
+    ):
+        rank = np.empty(len(life), np.int64)
+        rank[np.lexsort([-k for k in reversed(keys)])] = np.arange(len(life))
+        ranks.append(rank)
+    return tuple(ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Unplaced buffers connected in time, and the decision that made them a part of their own."""
+
+    members: Ints  # positions, by start of life
+    support: Ints  # bytes, by position
+    skipped: Mask  # by position
+    parent: int  # depth of the frame, -1 for the root
+    rest: _Part | None  # parts still to solve
+
+
+@dataclass(slots=True)
+class _Frame:
+    part: _Part
+    candidates: Iterator[int]  # places in `part.members`
+    key: tuple[bytes, bytes, bytes]
+
+
+@dataclass(slots=True)
+class _Search:
+    t: Tables
+    capacity: int
+    rank: Ints
+    nodes: int = 0
+    exceeded: int = 1 << 62  # the lowest bound that made a node fail
+    offsets: Ints = field(init=False)
+    failed: set[tuple[bytes, bytes, bytes]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.offsets = np.zeros(len(self.t.size), np.int64)
+
+    def parts(self, members: Ints, support: Ints, skipped: Mask, parent: int, rest: _Part | None) -> _Part | None:
+        """Split `members` (by start of life) where no life crosses; the pieces stand in front of `rest`."""
+        if not len(members):
+            return rest
+        end = np.maximum.accumulate(self.t.upper[members])
+        cuts = np.flatnonzero(self.t.lower[members[1:]] >= end[:-1]) + 1
+        for piece in reversed(np.split(members, cuts)):
+            rest = _Part(piece, support, skipped, parent, rest)
+        return rest
+
+    def expand(self, part: _Part) -> _Frame | None:
+        """The frame of a part, or None where a bound or the memory closes it."""
+        self.nodes += 1
+        t, who = self.t, part.members
+        support, skipped = part.support[who], part.skipped[who]
+        low = self._low(who, support, skipped)
+        if low is None or self._exceeds(who, low):
+            return None
+        key = (who.tobytes(), support.tobytes(), skipped.tobytes())
+        if key in self.failed:
+            return None
+        lowest_top = (support + t.size[who]).min()
+        open_ = np.flatnonzero(~skipped & (support < lowest_top))
+        open_ = open_[np.lexsort((self.rank[who[open_]], support[open_]))]
+        inside = set(who.tolist())
+        return _Frame(part, (int(c) for c in open_ if t.twin[who[c]] not in inside), key)
+
+    def _low(self, who: Ints, support: Ints, skipped: Mask) -> Ints | None:
+        if not skipped.any():
+            return support
+        t, low = self.t, support.copy()
+        at = np.flatnonzero(skipped)
+        meets = t.meets[np.ix_(who[at], who)]
+        if not meets.any(1).all():
+            return None
+        for _ in range(2):
+            raised = np.maximum(low[at], np.where(meets, low + t.size[who], 1 << 62).min(1))
+            if (raised == low[at]).all():
+                break
+            low[at] = raised
+        return low
+
+    def _exceeds(self, who: Ints, low: Ints) -> bool:
+        t = self.t
+        order = np.argsort(low, kind="stable")
+        live = t.sections[:, who[order]]
+        stack = np.cumsum(np.where(live, t.padded[who[order]], 0)[:, ::-1], 1)[:, ::-1]
+        top = int(np.where(live, low[order] + stack, 0).max()) - t.slack
+        top = max(top, int((low + t.size[who]).max()))
+        if top > self.capacity:
+            self.exceeded = min(self.exceeded, top)
+        return top > self.capacity
+
+    def place(self, frame: _Frame, depth: int, c: int) -> _Part | None:
+        """Put member `c` of the frame's part at its support and return the parts that are left."""
+        t, part = self.t, frame.part
+        who = part.members
+        i = int(who[c])
+        at = int(part.support[i])
+        self.offsets[i] = at
+        top = at + int(t.size[i])
+        support, skipped = part.support.copy(), part.skipped.copy()
+        meets = t.meets[i, who]
+        passed = (support[who] < at) | ((support[who] == at) & (self.rank[who] < self.rank[i]))
+        skipped[who[passed & ~meets]] = True
+        near = who[meets]
+        near = near[support[near] <= top]
+        skipped[near] = False
+        support[near] = -(-top // t.alignment[near]) * t.alignment[near]
+        self._clear_of_pinned(near, support)
+        return self.parts(np.delete(who, c), support, skipped, depth, part.rest)
+
+    def _clear_of_pinned(self, who: Ints, support: Ints) -> None:
+        for i in who:
+            for low, high in self.t.pinned[i]:
+                if support[i] < high and low < support[i] + self.t.size[i]:
+                    support[i] = -(-high // self.t.alignment[i]) * self.t.alignment[i]
+
+    def run(self, nodes: int, expired: Callable[[], bool]) -> bool | None:
+        """Whether a layout exists (`offsets` then holds it); None where the limits came first."""
+        n = len(self.t.size)
+        support = np.zeros(n, np.int64)
+        self._clear_of_pinned(self.t.free, support)
+        part = self.parts(self.t.free, support, np.zeros(n, bool), -1, None)
+        stack: list[_Frame] = []
+        while part is not None:
+            if self.nodes >= nodes or (self.nodes % 256 == 255 and expired()):
+                return None
+            frame = self.expand(part)
+            depth = part.parent
+            if frame is not None:
+                depth = len(stack)
+                stack.append(frame)
+            choice = None
+            while choice is None:
+                if depth < 0:
+                    return False
+                frame = stack[depth]
+                choice = next(frame.candidates, None)
+                if choice is None:
+                    self.failed.add(frame.key)
+                    depth = frame.part.parent
+            del stack[depth + 1 :]
+            part = self.place(stack[depth], depth, choice)
+        return True
+
+
+def search(
+    t: Tables, capacity: int, rank: Ints, nodes: int, pinned: Sequence[int | None], deadline: float | None = None
+) -> SearchResult:
+    """Look for a layout within `capacity` bytes, expanding at most `nodes` nodes.
+
+    `pinned` holds the offsets of pinned buffers, None for the others; `deadline` is a `perf_counter` time.
+    """
+    state = _Search(t, capacity, rank)
+    found = state.run(nodes, lambda: deadline is not None and perf_counter() > deadline)
+    offsets = tuple(int(o) if p is None else p for o, p in zip(state.offsets, pinned, strict=True)) if found else None
+    return SearchResult(offsets, found is not None, state.exceeded, state.nodes)
