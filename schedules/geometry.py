@@ -7,6 +7,8 @@ the bias; taps outside then need bias corrections, one table for every distinct 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,6 +116,22 @@ def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
     return table
 
 
+@contextmanager
+def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> Iterator[None]:
+    """What kernel row `tap` does, under a test only where that row is padding for some output row."""
+    rows = [g.taps(0, y) for y in range(g.out_height)]
+    tests = []
+    if any(r[0] > tap for r in rows):
+        tests.append(tirx.LE(r0, i32(tap)))
+    if any(r[1] <= tap for r in rows):
+        tests.append(tirx.GT(r1, i32(tap)))
+    if not tests:
+        yield
+        return
+    with k.when(tests[0] if len(tests) == 1 else tirx.all(*tests)):
+        yield
+
+
 def folded_bias(g: Sliding, weights: np.ndarray, bias: np.ndarray, zero_point: int) -> np.ndarray:
     """Bias less zero point times the valid weights, int32 [row variants, column groups, channels].
 
@@ -126,3 +144,20 @@ def folded_bias(g: Sliding, weights: np.ndarray, bias: np.ndarray, zero_point: i
         for c, group in enumerate(groups):
             table[v, c] = bias.astype(np.int64).ravel() - zero_point * w[r0:r1, group.k0 : group.k1].sum(axis=(0, 1))
     return table.astype(np.int32)
+
+
+def table_width(g: Sliding) -> int:
+    """Words a channel has in `channel_table`: three of requantization and a bias for every set of valid taps."""
+    return 3 + len(g.row_variants()) * len(g.column_groups())
+
+
+def channel_table(g: Sliding, requantize: np.ndarray, folded: np.ndarray) -> np.ndarray:
+    """All a channel needs beside weights, int32 [channels, table_width], flat: one pointer walks through it."""
+    return np.concatenate([requantize, folded.reshape(-1, folded.shape[-1]).T], axis=1).astype(np.int32).ravel()
+
+
+def bias_index(k: KernelBuilder, g: Sliding) -> Value:
+    """Place, in a channel's words, of the bias for output row `y` and the first column group."""
+    if len(g.row_variants()) == 1:
+        return 3
+    return k.let(g.variant(k.y) * len(g.column_groups()) + 3, "bias")

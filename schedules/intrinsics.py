@@ -67,6 +67,7 @@ def _half(value: Value, top: bool) -> Value:
 
 INTRINSICS = (
     Intrinsic("ld32", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
+    Intrinsic("ldr", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
     Intrinsic("smlad", _llvm("llvm.arm.smlad")),
     Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
     Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
@@ -116,6 +117,13 @@ C_PRELUDE = r"""
 #define TC_INLINE static inline
 #endif
 TC_INLINE int32_t tc_ld32(const void *p) { int32_t r; __builtin_memcpy(&r, p, 4); return r; }
+#if defined(__GNUC__) && defined(__ARM_FEATURE_UNALIGNED)
+/* as tc_ld32, but never carried from one pass of a loop to the next: registers are scarce there */
+typedef int32_t __attribute__((may_alias, aligned(1))) tc_word;
+TC_INLINE int32_t tc_ldr(const void *p) { int32_t r; __asm("ldr %0, %1" : "=r"(r) : "m"(*(const tc_word *)p)); return r; }
+#else
+TC_INLINE int32_t tc_ldr(const void *p) { return tc_ld32(p); }
+#endif
 TC_INLINE int32_t tc_mulhi30(int32_t a, int32_t b, int32_t c) {
     return (int32_t)(((int64_t)a * b + ((int64_t)((uint64_t)(int64_t)c << 32) + 0x40000000)) >> 32);
 }

@@ -39,3 +39,14 @@ def channel_blocks(weights: np.ndarray, block: int) -> np.ndarray:
     kh, kw, _, channels = weights.shape
     flat = weights.reshape(kh * kw, channels)
     return np.concatenate([flat[:, s : s + n].ravel() for s, n in blocks(channels, block)]).astype(weights.dtype)
+
+
+def depthwise_records(weights: np.ndarray, bias: np.ndarray, requantize: np.ndarray) -> np.ndarray:
+    """Blocks of four channels as records of int32 words: bias [4], weights [kh * kw] of four bytes, requantize [4][3].
+
+    `weights` is [kh, kw, 1, c] with c a multiple of four, `requantize` [c, 3].
+    """
+    taps, channels = weights.shape[0] * weights.shape[1], weights.shape[-1]
+    packed = weights.reshape(taps, channels // 4, 4).transpose(1, 0, 2).copy().view("<i4").reshape(channels // 4, taps)
+    parts = [bias.astype("<i4").reshape(-1, 4), packed, requantize.astype("<i4").reshape(-1, 12)]
+    return np.concatenate(parts, axis=1).ravel()
