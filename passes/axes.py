@@ -90,14 +90,17 @@ def _links(use: Use) -> list[_Link]:
         if len(shape) < 3:
             continue
         probes = [_probe(pattern, target, b, shape[b]) for b in range(len(shape))]
+        everything = pattern.demand({})
         for tensor, source in zip(use.inputs, pattern.inputs, strict=True):
-            full = shape_of(source)
+            if source not in everything:
+                continue
+            full = [p.hi - p.lo + 1 for p in everything[source]]
             local, slides = [], []
             for one, other in probes:
                 if source not in one or source not in other:
                     break
                 pairs = list(zip(one[source], other[source], full, strict=True))
-                here = [p.hi - p.lo + 1 < d and d > 1 for p, _, d in pairs]
+                here = [p.hi - p.lo + 1 < d for p, _, d in pairs]
                 local.append(tuple(here))
                 slides.append(
                     tuple(h and (p.hi > p.lo or abs(q.lo - p.lo) > 1) for h, (p, q, _) in zip(here, pairs, strict=True))

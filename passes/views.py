@@ -69,7 +69,8 @@ def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
         target = stores(block.body)[0]
         for load in collect(block.body, TensorLoad):
             same = len(load.indices) == len(target.indices) and all(
-                tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, target.indices, strict=True)
+                extent == 1 or tvm_ffi.structural_equal(a, b)
+                for a, b, extent in zip(load.indices, target.indices, shape_of(load.source), strict=True)
             )
             if not same and (load.source in watched or load.source not in inputs):
                 watched.discard(load.source)
