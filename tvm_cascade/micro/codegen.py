@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.micro.names import c_comment, c_identifier, unique_identifiers
 from tvm_cascade.micro.network import EmittedNetwork, IoSpec
-from tvm_cascade.schedules.driver import FlashItem, Lowered
+from tvm_cascade.schedules.driver import FlashItem, Lowered, place_of
 
 C_TYPES = {
     "bool": "uint8_t",
@@ -127,14 +127,9 @@ class _Io:
 
 
 def _ports(plan: Plan, ports: Sequence[Port], fallback: str) -> list[_Io]:
-    offsets = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
     names = unique_identifiers([p.name for p in ports], fallback)
     made: list[_Io] = []
     for port, c_name in zip(ports, names, strict=True):
-        storage, shift = plan.storages[port.tensor], 0
-        while storage.root is not None:
-            shift += storage.byte_offset
-            storage = plan.storages[storage.root]
         spec = IoSpec(
             name=port.name,
             c_name=c_name,
@@ -144,7 +139,7 @@ def _ports(plan: Plan, ports: Sequence[Port], fallback: str) -> list[_Io]:
             scale=port.scale,
             zero_point=port.zero_point,
         )
-        made.append(_Io(spec, offsets[f"tensor {storage.tensor}"] + shift))
+        made.append(_Io(spec, place_of(plan, port.tensor)))
     return made
 
 

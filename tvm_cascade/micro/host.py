@@ -53,6 +53,7 @@ class HostProgram:
     llvm: str  # LLVM text
     flash: bytes
     arena_bytes: int
+    spare_bytes: int  # behind the arena: scratch of the generic kernels beyond that of the board's
     inputs: tuple[HostPort, ...]
     outputs: tuple[HostPort, ...]
 
@@ -62,7 +63,7 @@ class HostProgram:
         (folder / "program.ll").write_text(self.llvm)
         (folder / "flash.bin").write_bytes(self.flash)
         ports = {"inputs": [asdict(p) for p in self.inputs], "outputs": [asdict(p) for p in self.outputs]}
-        return {"arena_bytes": self.arena_bytes, **ports}
+        return {"arena_bytes": self.arena_bytes, "spare_bytes": self.spare_bytes, **ports}
 
     @classmethod
     def load(cls, folder: Path, data: Mapping[str, object]) -> HostProgram:
@@ -76,7 +77,8 @@ class HostProgram:
             rows = data[side]
             assert isinstance(rows, list)
             sides[side] = tuple(HostPort.from_dict(r) for r in rows)
-        return cls(llvm, flash, int(str(data["arena_bytes"])), sides["inputs"], sides["outputs"])
+        sizes = (int(str(data[k])) for k in ("arena_bytes", "spare_bytes"))
+        return cls(llvm, flash, *sizes, sides["inputs"], sides["outputs"])
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,9 @@ class HostResult:
 def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence[HostPort]) -> HostProgram:
     """Compile a lowering made with `counted=True` for this machine's kind of processor."""
     assert lowered.counted
-    arena_bytes = lowered.plan.peak
+    room = lowered.plan.peak + lowered.spare_bytes
     mod = lowered.mod.clone()
-    arena = tirx.decl_buffer((arena_bytes + 2 * _CANARY,), "int8", "arena")
+    arena = tirx.decl_buffer((room + 2 * _CANARY,), "int8", "arena")
     flash = tirx.decl_buffer((max(len(lowered.flash), 8),), "int8", "flash")
     macs = tirx.decl_buffer((1,), "int64", "macs")
     pointers = [tirx.address_of(arena[_CANARY]), tirx.address_of(flash[0]), tirx.address_of(macs[0])]
@@ -104,8 +106,9 @@ def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.ll"
         built.write_to_file(str(path))
-        text = path.read_text()
-    return HostProgram(text, lowered.flash, arena_bytes, tuple(inputs), tuple(outputs))
+        # LLVM's own reader refuses what TVM prints: a private function with a storage class
+        text = path.read_text().replace("private dllexport ", "private ")
+    return HostProgram(text, lowered.flash, lowered.plan.peak, lowered.spare_bytes, tuple(inputs), tuple(outputs))
 
 
 def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]]) -> HostResult:
@@ -128,7 +131,8 @@ def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]
 
 
 def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str, np.ndarray], paint: int):  # noqa: ANN001, ANN202
-    arena = np.full(program.arena_bytes + 2 * _CANARY, paint, np.int8)
+    room = program.arena_bytes + program.spare_bytes
+    arena = np.full(room + 2 * _CANARY, paint, np.int8)
     body = arena[_CANARY : _CANARY + program.arena_bytes]
     for port in program.inputs:
         value = feed.get(port.name)
@@ -141,7 +145,7 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
     memory, counter = tvm.runtime.tensor(arena), tvm.runtime.tensor(np.zeros(1, np.int64))
     function(memory, tvm.runtime.tensor(flash), counter)
     after = memory.numpy()
-    if (after[:_CANARY] != paint).any() or (after[_CANARY + program.arena_bytes :] != paint).any():
+    if (after[:_CANARY] != paint).any() or (after[_CANARY + room :] != paint).any():
         raise ValidationError("the host run wrote outside of its arena")
     body = after[_CANARY : _CANARY + program.arena_bytes]
     outputs = {

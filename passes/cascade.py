@@ -1,0 +1,139 @@
+"""`Cascade`: a Relax module becomes one call of a planned program that lives in one arena.
+
+Before: `main` calls an operator's PrimFunc after the other, every intermediate a tensor of its own. After: `main` calls
+`cascade_main(inputs..., flash image) -> (outputs..., arena)`, which copies inputs into the arena, runs the driver of the plan
+and copies outputs out; row kernels and driver are private functions beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
+from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
+
+from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
+from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
+from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
+from tvm_cascade.schedules.row_kernel import RowKernel
+from tvm_cascade.schedules.select import Core, select
+
+ENTRY = "cascade_main"
+
+
+@dataclass(frozen=True)
+class PreparedGraph:
+    """A module's graph with the kernels chosen for a core; scratch and flash bytes of the graph are those of the kernels."""
+
+    graph: Graph
+    extracted: Extracted
+    kernels: tuple[RowKernel | None, ...]
+
+
+def prepare_graph(mod: IRModule, core: Core) -> PreparedGraph:
+    """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel."""
+    extracted = extract_graph(mod)
+    kernels = []
+    for op in extracted.graph.ops:
+        func, access, generic = (
+            extracted.funcs[op.index],
+            extracted.accesses[op.index],
+            extracted.kernels[op.index],
+        )
+        if func is None or access is None:
+            kernels.append(None)
+            continue
+        kernels.append(select(func, extracted.constants[op.index], access, core, op.kind, generic))
+    return PreparedGraph(with_kernels(extracted.graph, kernels), extracted, tuple(kernels))
+
+
+class Cascade:
+    """Relax pass: plan `main` under `options` and replace it by one call of the planned program.
+
+    Works on any module with static shapes; run `LowerQuantized` before it where the module came from a quantized file.
+    Raises `InfeasibleError` where the plan exceeds `options.sram`.
+    """
+
+    def __new__(cls, options: PlanOptions | None = None, core: Core | None = None) -> tvm.ir.transform.Pass:
+        chosen, on = options or PlanOptions(), core or Core()
+
+        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.Cascade")
+        def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
+            mod = mod.clone()
+            prepared = prepare_graph(mod, on)
+            plan = plan_graph(prepared.graph, chosen)
+            return planned_module(mod, plan, lower_plan(plan, prepared.kernels))
+
+        return apply
+
+
+def _copy_function(dtype: str) -> PrimFunc:
+    """`copy(to, from, count)` over elements of a type."""
+    to, source = (tirx.Var(n, PointerType(PrimType(dtype))) for n in ("to", "source"))
+    count, i = tirx.Var("count", "int32"), tirx.Var("i", "int32")
+    views = [tirx.decl_buffer((1 << 30,), dtype, f"{h.name}_view", data=h) for h in (to, source)]
+    body = For(i, 0, count, tirx.ForKind.SERIAL, BufferStore(views[0], views[1][i], [i]))
+    stmts = [tirx.DeclBuffer(v, data=h) for v, h in zip(views, (to, source), strict=True)]
+    return PrimFunc([to, source, count], SeqStmt([*stmts, body, tirx.Return(tirx.const(0, "int32"))]), PrimType("int32"))
+
+
+def _entry(plan: Plan, lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar) -> PrimFunc:
+    graph = plan.graph
+    ins = [_port(graph.tensors[t], f"in{k}") for k, t in enumerate(graph.inputs)]
+    outs = [_port(graph.tensors[t], f"out{k}") for k, t in enumerate(graph.outputs)]
+    flash = tirx.decl_buffer((max(len(lowered.flash), 8),), "int8", "flash")
+    arena = tirx.decl_buffer((max(plan.peak, 8),), "int8", "arena")
+    types = {graph.tensors[t].dtype for t in (*graph.inputs, *graph.outputs)}
+    base = tirx.Var("base", PointerType(PrimType("int8")))
+    views = {d: tirx.decl_buffer((-(-max(plan.peak, 8) // ITEM_BYTES[d]),), d, f"arena_{d}", data=base) for d in types}
+
+    def move(t: int, port: tirx.Var, into: bool) -> Evaluate:
+        tensor = graph.tensors[t]
+        item = ITEM_BYTES[tensor.dtype]
+        inside = tirx.address_of(views[tensor.dtype][place_of(plan, t) // item])
+        outside = tirx.address_of(port[tuple(0 for _ in tensor.shape)])
+        ends = [inside, outside] if into else [outside, inside]
+        count = tirx.const(tensor.bytes // item, "int32")
+        return Evaluate(Call(copies[tensor.dtype], [*ends, count], ret_ty="int32"))
+
+    body: list[tirx.Stmt] = [tirx.Bind(base, tirx.address_of(arena[0]))]
+    body += [tirx.DeclBuffer(v, data=base) for v in views.values()]
+    body += [move(t, p, True) for t, p in zip(graph.inputs, ins, strict=True)]
+    body.append(Evaluate(Call(invoke, [base, tirx.address_of(flash[0])], ret_ty="int32")))
+    body += [move(t, p, False) for t, p in zip(graph.outputs, outs, strict=True)]
+    return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr({"global_symbol": ENTRY, "tirx.noalias": True})
+
+
+def _port(tensor: Tensor, name: str) -> tirx.Var:
+    return tirx.decl_buffer(tensor.shape, tensor.dtype, name)
+
+
+def planned_module(mod: IRModule, plan: Plan, lowered: Lowered) -> IRModule:
+    """`mod` with its `main` replaced by one call of the plan; functions that nothing calls any more are dropped."""
+    main = mod["main"]
+    graph = plan.graph
+    flash = np.frombuffer(lowered.flash + b"\0" * max(0, 8 - len(lowered.flash)), np.int8)
+    builder = relax.BlockBuilder()
+    for gv, func in lowered.mod.functions.items():
+        builder.add_func(func, gv.name_hint)
+    made = builder.get()
+    copies = {}
+    for dtype in sorted({graph.tensors[t].dtype for t in (*graph.inputs, *graph.outputs)}):
+        copies[dtype] = builder.add_func(_copy_function(dtype), f"copy_{dtype}")
+    invoke = made.get_global_var(lowered.invoke)
+    entry = builder.add_func(_entry(plan, lowered, copies, invoke), ENTRY)
+    params = [relax.Var(p.name_hint, p.ty) for p in main.params]
+    results = [relax.TensorType(graph.tensors[t].shape, graph.tensors[t].dtype) for t in graph.outputs]
+    workspace = relax.TensorType((max(plan.peak, 8),), "int8")
+    with builder.function("main", params), builder.dataflow():
+        call = relax.op.call_tir(entry, [*params, relax.const(flash)], out_ty=[*results, workspace])
+        packed = builder.emit(call)
+        fields = [builder.emit(relax.TupleGetItem(packed, k)) for k in range(len(results))]
+        tuple_out = isinstance(main.ret_ty, relax.TupleType) if hasattr(main, "ret_ty") else len(fields) > 1
+        result = builder.emit_output(relax.Tuple(fields) if tuple_out else fields[0])
+        builder.emit_func_output(result)
+    return builder.finalize()

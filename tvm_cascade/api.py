@@ -1,0 +1,298 @@
+"""`load`, `plan`, `compile`, `run` and `doctor`: what the command line does, as functions with frozen results."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+from tvm.ir import IRModule
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.errors import UsageError
+from tvm_cascade.frontend import load
+from tvm_cascade.micro import firmware
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.doctor import Doctor, diagnose
+from tvm_cascade.micro.measure import RunReport, run_project
+from tvm_cascade.micro.target import get_target
+from tvm_cascade.report.text import block_rows, memory_map, segment_table, summary
+
+__all__ = ["CompileResult", "PlanResult", "RunReport", "compile", "doctor", "load", "plan", "run"]
+
+Model = str | Path | IRModule
+Progress = Callable[[str], None]
+
+
+def _silent(_text: str) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """A plan and the points it was chosen from: `frontier` holds (peak bytes, factor of the work), ascending bytes."""
+
+    name: str
+    plan: Plan
+    frontier: tuple[tuple[int, float], ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)  # operator -> why it is in no cascade
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON object of `tvm-cascade plan --json`."""
+        plan = self.plan
+        return {
+            "model": self.name,
+            "baseline_peak_bytes": plan.baseline_peak,
+            "peak_bytes": plan.peak,
+            "macs": plan.macs,
+            "baseline_macs": plan.baseline_macs,
+            "bound_bytes": plan.bound,
+            "frontier": [{"peak_bytes": p, "mac_factor": f} for p, f in self.frontier],
+            "buffers": block_rows(plan),
+            "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
+            "seconds": self.seconds,
+        }
+
+    def to_text(self, verbose: bool = False) -> str:
+        """The plan for reading; `verbose` adds why operators are left out of cascades."""
+        parts = [summary(self.plan), "", segment_table(self.plan), "", memory_map(self.plan)]
+        if verbose:
+            why = [f"  {name}: {reason}" for name, reason in self.left_out.items()]
+            parts += ["", "left out of cascades:", *(why or ["  none"])]
+        return "\n".join(parts)
+
+    def write_report(self, folder: Path) -> None:
+        """Pictures, JSON and an HTML page that holds them all. Raises `MissingToolError` without matplotlib."""
+        from tvm_cascade.report.html import write_report
+
+        write_report(folder, self.name, self.plan, self.frontier, self.to_dict(), self.to_text(verbose=True))
+
+
+@dataclass(frozen=True)
+class CompileResult(PlanResult):
+    """A plan and the project that was written for it."""
+
+    folder: Path = Path()
+    target: str = ""
+    board: str = ""
+    ram_bytes: int | None = None  # arena, data and bss of the image; None for the host
+    flash_bytes: int | None = None
+    elf: str | None = None  # relative to `folder`
+    files: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON object of `tvm-cascade compile --json`."""
+        own = {
+            "target": self.target,
+            "board": self.board,
+            "arena_bytes": self.plan.peak,
+            "ram_bytes": self.ram_bytes,
+            "flash_bytes": self.flash_bytes,
+            "elf": self.elf,
+            "files": list(self.files),
+        }
+        return super().to_dict() | own
+
+    def to_text(self, verbose: bool = False) -> str:
+        """What was written, in a few lines."""
+        lines = [summary(self.plan)]
+        if self.ram_bytes is not None:
+            lines += [f"RAM             {self.ram_bytes} bytes of arena, data and bss in the image, without the stack"]
+            lines += [f"flash           {self.flash_bytes} bytes of code, weights and tables"]
+        lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
+        if self.elf:
+            lines += [f"image           {self.folder / self.elf}"]
+        return "\n".join(lines)
+
+
+def _module(model: Model, input_shapes: Mapping[str, tuple[int, ...]] | None) -> tuple[IRModule, str]:
+    if isinstance(model, IRModule):
+        return model, "network"
+    return load(model, input_shapes), Path(model).stem
+
+
+def _plan_options(alignment: int, **values: object) -> PlanOptions:
+    known = {f.name for f in fields(PlanOptions)}
+    return PlanOptions(alignment=alignment, **{k: v for k, v in values.items() if k in known})  # type: ignore[arg-type]
+
+
+def plan(
+    model: Model,
+    *,
+    sram: int | None = None,
+    max_macs: float = 1.0,
+    stream_input: bool = False,
+    layerwise: bool = False,
+    overlap: bool = True,
+    granularity: str = "auto",
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    target: str = "host",
+    progress: Progress = _silent,
+) -> PlanResult:
+    """Plan `model` (a file or a Relax module) without writing anything.
+
+    Parameters
+    ----------
+    sram : int, optional
+        Cap on the arena in bytes; None plans the smallest arena at no extra work.
+    max_macs : float
+        Multiply-accumulates allowed, as a factor of the network's.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits the cap.
+    LoadError, UnsupportedOperatorError
+        The model cannot be read.
+    """
+    started = time.perf_counter()
+    mod, name = _module(model, input_shapes)
+    options = _plan_options(
+        get_target(target).align if target != "host" else 4,
+        sram=sram,
+        max_macs=max_macs,
+        stream_input=stream_input,
+        layerwise=layerwise,
+        overlap=overlap,
+        granularity=granularity,
+    )
+    progress(f"{name}: reading the graph")
+    prepared = pipeline.prepare(mod, pipeline.core_of(target))
+    progress(f"{name}: planning {len(prepared.graph.ops)} operators")
+    made = pipeline.plan_graph(prepared.graph, options)
+    points = pipeline.frontier_points(prepared.graph, options, made)
+    return PlanResult(name, made, points, pipeline.left_out(prepared.graph, made), time.perf_counter() - started)
+
+
+def compile(
+    model: Model,
+    *,
+    target: str,
+    output: str | Path,
+    board: str | None = None,
+    emit: str | None = None,
+    optimise: str = "balanced",
+    sram: int | None = None,
+    max_macs: float = 1.0,
+    stream_input: bool = False,
+    layerwise: bool = False,
+    overlap: bool = True,
+    granularity: str = "auto",
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    name: str | None = None,
+    progress: Progress = _silent,
+) -> CompileResult:
+    """Plan `model` and write a project for `target` into the folder `output`, complete or not at all.
+
+    Raises what `plan` raises, `InfeasibleError` too where the linked image exceeds its board, `MissingToolError` without
+    the cross compiler.
+    """
+    started = time.perf_counter()
+    folder = Path(output)
+    _require_free(folder)
+    made_for = get_target(target)
+    on = None if target == "host" else load_board(board or made_for.default_board)
+    if target == "host" and board not in (None, "host"):
+        raise UsageError(f"target host runs on board host, not {board}")
+    if on is not None:
+        on.require_target(made_for)
+    mod, stem = _module(model, input_shapes)
+    options = _plan_options(
+        made_for.align,
+        sram=sram,
+        max_macs=max_macs,
+        stream_input=stream_input,
+        layerwise=layerwise,
+        overlap=overlap,
+        granularity=granularity,
+    )
+    backend = emit or made_for.backend
+    core = pipeline.core_of(target, backend, optimise)
+    progress(f"{stem}: reading the graph")
+    prepared = pipeline.prepare(mod, core)
+    progress(f"{stem}: planning {len(prepared.graph.ops)} operators")
+    made = pipeline.plan_graph(prepared.graph, options)
+    points = pipeline.frontier_points(prepared.graph, options, made)
+    progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=_parent(folder)))
+    try:
+        built = firmware.write(
+            staging, prepared, made, name or stem, made_for, on, backend, optimise, options, progress=progress
+        )
+        _replace(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return CompileResult(
+        stem,
+        made,
+        points,
+        pipeline.left_out(prepared.graph, made),
+        time.perf_counter() - started,
+        folder,
+        target,
+        on.name if on else "host",
+        built.ram_bytes,
+        built.flash_bytes,
+        built.elf,
+        built.files,
+    )
+
+
+def _parent(folder: Path) -> Path:
+    parent = folder.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    return parent
+
+
+def _require_free(folder: Path) -> None:
+    """Only a project of ours, or nothing, is ever replaced."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is a file; give a folder for the project")
+    if any(folder.iterdir()) and not (folder / firmware.METADATA).is_file():
+        raise UsageError(f"{folder} holds something other than a compiled project; give another folder or empty it")
+
+
+def _replace(staging: Path, folder: Path) -> None:
+    """Put a finished folder in its place: one rename, the old one aside until then."""
+    staging.chmod(0o755)
+    if not folder.exists():
+        staging.rename(folder)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=_parent(folder)))
+    folder.rename(old / "project")
+    staging.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def run(
+    directory: str | Path,
+    *,
+    board: str | None = None,
+    inputs: str | Path | Mapping[str, np.ndarray] | None = None,
+    outputs: str | Path | None = None,
+    check: str | Path | None = None,
+    progress: Progress = _silent,
+) -> RunReport:
+    """Run a compiled project on its emulated board (or `host`) and measure it.
+
+    Parameters
+    ----------
+    inputs : path of an .npz, or arrays by name, optional
+        In the model's own types and layouts; None draws them from a fixed seed.
+    check : path, optional
+        A model file; its reference kernels run on the same inputs.
+    """
+    return run_project(Path(directory), board, inputs, outputs, check, progress)
+
+
+def doctor(model: str | Path | None = None) -> Doctor:
+    """What is installed and what is missing, and which operators of `model` are."""
+    return diagnose(model)

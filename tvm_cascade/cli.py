@@ -1,0 +1,215 @@
+"""The command line. Results go to standard output, progress and messages to standard error.
+
+Exit status: 0 done; 1 infeasible or mismatch; 2 bad usage or unreadable input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tvm_cascade.errors import CascadeError, UsageError
+from tvm_cascade.sizes import parse_input_shape, parse_size
+
+_TARGETS = "cortex-m0plus, cortex-m3, cortex-m4, cortex-m7, cortex-m33, cortex-m55, host"
+
+
+def _cap(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    return None if value is None or value == "min" else parse_size(value)
+
+
+def _size(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    return None if value is None else parse_size(value)
+
+
+def _shapes(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    return dict(parse_input_shape(v) for v in values)
+
+
+_PLANNING: tuple[Callable[[Any], Any], ...] = (
+    click.option("--sram", metavar="SIZE|min", callback=_cap, help="Cap on the arena; the cheapest plan within it. "
+                 "[default: min, the smallest arena at no extra work]"),
+    click.option("--max-macs", type=click.FloatRange(min=1.0), metavar="F", default=1.0, show_default=True,
+                 help="Allow recomputation up to F times the network's multiply-accumulates."),
+    click.option("--stream-input", is_flag=True, help="Ask for the input row by row through a callback: it never lies in RAM whole."),
+    click.option("--layerwise", is_flag=True, help="Plan the plain network, one operator after the other."),
+    click.option("--no-overlap", is_flag=True, help="Never write an output into the space of a dying input."),
+    click.option("--granularity", type=click.Choice(["row", "pixel", "auto"]), default="auto", show_default=True,
+                 help="What rolling buffers count: whole rows (fast), or pixels (small)."),
+    click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
+                 help="Fix the sizes of an input that the file leaves open."),
+)  # fmt: skip
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there.")
+_MODEL = click.argument("model", type=click.Path(path_type=Path))
+
+
+def _planning(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_PLANNING):
+        command = option(command)
+    return command
+
+
+def _options(values: dict[str, Any]) -> dict[str, Any]:
+    """The planning options among a command's values, under the names that `tvm_cascade.plan` gives them."""
+    names = ("sram", "max_macs", "stream_input", "layerwise", "granularity", "input_shapes")
+    return {n: values.pop(n) for n in names} | {"overlap": not values.pop("no_overlap")}
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _print(as_json: bool, data: Mapping[str, object], text: str) -> None:
+    click.echo(json.dumps(data, indent=2) if as_json else text)
+
+
+def _guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn the project's errors into one line on standard error and an exit status."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except CascadeError as error:
+            if os.environ.get("TVM_CASCADE_DEBUG"):
+                raise
+            _say(f"tvm-cascade: {error}")
+            sys.exit(error.exit_status)
+        except KeyboardInterrupt:
+            _say("tvm-cascade: interrupted")
+            sys.exit(130)
+        except (OSError, MemoryError, RecursionError) as error:
+            if os.environ.get("TVM_CASCADE_DEBUG"):
+                raise
+            _say(f"tvm-cascade: {error or type(error).__name__}")
+            sys.exit(2)
+        except Exception as error:
+            if os.environ.get("TVM_CASCADE_DEBUG"):
+                raise
+            lines = str(error).strip().splitlines() or [""]
+            _say(f"tvm-cascade: internal error, {type(error).__name__}: {lines[-1][:300]} (TVM_CASCADE_DEBUG=1 shows where)")
+            sys.exit(1)
+
+    return run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="tvm-cascade")
+def main() -> None:
+    """Networks that fit their board, programs that run faster: memory and latency scheduling on Apache TVM.
+
+    \b
+    tvm-cascade plan model.tflite                                     what would it need?
+    tvm-cascade compile model.tflite --target cortex-m4 -o firmware   write a board project
+    tvm-cascade run firmware --check model.tflite                     run it in the emulator
+    tvm-cascade doctor                                                what is missing on this machine?
+    """
+
+
+@main.command()
+@_MODEL
+@_planning
+@click.option("--report", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and an HTML report into this folder.")
+@click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
+@_JSON
+@_guarded
+def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **values: Any) -> None:
+    """Show how little memory MODEL (.tflite, .onnx) needs, and where the bytes are.
+
+    Nothing is written unless --report asks for it. All memory is counted: input, output, intermediates, rolling
+    buffers, row counters and scratch.
+    """
+    from tvm_cascade import api
+
+    result = api.plan(model, progress=_say, **_options(values))
+    if report is not None:
+        result.write_report(report)
+        _say(f"report in {report}")
+    _print(as_json, result.to_dict(), result.to_text(verbose=verbose))
+
+
+@main.command()
+@_MODEL
+@click.option("--target", required=True, metavar="T", help=f"One of {_TARGETS}.")
+@click.option("--board", metavar="B", help="Board by name, or the path of a board's .json. [default: the target's own]")
+@click.option("--emit", type=click.Choice(["c", "obj"]), help="Kernels as C99 or as an LLVM object. [default: the better for the target]")
+@click.option("--optimise", type=click.Choice(["size", "speed", "balanced"]), default="balanced", show_default=True)
+@_planning
+@click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the project.")
+@_JSON
+@_guarded
+def compile(model: Path, target: str, board: str | None, emit: str | None, optimise: str, output: Path, as_json: bool, **values: Any) -> None:  # noqa: A001
+    """Write a board project for MODEL: sources, weights for flash, linker script, main.c, and the linked image.
+
+    If the network cannot fit, nothing is written and the exit status is 1.
+    """
+    from tvm_cascade import api
+
+    result = api.compile(
+        model, target=target, board=board, emit=emit, optimise=optimise, output=output, progress=_say, **_options(values)
+    )
+    _print(as_json, result.to_dict(), result.to_text())
+
+
+@main.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--board", metavar="B", help="Board to emulate, or 'host'. [default: the board it was compiled for]")
+@click.option("--inputs", type=click.Path(path_type=Path), help="An .npz with one array per input. [default: seeded random]")
+@click.option("--outputs", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
+@click.option("--check", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with the reference kernels on this file.")
+@_JSON
+@_guarded
+def run(directory: Path, board: str | None, inputs: Path | None, outputs: Path | None, check: Path | None, as_json: bool) -> None:
+    """Run the project in DIR on its emulated board, or in this process, and measure what it really takes."""
+    from tvm_cascade import api
+
+    result = api.run(directory, board=board, inputs=inputs, outputs=outputs, check=check, progress=_say)
+    _print(as_json, result.to_dict(), result.to_text())
+    if result.match is False or not result.equals_host:
+        sys.exit(1)
+
+
+@main.command()
+@click.option("--model", type=click.Path(path_type=Path), help="Also name every operator of this file that is missing.")
+@_JSON
+@_guarded
+def doctor(model: Path | None, as_json: bool) -> None:
+    """Say what is installed, what is missing, and how to get it."""
+    from tvm_cascade import api
+
+    result = api.doctor(model)
+    _print(as_json, result.to_dict(), result.to_text())
+    if not result.ok:
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("buffers", metavar="BUFFERS.csv", type=click.Path(path_type=Path))
+@click.option("--capacity", metavar="N", callback=_size, help="Stop at the first layout within N bytes; exit 1 if there is none.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write id,lower,upper,size,offset here.")
+@_JSON
+@_guarded
+def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: bool) -> None:
+    """Give buffers with lifetimes offsets in the smallest arena (columns id,lower,upper,size; half-open lifetimes)."""
+    from tvm_cascade.memory.minimalloc_csv import run as allocate_csv
+
+    data = allocate_csv(buffers, capacity, output)
+    text = f"peak {data['peak_bytes']} bytes, bound {data['bound_bytes']}, optimal {data['optimal']}, {data['seconds']:.2f} s"
+    _print(as_json, data, text)
+
+
+def _require(path: Path) -> Path:
+    if not path.exists():
+        raise UsageError(f"{path} does not exist")
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Running a compiled project: on its emulated board or in this process, measured, compared with host and reference."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.errors import CascadeError, LoadError, UsageError
+from tvm_cascade.micro import emulator
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.firmware import HOST_FOLDER
+from tvm_cascade.micro.host import HostProgram, HostResult, run_host
+from tvm_cascade.micro.project import METADATA, Project, read_project
+from tvm_cascade.micro.reference import reference_outputs
+from tvm_cascade.micro.toolchain import build_project
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Measurements of one inference. Bytes; None where the board cannot tell or nothing was compared."""
+
+    board: str
+    outputs: Mapping[str, np.ndarray]
+    arena_bytes: int
+    arena_high_water_bytes: int
+    stack_bytes: int | None
+    executed_macs: int
+    planned_macs: int
+    instructions: int | None
+    equals_host: bool
+    match: bool | None  # with the reference
+    max_abs_diff: float | None
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON object of `tvm-cascade run --json`."""
+        return {
+            "board": self.board,
+            "arena_bytes": self.arena_bytes,
+            "arena_high_water_bytes": self.arena_high_water_bytes,
+            "stack_bytes": self.stack_bytes,
+            "executed_macs": self.executed_macs,
+            "planned_macs": self.planned_macs,
+            "instructions": self.instructions,
+            "equals_host": self.equals_host,
+            "match": self.match,
+            "max_abs_diff": self.max_abs_diff,
+        }
+
+    def to_text(self) -> str:
+        """The same for reading."""
+        verdict = {None: "not checked (--check MODEL)", True: "equal, every element", False: "DIFFERENT"}[self.match]
+        if self.match is False:
+            verdict += f", by up to {self.max_abs_diff}"
+        stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"
+        counted = "no counter here" if self.instructions is None else f"{self.instructions}"
+        return "\n".join(
+            [
+                f"ran on          {self.board}",
+                f"arena           {self.arena_bytes} bytes planned and allocated, {self.arena_high_water_bytes} touched",
+                f"stack           {stack}",
+                f"work            {self.executed_macs} multiply-accumulates executed, {self.planned_macs} planned",
+                f"instructions    {counted}",
+                f"host run        {'equal' if self.equals_host else 'DIFFERENT'}",
+                f"reference       {verdict}",
+            ]
+        )
+
+
+def _metadata(folder: Path) -> dict:
+    path = folder / METADATA
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LoadError(path, f"{error.strerror}; is {folder} a folder made by `tvm-cascade compile`?") from None
+    except ValueError as error:
+        raise LoadError(path, f"is no JSON: {error}") from None
+    if not isinstance(data, dict) or not {"plan", "host"} <= data.keys():
+        raise LoadError(path, "is not the metadata of a compiled network; compile again")
+    return data
+
+
+def _read_inputs(project: Project, inputs: str | Path | Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    specs = project.interface.inputs
+    if inputs is None:
+        return random_inputs(project)
+    if isinstance(inputs, Mapping):
+        given = dict(inputs)
+    else:
+        try:
+            with np.load(inputs) as archive:
+                given = {k: archive[k] for k in archive.files}
+        except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as error:
+            raise LoadError(inputs, f"is no .npz of arrays ({error})") from None
+    feed: dict[str, np.ndarray] = {}
+    for spec in specs:
+        if spec.name not in given:
+            raise UsageError(f"no input '{spec.name}' among {', '.join(given) or 'none'}")
+        value = np.asarray(given[spec.name])
+        if str(value.dtype) != spec.dtype or value.nbytes != spec.bytes:
+            want = f"{spec.dtype}{list(spec.shape)}"
+            raise UsageError(f"input '{spec.name}' is {value.dtype}{list(value.shape)}, the network wants {want}")
+        feed[spec.name] = value.reshape(spec.shape)
+    return feed
+
+
+def random_inputs(project: Project, seed: int = 0) -> dict[str, np.ndarray]:
+    """One input a tensor: uniform over an integer type, standard normal for floats."""
+    rng = np.random.default_rng(seed)
+    feed = {}
+    for spec in project.interface.inputs:
+        dtype = np.dtype(spec.dtype)
+        if dtype.kind in "iu":
+            low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+            feed[spec.name] = rng.integers(low, high, spec.shape, dtype=dtype, endpoint=True)
+        else:
+            feed[spec.name] = rng.standard_normal(spec.shape).astype(dtype)
+    return feed
+
+
+def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> float:
+    """Largest absolute difference over all outputs; infinite where names or sizes differ."""
+    pairs = (
+        [(want[k], have.get(k)) for k in want]
+        if set(want) == set(have)
+        else list(zip(want.values(), have.values(), strict=False))
+    )
+    if len(want) != len(have):
+        return float("inf")
+    worst = 0.0
+    for a, b in pairs:
+        if b is None or a.size != b.size:
+            return float("inf")
+        if a.size:
+            gap = np.abs(a.reshape(-1).astype(np.float64) - b.reshape(-1).astype(np.float64)).max()
+            worst = max(worst, float("inf") if np.isnan(gap) else float(gap))
+    return worst
+
+
+_FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
+
+
+def _matches(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> tuple[bool, float]:
+    gap = _difference(want, have)
+    if all(a.dtype.kind in "iub" for a in want.values()):
+        return gap == 0, gap
+    scale = max((float(np.abs(a).max()) for a in want.values() if a.size), default=1.0)
+    return gap <= _FLOAT_TOLERANCE * max(scale, 1.0), gap
+
+
+def run_project(
+    folder: Path,
+    board: str | None,
+    inputs: str | Path | Mapping[str, np.ndarray] | None,
+    outputs: str | Path | None,
+    check: str | Path | None,
+    progress: Callable[[str], None],
+) -> RunReport:
+    """One inference of the project in `folder`; see `tvm_cascade.run`."""
+    metadata, project = _metadata(folder), read_project(folder)
+    feed = _read_inputs(project, inputs)
+    where = board or project.board
+    progress(f"{project.name}: running in this process, counting work")
+    host = run_host(HostProgram.load(folder / HOST_FOLDER, metadata["host"]), [feed])
+    reference = None
+    if check is not None:
+        progress(f"{project.name}: running the reference kernels on {Path(check).name}")
+        reference = reference_outputs(Path(check), feed)
+    if where == "host":
+        made, high, stack, instructions = dict(host.outputs[0]), host.arena_high_water, None, None
+    else:
+        made, high, stack, instructions = _emulate(folder, metadata, project, where, feed, progress)
+    match, gap = (None, None) if reference is None else _matches(reference, made)
+    report = RunReport(
+        board=where,
+        outputs=made,
+        arena_bytes=project.interface.arena_bytes,
+        arena_high_water_bytes=high,
+        stack_bytes=stack,
+        executed_macs=host.executed_macs,
+        planned_macs=int(metadata["plan"]["macs"]),
+        instructions=instructions,
+        equals_host=_equals(host, made),
+        match=match,
+        max_abs_diff=gap,
+    )
+    if outputs is not None:
+        _save(Path(outputs), made)
+    return report
+
+
+def _equals(host: HostResult, made: Mapping[str, np.ndarray]) -> bool:
+    return _matches(host.outputs[0], made)[0]
+
+
+def _emulate(folder: Path, metadata: dict, project: Project, where: str, feed: Mapping[str, np.ndarray], progress):
+    board = load_board(where)
+    if board.name == project.board:
+        elf = folder / str(metadata["image"]["elf"])
+        if not elf.is_file():
+            raise CascadeError(f"{elf} is missing; compile again")
+    else:
+        progress(f"{project.name}: linking for {board.name}")
+        elf = build_project(project, board).elf
+    progress(f"{project.name}: emulating {board.name}")
+    arrays = [feed[s.name] for s in project.interface.inputs]
+    result = emulator.run(elf, board, project.interface, [arrays])
+    made = {s.name: a for s, a in zip(project.interface.outputs, result.outputs[0], strict=True)}
+    return made, result.arena_high_water_bytes, result.stack_bytes, result.instructions
+
+
+def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write an .npz whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None

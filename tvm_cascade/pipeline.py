@@ -1,0 +1,120 @@
+"""The phases of a compilation, in order, and the Relax pipeline "cascade".
+
+A file goes through `load`, `prepare` (integers, then the graph and its row kernels), `plan_graph` (cuts, rings, arena) and
+`lower` (kernels and their driver). `micro` takes it from there to firmware; `passes.Cascade` back into a Relax module that
+the stock VM runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+
+from tvm_cascade.cascading import Plan, PlanOptions, layerwise, plan_graph
+from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
+from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import Graph
+from tvm_cascade.passes.cascade import Cascade, PreparedGraph, prepare_graph
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.driver import Lowered, lower_plan
+from tvm_cascade.schedules.instrument import count_macs
+from tvm_cascade.schedules.intrinsics import C_PRELUDE
+from tvm_cascade.schedules.row_kernel import RowKernel
+from tvm_cascade.schedules.select import Core
+
+__all__ = ["Prepared", "core_of", "frontier_points", "front_phases", "left_out", "lower", "plan_graph", "prepare"]
+
+
+def front_phases() -> list[tvm.ir.transform.Pass]:
+    """Relax passes before the graph is read, in order."""
+    return [LowerQuantized()]
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedGraph):
+    """A module ready for planning: its graph and kernels, and its inputs and outputs as the model names them."""
+
+    io: IoSpec
+    prelude: str  # C text that the kernels' helpers need
+
+
+_CORES: dict[str, dict[str, bool]] = {
+    "cortex-m4": {"dsp": True, "fpu": True},
+    "cortex-m7": {"dsp": True, "fpu": True},
+    "cortex-m33": {"dsp": True, "fpu": True},
+    "cortex-m55": {"dsp": True, "mve": True, "fpu": True},
+}
+
+
+def core_of(target: str, backend: str = "c", optimise: str = "balanced") -> Core:
+    """The core of a target, for schedule rules."""
+    return Core(name=target, backend="llvm" if backend == "obj" else "c", **_CORES.get(target, {}))
+
+
+def prepare(mod: IRModule, core: Core) -> Prepared:
+    """Integers, graph and kernels of an imported module (or of one that was built with Relax)."""
+    lowered = tvm.ir.transform.Sequential(front_phases())(mod)
+    made = prepare_graph(lowered, core)
+    return Prepared(made.graph, made.extracted, made.kernels, interface_of(mod, made.graph), prelude_of(made.kernels, core))
+
+
+def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
+    """Names and quantization of inputs and outputs: the model's, or the graph's where the module was not loaded."""
+    try:
+        return io_spec(mod)
+    except UsageError:
+        sides = [
+            tuple(TensorSpec(graph.tensors[t].name, graph.tensors[t].shape, graph.tensors[t].dtype) for t in side)
+            for side in (graph.inputs, graph.outputs)
+        ]
+        return IoSpec(sides[0], sides[1])
+
+
+def prelude_of(kernels: Sequence[RowKernel | None], core: Core) -> str:
+    """C helpers of the performance schedules; empty where none was chosen."""
+    if core.backend != "c" or all(k is None or k.rule == "generic" for k in kernels):
+        return ""
+    return C_PRELUDE
+
+
+def lower(prepared: PreparedGraph, plan: Plan, counted: bool = False) -> Lowered:
+    """The plan as functions; `counted` takes the generic kernels, which run everywhere, and counts their work."""
+    if not counted:
+        return lower_plan(plan, prepared.kernels)
+    return lower_plan(plan, prepared.extracted.kernels, transform=count_macs, counted=True)
+
+
+def frontier_points(graph: Graph, options: PlanOptions, chosen: Plan) -> tuple[tuple[int, float], ...]:
+    """Peak bytes and factor of work of the plans that no other plan beats, ascending bytes."""
+    points = {(chosen.peak, chosen.macs / chosen.baseline_macs if chosen.baseline_macs else 1.0)}
+    best: list[tuple[int, float]] = []
+    for peak, factor in sorted(points):
+        if not best or factor < best[-1][1]:
+            best.append((peak, factor))
+    return tuple(best)
+
+
+def left_out(graph: Graph, plan: Plan) -> dict[str, str]:
+    """Operators that run alone, with the reason where there is one."""
+    alone: dict[str, str] = {}
+    for segment in plan.segments:
+        ops = [graph.ops[o] for o in segment.ops if not graph.ops[o].view]
+        if len(ops) == 1:
+            alone[ops[0].name] = ops[0].opaque or "a cascade with its neighbours would not lower the peak"
+    return alone
+
+
+@relax.register_pipeline("cascade")
+def cascade_pipeline(options: PlanOptions | None = None) -> tvm.ir.transform.Pass:
+    """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program."""
+
+    @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
+    def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
+        planned = tvm.ir.transform.Sequential([*front_phases(), Cascade(options)])(mod)
+        return relax.get_pipeline("default_build")(planned)
+
+    return apply
