@@ -63,6 +63,8 @@ def test_own_board_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"core": "z80"}, r"core 'z80' belongs to no known family; known: cortex-m"),
+        ({"counter": {"ticks_per_instruction": 1}}, "counter lacks low or csr"),
         ({"name": None}, "lacks name"),
         ({"name": "../x"}, "name must be a name"),
         ({"nmae": "x"}, "unknown key 'nmae'"),

@@ -13,6 +13,7 @@ counter                      null, or how executed instructions are read in the 
                              stored before each read
   coarse                     {address, bits, low_ticks, sample}, optional: a slower counter that advances once per
                              `low_ticks` ticks of `low`; it tells how often `low` has wrapped
+  csr                        in place of low, coarse and setup: a 64-bit RISC-V counter such as "minstret"
   ticks_per_instruction      ticks of `low` at 128 ns of virtual time per instruction (`-icount shift=7`)
 uart                         {kind, address}, optional: where the serial protocol speaks
 flash_tool                   {pyocd, openocd, stflash}, optional: the names those programs know the board by
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import cast
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.family import Family, family_of_core
 from tvm_cascade.micro.target import Target
 
 _FOLDER = Path(__file__).parent / "boards"
@@ -56,6 +58,7 @@ class CounterRegister:
     down: bool = False
     low_ticks: int = 1  # ticks of the low register per tick of this one
     sample: tuple[int, int] | None = None
+    csr: str = ""  # a RISC-V control and status register instead of an address
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,10 @@ class Board:
     uart: Uart | None = None
     flash_tool: Mapping[str, str] | None = None
     description: str = ""
+
+    @property
+    def family(self) -> Family:
+        return family_of_core(self.core)
 
     def require_target(self, target: Target) -> None:
         """Raise `UsageError` if the board's core cannot execute the target's instructions."""
@@ -186,6 +193,14 @@ class _Reader:
             raise self.fail(key, "a name of letters, digits, '-', '_' and '.'")
         return value
 
+    def core(self, value: object) -> str:
+        core = self.text(value, "core")
+        try:
+            family_of_core(core)
+        except UsageError as error:
+            raise UsageError(f"board file {self.path}: {error}") from None
+        return core
+
     def region(self, value: object, key: str) -> Region:
         table = self.table(value, key, ("origin", "bytes"))
         origin = self.address(table["origin"], f"{key}.origin")
@@ -210,10 +225,16 @@ class _Reader:
         )
 
     def counter(self, value: object) -> Counter:
-        table = self.table(value, "counter", ("low", "ticks_per_instruction"), ("coarse", "setup"))
+        table = self.table(value, "counter", ("ticks_per_instruction",), ("low", "coarse", "setup", "csr"))
         ticks = table["ticks_per_instruction"]
         if not isinstance(ticks, (int, float)) or isinstance(ticks, bool) or ticks <= 0:
             raise self.fail("counter.ticks_per_instruction", "a positive number")
+        if "csr" in table:
+            csr = self.text(table["csr"], "counter.csr")
+            coarse = CounterRegister(0, 32, low_ticks=1 << 16, csr=csr)
+            return Counter(CounterRegister(0, 32, csr=csr), float(ticks), coarse)
+        if "low" not in table:
+            raise UsageError(f"board file {self.path}: counter lacks low or csr")
         setup = table.get("setup", [])
         if not isinstance(setup, list):
             raise self.fail("counter.setup", "a list of pairs [address, value]")
@@ -239,7 +260,7 @@ class _Reader:
         names = {} if tools is None else self.table(tools, "flash_tool", (), ("pyocd", "openocd", "stflash"))
         return Board(
             name=self.text(table["name"], "name"),
-            core=self.text(table["core"], "core"),
+            core=self.core(table["core"]),
             flash=self.region(memory["flash"], "memory.flash"),
             ram=ram,
             stack_reserve=self.number(table["stack_reserve"], "stack_reserve", 0, ram.bytes),

@@ -12,8 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tvm_cascade.errors import UnsupportedOperatorError
-from tvm_cascade.micro.emulator import QEMU, QEMU_REMEDY
-from tvm_cascade.micro.toolchain import GCC, GCC_REMEDY
+from tvm_cascade.micro.family import ARM, RISCV
 
 _OLDEST_PYTHON = (3, 10)
 _PACKAGES = (  # distribution, what for, required
@@ -28,8 +27,10 @@ _PACKAGES = (  # distribution, what for, required
     ("matplotlib", "plots in reports", False),
 )
 _TOOLS = (  # program, what for, remedy
-    (GCC, "compile --board, --emit c for boards", GCC_REMEDY),
-    (QEMU, "run --board", QEMU_REMEDY),
+    (ARM.gcc, "compile for Cortex-M", ARM.compiler_remedy),
+    (ARM.qemu, "run on emulated Cortex-M boards", ARM.qemu_remedy),
+    (RISCV.gcc, "compile for riscv32", RISCV.compiler_remedy),
+    (RISCV.qemu, "run on the emulated riscv32 board", RISCV.qemu_remedy),
     ("gcc", "host builds under sanitizers", "apt-get install gcc (Debian, Ubuntu) or xcode-select --install (macOS)"),
     (
         "cmake",
@@ -151,10 +152,10 @@ def check_tool(name: str, needed_for: str, remedy: str) -> Check:
 def check_newlib() -> Check:
     """Whether the cross compiler has a C library: Debian packages it apart from the compiler."""
     needed_for = "linking firmware"
-    gcc = shutil.which(GCC)
+    gcc = shutil.which(ARM.gcc)
     if gcc is not None and Path(_output(gcc, "-print-file-name=libc_nano.a").strip()).is_absolute():
         return Check("newlib", True, "", needed_for, False)
-    return Check("newlib", False, "", needed_for, False, GCC_REMEDY)
+    return Check("newlib", False, "", needed_for, False, ARM.compiler_remedy)
 
 
 def _check_python() -> Check:

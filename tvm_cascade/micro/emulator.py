@@ -25,8 +25,6 @@ from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.network import Interface
 
-QEMU = "qemu-system-arm"
-QEMU_REMEDY = "apt-get install qemu-system-arm (Debian, Ubuntu) or brew install qemu (macOS)"
 _PATTERNS = (0xA5, 0x5A)
 _MAGIC = 0x31435654
 _RECORD = struct.Struct("<i6I")  # status, arena, stack, low before and after, coarse before and after
@@ -79,9 +77,9 @@ def run(
         raise UsageError(f"board {board.name} has no emulator; flash it and use --port, or choose another --board")
     if not inputs:
         raise UsageError("no inputs to run")
-    qemu = shutil.which(QEMU)
+    qemu = shutil.which(board.family.qemu)
     if qemu is None:
-        raise MissingToolError(QEMU, QEMU_REMEDY)
+        raise MissingToolError(board.family.qemu, board.family.qemu_remedy)
     packed = [interface.pack_inputs(arrays) for arrays in inputs]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as folder:
@@ -123,7 +121,8 @@ class _Job:
         self.folder, self.elf, self.board, self.count = folder, elf, board, len(packed)
         (folder / "inputs.bin").write_bytes(struct.pack("<I", pattern) + b"".join(packed))
         command = [
-            qemu, "-M", str(board.qemu_machine), "-kernel", str(elf.resolve()), "-icount", "shift=7",
+            qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments,
+            "-kernel", str(elf.resolve()), "-icount", "shift=7",
             "-display", "none", "-monitor", "none", "-serial", "none",
             "-semihosting-config", "enable=on,target=native",
         ]  # fmt: skip
@@ -148,7 +147,8 @@ class _Job:
             ) from None
         console = (self.folder / "console.txt").read_text(encoding="utf-8", errors="replace").strip()
         if status != 0:
-            raise FirmwareError(f"{self.elf.name} on {self.board.name}: {_explain(console, status, self.elf)}")
+            prefix = self.board.family.prefix
+            raise FirmwareError(f"{self.elf.name} on {self.board.name}: {_explain(console, status, self.elf, prefix)}")
         return self._read(interface, console)
 
     def _inferences_done(self, interface: Interface) -> int:
@@ -176,7 +176,7 @@ class _Job:
         return _Inference(status, arena, stack, max(0, ticks), data[_RECORD.size :])
 
 
-def _explain(console: str, status: int, elf: Path) -> str:
+def _explain(console: str, status: int, elf: Path, prefix: str) -> str:
     """A sentence about a run that failed, from what the fault handler printed."""
     fault = re.search(r"fault:((?: \w+=[0-9a-f]{8})+)", console)
     if fault is None:
@@ -186,13 +186,13 @@ def _explain(console: str, status: int, elf: Path) -> str:
     causes = [text for bit, text in _FAULT_BITS.items() if values.get("cfsr", 0) >> bit & 1]
     if values["sp"] < values["limit"]:
         causes.append("stack overflow")
-    where = f" in {_function_at(elf, values['pc'])}" if "pc" in values else ""
+    where = f" in {_function_at(elf, values['pc'], prefix)}" if "pc" in values else ""
     detail = " ".join(f"{key}=0x{value:08x}" for key, value in values.items())
     return f"the firmware faulted{where}: {', '.join(dict.fromkeys(causes)) or 'hard fault'} ({detail})"
 
 
-def _function_at(elf: Path, address: int) -> str:
-    tool = shutil.which("arm-none-eabi-addr2line")
+def _function_at(elf: Path, address: int, prefix: str) -> str:
+    tool = shutil.which(f"{prefix}addr2line")
     if tool is None:
         return f"0x{address:08x}"
     done = subprocess.run(

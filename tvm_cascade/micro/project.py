@@ -18,12 +18,10 @@ from tvm_cascade.micro.network import EmittedNetwork, Interface, IoSpec
 from tvm_cascade.micro.target import Target, get_target
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_VERBATIM = ("startup.c", "port.h", "port_semihosting.c", "measure.h", "toolchain.cmake")
+_VERBATIM = ("port.h", "port_semihosting.c", "measure.h")
 METADATA = "metadata.json"
 OPTIMISATION: Mapping[str, str] = {"size": "-Os", "balanced": "-O2", "speed": "-O3"}
 COMPILE_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-ffunction-sections", "-fdata-sections", "-fno-common")
-# nano.specs: newlib's small variant; the network needs memcpy and memset of it, float networks its mathematics too
-LINK_FLAGS = ("-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections")
 _KEY = "project"  # of metadata.json
 
 
@@ -76,16 +74,19 @@ def write_project(
         "NAME": network.name.upper(),
         "board": board.name,
         "target": target.name,
+        "family": target.family.name,
+        "gcc": target.family.gcc,
         "arena_bytes": str(network.arena_bytes),
         "target_flags": " ".join(target.gcc_flags),
         "compile_flags": " ".join(flags),
         "network_flags": " ".join(network.c_flags),
-        "link_flags": " ".join(LINK_FLAGS),
+        "link_flags": " ".join(target.family.link_flags),
         "sources": " ".join(network.sources),
         "objects": " ".join(network.objects),
         **_interface_text(network),
     }
-    for name in ("main.c", "CMakeLists.txt", "README.md"):
+    (folder / "startup.c").write_text(_template(target.family.startup), encoding="utf-8")
+    for name in ("main.c", "CMakeLists.txt", "README.md", "toolchain.cmake"):
         (folder / name).write_text(_fill(_template(f"{name}.in"), values), encoding="utf-8")
     own = {
         "interface": network.interface.to_dict(),
@@ -185,9 +186,25 @@ def _store(address: int, value: int) -> str:
 def _read(register: CounterRegister | None) -> str:
     if register is None:
         return "    return 0;\n"
+    if register.csr:
+        return _read_csr(register)
     sample = f"    {_store(*register.sample)}\n" if register.sample else ""
     mask = "" if register.bits == 32 else f" & 0x{(1 << register.bits) - 1:X}u"
     return f"{sample}    return *(volatile uint32_t *)0x{register.address:08X}u{mask};\n"
+
+
+def _read_csr(register: CounterRegister) -> str:
+    """The low half of a 64-bit counter, or the 32 bits of it from bit `log2(low_ticks)` on."""
+    shift = register.low_ticks.bit_length() - 1
+    low = f'__asm__ volatile("csrr %0, {register.csr}" : "=r"(low));'
+    if shift == 0:
+        return f"    uint32_t low;\n    {low}\n    return low;\n"
+    high = f'__asm__ volatile("csrr %0, {register.csr}h" : "=r"({{}}));'
+    return (
+        "    uint32_t low;\n    uint32_t high;\n    uint32_t again;\n    do {\n"
+        f"        {high.format('high')}\n        {low}\n        {high.format('again')}\n"
+        f"    }} while (high != again);\n    return (high << {32 - shift}) | (low >> {shift});\n"
+    )
 
 
 def _template(name: str) -> str:

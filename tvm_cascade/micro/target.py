@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.family import ARM, HOST, RISCV, Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Target:
     default_board: str
     llvm: Mapping[str, object] = field(default_factory=dict)  # argument of tvm.target.Target
     runs_on: tuple[str, ...] = ()  # cores of boards that execute this target's instructions
+    family: Family = ARM
 
 
 def _cortex_m(
@@ -79,7 +81,28 @@ _ALL = (
         float_abi="hard",
         fpu="auto",
     ),
-    Target("host", "", "", (), "c", 16, "host", MappingProxyType({"kind": "llvm"}), ("host",)),
+    Target(
+        name="riscv32",
+        mcpu="generic-rv32",
+        triple="riscv32-unknown-none-elf",
+        # of specification 2.2: it includes the counters, which a measuring image reads
+        gcc_flags=("--specs=picolibc.specs", "-march=rv32imac", "-misa-spec=2.2", "-mabi=ilp32", "-mcmodel=medany"),
+        backend="c",
+        align=4,
+        default_board="riscv32-virt",
+        llvm=MappingProxyType(
+            {
+                "kind": "llvm",
+                "mtriple": "riscv32-unknown-none-elf",
+                "mcpu": "generic-rv32",
+                "mabi": "ilp32",
+                "mattr": ["+m", "+a", "+c"],
+            }
+        ),
+        runs_on=("rv32imac", "rv32gc"),
+        family=RISCV,
+    ),
+    Target("host", "", "", (), "c", 16, "host", MappingProxyType({"kind": "llvm"}), ("host",), HOST),
 )
 
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _ALL})

@@ -17,14 +17,9 @@ from tvm_cascade.errors import MissingToolError, ToolError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import LINK_FLAGS, Project, add_board, compile_flags, write_host_project, write_project
+from tvm_cascade.micro.project import Project, add_board, compile_flags, write_host_project, write_project
 from tvm_cascade.micro.target import Target
 
-GCC = "arm-none-eabi-gcc"
-GCC_REMEDY = (
-    "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi (Debian, Ubuntu) "
-    "or brew install --cask gcc-arm-embedded (macOS)"
-)
 _EMULATOR_SOURCES = ("main.c", "startup.c", "port_semihosting.c")
 _EMULATOR_DEFINES = ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR")
 _OVERFLOW = re.compile(r"region `(\w+)' overflowed by (\d+) bytes")
@@ -84,7 +79,7 @@ def build(
     Raises `MissingToolError` without a compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` if
     the compiler refuses the sources.
     """
-    find_tool(GCC, GCC_REMEDY)
+    find_tool(target.family.gcc, target.family.compiler_remedy)
     return build_project(write_project(folder, network, target, board, optimise), board, jobs)
 
 
@@ -108,7 +103,7 @@ def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False) ->
 def build_project(project: Project, board: Board, jobs: int = 2) -> BuildResult:
     """Build the image of an existing folder for `board`, which need not be the board it was compiled for."""
     board.require_target(project.target)
-    gcc = find_tool(GCC, GCC_REMEDY)
+    gcc = find_tool(project.target.family.gcc, project.target.family.compiler_remedy)
     board_folder = add_board(project.folder, board)
     output = project.folder / "build" / board.name
     output.mkdir(parents=True, exist_ok=True)
@@ -133,7 +128,8 @@ def build_project(project: Project, board: Board, jobs: int = 2) -> BuildResult:
 
 def _link(gcc: str, project: Project, board: Board, objects: Sequence[Path], elf: Path) -> None:
     script = project.folder / "boards" / board.name / "link.ld"
-    command = (gcc, *project.target.gcc_flags, *LINK_FLAGS, f"-T{script}", *map(str, objects), "-lm", "-o", str(elf))
+    flags = (*project.target.gcc_flags, *project.target.family.link_flags, f"-T{script}")
+    command = (gcc, *flags, *map(str, objects), "-lm", "-o", str(elf))
     try:
         _run_tool(command)
     except ToolError as error:

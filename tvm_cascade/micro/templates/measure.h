@@ -32,7 +32,11 @@ extern uint32_t __stack_top[];
 static inline void measure_paint_stack(void)
 {
     volatile uint32_t *end;
+#ifdef __riscv
+    __asm__ volatile("mv %0, sp" : "=r"(end));
+#else
     __asm__ volatile("mov %0, sp" : "=r"(end));
+#endif
     for (volatile uint32_t *word = __stack_limit; word < end; ++word) {
         *word = MEASURE_STACK_PATTERN;
     }

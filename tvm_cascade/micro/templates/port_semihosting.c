@@ -1,4 +1,4 @@
-/* Arm semihosting: the emulator opens inputs.bin and results.bin in its working directory. */
+/* Semihosting of Arm and RISC-V: the emulator opens inputs.bin and results.bin in its working directory. */
 #include "port.h"
 
 enum { SYS_OPEN = 0x01, SYS_WRITE0 = 0x04, SYS_WRITE = 0x05, SYS_READ = 0x06, SYS_EXIT_EXTENDED = 0x20 };
@@ -10,10 +10,22 @@ enum { INPUT_HANDLE = 1, OUTPUT_HANDLE = 2 };
 
 static uint32_t semihost(uint32_t operation, const void *argument)
 {
+#ifdef __riscv
+    register uint32_t a0 __asm__("a0") = operation;
+    register const void *a1 __asm__("a1") = argument;
+    /* The three instructions are a mark: uncompressed, and within one page. */
+    __asm__ volatile(".balign 16\n\t.option push\n\t.option norvc\n\t"
+                     "slli x0, x0, 0x1f\n\tebreak\n\tsrai x0, x0, 7\n\t.option pop"
+                     : "+r"(a0)
+                     : "r"(a1)
+                     : "memory");
+    return a0;
+#else
     register uint32_t r0 __asm__("r0") = operation;
     register const void *r1 __asm__("r1") = argument;
     __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
     return r0;
+#endif
 }
 
 static void open_as(const char *name, uint32_t length, uint32_t mode, uint32_t expected)

@@ -1,0 +1,72 @@
+"""Families of cores: which compiler, emulator and start-up code serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tvm_cascade.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is the same for all cores of an instruction set. Empty strings where the host's own tools serve."""
+
+    name: str
+    cores: str  # prefix of the cores' names in board files
+    prefix: str  # of the GNU tools
+    compiler_remedy: str
+    link_flags: tuple[str, ...]
+    startup: str  # template of startup.c
+    qemu: str
+    qemu_remedy: str
+    qemu_arguments: tuple[str, ...] = ()
+
+    @property
+    def gcc(self) -> str:
+        return f"{self.prefix}gcc"
+
+
+ARM = Family(
+    name="arm",
+    cores="cortex-m",
+    prefix="arm-none-eabi-",
+    compiler_remedy=(
+        "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi (Debian, Ubuntu) "
+        "or brew install --cask gcc-arm-embedded (macOS)"
+    ),
+    # nano.specs: newlib's small variant; networks need memcpy and memset of it, float networks its mathematics too
+    link_flags=("-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections"),
+    startup="startup_arm.c",
+    qemu="qemu-system-arm",
+    qemu_remedy="apt-get install qemu-system-arm (Debian, Ubuntu) or brew install qemu (macOS)",
+)
+
+RISCV = Family(
+    name="riscv",
+    cores="rv32",
+    prefix="riscv64-unknown-elf-",
+    compiler_remedy=(
+        "apt-get install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf (Debian, Ubuntu) "
+        "or brew install riscv64-elf-gcc (macOS)"
+    ),
+    link_flags=("-nostartfiles", "-Wl,--gc-sections"),
+    startup="startup_riscv.c",
+    qemu="qemu-system-riscv32",
+    qemu_remedy="apt-get install qemu-system-misc (Debian, Ubuntu) or brew install qemu (macOS)",
+    qemu_arguments=("-bios", "none"),
+)
+
+HOST = Family("host", "host", "", "apt-get install gcc", (), "", "", "")
+
+FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in (ARM, RISCV, HOST)})
+
+
+def family_of_core(core: str) -> Family:
+    """The family of a board's core; raises `UsageError` for one that no family claims."""
+    for family in FAMILIES.values():
+        if core.startswith(family.cores):
+            return family
+    known = ", ".join(f"{family.cores}…" for family in FAMILIES.values() if family.qemu)
+    raise UsageError(f"core {core!r} belongs to no known family; known: {known}")

@@ -1,0 +1,98 @@
+/* Reset and traps of a RISC-V core in machine mode. */
+#include <stdint.h>
+
+#ifdef TVM_CASCADE_MEASURE
+#include "port.h"
+#endif
+
+extern uint32_t __data_start[];
+extern uint32_t __data_end[];
+extern uint32_t __data_load[];
+extern uint32_t __bss_start[];
+extern uint32_t __bss_end[];
+extern uint32_t __stack_limit[];
+
+int main(void);
+void Reset_Handler(void);
+void start_c(void);
+void trap(uint32_t cause, uint32_t address, uint32_t value, uint32_t stack);
+
+static void stop(int status)
+{
+#ifdef TVM_CASCADE_MEASURE
+    port_exit(status);
+#else
+    (void)status;
+#endif
+    for (;;) {
+        __asm__ volatile("wfi");
+    }
+}
+
+void start_c(void)
+{
+    volatile uint32_t *to = __data_start;
+    for (const uint32_t *from = __data_load; to < __data_end; ++from) {
+        *to++ = *from;
+    }
+    for (to = __bss_start; to < __bss_end; ++to) {
+        *to = 0;
+    }
+    stop(main());
+}
+
+/* Execution starts at the first byte of flash. A trap keeps nothing and starts a new stack: it only reports. */
+__attribute__((naked, used, section(".vectors"))) void Reset_Handler(void)
+{
+    __asm__ volatile("la sp, __stack_top\n\t"
+                     "la t0, 1f\n\t"
+                     "csrw mtvec, t0\n\t"
+                     "tail start_c\n\t"
+                     ".balign 4\n"
+                     "1:\n\t"
+                     "csrr a0, mcause\n\t"
+                     "csrr a1, mepc\n\t"
+                     "csrr a2, mtval\n\t"
+                     "mv a3, sp\n\t"
+                     "la sp, __stack_top\n\t"
+                     "tail trap");
+}
+
+#ifdef TVM_CASCADE_MEASURE
+
+static void print_hex(const char *label, uint32_t value)
+{
+    char digits[9];
+    for (int i = 7; i >= 0; --i) {
+        digits[i] = "0123456789abcdef"[value & 15u];
+        value >>= 4;
+    }
+    digits[8] = '\0';
+    port_print(label);
+    port_print(digits);
+}
+
+void trap(uint32_t cause, uint32_t address, uint32_t value, uint32_t stack)
+{
+    port_print("fault:");
+    print_hex(" pc=", address);
+    print_hex(" sp=", stack);
+    print_hex(" limit=", (uint32_t)(uintptr_t)__stack_limit);
+    print_hex(" mcause=", cause);
+    print_hex(" mtval=", value);
+    port_print("\n");
+    port_exit(5);
+}
+
+#else
+
+void trap(uint32_t cause, uint32_t address, uint32_t value, uint32_t stack)
+{
+    (void)cause;
+    (void)address;
+    (void)value;
+    (void)stack;
+    stop(5);
+}
+
+#endif
