@@ -126,6 +126,7 @@ class Op:
     view: bool = False
     view_offsets: tuple[int, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=lambda: _NO_ATTRS, hash=False, compare=True)
+    accumulator_bytes: int = 0  # RAM in which it can sum up its one input as rows come; 0: it cannot
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,7 @@ class Graph:
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """Operators whose outputs each operator reads, ascending, each once."""
-        return tuple(
-            tuple(sorted({p for t in op.inputs if (p := self.producer[t]) is not None})) for op in self.ops
-        )
+        return tuple(tuple(sorted({p for t in op.inputs if (p := self.producer[t]) is not None})) for op in self.ops)
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:

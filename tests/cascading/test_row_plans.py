@@ -8,10 +8,13 @@ import pytest
 
 from tvm_cascade.cascading import Plan, PlanOptions, cascade, layerwise, validate
 from tvm_cascade.cascading.flow import Flow
-from tvm_cascade.cascading.simulate import segment_heights
+from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.errors import InfeasibleError, ValidationError
 from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, mobilenet_v2, resnet8, vgg16
 from tvm_cascade.testing.random_graphs import random_graph
+
+
+ROWS = PlanOptions(overlap=False)
 
 
 def lower_ring(plan: Plan, tensor: int) -> Plan:
@@ -32,26 +35,25 @@ def test_chain_of_stencils_needs_three_rows_each() -> None:
     for _ in range(8):
         x = b.conv(x, 1, 3)
     graph = b.finish(x)
-    heights = segment_heights(Flow(graph), range(8))
+    heights = Cascade(Flow(graph), range(8)).held()
     assert [heights[t] for t in range(1, 8)] == [3] * 7
 
 
 def test_closed_form_on_chains() -> None:
     for kernel, stride, dilation in [(3, 1, 1), (5, 2, 1), (3, 2, 2), (2, 3, 1), (4, 1, 3)]:
-        b = Builder()
-        mid = b.conv(b.input(40, 4, 1), 1, 3)
-        graph = b.finish(b.conv(mid, 1, kernel, stride, dilation=dilation))
-        flow = Flow(graph)
-        read = flow.reads(1)[0]
-        closed = max(n - k for n, k in zip(read.need, read.keep[:-1], strict=True))
-        assert segment_heights(flow, range(2))[mid] == closed
+        for chunk in (0, 1, 3):
+            b = Builder()
+            mid = b.conv(b.input(40, 5, 1), 1, 3)
+            graph = b.finish(b.conv(mid, 1, kernel, stride, dilation=dilation))
+            cascade_of = Cascade(Flow(graph), range(2), chunk)
+            assert cascade_of.held()[mid] == cascade_of.closed_form(mid)
 
 
 def test_skip_is_a_delay_ring() -> None:
     b = Builder()
     x = b.conv(b.input(32, 8, 1), 4, 3)
     graph = b.finish(b.add(x, b.conv(b.conv(x, 4, 3), 4, 3)))
-    heights = segment_heights(Flow(graph), range(4))
+    heights = Cascade(Flow(graph), range(4)).held()
     assert heights[x] == 3  # two rows ahead for the stencils, the row of the add itself
 
 
@@ -69,7 +71,7 @@ def test_skip_is_a_delay_ring() -> None:
     ids=["person", "vww", "kws", "resnet8", "v2-035", "v2-100", "v1-100"],
 )
 def test_known_networks(graph, before: int, after: int) -> None:
-    plan = cascade(graph)
+    plan = cascade(graph, ROWS)
     assert plan.baseline_peak == before
     assert layerwise(graph).peak == before
     assert plan.peak <= after
@@ -78,7 +80,7 @@ def test_known_networks(graph, before: int, after: int) -> None:
 
 
 def test_vgg16_reaches_a_tenth() -> None:
-    plan = cascade(vgg16())
+    plan = cascade(vgg16(), ROWS)
     assert plan.baseline_peak == 6_422_528
     assert plan.peak <= 670_000
 
@@ -97,7 +99,7 @@ def test_random_graphs(seed: int) -> None:
 def test_cap_is_a_cap() -> None:
     graph = mobilenet_v1(96, 96, 1, alpha=0.25, classes=2)
     with pytest.raises(InfeasibleError, match="needs 22288 bytes, 4096 available; peak at conv2d0") as refused:
-        cascade(graph, PlanOptions(sram=4096))
+        cascade(graph, PlanOptions(sram=4096, overlap=False))
     assert refused.value.needed == 22_288
     loose = cascade(graph, PlanOptions(sram=60_000))
     assert all(len(s.trace) == 0 or len(set(s.trace)) == 1 for s in loose.segments)

@@ -1,4 +1,4 @@
-"""From an order and its cuts to a `Plan`: storages, blocks of the arena, offsets."""
+"""From an order, its cuts and its interleavings to a `Plan`: storages, blocks of the arena, offsets."""
 
 from __future__ import annotations
 
@@ -7,62 +7,86 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tvm_cascade.cascading.flow import Flow
-from tvm_cascade.cascading.plan import Plan, Segment, Storage
+from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
-from tvm_cascade.cascading.simulate import demand_trace
-from tvm_cascade.memory import Buffer, Problem, allocate
-from tvm_cascade.memory.problem import Allocation
+from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.memory import Allocation, Buffer, Follow, Problem, allocate
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Figures that a plan carries along."""
+class Figures:
+    """What a plan carries along."""
 
     baseline_peak: int  # bytes
     bound: int  # bytes
 
 
-def assemble(costs: SegmentCosts, cuts: Sequence[int], bounds: Bounds) -> Plan:
-    """The plan of the segments `[cuts[k], cuts[k + 1])`."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Segments `[cuts[k], cuts[k + 1])` of an order, each interleaved by rows (0) or by `chunks[k]` pixels."""
+
+    cuts: tuple[int, ...]
+    chunks: tuple[int, ...]
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple((i, j, c) for (i, j), c in zip(pairwise(self.cuts), self.chunks, strict=True))
+
+
+def assemble(costs: SegmentCosts, layout: Layout, figures: Figures) -> Plan:
+    """The plan of a layout, with its arena laid out."""
     graph = costs.flow.graph
-    pieces = list(pairwise(cuts))
-    segments = tuple(_segment(costs, i, j) for i, j in pieces)
-    storages = _storages(costs, pieces)
-    blocks = _blocks(costs, segments, storages)
-    allocation = allocate(Problem(tuple(blocks)))
+    segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
+    storages = _storages(costs, layout)
+    problem = _problem(costs, layout, segments, storages)
     return Plan(
         graph=graph,
         segments=segments,
         storages=storages,
-        allocation=allocation,
-        buffers=tuple(b.name for b in blocks),
+        allocation=allocate(problem),
+        buffers=tuple(b.name for b in problem.buffers),
         macs=graph.macs,
         baseline_macs=graph.macs,
-        baseline_peak=bounds.baseline_peak,
-        bound=bounds.bound,
+        baseline_peak=figures.baseline_peak,
+        bound=figures.bound,
     )
 
 
-def _segment(costs: SegmentCosts, i: int, j: int) -> Segment:
-    ops = costs.order[i:j]
-    return Segment(ops, demand_trace(costs.flow, ops), costs.state_bytes(i, j), costs.scratch_bytes(i, j))
+def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
+    members = costs.members(i, j)
+    return Segment(
+        ops=costs.order[i:j],
+        trace=Cascade(costs.flow, members, chunk).trace,
+        state_bytes=costs.state_bytes(i, j),
+        scratch_bytes=costs.scratch_bytes(i, j),
+        chunk=chunk,
+        accumulating=costs.accumulating(i, j),
+        streamed=tuple(-1 - o for o in members if o < 0),
+    )
 
 
-def _storages(costs: SegmentCosts, pieces: Sequence[tuple[int, int]]) -> tuple[Storage, ...]:
+def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
     flow = costs.flow
-    graph = flow.graph
-    held = {t: h for i, j in pieces for t, h in costs.heights(i, j).items()}
-    segment_at = {p: s for s, (i, j) in enumerate(pieces) for p in range(i, j)}
+    held = {t: (units, c) for i, j, c in layout.pieces for t, units in costs.held(i, j, c).items()}
+    segment_at = {p: s for s, (i, j, _) in enumerate(layout.pieces) for p in range(i, j)}
     owners: dict[int, Storage] = {}
     for t, root in enumerate(flow.roots):
         if root.tensor == t:
-            tensor = graph.tensors[t]
-            height = held.get(t, tensor.rows)
-            size = tensor.bytes if height >= tensor.rows else height * tensor.row_bytes
             lower = segment_at.get(costs.born[t], 0)
-            upper = segment_at.get(costs.last[t], len(pieces) - 1) + 1
-            owners[t] = Storage(t, height, size, lower, upper)
-    return tuple(_view(flow, owners, t) for t in range(len(graph.tensors)))
+            upper = segment_at.get(costs.last[t], len(layout.pieces) - 1) + 1
+            units, chunk = held.get(t, (flow.units(t, 0), 0))
+            owners[t] = _owner(flow, t, units, chunk, lower, upper)
+    return tuple(_view(flow, owners, t) for t in range(len(flow.graph.tensors)))
+
+
+def _owner(flow: Flow, t: int, units: int, chunk: int, lower: int, upper: int) -> Storage:
+    tensor, wide = flow.graph.tensors[t], flow.columns(t, chunk)
+    if units >= flow.units(t, chunk):
+        return Storage(t, tensor.rows, tensor.bytes, lower, upper)
+    size = units * flow.unit_bytes(t, chunk)
+    if units % wide == 0:
+        return Storage(t, units // wide, size, lower, upper)
+    return Storage(t, -(-units // wide), size, lower, upper, Granularity.PIXEL, units)
 
 
 def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
@@ -79,20 +103,29 @@ def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
     )
 
 
-def _blocks(costs: SegmentCosts, segments: Sequence[Segment], storages: Sequence[Storage]) -> list[Buffer]:
+def _problem(costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], storages: Sequence[Storage]) -> Problem:
     blocks: list[Buffer] = []
 
     def add(name: str, size: int, lower: int, upper: int) -> None:
         if size:
-            blocks.append(Buffer(len(blocks), size, lower, upper, costs.alignment, None, name))
+            blocks.append(Buffer(len(blocks), size, lower, upper, costs.settings.alignment, None, name))
 
     for storage in storages:
         if storage.root is None:
             add(f"tensor {storage.tensor}", storage.size, storage.lower, storage.upper)
+    block_of = {b.name: b.id for b in blocks}
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
-    return blocks
+        for o in segment.accumulating:
+            add(f"accumulator {o}", costs.flow.graph.ops[o].accumulator_bytes, s, s + 1)
+    follows = tuple(
+        Follow(block_of[f"tensor {p.reader}"], block_of[f"tensor {p.writer}"], p.distance)
+        for piece in layout.pieces
+        for p in costs.pairs(*piece)
+        if f"tensor {p.reader}" in block_of and f"tensor {p.writer}" in block_of
+    )
+    return Problem(tuple(blocks), follows=follows)
 
 
 def offsets_of(plan: Plan) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """Where to cut an execution order into segments: dynamic programming over cut positions.
 
-With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of max(P(i), c(i,
-j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes those that cascade least: a segment of m
-working operators pays m - 1, so that what fits as it is runs as it is.
+With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of
+max(P(i), c(i, j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes those of least weight,
+so that what fits as it is runs as it is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Cost = Callable[[int, int], int]
+Weight = Callable[[int, int], int | None]
 
 
 def smallest_peak(n: int, cost: Cost) -> int:
@@ -20,26 +21,25 @@ def smallest_peak(n: int, cost: Cost) -> int:
     return peak[n]
 
 
-def cuts_within(n: int, cost: Cost, cap: int, weight: Cost) -> tuple[int, ...] | None:
-    """Cut positions `(0, ..., n)` of least total `weight` whose segments cost at most `cap`; None where none do.
+def cuts_within(n: int, weight: Weight) -> tuple[int, ...] | None:
+    """Cut positions `(0, ..., n)` of least total weight; None where every way has a segment without weight.
 
-    Ties go to the fewest bytes in sum, then to the longest last segment.
+    `weight(i, j)` is None where the segment exceeds the cap. Ties go to the longest last segment.
     """
-    best: list[tuple[int, int, int] | None] = [(0, 0, 0)] + [None] * n
+    best: list[tuple[int, int] | None] = [(0, 0)] + [None] * n
     for j in range(1, n + 1):
         for i in range(j):
             before = best[i]
-            if before is None or (bytes_live := cost(i, j)) > cap:
+            if before is None or (more := weight(i, j)) is None:
                 continue
-            found = (before[0] + weight(i, j), before[1] + bytes_live, i)
             held = best[j]
-            if held is None or found < held:
-                best[j] = found
+            if held is None or (before[0] + more, i) < held:
+                best[j] = (before[0] + more, i)
     if best[n] is None:
         return None
     cuts = [n]
     while cuts[-1]:
         step = best[cuts[-1]]
         assert step is not None
-        cuts.append(step[2])
+        cuts.append(step[1])
     return tuple(reversed(cuts))

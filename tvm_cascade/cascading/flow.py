@@ -1,31 +1,52 @@
 """How operators consume and produce, step by step: the windows of a graph turned into tables.
 
-An operator runs in steps. One that has rows makes output row k in step k; one that is opaque makes everything in one
-step. Tensors that are views are replaced by the tensor that owns the memory (their root).
+An operator of a cascade runs in steps. By rows (`chunk == 0`) step k makes output row k; by pixels step k makes the
+next `chunk` pixels of the row-major stream, never beyond the end of a row. An opaque operator makes everything in one
+step. An operator with an accumulator may consume its input step by step instead, and makes everything in its last
+step. A streamed graph input has a source, which makes a row a step.
 
-Symbols: H rows of a tensor; `need[k]` rows of an input that must exist before step k; `keep[k]` the first row that
-step k or a later one reads (H where none does), so that rows below it are dead.
+What steps make and read is counted in units of the tensor: rows, or pixels where the cascade goes by pixels and the
+tensor has contiguous ones. Tensors that are views are replaced by the tensor that owns the memory (their root).
+
+Symbols: `need[k]`, units of an input that must exist before step k; `keep[k]`, the first unit that step k or a later
+one reads (all units where none does), so that units below it are dead; `made[k]`, units of an output that exist after
+k steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from math import prod
 
-from tvm_cascade.graph import Graph, Op, Tensor, Window
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
+
+Units = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """One operator's reading of one tensor that owns memory."""
 
-    position: int  # in `Op.inputs`
     tensor: int  # root tensor
-    need: tuple[int, ...]  # rows of the root, by step; never decreasing
-    keep: tuple[int, ...]  # rows of the root, by step and one past the last
-    reach: int  # rows a ring must hold for the kernel's address arithmetic: the padding above the first row
+    need: Units  # by step, never decreasing
+    keep: Units  # by step and one past the last, never decreasing
+    reach: int  # units a ring must hold for the kernel's addresses: the padding before the first
     ringable: bool  # False: the reader needs all of the root in place
+    in_place: bool  # step k may overwrite what it reads, element for element
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """One operator, or the source of an input, in steps."""
+
+    count: int
+    made: tuple[Units, ...]  # of each output, in units; length count + 1
+    reads: tuple[Read, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +55,42 @@ class Root:
     byte_offset: int
 
 
-class Flow:
-    """Tables of one graph, made on demand and kept."""
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Steps over a grid of rows and columns: step k covers row `y[k]`, columns `[x0[k], x1[k])`."""
 
-    def __init__(self, graph: Graph) -> None:
+    y: Units
+    x0: Units
+    x1: Units
+
+    @classmethod
+    def of(cls, rows: int, columns: int, chunk: int) -> Tiles:
+        """By rows where `chunk` is 0, else by runs of `chunk` pixels."""
+        starts = np.arange(0, columns, chunk or max(columns, 1), dtype=np.int64)
+        if columns == 0:
+            starts = np.zeros(1, np.int64)
+        x0 = np.tile(starts, rows)
+        return cls(
+            np.repeat(np.arange(rows, dtype=np.int64), len(starts)), x0, np.minimum(x0 + (chunk or columns), columns)
+        )
+
+
+class Flow:
+    """Tables of one graph, made on demand and kept.
+
+    `streamed` names graph inputs that a source delivers row by row; its pseudo-operator is `source(tensor)`.
+    """
+
+    def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False) -> None:
         self.graph = graph
-        self._reads: dict[int, tuple[Read, ...]] = {}
+        self.streamed = frozenset(streamed)
+        self.accumulators = accumulators
+        self._steps: dict[tuple[int, int, bool], Steps] = {}
+
+    @staticmethod
+    def source(tensor: int) -> int:
+        """The pseudo-operator that delivers a streamed input: negative, so that it precedes every operator."""
+        return -1 - tensor
 
     @cached_property
     def roots(self) -> tuple[Root, ...]:
@@ -68,42 +119,115 @@ class Flow:
         """Roots that must be whole at the end: those of the graph's outputs."""
         return frozenset(self.roots[t].tensor for t in self.graph.outputs)
 
-    def steps(self, op: int) -> int:
-        """Steps of an operator: its output rows, or one."""
-        return self.graph.tensors[self.graph.ops[op].outputs[0]].rows if has_rows(self.graph, op) else 1
+    def maker(self, root: int) -> int | None:
+        """What writes a root: an operator, a source, or nothing for an input that is there from the start."""
+        return self.source(root) if root in self.streamed else self.graph.producer[root]
 
-    def made(self, op: int, tensor: int, done: int) -> int:
-        """Rows of `tensor`, an output of `op`, that exist after `done` steps."""
-        rows = self.graph.tensors[tensor].rows
-        return min(done, rows) if has_rows(self.graph, op) else rows * min(done, 1)
+    def outputs(self, op: int) -> tuple[int, ...]:
+        return (-1 - op,) if op < 0 else self.graph.ops[op].outputs
 
-    def steps_for(self, op: int, rows: int) -> int:
-        """Steps after which `rows` rows of every output of `op` exist."""
-        return rows if has_rows(self.graph, op) else min(rows, 1)
+    def accumulates(self, op: int, members: Container[int]) -> bool:
+        """Whether `op` consumes its input into an accumulator when it runs among `members`."""
+        node = self.graph.ops[op] if op >= 0 else None
+        if not self.accumulators or node is None or node.accumulator_bytes == 0 or len(node.inputs) != 1:
+            return False
+        root = self.roots[node.inputs[0]].tensor
+        owner = self.graph.tensors[root]
+        through = root == node.inputs[0] or outermost(owner)
+        return through and owner.rows > 1 and self.maker(root) in members
 
-    def reads(self, op: int) -> tuple[Read, ...]:
-        """How `op` reads each of its inputs, in their order."""
-        if op not in self._reads:
-            node = self.graph.ops[op]
-            self._reads[op] = tuple(self._read(node, i) for i in range(len(node.inputs)))
-        return self._reads[op]
+    def columns(self, tensor: int, chunk: int) -> int:
+        """Units of a row."""
+        t = self.graph.tensors[tensor]
+        return t.columns if chunk and has_pixels(t) else 1
 
-    def _read(self, op: Op, i: int) -> Read:
-        seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
-        owner = self.graph.tensors[root.tensor]
+    def units(self, tensor: int, chunk: int) -> int:
+        return self.graph.tensors[tensor].rows * self.columns(tensor, chunk)
+
+    def unit_bytes(self, tensor: int, chunk: int) -> int:
+        return self.graph.tensors[tensor].bytes // max(self.units(tensor, chunk), 1)
+
+    def steps(self, op: int, chunk: int = 0, accumulate: bool = False) -> Steps:
+        """Steps of an operator or source; `accumulate` where it consumes its input into an accumulator."""
+        key = (op, chunk, accumulate)
+        if key not in self._steps:
+            self._steps[key] = self._make(*key)
+        return self._steps[key]
+
+    def _make(self, op: int, chunk: int, accumulate: bool) -> Steps:
+        if op < 0:
+            wide, rows = self.columns(-1 - op, chunk), self.graph.tensors[-1 - op].rows
+            return Steps(rows, (np.arange(rows + 1, dtype=np.int64) * wide,), ())
+        node = self.graph.ops[op]
+        if accumulate:
+            return self._accumulating(node, chunk)
+        out = self.graph.tensors[node.outputs[0]]
+        if not has_rows(self.graph, op):
+            made = tuple(np.array([0, self.units(t, chunk)], np.int64) for t in node.outputs)
+            return Steps(1, made, tuple(self._whole(node, i, 1, chunk) for i in range(len(node.inputs))))
+        wide = self.columns(out.index, chunk)
+        if goes_by_pixels(self.graph, op):
+            tiles = Tiles.of(out.rows, wide, chunk)
+            made = (np.concatenate([[0], tiles.y * wide + tiles.x1]),) * len(node.outputs)
+        else:
+            tiles = Tiles.of(out.rows, wide, 0)
+            made = tuple(np.arange(out.rows + 1, dtype=np.int64) * self.columns(t, chunk) for t in node.outputs)
+        return Steps(len(tiles.y), made, tuple(self._read(node, i, tiles, chunk) for i in range(len(node.inputs))))
+
+    def _accumulating(self, node: Op, chunk: int) -> Steps:
+        root = self.roots[node.inputs[0]].tensor
+        owner = self.graph.tensors[root]
+        wide = self.columns(root, chunk)
+        tiles = Tiles.of(owner.rows, wide, chunk if wide > 1 else 0)
+        need, keep = _reach(tiles, IDENTITY, IDENTITY if wide > 1 else None, owner.rows, wide)
+        count = len(tiles.y)
+        made = tuple(np.append(np.zeros(count, np.int64), self.units(t, chunk)) for t in node.outputs)
+        return Steps(count, made, (Read(root, need, keep, 0, True, False),))
+
+    def _whole(self, op: Op, i: int, count: int, chunk: int) -> Read:
+        """All of an input at every step."""
+        root = self.roots[op.inputs[i]].tensor
+        every = self.units(root, chunk)
+        keep = np.zeros(count + 1, np.int64)
+        keep[-1] = every
+        return Read(root, np.full(count, every, np.int64), keep, 0, self._same(op.inputs[i], chunk), False)
+
+    def _same(self, tensor: int, chunk: int) -> bool:
+        """Whether a view has the rows, and the pixels, of its root."""
+        root = self.roots[tensor]
+        seen, owner = self.graph.tensors[tensor], self.graph.tensors[root.tensor]
+        if seen.index == owner.index:
+            return True
+        alike = self.columns(tensor, chunk) == self.columns(root.tensor, chunk)
+        return alike and root.byte_offset == 0 and (seen.rows, seen.row_bytes) == (owner.rows, owner.row_bytes)
+
+    def _read(self, op: Op, i: int, tiles: Tiles, chunk: int) -> Read:
         window = op.windows[i] if i < len(op.windows) else None
-        steps = self.steps(op.index)
-        rows = [_rows(window, y, seen.rows, steps) for y in range(steps)]
-        same = seen.index == owner.index or (
-            root.byte_offset == 0 and seen.rows == owner.rows and seen.row_bytes == owner.row_bytes
-        )
+        if window is None:
+            return self._whole(op, i, len(tiles.y), chunk)
+        seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
+        across = op.columns[i] if chunk and i < len(op.columns) else None
+        wide = self.columns(seen.index, chunk)
+        need, keep = _reach(tiles, window, across, seen.rows, wide)
+        same = self._same(seen.index, chunk)
         if not same:
-            rows = [_through_view(r, seen, owner, root.byte_offset) for r in rows]
-        need = tuple(accumulate((r.stop for r in rows), max))
-        first = [r.start if r else owner.rows for r in rows]
-        keep = tuple(accumulate([owner.rows, *reversed(first)], min))[::-1]
-        reach = max(window.padding, 0) if window is not None else 0
-        return Read(i, owner.index, need, keep, reach, same)
+            owner = self.graph.tensors[root.tensor]
+            need, keep = self._through_view(need, keep, seen, owner, root.byte_offset, chunk)
+        padding = max(window.padding, 0) * wide + (max(across.padding, 0) if across is not None and wide > 1 else 0)
+        return Read(root.tensor, need, keep, padding, same, i in op.in_place)
+
+    def _through_view(
+        self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, chunk: int
+    ) -> tuple[Units, Units]:
+        """Units of the owner under units of a view that starts `offset` bytes into it."""
+        every = self.units(owner.index, chunk)
+        unit, its = self.unit_bytes(seen.index, chunk), max(self.unit_bytes(owner.index, chunk), 1)
+        if not (outermost(seen) and outermost(owner)):
+            whole = np.zeros_like(keep)
+            whole[-1] = every
+            return np.full_like(need, every), whole
+        last = np.where(keep >= self.units(seen.index, chunk), every, (offset + keep * unit) // its)
+        return np.where(need > 0, -(-(offset + need * unit) // its), 0), last
 
 
 def has_rows(graph: Graph, op: int) -> bool:
@@ -113,20 +237,61 @@ def has_rows(graph: Graph, op: int) -> bool:
     return node.opaque is None and len(rows) == 1 and any(w is not None for w in node.windows)
 
 
-def _rows(window: Window | None, y: int, height: int, steps: int) -> range:
-    return range(height) if window is None or steps < 1 else window.rows(y, height)
+def goes_by_pixels(graph: Graph, op: int) -> bool:
+    """Whether an operator can make part of an output row: its columns are known and its output's pixels contiguous."""
+    node = graph.ops[op]
+    widths = {graph.tensors[t].columns for t in node.outputs}
+    known = any(w is not None for w in node.columns)
+    return (
+        has_rows(graph, op) and known and len(widths) == 1 and all(has_pixels(graph.tensors[t]) for t in node.outputs)
+    )
 
 
-def _outermost(t: Tensor) -> bool:
+def outermost(t: Tensor) -> bool:
     """Whether rows are contiguous slices, one behind the other."""
     return t.row_axis is None or all(d == 1 for d in t.shape[: t.row_axis])
 
 
-def _through_view(rows: range, seen: Tensor, owner: Tensor, offset: int) -> range:
-    """Rows of the owner under rows of a view that starts `offset` bytes into it."""
-    if not rows or not owner.row_bytes:
-        return rows
-    if not (_outermost(seen) and _outermost(owner)):
-        return range(owner.rows)
-    first, last = offset + rows.start * seen.row_bytes, offset + rows.stop * seen.row_bytes
-    return range(first // owner.row_bytes, -(-last // owner.row_bytes))
+def has_pixels(t: Tensor) -> bool:
+    """Whether the pixels of a row, and the rows, are contiguous slices."""
+    return t.row_axis is not None and t.col_axis == t.row_axis + 1 and outermost(t)
+
+
+def front_bytes(t: Tensor, units: Units, columns: int) -> Units:
+    """Bytes at the start of a whole tensor that hold nothing but its first `units`, all of them where they are all."""
+    inner = t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * (t.bytes // max(prod(t.shape), 1))
+    every = t.rows * columns
+    return np.where(units >= every, t.bytes, units * inner // max(columns, 1))
+
+
+def end_bytes(t: Tensor, units: Units, columns: int) -> Units:
+    """Bytes from the start of a whole tensor to the end of its first `units`."""
+    inner = t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * (t.bytes // max(prod(t.shape), 1))
+    planes = 1 if t.row_axis is None else prod(t.shape[: t.row_axis])
+    return np.where(units > 0, (planes - 1) * t.rows * inner + units * inner // max(columns, 1), 0)
+
+
+def _reach(tiles: Tiles, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
+    """`need` and `keep` of a window on a grid of `height` x `width` units."""
+    low, high = _covered(window, tiles.y, tiles.y + 1, height)
+    if across is None or width == 1:
+        left, right = np.zeros_like(low), np.full_like(low, width)
+    else:
+        left, right = _covered(across, tiles.x0, tiles.x1, width)
+    empty = (low >= high) | (left >= right)
+    last = np.where(empty, 0, (high - 1) * width + right)
+    first = np.where(empty, height * width, low * width + left)
+    keep = np.append(np.minimum.accumulate(first[::-1])[::-1], height * width)
+    return np.maximum.accumulate(last), keep
+
+
+def _covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Units, Units]:
+    """The range of an axis of `size` that the taps of outputs `[start, stop)` cover."""
+    first = start * window.stride // window.denominator - window.padding
+    last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
+    return np.clip(first, 0, size), np.clip(last, 0, size)
+
+
+def steps_for(made: Units, units: Units) -> Units:
+    """For each number of units the steps after which they exist."""
+    return np.searchsorted(made, units, side="left").astype(np.int64)

@@ -1,28 +1,46 @@
-"""What a user may ask of the planner. Every field is a documented switch; the defaults plan the smallest peak at
-1.00x.
+"""What a user may ask of the planner, and what the emitter can do.
+
+Every field is a documented switch; the defaults plan the smallest peak at 1.00x.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from tvm_cascade.errors import UsageError
+
+CHUNKS = (16, 8, 4, 2, 1)  # pixels a step, coarse first
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Planning options, as the command line gives them."""
+    """Planning options, as the command line gives them, and capabilities of the emitter."""
 
     sram: int | None = None  # cap in bytes; None asks for the smallest peak
+    max_macs: float = 1.0  # executed multiply-accumulates, as a factor of the network's
+    stream_input: bool = False  # inputs arrive row by row through a callback instead of lying in the arena
     layerwise: bool = False  # every operator a segment of its own, in file order
+    overlap: bool = True  # a segment's output may follow its dying input through the same memory
+    granularity: str = "auto"  # of rolling buffers: "row", "pixel" or "auto"
     alignment: int = 4  # bytes, of every block in the arena
+    # what the emitter can do; the planner uses nothing else
+    pixels: bool = False  # kernels that make part of a row; else "auto" means rows
+    accumulators: bool = False  # operators with `accumulator_bytes` that consume their input row by row
+    in_place: bool = False  # element-wise kernels that write over what they read
 
     def __post_init__(self) -> None:
         if self.sram is not None and self.sram < 0:
             raise UsageError(f"a cap of {self.sram} bytes: give a positive size")
+        if self.max_macs < 1.0:
+            raise UsageError(f"--max-macs {self.max_macs}: give a factor of at least 1")
+        if self.granularity not in ("row", "pixel", "auto"):
+            raise UsageError(f"--granularity {self.granularity}: give row, pixel or auto")
         if self.alignment < 1:
             raise UsageError(f"an alignment of {self.alignment} bytes: give at least 1")
 
-
-Granular = Literal["row", "pixel", "auto"]
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Interleavings to choose from, coarse first: 0 for rows, else pixels a step."""
+        if self.granularity == "row" or not self.pixels:
+            return (0,)
+        return CHUNKS if self.granularity == "pixel" else (0, *CHUNKS)

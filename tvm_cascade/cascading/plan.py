@@ -1,7 +1,8 @@
 """What the planner decides, as data, and what the emitter obeys.
 
 A plan is a list of segments. The operators of a segment run interleaved, row by row, in the exact order of the
-segment's `trace`; a segment of one operator is that operator run whole. Between segments only whole tensors are live.
+segment's `trace`; a segment of one operator is that operator run row by row. Between segments only whole tensors are
+live. Blocks of one segment may share bytes where its output follows its dying input (`Follow` of `memory.problem`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Storage:
     """Where a tensor lives: all of its rows, or a rolling buffer of `height` rows (row r at slot `r % height`)."""
 
     tensor: int
-    height: int  # rows held; == the tensor's rows where it is whole
+    height: int  # rows held; == the tensor's rows where it is whole; of a pixel ring the rows it spans, rounded up
     size: int  # bytes
     lower: int  # first segment in which it is live
     upper: int  # first segment in which it is not
     granularity: Granularity = Granularity.ROW
-    pixels: int = 0  # slots of a pixel ring
+    pixels: int = 0  # slots of a pixel ring: pixel p of the row-major tensor at slot p % pixels
     root: int | None = None  # tensor whose storage this one is a view of (`byte_offset` into it)
     byte_offset: int = 0
 
@@ -42,29 +43,34 @@ class Storage:
 class Segment:
     """Operators that run together.
 
-    `trace` names an operator per step, each step producing that operator's next output row: its k-th occurrence is
-    row k. Operators without rows (`opaque`, or one-row outputs) occur once. Views occur in no trace.
+    `trace` names an operator per step. By rows (`chunk == 0`) the k-th occurrence of an operator makes its output row
+    k. By pixels it makes the next `chunk` pixels of the row-major output, never beyond the end of a row: with n =
+    ceil(columns / chunk), row k // n, columns from (k % n) * chunk. Operators whose columns are unknown go by rows
+    all the same. Operators without rows (`opaque`, or one-row outputs) occur once. Views occur in no trace.
+
+    An operator in `accumulating` occurs once for every such row (or run of pixels) of its *input*, adds it to its
+    accumulator, and writes its output in the last. `-1 - t` is the source of the streamed graph input t: it asks the
+    caller for the next row and puts it into the ring.
     """
 
     ops: tuple[int, ...]  # in topological order, views included
     trace: tuple[int, ...]
-    state_bytes: int = 0  # row counters of the driver, in the arena while the segment runs
+    state_bytes: int = 0  # step counters of the driver, in the arena while the segment runs
     scratch_bytes: int = 0  # the largest of its operators' scratch
+    chunk: int = 0  # pixels a step; 0 for whole rows
+    accumulating: tuple[int, ...] = ()
+    streamed: tuple[int, ...] = ()  # graph inputs whose source runs here
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A complete decision: order, segments, storage of every tensor, arena."""
 
-    graph: Graph
-    segments: tuple[Segment, ...]
-    storages: tuple[Storage, ...]  # by tensor index
-    allocation: Allocation  # of `buffers`
-    buffers: tuple[str, ...]  # what each allocated block is: "tensor 3", "state 1", "scratch 1"
-    macs: int  # multiply-accumulates executed, padding not counted
-    baseline_macs: int
-    baseline_peak: int  # bytes: layer by layer in file order
-    bound: int  # bytes: no plan of this search space is smaller
+    graph: Graph segments: tuple[Segment, ...] storages: tuple[Storage, ...]  # by tensor index allocation: Allocation
+    # of `buffers` buffers: tuple[str, ...]  # what each block is: "tensor 3", "state 1", "scratch 1" (by segment),
+    "accumulator 5" (by op) macs: int  # multiply-accumulates executed, padding not counted baseline_macs: int
+    baseline_peak: int  # bytes: layer by layer in file order bound: int  # bytes: no plan of this search space is
+    smaller
 
     @property
     def peak(self) -> int:

@@ -1,19 +1,19 @@
 """The planner's front door: `layerwise` and `cascade`.
 
-Cut positions by dynamic programming (`cuts`), ring heights by simulation (`simulate`), offsets by `tvm_cascade.memory`.
-The peak that a plan states is the arena that the allocator laid out, never a sum.
+Cut positions and interleavings by dynamic programming (`cuts`), ring sizes by closed form and simulation (`heights`),
+offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that the allocator laid out, never a sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tvm_cascade.cascading.assemble import Bounds, assemble
+from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 
@@ -27,8 +27,7 @@ def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 def baseline_peak(graph: Graph) -> int:
     """Bytes live layer by layer in file order: activations alone, every tensor whole, views sharing."""
-    flow = Flow(graph)
-    costs = SegmentCosts(flow, range(len(graph.ops)), 1)
+    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
     whole = [
         sum(graph.tensors[t].bytes for t, born in costs.born.items() if born <= k <= costs.last[t])
         for k in range(len(graph.ops))
@@ -37,61 +36,105 @@ def baseline_peak(graph: Graph) -> int:
 
 
 def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """Every operator a segment of its own, in file order.
+    """Every operator a segment of its own, in file order, nothing shared.
 
     Raises
     ------
     InfeasibleError
         The arena exceeds `options.sram`.
     """
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), options.alignment)
-    cuts = tuple(range(len(graph.ops) + 1))
-    bound = max((costs.exact_cost(i, i + 1) for i in range(len(graph.ops))), default=0)
-    plan = assemble(costs, cuts, Bounds(baseline_peak(graph), bound))
+    n = len(graph.ops)
+    costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment))
+    bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
+    plan = assemble(costs, Layout(tuple(range(n + 1)), (0,) * n), Figures(baseline_peak(graph), bound))
     return _within(plan, costs, options, "plan without --layerwise")
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """The plan of smallest peak; under a cap the one that cascades least.
+    """The plan of smallest peak; under a cap the one of least overhead.
 
     Raises
     ------
     InfeasibleError
         No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
     """
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), options.alignment)
+    flow = Flow(graph, graph.inputs if options.stream_input else (), options.accumulators)
+    costs = SegmentCosts(flow, range(len(graph.ops)), Settings(options.alignment, options.overlap, options.in_place))
+    search = _Search(costs, options)
     n = len(costs.order)
-    table = {(i, j): costs.cost(i, j) for i in range(n) for j in range(i + 1, n + 1)}
-    least = smallest_peak(n, lambda i, j: table[i, j])
-    figures = Bounds(baseline_peak(graph), smallest_peak(n, costs.exact_cost))
+    figures = Figures(baseline_peak(graph), smallest_peak(n, search.least_exact))
     goal = figures.bound if options.sram is None else options.sram
     best: Plan | None = None
-    for cuts in _candidates(costs, table, max(goal, least)):
-        plan = assemble(costs, cuts, figures)
+    for layout in search.layouts(max(goal, smallest_peak(n, search.least))):
+        plan = assemble(costs, layout, figures)
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:
             break
     assert best is not None
-    return _within(best, costs, options, "give more memory, or change the network")
+    return _within(best, costs, options, _remedy(options))
 
 
-def _candidates(costs: SegmentCosts, table: dict[tuple[int, int], int], cap: int) -> Iterator[tuple[int, ...]]:
-    """Cuts within the cap that differ in taste, for an arena may need more than the sum of what is live."""
-    n = len(costs.order)
+class _Search:
+    """Costs of every segment in every interleaving, and the layouts worth an arena."""
 
-    def cost(i: int, j: int) -> int:
-        return table[i, j]
+    def __init__(self, costs: SegmentCosts, options: PlanOptions) -> None:
+        self.costs, self.options = costs, options
+        self._least: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def cascaded(i: int, j: int) -> int:
-        return max(len(costs.working(i, j)) - 1, 0)
+    def chunks(self, i: int, j: int) -> tuple[int, ...]:
+        """Interleavings of `[i, j)`, coarse first."""
+        return self.options.chunks if len(self.costs.members(i, j)) > 1 else (0,)
 
-    tastes = (cascaded, lambda i, j: 0, lambda i, j: 1)
-    for limit in dict.fromkeys((cap, smallest_peak(n, cost))):
-        for taste in tastes:
-            cuts = cuts_within(n, cost, limit, taste)
-            if cuts is not None:
-                yield cuts
+    def _bytes(self, i: int, j: int) -> tuple[int, int]:
+        if (i, j) not in self._least:
+            # finest and rows: a finer interleaving never needs larger rings, but the distance of an overlap may differ
+            chunks = dict.fromkeys((self.chunks(i, j)[-1], self.chunks(i, j)[0]))
+            self._least[i, j] = (
+                min(self.costs.cost(i, j, c) for c in chunks),
+                min(self.costs.exact_cost(i, j, c) for c in chunks),
+            )
+        return self._least[i, j]
+
+    def least(self, i: int, j: int) -> int:
+        """Bytes of `[i, j)`, rounded, in its best interleaving."""
+        return self._bytes(i, j)[0]
+
+    def least_exact(self, i: int, j: int) -> int:
+        return self._bytes(i, j)[1]
+
+    def coarsest(self, i: int, j: int, cap: int) -> int | None:
+        """The coarsest interleaving of `[i, j)` within the cap."""
+        if self.least(i, j) > cap:
+            return None
+        return next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
+
+    def layouts(self, cap: int) -> Iterator[Layout]:
+        """Layouts within the cap that differ in taste, for an arena may need more than the sum of what is live."""
+        n = len(self.costs.order)
+        for limit in dict.fromkeys((cap, smallest_peak(n, self.least))):
+            for taste in (self._overhead, lambda i, j, c: 0, lambda i, j, c: 1):
+
+                def weight(i: int, j: int, limit: int = limit, taste=taste) -> int | None:
+                    chunk = self.coarsest(i, j, limit)
+                    return None if chunk is None else taste(i, j, chunk)
+
+                cuts = cuts_within(n, weight)
+                if cuts is not None:
+                    chunks = tuple(self.coarsest(i, j, limit) or 0 for i, j in zip(cuts, cuts[1:], strict=False))
+                    yield Layout(cuts, chunks)
+
+    def _overhead(self, i: int, j: int, chunk: int) -> int:
+        """Kernel calls that a cascade makes dearer; none where an operator runs alone."""
+        return self.costs.calls(i, j, chunk) if len(self.costs.members(i, j)) > 1 else 0
+
+
+def _remedy(options: PlanOptions) -> str:
+    if not options.overlap:
+        return "plan without --no-overlap"
+    if not options.stream_input:
+        return "stream the input with --stream-input, or give more memory"
+    return "give more memory, or change the network"
 
 
 def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) -> Plan:
@@ -99,9 +142,10 @@ def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) 
         return plan
     place = 0
     live: list[tuple[int, int]] = []
-    for segment in plan.segments:
-        live.append((costs.cost(place, place + len(segment.ops)), place))
-        place += len(segment.ops)
-    at = live.index(max(live))
+    for s, segment in enumerate(plan.segments):
+        end = place + len(segment.ops)
+        live.append((costs.cost(place, end, segment.chunk), -s))
+        place = end
+    at = -max(live)[1]
     culprits = [plan.graph.ops[o].name for o in plan.segments[at].ops if not plan.graph.ops[o].view]
     raise InfeasibleError(plan.peak, options.sram, culprits, remedy)

@@ -1,67 +1,127 @@
-"""Demand-driven execution of operators, step by step, and the exact heights of their rolling buffers.
+"""Demand-driven execution of operators, step by step, and the exact sizes of their rolling buffers.
 
-Every sink asks for its next row, each operator first asks its producers for the rows that its step reads: nothing is
-made before it is needed, and no row twice. A tensor's ring is as high as the largest number of consecutive rows from
-the oldest one still to be read to the newest one made; one row less would overwrite a row that is still wanted. (For
-a chain of 3x3 convolutions that is 3, 3, 3, ..., where a static stage-by-stage schedule needs 8, 7, 6, ...)
-
-A closed form where every tensor has one reader: max over steps k of `need[k] - keep[k]`. `tests/cascading` holds the
-two against each other.
+Every sink asks for its next step, each operator first asks its producers for what its step reads (the last listed
+first): nothing is made before it is needed, and nothing twice. A tensor's ring holds as many units (rows or pixels)
+as ever lie between the oldest one still to be read and the newest one made; one less would overwrite what is still
+wanted. (For a chain of 3x3 convolutions that is 3 rows each, where a static stage-by-stage schedule needs 8, 7, 6,
+...)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
-from tvm_cascade.cascading.flow import Flow
+import numpy as np
 
+from tvm_cascade.cascading.flow import Flow, Read, Steps, Units, steps_for
 
-def demand_trace(flow: Flow, ops: Sequence[int]) -> tuple[int, ...]:
-    """The operators of a segment in execution order, one entry a step; views do not occur.
-
-    Rows that nothing in the segment reads are made at the end.
-    """
-    inside = [o for o in ops if not flow.graph.ops[o].view]
-    feeds = _feeds(flow, inside)
-    total = {o: flow.steps(o) for o in inside}
-    done = dict.fromkeys(inside, 0)
-    trace: list[int] = []
-    for op, upto in _requests(flow, inside, total):
-        _advance(op, upto, feeds, done, trace)
-    return tuple(trace)
+Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
 
 
-def _requests(flow: Flow, inside: Sequence[int], total: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Sinks in turn, each in proportion to its rows, then every operator to its end."""
-    members = set(inside)
-    read = {p for o in inside for r in flow.reads(o) if (p := _maker(flow, r.tensor)) in members}
-    sinks = [o for o in inside if o not in read]
-    rounds = max((total[o] for o in sinks), default=0)
-    asked = [(o, -(-total[o] * (k + 1) // rounds)) for k in range(rounds) for o in sinks]
-    return asked + [(o, total[o]) for o in reversed(inside)]
+class Cascade:
+    """Operators, and sources of streamed inputs, that run together; views are left out by the caller."""
+
+    def __init__(self, flow: Flow, members: Sequence[int], chunk: int = 0) -> None:
+        self.flow, self.members, self.chunk = flow, tuple(members), chunk
+        inside = frozenset(members)
+        self.inside = inside
+        self.accumulating = frozenset(o for o in members if flow.accumulates(o, inside))
+
+    def steps(self, op: int) -> Steps:
+        return self.flow.steps(op, self.chunk, op in self.accumulating)
+
+    def waits(self, op: int) -> dict[int, Units]:
+        """For each producer inside, the steps of its that each step of `op` waits for."""
+        found: dict[int, Units] = {}
+        for read in self.steps(op).reads:
+            maker = self.flow.maker(read.tensor)
+            if maker is None or maker not in self.inside:
+                continue
+            at = self.flow.outputs(maker).index(read.tensor)
+            steps = steps_for(self.steps(maker).made[at], read.need)
+            found[maker] = np.maximum(found[maker], steps) if maker in found else steps
+        return found
+
+    @cached_property
+    def sinks(self) -> tuple[int, ...]:
+        """Members that no other member reads from."""
+        read = {m for o in self.members for m in self.waits(o)}
+        return tuple(o for o in self.members if o not in read)
+
+    @cached_property
+    def trace(self) -> tuple[int, ...]:
+        """The members in execution order, one entry a step. What nothing inside reads is made at the end.
+
+        Several sinks advance in proportion to their steps.
+        """
+        total = {o: self.steps(o).count for o in self.members}
+        feeds = {
+            o: [(m, w.tolist()) for m, w in sorted(self.waits(o).items(), key=lambda f: -f[0])] for o in self.members
+        }
+        rounds = max((total[o] for o in self.sinks), default=0)
+        asked = [(o, -(-total[o] * (k + 1) // rounds)) for k in range(rounds) for o in self.sinks]
+        asked.extend((o, total[o]) for o in reversed(self.members))
+        done = dict.fromkeys(self.members, 0)
+        trace: list[int] = []
+        for op, upto in asked:
+            _advance(op, upto, feeds, done, trace)
+        return tuple(trace)
+
+    def readers(self, tensor: int) -> list[tuple[int, Read]]:
+        """Members that read a root, once for each input that does."""
+        among = [o for o in self.flow.readers[tensor] if o in self.inside]
+        return [(o, r) for o in among for r in self.steps(o).reads if r.tensor == tensor]
+
+    def held(self) -> dict[int, int]:
+        """Units that each root made inside must hold for the readers inside, by replaying the trace."""
+        readers = {t: self.readers(t) for o in self.members for t in self.flow.outputs(o)}
+        made = {o: [m.tolist() for m in self.steps(o).made] for o in self.members}
+        keeps = {t: [(o, r.keep.tolist()) for o, r in found] for t, found in readers.items()}
+        done = dict.fromkeys(self.members, 0)
+        most = dict.fromkeys(readers, 1)
+        for o in self.trace:
+            done[o] += 1
+            for t, units in zip(self.flow.outputs(o), made[o], strict=True):
+                for c, keep in keeps[t]:
+                    most[t] = max(most[t], units[done[o]] - keep[done[c]])
+        return {t: self.usable(t, units) for t, units in most.items()}
+
+    def usable(self, tensor: int, units: int) -> int:
+        """The units that a ring of at least `units` has: what kernels can address and one step can fill.
+
+        All where a reader cannot follow a ring or none is inside; whole rows where a source fills it.
+        """
+        flow, chunk = self.flow, self.chunk
+        every = flow.units(tensor, chunk)
+        reads = [r for _, r in self.readers(tensor)]
+        if not reads or any(not r.ringable for r in reads):
+            return every
+        maker = flow.maker(tensor)
+        assert maker is not None
+        made = self.steps(maker).made[flow.outputs(maker).index(tensor)]
+        needed = max(units, int(np.diff(made).max(initial=1)), *(r.reach for r in reads))
+        if maker < 0:
+            wide = flow.columns(tensor, chunk)
+            needed = -(-needed // wide) * wide
+        return min(every, needed)
+
+    def closed_form(self, tensor: int) -> int | None:
+        """`held` of a tensor whose producer has one reader: max over its steps of made - keep; else None."""
+        maker = self.flow.maker(tensor)
+        assert maker is not None
+        outputs = self.flow.outputs(maker)
+        readers = {o for t in outputs for o in self.flow.readers[t] if o in self.inside}
+        if len(readers) != 1:
+            return None
+        reader = readers.pop()
+        ahead = np.maximum.accumulate(self.waits(reader)[maker])
+        made = self.steps(maker).made[outputs.index(tensor)][ahead]
+        keeps = [r.keep[:-1] for r in self.steps(reader).reads if r.tensor == tensor]
+        return self.usable(tensor, max((int((made - keep).max(initial=1)) for keep in keeps), default=1))
 
 
-def _maker(flow: Flow, root: int) -> int | None:
-    return flow.graph.producer[root]
-
-
-def _feeds(flow: Flow, inside: Sequence[int]) -> dict[int, list[tuple[int, list[int]]]]:
-    """For each operator its producers in the segment, with the steps of theirs that each step of it waits for."""
-    members = set(inside)
-    feeds: dict[int, list[tuple[int, list[int]]]] = {}
-    for o in inside:
-        table: list[tuple[int, list[int]]] = []
-        for read in flow.reads(o):
-            maker = _maker(flow, read.tensor)
-            if maker is not None and maker in members:
-                table.append((maker, [flow.steps_for(maker, rows) for rows in read.need]))
-        feeds[o] = sorted(table, key=lambda f: -f[0])
-    return feeds
-
-
-def _advance(
-    op: int, upto: int, feeds: Mapping[int, list[tuple[int, list[int]]]], done: dict[int, int], trace: list[int]
-) -> None:
+def _advance(op: int, upto: int, feeds: Feeds, done: dict[int, int], trace: list[int]) -> None:
     pending = [(op, upto)]
     while pending:
         o, goal = pending[-1]
@@ -76,39 +136,3 @@ def _advance(
         else:
             done[o] = k + 1
             trace.append(o)
-
-
-def ring_heights(flow: Flow, ops: Sequence[int], trace: Sequence[int]) -> dict[int, int]:
-    """Rows that each root made in the segment must hold so that readers in the segment find what they want.
-
-    Readers outside of the segment are the caller's business: such a tensor is whole.
-    """
-    members = set(ops)
-    made_by = {o: [t for t in flow.graph.ops[o].outputs] for o in ops if not flow.graph.ops[o].view}
-    readers = {
-        t: [(c, r) for c in flow.readers[t] if c in members for r in flow.reads(c) if r.tensor == t]
-        for outputs in made_by.values()
-        for t in outputs
-    }
-    done = dict.fromkeys(made_by, 0)
-    height = dict.fromkeys(readers, 1)
-    for o in trace:
-        done[o] += 1
-        for t in made_by[o]:
-            newest = flow.made(o, t, done[o])
-            for c, read in readers[t]:
-                height[t] = max(height[t], newest - read.keep[done[c]])
-    return {t: _usable(flow, t, h, [r for _, r in readers[t]]) for t, h in height.items()}
-
-
-def _usable(flow: Flow, tensor: int, height: int, reads: Sequence) -> int:
-    """The height rounded to what can be addressed: all rows where a reader cannot follow a ring."""
-    rows = flow.graph.tensors[tensor].rows
-    if any(not r.ringable for r in reads):
-        return rows
-    return min(rows, max(height, *(r.reach for r in reads), 1)) if reads else rows
-
-
-def segment_heights(flow: Flow, ops: Sequence[int]) -> dict[int, int]:
-    """`ring_heights` of the demand-driven trace."""
-    return ring_heights(flow, ops, demand_trace(flow, ops))

@@ -125,7 +125,7 @@ class Builder:
     def global_pool(self, x: int) -> int:
         _, h, w, c = self.tensors[x].shape
         out = self.tensor((1, 1, 1, c))
-        return self.op("mean", [x], [out], [Window.whole(h)], [Window.whole(w)])
+        return self.op("mean", [x], [out], [Window.whole(h)], [Window.whole(w)], accumulator_bytes=4 * c)
 
     def flatten(self, x: int) -> int:
         out = self.tensor((1, self.tensors[x].bytes), None, None)

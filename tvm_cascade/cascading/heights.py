@@ -1,0 +1,100 @@
+"""Sizes of rolling buffers without simulating whole segments: by closed form, else by simulating what matters.
+
+How a tensor is made and read depends on nothing upstream of its producer and on nothing downstream of the first
+operator that all its readers lead to (their common post-dominator): demand reaches them through that operator alone.
+So a ring's size is a property of the tensor, found once, whatever segment it lies in; where a segment ends before the
+readers meet, the segment itself is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.simulate import Cascade
+
+
+class Heights:
+    """Ring sizes of one graph, kept by tensor and chunk."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._known: dict[tuple[int, int], int] = {}
+        self._simulated: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
+
+    def of(self, members: Sequence[int], tensors: Sequence[int], chunk: int) -> dict[int, int]:
+        """Units held of `tensors`, all made by `members` and read by no one else."""
+        return {t: self._held(tuple(members), t, chunk) for t in tensors}
+
+    def _held(self, members: tuple[int, ...], tensor: int, chunk: int) -> int:
+        key = (tensor, chunk)
+        if key in self._known:
+            return self._known[key]
+        maker = self.flow.maker(tensor)
+        assert maker is not None
+        outputs = self.flow.outputs(maker)
+        readers = {o for t in outputs for o in self.flow.readers[t]}
+        inside = set(members)
+        if not readers <= inside:
+            return self._simulate(members, chunk)[tensor]
+        if len(readers) <= 1:
+            found = Cascade(self.flow, (maker, *sorted(readers)), chunk).closed_form(tensor)
+            self._known[key] = self.flow.units(tensor, chunk) if found is None else found
+            return self._known[key]
+        between = self._between(maker, readers)
+        if between is None or not inside.issuperset(between):
+            return self._simulate(members, chunk)[tensor]
+        self._known[key] = self._simulate((maker, *between), chunk)[tensor]
+        return self._known[key]
+
+    def _simulate(self, members: tuple[int, ...], chunk: int) -> dict[int, int]:
+        key = (members, chunk)
+        if key not in self._simulated:
+            self._simulated[key] = Cascade(self.flow, members, chunk).held()
+        return self._simulated[key]
+
+    @cached_property
+    def _successors(self) -> tuple[tuple[int, ...], ...]:
+        """Readers of each operator's outputs, views skipped."""
+        graph = self.flow.graph
+        return tuple(tuple(sorted({c for t in op.outputs for c in self.flow.readers[t]})) for op in graph.ops)
+
+    @cached_property
+    def _post_dominator(self) -> tuple[int, ...]:
+        """The next operator that every path from each operator to the end passes; the number of operators for the end."""
+        graph, end = self.flow.graph, len(self.flow.graph.ops)
+        found = [end] * (end + 1)
+        for op in reversed(graph.ops):
+            after = self._successors[op.index]
+            leaves = not after or any(t in self.flow.leaves for t in op.outputs)
+            found[op.index] = end if leaves else self._meet(found, after)
+        return tuple(found)
+
+    def _meet(self, found: Sequence[int], operators: Sequence[int]) -> int:
+        """The first operator that all of `operators` lead to, one of them where the others lead to it."""
+        end = len(found) - 1
+        meeting = operators[0]
+        for other in operators[1:]:
+            a, b = meeting, other
+            while a != b:
+                if a < b:
+                    a = found[a]
+                else:
+                    b = found[b]
+            meeting = min(a, end)
+        return meeting
+
+    def _between(self, maker: int, readers: set[int]) -> tuple[int, ...] | None:
+        """The operators from the readers to where they meet, ascending; None where they do not."""
+        meeting = self._meet(self._post_dominator, sorted(readers))
+        if meeting >= len(self.flow.graph.ops):
+            return None
+        seen, pending = set(readers), list(readers)
+        while pending:
+            o = pending.pop()
+            if o != meeting:
+                fresh = [c for c in self._successors[o] if c not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+        return tuple(sorted(seen))
