@@ -62,7 +62,7 @@ class Heights:
 
     @cached_property
     def _post_dominator(self) -> tuple[int, ...]:
-        """The next operator that every path from each operator to the end passes; the number of operators for the end."""
+        """The next operator that every path from each one to the end passes; the number of operators for the end."""
         graph, end = self.flow.graph, len(self.flow.graph.ops)
         found = [end] * (end + 1)
         for op in reversed(graph.ops):

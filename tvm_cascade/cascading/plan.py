@@ -66,11 +66,17 @@ class Segment:
 class Plan:
     """A complete decision: order, segments, storage of every tensor, arena."""
 
-    graph: Graph segments: tuple[Segment, ...] storages: tuple[Storage, ...]  # by tensor index allocation: Allocation
-    # of `buffers` buffers: tuple[str, ...]  # what each block is: "tensor 3", "state 1", "scratch 1" (by segment),
-    "accumulator 5" (by op) macs: int  # multiply-accumulates executed, padding not counted baseline_macs: int
-    baseline_peak: int  # bytes: layer by layer in file order bound: int  # bytes: no plan of this search space is
-    smaller
+    graph: Graph
+    segments: tuple[Segment, ...]
+    storages: tuple[Storage, ...]  # by tensor index
+    allocation: Allocation  # of `buffers`
+    buffers: tuple[
+        str, ...
+    ]  # what each block is: "tensor 3", "state 1" or "scratch 1" by segment, "accumulator 5" by op
+    macs: int  # multiply-accumulates executed, padding not counted
+    baseline_macs: int
+    baseline_peak: int  # bytes: layer by layer in file order
+    bound: int  # bytes: no plan of this search space is smaller
 
     @property
     def peak(self) -> int:

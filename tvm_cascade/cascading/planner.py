@@ -7,6 +7,7 @@ offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
@@ -121,7 +122,7 @@ class _Search:
 
                 cuts = cuts_within(n, weight)
                 if cuts is not None:
-                    chunks = tuple(self.coarsest(i, j, limit) or 0 for i, j in zip(cuts, cuts[1:], strict=False))
+                    chunks = tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts))
                     yield Layout(cuts, chunks)
 
     def _overhead(self, i: int, j: int, chunk: int) -> int:

@@ -1,25 +1,29 @@
-"""Replays a plan on simulated memory, from the plan's data and the graph's windows alone; shares no code with the
-planner.
+"""Replays a plan on simulated memory, from the plan's data and the graph's windows alone.
 
-Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step reads the
-rows of its windows and must find their tags, then writes its own row, and must not have clobbered what it was
-reading. Inputs are there at the start, outputs must be there at the end. Row counters and scratch are written too, so
-that they cannot overlap with anything that is still wanted.
+It shares no code with the planner.
+
+Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step reads the rows
+or pixels of its windows and must find their tags, then writes its own, and must not have clobbered what it was reading.
+Inputs are there at the start or come from their source, outputs must be there at the end. Counters, accumulators and
+scratch are written too, so that they cannot overlap with anything that is still wanted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_cascade.cascading.plan import Plan, Segment, Storage
+from tvm_cascade.cascading.plan import Granularity, Plan, Segment
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import Op, Tensor
+from tvm_cascade.graph import ITEM_BYTES, Op, Tensor, Window
 
 Indices = NDArray[np.int64]
+
+_STATE, _SCRATCH, _SUM = -2, -3, -4  # tags of what is not a tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,17 @@ class Replay:
 
     peak: int  # bytes: the highest byte written, plus one
     macs: int  # multiply-accumulates executed
+
+
+@dataclass(frozen=True, slots=True)
+class _Area:
+    """Rows `[y0, y1)` of a tensor, of them columns `[x0, x1)` (all of them where `x1` is None)."""
+
+    tensor: int
+    y0: int
+    y1: int
+    x0: int = 0
+    x1: int | None = None
 
 
 @dataclass
@@ -44,14 +59,56 @@ class _Memory:
         self.base = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def write(self, addresses: Indices, tags: Indices | int, what: str) -> None:
-        if addresses.size and (addresses.min() < 0 or addresses.max() >= len(self.tags)):
+        if not addresses.size:
+            return
+        if addresses.min() < 0 or addresses.max() >= len(self.tags):
             raise ValidationError(f"{what} is written outside of the arena of {len(self.tags)} bytes")
-        self.high = max(self.high, int(addresses.max()) + 1) if addresses.size else self.high
+        self.high = max(self.high, int(addresses.max()) + 1)
         self.tags[addresses] = tags
 
     def check(self, addresses: Indices, tags: Indices | int, what: str) -> None:
         if addresses.size and (addresses.max() >= len(self.tags) or np.any(self.tags[addresses] != tags)):
             raise ValidationError(f"{what} is not in memory any more, or not yet")
+
+    def block(self, name: str, size: int) -> Indices:
+        return np.arange(size, dtype=np.int64) + (self.offset[name] if size else 0)
+
+    def area(self, area: _Area) -> tuple[Indices, Indices]:
+        """Addresses of an area and the tags that belong there, element by element in one order."""
+        tensor, storage = self.plan.graph.tensors[area.tensor], self.plan.storages[area.tensor]
+        root = area.tensor if storage.root is None else storage.root
+        place = self.offset.get(f"tensor {root}", 0) + storage.byte_offset
+        own = self.base[root] + storage.byte_offset
+        rows = np.arange(area.y0, area.y1, dtype=np.int64)
+        within, inner = _row(tensor)
+        if _pixels(tensor):
+            unit = tensor.row_bytes // max(tensor.columns, 1)
+            columns = np.arange(area.x0, tensor.columns if area.x1 is None else area.x1, dtype=np.int64)
+            pixel = (rows[:, None] * tensor.columns + columns).reshape(-1)
+            slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * tensor.columns
+            spread = np.arange(unit, dtype=np.int64)
+            elements = (pixel[:, None] * unit + spread).reshape(-1)
+            return place + ((pixel % slots)[:, None] * unit + spread).reshape(-1), own + elements
+        elements = (rows[:, None] * inner + within).reshape(-1)
+        if storage.height >= tensor.rows:
+            return place + elements, own + elements
+        slot = (rows % storage.height) * tensor.row_bytes
+        return place + (slot[:, None] + np.arange(tensor.row_bytes, dtype=np.int64)).reshape(-1), own + elements
+
+
+def _row(tensor: Tensor) -> tuple[Indices, int]:
+    """Byte indices of row 0, and the bytes from a row to the next."""
+    if tensor.row_axis is None:
+        return np.arange(tensor.bytes, dtype=np.int64), 0
+    inner = prod(tensor.shape[tensor.row_axis + 1 :]) * ITEM_BYTES[tensor.dtype]
+    planes = np.arange(prod(tensor.shape[: tensor.row_axis]), dtype=np.int64)
+    return (planes[:, None] * inner * tensor.rows + np.arange(inner, dtype=np.int64)).reshape(-1), inner
+
+
+def _pixels(tensor: Tensor) -> bool:
+    """Whether pixels and rows are contiguous, so that they may be addressed one by one."""
+    rows, columns = tensor.row_axis, tensor.col_axis
+    return rows is not None and columns == rows + 1 and prod(tensor.shape[:rows]) == 1 and tensor.bytes > 0
 
 
 def validate(plan: Plan) -> Replay:
@@ -60,21 +117,19 @@ def validate(plan: Plan) -> Replay:
     Checked: order and completeness of the traces, that every window finds its rows, lifetimes against segments, the
     peak and the multiply-accumulates.
     """
+    tensors = plan.graph.tensors
     _check_blocks(plan)
     memory = _Memory(plan)
+    streamed = {t for segment in plan.segments for t in segment.streamed}
     for t in plan.graph.inputs:
-        memory.write(*_rows_of(memory, t, range(plan.graph.tensors[t].rows)), plan.graph.tensors[t].name)
-    macs = 0
-    for s, segment in enumerate(plan.segments):
-        macs += _run(memory, s, segment)
+        if t not in streamed:
+            memory.write(*memory.area(_Area(t, 0, tensors[t].rows)), tensors[t].name)
+    macs = sum(_run(memory, s, segment) for s, segment in enumerate(plan.segments))
     for t in plan.graph.outputs:
-        memory.check(*_rows_of(memory, t, range(plan.graph.tensors[t].rows)), f"output {plan.graph.tensors[t].name}")
-    if memory.high > plan.peak:
-        raise ValidationError(f"{memory.high} bytes are written, the plan says {plan.peak}")
+        memory.check(*memory.area(_Area(t, 0, tensors[t].rows)), f"output {tensors[t].name}")
     if macs != plan.macs:
         raise ValidationError(f"{macs} multiply-accumulates are executed, the plan says {plan.macs}")
-    ran = [o for segment in plan.segments for o in segment.ops]
-    if not plan.graph.is_order(ran):
+    if not plan.graph.is_order([o for segment in plan.segments for o in segment.ops]):
         raise ValidationError("the segments do not run every operator once in a topological order")
     if plan.bound > plan.peak:
         raise ValidationError(f"the bound of {plan.bound} bytes exceeds the peak of {plan.peak}")
@@ -85,113 +140,147 @@ def _check_blocks(plan: Plan) -> None:
     names = set(plan.buffers)
     for storage in plan.storages:
         tensor = plan.graph.tensors[storage.tensor]
-        if storage.root is None and tensor.bytes and f"tensor {tensor.index}" not in names:
+        if storage.root is not None or not tensor.bytes:
+            continue
+        if f"tensor {tensor.index}" not in names:
             raise ValidationError(f"tensor {tensor.name} has no place in the arena")
-        if storage.root is None and storage.size != min(storage.height, tensor.rows) * tensor.row_bytes:
-            raise ValidationError(f"{storage.height} rows of tensor {tensor.name} are not {storage.size} bytes")
-
-
-def _elements(tensor: Tensor, rows: range) -> Indices:
-    """Byte indices, within the tensor, of `rows`, one row after the other."""
-    grid = np.arange(tensor.bytes, dtype=np.int64)
-    if tensor.row_axis is None:
-        return grid if rows else grid[:0]
-    outer = 1
-    for d in tensor.shape[: tensor.row_axis]:
-        outer *= d
-    cube = grid.reshape(outer, tensor.rows, -1)
-    return cube[:, rows.start : rows.stop].transpose(1, 0, 2).reshape(-1)
-
-
-def _rows_of(memory: _Memory, t: int, rows: range) -> tuple[Indices, Indices]:
-    """Addresses of `rows` of tensor `t` and the tags that belong there."""
-    plan = memory.plan
-    tensor, storage = plan.graph.tensors[t], plan.storages[t]
-    root = t if storage.root is None else storage.root
-    elements = _elements(tensor, rows)
-    tags = memory.base[root] + storage.byte_offset + elements
-    place = memory.offset.get(f"tensor {root}", 0) + storage.byte_offset
-    if storage.height >= tensor.rows:
-        return place + elements, tags
-    within = np.arange(tensor.row_bytes, dtype=np.int64)
-    slots = np.array([r % storage.height for r in rows], np.int64) * tensor.row_bytes
-    return place + (slots[:, None] + within).reshape(-1), tags
+        size = min(storage.height, tensor.rows) * tensor.row_bytes
+        if storage.granularity is Granularity.PIXEL:
+            size = storage.pixels * (tensor.row_bytes // tensor.columns)
+        if storage.size != size:
+            raise ValidationError(f"what is held of tensor {tensor.name} takes {size} bytes, not {storage.size}")
 
 
 def _run(memory: _Memory, s: int, segment: Segment) -> int:
     plan = memory.plan
     counts = Counter(segment.trace)
-    whole: dict[int, int] = {}
     for o in segment.ops:
         op = plan.graph.ops[o]
-        steps = 0 if op.view else (_row_count(plan, op) or 1)
-        if counts[o] != steps:
-            raise ValidationError(f"operator {op.name} runs {counts[o]} times, {steps} needed")
-        whole[o] = steps
+        if counts.pop(o, 0) != (0 if op.view else _count(plan, segment, op)):
+            raise ValidationError(f"operator {op.name} does not run as often as it has steps")
         _check_lives(plan, s, op)
-    state = _block(memory, f"state {s}", segment.state_bytes)
-    memory.write(state, -2, f"state {s}")
+    for t in segment.streamed:
+        if counts.pop(-1 - t, 0) != plan.graph.tensors[t].rows:
+            raise ValidationError(f"the source of {plan.graph.tensors[t].name} does not run once a row")
+    if counts:
+        raise ValidationError(f"operators {sorted(counts)} run in segment {s} and are not part of it")
+    state = memory.block(f"state {s}", segment.state_bytes)
+    memory.write(state, _STATE, f"state {s}")
+    for o in segment.accumulating:
+        memory.write(memory.block(f"accumulator {o}", plan.graph.ops[o].accumulator_bytes), _SUM - o, "accumulator")
     done: Counter[int] = Counter()
     for o in segment.trace:
-        if o not in whole:
-            raise ValidationError(f"operator {o} runs in segment {s} and is not part of it")
-        memory.check(state, -2, f"state {s}")
-        _step(memory, s, segment, plan.graph.ops[o], done[o])
+        memory.check(state, _STATE, f"state {s}")
+        if o < 0:
+            area = _Area(-1 - o, done[o], done[o] + 1)
+            memory.write(*memory.area(area), plan.graph.tensors[-1 - o].name)
+        else:
+            _step(memory, s, segment, plan.graph.ops[o], done[o])
         done[o] += 1
-    memory.check(state, -2, f"state {s}")
+    memory.check(state, _STATE, f"state {s}")
     return sum(plan.graph.ops[o].macs for o in segment.ops)
-
-
-def _block(memory: _Memory, name: str, size: int) -> Indices:
-    return np.arange(size, dtype=np.int64) + (memory.offset[name] if size else 0)
-
-
-def _row_count(plan: Plan, op: Op) -> int | None:
-    """Output rows of an operator that makes them one by one, None where it makes all at once."""
-    rows = {plan.graph.tensors[t].rows for t in op.outputs}
-    if op.opaque is not None or len(rows) != 1 or all(w is None for w in op.windows):
-        return None
-    return rows.pop()
 
 
 def _check_lives(plan: Plan, s: int, op: Op) -> None:
     for t in (*op.inputs, *op.outputs):
-        storage: Storage = plan.storages[t]
+        storage = plan.storages[t]
         if not op.view and not storage.lower <= s < storage.upper:
             raise ValidationError(f"tensor {plan.graph.tensors[t].name} is used in segment {s}, where it is not live")
 
 
+def _by_rows(plan: Plan, op: Op) -> bool:
+    """Whether an operator makes its output row by row, not all at once."""
+    rows = {plan.graph.tensors[t].rows for t in op.outputs}
+    return op.opaque is None and len(rows) == 1 and any(w is not None for w in op.windows)
+
+
+def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, int]:
+    """The tensor over which an operator steps, and the columns of a step (0 for whole rows)."""
+    if op.index in segment.accumulating:
+        seen = plan.storages[op.inputs[0]]
+        over = plan.graph.tensors[seen.tensor if seen.root is None else seen.root]
+        return over, segment.chunk if _pixels(over) else 0
+    over = plan.graph.tensors[op.outputs[0]]
+    outputs = [plan.graph.tensors[t] for t in op.outputs]
+    fine = all(_pixels(t) for t in outputs) and len({t.columns for t in outputs}) == 1
+    return over, segment.chunk if fine and any(c is not None for c in op.columns) else 0
+
+
+def _count(plan: Plan, segment: Segment, op: Op) -> int:
+    if op.index not in segment.accumulating and not _by_rows(plan, op):
+        return 1
+    over, chunk = _grid(plan, segment, op)
+    return over.rows * (-(-over.columns // chunk) if chunk else 1)
+
+
+def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> _Area:
+    over, chunk = _grid(plan, segment, op)
+    if not chunk:
+        return _Area(over.index, k, k + 1)
+    across = -(-over.columns // chunk)
+    x0 = k % across * chunk
+    return _Area(over.index, k // across, k // across + 1, x0, min(x0 + chunk, over.columns))
+
+
 def _step(memory: _Memory, s: int, segment: Segment, op: Op, k: int) -> None:
     plan = memory.plan
-    by_row = _row_count(plan, op) is not None
-    reads = [_rows_of(memory, t, rows) for t, rows in _wanted(plan, op, k, by_row)]
-    for (addresses, tags), (t, _) in zip(reads, _wanted(plan, op, k, by_row), strict=True):
-        memory.check(addresses, tags, f"step {k} of {op.name}: an input row of {plan.graph.tensors[t].name}")
     if op.scratch_bytes > segment.scratch_bytes:
         raise ValidationError(f"operator {op.name} needs {op.scratch_bytes} bytes of scratch")
-    memory.write(_block(memory, f"scratch {s}", op.scratch_bytes), -3, f"scratch of {op.name}")
-    written = np.zeros(len(memory.tags), bool)
-    for t in op.outputs:
-        rows = range(k, k + 1) if by_row else range(plan.graph.tensors[t].rows)
-        addresses, tags = _rows_of(memory, t, rows)
-        memory.write(addresses, tags, plan.graph.tensors[t].name)
-        if written[addresses].any():
-            raise ValidationError(f"outputs of {op.name} overlap")
-        written[addresses] = True
-    for addresses, _ in reads:
-        if written[addresses].any():
-            raise ValidationError(f"step {k} of {op.name} writes over a row that it reads")
+    wanted, outputs = _areas(plan, segment, op, k)
+    reads = [(i, *memory.area(area)) for i, area in wanted]
+    for i, addresses, tags in reads:
+        name = plan.graph.tensors[op.inputs[i]].name
+        memory.check(addresses, tags, f"step {k} of {op.name}: part of its input {name}")
+    memory.write(memory.block(f"scratch {s}", op.scratch_bytes), _SCRATCH, f"scratch of {op.name}")
+    if op.index in segment.accumulating:
+        memory.check(memory.block(f"accumulator {op.index}", op.accumulator_bytes), _SUM - op.index, "accumulator")
+    written = [memory.area(area) for area in outputs]
+    for (addresses, tags), area in zip(written, outputs, strict=True):
+        memory.write(addresses, tags, plan.graph.tensors[area.tensor].name)
+    _check_clobbering(op, k, reads, [addresses for addresses, _ in written], len(memory.tags))
 
 
-def _wanted(plan: Plan, op: Op, k: int, by_row: bool) -> list[tuple[int, range]]:
-    """The rows of each input that step `k` reads, tap by tap."""
-    wanted: list[tuple[int, range]] = []
-    for i, t in enumerate(op.inputs):
-        rows = plan.graph.tensors[t].rows
-        window = op.windows[i] if i < len(op.windows) else None
-        if window is None or not by_row:
-            wanted.append((t, range(rows)))
+def _check_clobbering(
+    op: Op, k: int, reads: list[tuple[int, Indices, Indices]], written: list[Indices], size: int
+) -> None:
+    """Outputs are disjoint from one another and from what the step reads, or trail it element for element."""
+    hit = np.zeros(size, np.int64)
+    for addresses in written:
+        hit[addresses] += 1
+    if hit.max(initial=0) > 1:
+        raise ValidationError(f"outputs of {op.name} overlap")
+    for i, addresses, _ in reads:
+        if not hit[addresses].any():
             continue
-        taps = [window.first(k) + n * window.dilation for n in range(window.extent)]
-        wanted.extend((t, range(r, r + 1)) for r in taps if 0 <= r < rows)
-    return wanted
+        trails = i in op.in_place and len(addresses) == len(written[0]) and bool(np.all(written[0] <= addresses))
+        if not trails:
+            raise ValidationError(f"step {k} of {op.name} writes over what it reads")
+
+
+def _areas(plan: Plan, segment: Segment, op: Op, k: int) -> tuple[list[tuple[int, _Area]], list[_Area]]:
+    """What step `k` reads, each with its place in the inputs, tap by tap along the rows, and what it writes."""
+    everything = [_Area(t, 0, plan.graph.tensors[t].rows) for t in op.outputs]
+    if op.index in segment.accumulating:
+        tile = _tile(plan, segment, op, k)
+        return [(0, tile)], everything if k == _count(plan, segment, op) - 1 else []
+    if not _by_rows(plan, op):
+        return [(i, _Area(t, 0, plan.graph.tensors[t].rows)) for i, t in enumerate(op.inputs)], everything
+    tile = _tile(plan, segment, op, k)
+    wanted: list[tuple[int, _Area]] = []
+    for i, t in enumerate(op.inputs):
+        tensor, window = plan.graph.tensors[t], op.windows[i]
+        if window is None:
+            wanted.append((i, _Area(t, 0, tensor.rows)))
+            continue
+        taps = [window.first(tile.y0) + n * window.dilation for n in range(window.extent)]
+        across = op.columns[i] if tile.x1 is not None else None
+        wanted.extend((i, _Area(t, r, r + 1, *_columns(across, tile, tensor))) for r in taps if 0 <= r < tensor.rows)
+    return wanted, [_Area(t, tile.y0, tile.y1, tile.x0, tile.x1) for t in op.outputs]
+
+
+def _columns(window: Window | None, tile: _Area, tensor: Tensor) -> tuple[int, int | None]:
+    """The columns that a run of output columns reads; holes of a dilated window are taken as read."""
+    if window is None or tile.x1 is None or not _pixels(tensor):
+        return 0, None
+    left, right = window.first(tile.x0), window.first(tile.x1 - 1) + window.span
+    return min(max(left, 0), tensor.columns), max(min(right, tensor.columns), 0)
