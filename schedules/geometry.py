@@ -31,6 +31,15 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """`count` blocks of output columns from `start` on; `taps[p]` are the valid kernel columns of pixel p of each."""
+
+    start: int
+    count: int
+    taps: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sliding:
     """A 2-D window over an NHWC tensor with one batch."""
 
@@ -94,6 +103,17 @@ class Sliding:
                 groups.append(Columns(x, x + 1, k0, k1))
         return groups
 
+    def runs(self, pixels: int) -> list[Run]:
+        """The output columns in order, cut into blocks of `pixels` (fewer at the end), equal neighbours joined."""
+        runs: list[Run] = []
+        for start in range(0, self.out_width, pixels):
+            taps = tuple(self.taps(1, x) for x in range(start, min(start + pixels, self.out_width)))
+            if runs and runs[-1].taps == taps:
+                runs[-1] = Run(runs[-1].start, runs[-1].count + 1, taps)
+            else:
+                runs.append(Run(start, 1, taps))
+        return runs
+
     def bounds(self, b: Builder, y: Value) -> tuple[Value, Value]:
         """`r0` and `r1` of output row `y`, constants where they never change."""
         rows = {self.taps(0, r) for r in range(self.out_height)}
@@ -104,6 +124,11 @@ class Sliding:
         cut_below = any(r[1] < self.kernel[0] for r in rows)
         r1 = b.let(tirx.min(first + self.height, i32(self.kernel[0])), "r1") if cut_below else self.kernel[0]
         return r0, r1
+
+
+def fewest_blocks(width: int, choices: tuple[int, ...]) -> int:
+    """The block width that covers `width` columns in the fewest blocks, the narrowest of equals."""
+    return min(choices, key=lambda p: (-(-width // p), p))
 
 
 def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
@@ -132,13 +157,17 @@ def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> I
         yield
 
 
-def folded_bias(g: Sliding, weights: np.ndarray, bias: np.ndarray, zero_point: int) -> np.ndarray:
+def folded_bias(
+    g: Sliding, weights: np.ndarray, bias: np.ndarray, zero_point: int, every_column: bool = False
+) -> np.ndarray:
     """Bias less zero point times the valid weights, int32 [row variants, column groups, channels].
 
-    `weights` is [kh, kw, inputs, channels]: for depthwise inputs is 1.
+    `weights` is [kh, kw, inputs, channels]: for depthwise inputs is 1. With `every_column` all columns count as valid, in
+    one group: for kernels that multiply the zero point where columns are padding.
     """
     w = weights.astype(np.int64).sum(axis=2)
-    variants, groups = g.row_variants(), g.column_groups()
+    variants = g.row_variants()
+    groups = [Columns(0, g.out_width, 0, g.kernel[1])] if every_column else g.column_groups()
     table = np.empty((len(variants), len(groups), w.shape[-1]), np.int64)
     for v, (r0, r1) in enumerate(variants):
         for c, group in enumerate(groups):

@@ -68,6 +68,7 @@ def _half(value: Value, top: bool) -> Value:
 INTRINSICS = (
     Intrinsic("ld32", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
     Intrinsic("ldr", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
+    Intrinsic("mla", lambda a, b, c: a * b + c),
     Intrinsic("smlad", _llvm("llvm.arm.smlad")),
     Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
     Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
@@ -123,6 +124,13 @@ typedef int32_t __attribute__((may_alias, aligned(1))) tc_word;
 TC_INLINE int32_t tc_ldr(const void *p) { int32_t r; __asm("ldr %0, %1" : "=r"(r) : "m"(*(const tc_word *)p)); return r; }
 #else
 TC_INLINE int32_t tc_ldr(const void *p) { return tc_ld32(p); }
+#endif
+#if defined(__GNUC__) && defined(__thumb2__)
+/* written out, so that loads stay beside their use: moved together they would not fit the registers */
+TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) {
+    int32_t r; __asm("mla %0, %1, %2, %3" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
+#else
+TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 #endif
 TC_INLINE int32_t tc_mulhi30(int32_t a, int32_t b, int32_t c) {
     return (int32_t)(((int64_t)a * b + ((int64_t)((uint64_t)(int64_t)c << 32) + 0x40000000)) >> 32);

@@ -34,13 +34,6 @@ def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     return np.concatenate(parts).astype(weights.dtype)
 
 
-def channel_blocks(weights: np.ndarray, block: int) -> np.ndarray:
-    """Depthwise [kh, kw, 1, c] -> `[c / block][kh][kw][block]`; a remainder block comes last."""
-    kh, kw, _, channels = weights.shape
-    flat = weights.reshape(kh * kw, channels)
-    return np.concatenate([flat[:, s : s + n].ravel() for s, n in blocks(channels, block)]).astype(weights.dtype)
-
-
 def depthwise_records(weights: np.ndarray, bias: np.ndarray, requantize: np.ndarray) -> np.ndarray:
     """Blocks of four channels as records of int32 words: bias [4], weights [kh * kw] of four bytes, requantize [4][3].
 
@@ -50,3 +43,16 @@ def depthwise_records(weights: np.ndarray, bias: np.ndarray, requantize: np.ndar
     packed = weights.reshape(taps, channels // 4, 4).transpose(1, 0, 2).copy().view("<i4").reshape(channels // 4, taps)
     parts = [bias.astype("<i4").reshape(-1, 4), packed, requantize.astype("<i4").reshape(-1, 12)]
     return np.concatenate(parts, axis=1).ravel()
+
+
+def scalar_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray) -> tuple[np.ndarray, int]:
+    """One record of int32 words a channel: requantize [3], a bias per row variant, the weights as bytes, filled up.
+
+    `weights` is [kh, kw, 1, c], `biases` [variants, c]. Returns the records, flat, and the words of one.
+    """
+    taps, channels = weights.shape[0] * weights.shape[1], weights.shape[-1]
+    filled = np.zeros((channels, -(-taps // 4) * 4), np.int8)
+    filled[:, :taps] = weights.reshape(taps, channels).T
+    packed = filled.view("<i4").reshape(channels, -1)
+    records = np.concatenate([requantize.astype("<i4"), biases.T.astype("<i4"), packed], axis=1)
+    return records.ravel(), records.shape[1]

@@ -1,0 +1,151 @@
+"""What every hand-scheduled convolution row has in common: blocks of pixels and channels, edges, bias, requantization.
+
+A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and blocks
+of output channels the inner one, so that the packed weights stream in order. A subclass adds one kernel row to a block's
+accumulators.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_cascade.schedules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.geometry import (
+    Columns,
+    Sliding,
+    bias_index,
+    channel_table,
+    folded_bias,
+    row_bases,
+    table_width,
+)
+from tvm_cascade.schedules.intrinsics import call
+from tvm_cascade.schedules.packing import interleave
+from tvm_cascade.schedules.quantized import QuantizedConv
+from tvm_cascade.schedules.requantize import emit_requantize
+from tvm_cascade.schedules.row_kernel import RowKernel
+
+Value = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """The shape of a block; `pixels * channels` accumulators are live at a time."""
+
+    pixels: int
+    channels: int  # of a packed block; where fewer pixels are left, several packed blocks are taken at once
+    unroll: int = 4  # passes up to which the loop over a kernel row is written out
+    step: int = 4  # most steps in one pass of a rolled loop
+
+
+class ConvRow(ABC):
+    """Builder of one convolution's row kernel. `group` taps of a kernel row are read at once."""
+
+    group: int
+
+    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+        self.conv, self.blocking = conv, blocking
+        self.g: Sliding = conv.window
+        self.length = self.g.kernel[1] * self.g.channels
+        self.whole = self.length // self.group * self.group
+        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
+        table = channel_table(self.g, conv.requantize.table, folded)
+        self.constants = (interleave(conv.weights, blocking.channels, self.group), table)
+        self.k = k = KernelBuilder(["int8"], self.constants, ["int8"])
+        self.x = k.view(k.inputs[0][0], "int8", "xs")
+        self.w = k.view(k.constants[0], "int8", "ws")
+        self.table = k.view(k.constants[1], "int32", "table")
+        self.out = k.view(k.outputs[0], "int8", "outs")
+
+    def build(self) -> RowKernel:
+        k, g = self.k, self.g
+        self.rows = row_bases(k, g)
+        self.r0, self.r1 = g.bounds(k, k.y)
+        self.bias = bias_index(k, g)
+        for index, group in enumerate(g.column_groups()):
+            self._columns(index, group)
+        return RowKernel(k.finish(), self.constants, 0)
+
+    def _columns(self, index: int, group: Columns) -> None:
+        count, pixels = group.stop - group.start, self.blocking.pixels
+        if count >= pixels:
+            with self.k.loop(count // pixels, "xb") as xb:
+                self._pixels(index, group, xb * pixels + group.start, pixels)
+        if count % pixels:
+            self._pixels(index, group, i32(group.stop - count % pixels), count % pixels)
+
+    def _pixels(self, index: int, group: Columns, x: Value, pixels: int) -> None:
+        outputs, size = self.conv.outputs, self.blocking.channels
+        room = self.blocking.pixels * self.blocking.channels // pixels
+        size *= max((n for n in range(1, room // size + 1) if outputs % (n * size) == 0), default=1)
+        if outputs >= size:
+            with self.k.loop(outputs // size, "ob") as ob:
+                self._block(index, group, x, pixels, ob * size, size)
+        if outputs % size:
+            self._block(index, group, x, pixels, i32(outputs - outputs % size), outputs % size)
+
+    def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int) -> None:
+        k, g = self.k, self.g
+        acc = k.local(pixels * size, "acc")
+        width = table_width(g)
+        for j in range(size):
+            start = k.let(self.table[(channel + j) * width + self.bias + index], "start")
+            for p in range(pixels):
+                k.store(acc, p * size + j, start)
+        column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels
+        with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
+            at = k.let((self.rows if g.kernel[0] == 1 else self.rows[r]) + column, "at")
+            stride = self.length * self.packed(size)
+            weights = k.let(channel * (g.kernel[0] * self.length) + r * stride, "wat")
+            self.row(acc, at, weights, group, pixels, size)
+        self._outputs(acc, x, channel, pixels, size)
+
+    @abstractmethod
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        """Adds the valid taps of one kernel row; `at` is the first of them in `x`, `weights` the block's row in `w`."""
+
+    def packed(self, size: int) -> int:
+        """Channels of a packed block: the last block of all may be smaller."""
+        return min(size, self.blocking.channels)
+
+    def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
+        """Where the first of the `group` weights from `tap` on (a multiple of `group`) of the block's channel `j` lies."""
+        packed = self.packed(size)
+        block = weights + j // packed * (self.g.kernel[0] * self.length * packed)
+        return block + tap * packed + j % packed * self.group
+
+    def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
+        """Where the weight of one tap of channel `j` lies."""
+        if tap < self.whole:
+            return self.place(weights, size, j, tap // self.group * self.group) + tap % self.group
+        packed = self.packed(size)
+        return self.place(weights, size, j, 0) - j % packed * (self.group - 1) + tap * packed
+
+    def singles(
+        self, acc: Value, at: Value, weights: Value, taps: range, lo: int, pixels: int, size: int
+    ) -> None:
+        """Multiplies and adds tap by tap; `lo` is the tap that `at` points to."""
+        k, g = self.k, self.g
+        for tap in taps:
+            places = [at + (tap - lo) + p * g.strides[1] * g.channels for p in range(pixels)]
+            values = [k.let(self.x[place].astype("int32"), "xv") for place in places]
+            for j in range(size):
+                weight = k.let(self.w[self.single_place(weights, size, j, tap)].astype("int32"), "wv")
+                for p, value in enumerate(values):
+                    k.store(acc, p * size + j, call("mla", value, weight, acc[i32(p * size + j)]))
+
+    def _outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        k, q = self.k, self.conv.requantize
+        width = table_width(self.g)
+        for j in range(size):
+            m, addend, shift = (k.let(self.table[(channel + j) * width + i], s) for i, s in enumerate(("m", "r", "e")))
+            for p in range(pixels):
+                value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, shift)
+                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8"))
+
+
+def best_step(count: int, most: int) -> int:
+    """The largest step up to `most` that divides `count`."""
+    return max(u for u in range(1, most + 1) if count % u == 0)

@@ -1,0 +1,123 @@
+"""Row kernels for cores with one multiply-accumulate at a time: Cortex-M0+ and M3, RISC-V.
+
+Convolutions keep eight accumulators, 4 pixels x 2 channels: six loads for eight products. Depthwise ones take one channel of
+four pixels at a time and load every input of the block once. The zero point is folded into the bias; a depthwise edge adds
+it back tap by tap, so that only the rows cut at the top and bottom need biases of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.geometry import Columns, Run, Sliding, fewest_blocks, folded_bias, valid_row
+from tvm_cascade.schedules.intrinsics import call
+from tvm_cascade.schedules.packing import scalar_records
+from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.requantize import emit_requantize
+from tvm_cascade.schedules.row_kernel import RowKernel
+
+Value = Any
+BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
+
+
+class _Conv(ConvRow):
+    group = 1
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        lo, hi = group.k0 * g.channels, group.k1 * g.channels
+        step = hi - lo if hi - lo <= self.blocking.unroll else best_step(hi - lo, self.blocking.step)
+        with k.loop((hi - lo) // step, "i") as i:
+            for u in range(step):
+                tap = i * step + u
+                values = [
+                    k.let(self.w[self.place(weights, size, j, tap + lo)].astype("int32"), "wv") for j in range(size)
+                ]
+                for p in range(pixels):
+                    x = k.let(self.x[at + tap + p * g.strides[1] * g.channels].astype("int32"), "xv")
+                    for j, value in enumerate(values):
+                        k.store(acc, p * size + j, call("mla", x, value, acc[i32(p * size + j)]))
+
+
+def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
+    """K x K and 1 x 1 convolution."""
+    return _Conv(conv, blocking).build()
+
+
+def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
+    """Depthwise convolution, any multiplier."""
+    return _Depthwise(conv, pixels or fewest_blocks(conv.window.out_width, (3, 4, 5, 6))).build()
+
+
+class _Depthwise:
+    """All that an output channel needs lies in one record: requantization, a bias per row variant, the weights."""
+
+    def __init__(self, conv: QuantizedConv, pixels: int) -> None:
+        self.conv, self.pixels = conv, pixels
+        self.g: Sliding = conv.window
+        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
+        records, self.words = scalar_records(conv.weights, folded[:, 0], conv.requantize.table)
+        self.weights_at = (3 + folded.shape[0]) * 4
+        self.constants = (records,)
+        self.k = k = KernelBuilder(["int8"], self.constants, ["int8"])
+        self.x = k.view(k.inputs[0][0], "int8", "xs")
+        self.record = k.view(k.constants[0], "int32", "record")
+        self.w = k.view(k.constants[0], "int8", "ws")
+        self.out = k.view(k.outputs[0], "int8", "outs")
+
+    def build(self) -> RowKernel:
+        k, g = self.k, self.g
+        self.rows = [k.let(k.row_offset(0, tap, g.row_elements), "row") for tap in range(g.kernel[0])]
+        self.r0, self.r1 = g.bounds(k, k.y)
+        self.bias = 3 if len(g.row_variants()) == 1 else k.let(g.variant(k.y) + 3, "bias")
+        for run in g.runs(self.pixels):
+            with k.loop(run.count, "xb") as xb:
+                self._channels(run, xb * self.pixels + run.start)
+        return RowKernel(k.finish(), self.constants, 0)
+
+    def _channels(self, run: Run, x: Value) -> None:
+        k, g, times = self.k, self.g, self.conv.multiplier
+        pixels = range(len(run.taps))
+        column = (x * g.strides[1] - g.padding[1]) * g.channels
+        with k.loop(g.channels, "c") as c, k.loop(times, "t") as t:
+            channel = c * times + t
+            acc = k.local(len(pixels), "acc")
+            start = k.let(self.record[channel * self.words + self.bias], "start")
+            for p in pixels:
+                k.store(acc, p, start)
+            for r in range(g.kernel[0]):
+                with valid_row(k, g, r, self.r0, self.r1):
+                    weights = channel * (self.words * 4) + self.weights_at + r * g.kernel[1]
+                    self._row(acc, self.rows[r] + column + c, weights, run)
+            m, addend, e = (k.let(self.record[channel * self.words + i], s) for i, s in enumerate(("m", "r", "e")))
+            for p in pixels:
+                value = emit_requantize(k, self.conv.requantize, acc[i32(p)], m, addend, e)
+                k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype("int8"))
+
+    def _row(self, acc: Value, at: Value, weights: Value, run: Run) -> None:
+        """Every input column of the block is loaded once; columns of padding count as the zero point."""
+        k, g = self.k, self.g
+        kw, stride = g.kernel[1], g.strides[1]
+        values = [k.let(self.w[weights + kx].astype("int32"), "wv") for kx in range(kw)]
+        for p, (k0, k1) in enumerate(run.taps):
+            for kx in (*range(k0), *range(k1, kw)):
+                k.store(acc, p, acc[i32(p)] + values[kx] * self.conv.input_zero_point)
+        for column in range((len(run.taps) - 1) * stride + kw):
+            uses = [(p, column - p * stride) for p, (k0, k1) in enumerate(run.taps) if k0 <= column - p * stride < k1]
+            if uses:
+                x = k.let(self.x[at + column * g.channels].astype("int32"), "xv")
+                for p, kx in uses:
+                    k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
+
+
+def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Any) -> RowKernel | None:
+    """A kernel for `func` on a core without packed products, None where none here applies."""
+    conv = read_conv(func, constants)
+    if conv is None:
+        return None
+    return depthwise(conv) if conv.depthwise else conv2d(conv)
