@@ -15,7 +15,7 @@ from typing import Protocol
 from tvm_cascade.cost import CostModel, OpFeatures, features
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.substitution.dag import Dag, Node, Ref
+from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
 from tvm_cascade.substitution.ops import POOLS
 from tvm_cascade.substitution.rules_algebra import steps
 
@@ -167,11 +167,14 @@ class Additive:
     name: str
     engine: Engine = TVM
     _known: dict[int, float] = field(default_factory=dict, repr=False)
+    _pool: Pool | None = field(default=None, repr=False)
 
     def node(self, node: Node) -> float:
         raise NotImplementedError
 
     def total(self, dag: Dag) -> float:
+        if dag.pool is not self._pool:  # signatures are numbered by pool
+            self._known, self._pool = {}, dag.pool
         known = self._known
         parts = []
         for node in dag.nodes:
@@ -182,7 +185,7 @@ class Additive:
         return fsum(parts)
 
     def fresh(self) -> Additive:
-        """The same cost for another pool, whose signatures have other numbers."""
+        """The same cost with a memory of its own, for graphs of another pool."""
         raise NotImplementedError
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tvm_cascade.substitution.ops import COMMUTATIVE, TensorType, infer
 
 Attr = object  # int, float, str, bool or nested tuples of them: hashable and comparable
-LEAVES = frozenset({"input", "weight", "full", "eye_kernel"})
+_NAMED = ("input", "weight")  # leaves whose type is no function of their attributes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +96,7 @@ class Pool:
         """The operator itself. Operands of commutative operators are put in the pool's order, so commuting is free."""
         if kind in COMMUTATIVE and len(inputs) == 2 and _place(inputs[1]) < _place(inputs[0]):
             inputs = (inputs[1], inputs[0])
-        key = (kind, attrs, inputs, types if not inputs else None)
+        key = (kind, attrs, inputs, types if kind in _NAMED else None)
         found = self._nodes.get(key)
         if found is not None:
             return found

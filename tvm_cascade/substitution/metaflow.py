@@ -5,6 +5,10 @@ below alpha * Cost(Gopt). Algorithm 1 as printed has no visited set, no budget a
 queue again. Here: graphs are visited once (structural equality, not hashes alone), G0 is the first best, a queued graph
 is dropped when a later best has put it out of reach, and the search ends after so many graphs or seconds. Equal costs
 come out in the order of discovery.
+
+Independent gains hide alternatives: once several have been made elsewhere, an early fork lies above alpha * Cost(Gopt)
+and is dropped. So rules without a choice to make (constants folded, views that cancel) can be `eager`: they are applied
+after every step instead of being searched. `exhaustive` and the comparisons with it use none.
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ from math import inf, isinf
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.substitution.costs import AnyCost, peak_bytes
-from tvm_cascade.substitution.dag import Dag, Ref, replaced
+from tvm_cascade.substitution.dag import Dag, Ref, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
+from tvm_cascade.substitution.rules import EAGER_RULES
 
 _GAIN = 1e-12  # relative: a smaller difference of costs is rounding
 
@@ -31,7 +36,8 @@ class SearchOptions:
     max_graphs: int = 2000  # graphs whose cost is taken, per subgraph
     max_seconds: float = 30.0  # per subgraph; the result then depends on the machine's speed
     threshold: int = 30  # operators above which a graph is split (section 4.3)
-    max_steps_up: int = 0  # 0: no limit; else longest run of steps that do not lower the cost
+    eager: tuple[Rule, ...] = EAGER_RULES  # applied wherever they fit after every step, not searched
+    window: int = 12  # operators of the last sweep's windows; 0 leaves the sweep out (split.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +67,12 @@ Progress = Callable[[int, float], None]  # graphs so far, best cost so far
 
 @dataclass(slots=True)
 class _State:
-    """A graph of the queue and how it was reached."""
+    """A graph of the queue and how it was reached: the sites of one step, eager ones included."""
 
     dag: Dag
     cost: float
-    parent: _State | None
-    site: Site | None
-    climb: int = 0  # steps since the cost last went down
+    parent: _State | None = None
+    sites: tuple[Site, ...] = ()
 
 
 def search(
@@ -80,19 +85,21 @@ def search(
 ) -> Found:
     """The cheapest graph found by Algorithm 1, without splitting.
 
-    Raises `InfeasibleError` where a limit is broken by the given graph and by every graph found.
+    `matcher` may be shared by the searches of one pool and the same rules. Raises `InfeasibleError` where a limit is
+    broken by the given graph and by every graph found.
     """
     options = options or SearchOptions()
     matcher = matcher or Matcher(tuple(rules))
+    eager = Matcher(tuple(r for r in options.eager if r in matcher.rules))
     begin = time.monotonic()
-    first = _State(dag, cost.total(dag), None, None)
-    best = first
-    visited = {dag.outputs}
+    given = _State(dag, cost.total(dag))
+    best = first = _settle(given, (), dag.outputs, eager, cost)
+    visited = {dag.outputs, first.dag.outputs}
     queue: list[tuple[float, int, _State]] = [(first.cost, 0, first)]
-    graphs, complete = 1, True
-    while queue:
+    graphs, complete = len(visited), True
+    while queue and complete:
         value, _, state = heapq.heappop(queue)
-        if value > options.alpha * best.cost and state is not first:
+        if state is not first and value >= options.alpha * best.cost:
             break  # re-pruning: all that is left costs as much or more
         for site in matcher.sites(state.dag):
             outputs = replaced(state.dag, site.target)
@@ -102,28 +109,44 @@ def search(
                 complete = False
                 break
             visited.add(outputs)
-            child = _child(state, site, outputs, cost)
+            child = _settle(state, (site,), outputs, eager, cost)
+            if child.dag.outputs is not outputs:
+                if child.dag.outputs in visited:
+                    continue
+                visited.add(child.dag.outputs)
             graphs += 1
             if progress and graphs % 256 == 0:
                 progress(graphs, best.cost)
-            if child.cost < best.cost * (1 - _GAIN) or (isinf(best.cost) and child.cost < inf):
+            better = child.cost < best.cost * (1 - _GAIN) or (isinf(best.cost) and child.cost < inf)
+            if better:
                 best = child
-            if _worth(child, best, options):
+            if better or child.cost < options.alpha * best.cost > best.cost or isinf(best.cost):
                 heapq.heappush(queue, (child.cost, graphs, child))
-        if not complete:
-            break
     if isinf(best.cost):
         raise InfeasibleError(peak_bytes(dag), getattr(cost, "limit", 0), (), "raise the limit of the cost")
+    if best is first and not first.cost < given.cost:
+        best = given
     seconds = time.monotonic() - begin
-    return Found(best.dag, first.cost, best.cost, _sequence(best), graphs, seconds, complete)
+    return Found(best.dag, given.cost, best.cost, _sequence(best, cost), graphs, seconds, complete)
+
+
+def _settle(state: _State, sites: tuple[Site, ...], outputs: tuple[Ref, ...], eager: Matcher, cost: AnyCost) -> _State:
+    """The state after `sites`, with eager rules applied until none fits."""
+    old = state.dag
+    dag = Dag(old.pool, old.inputs, outputs)
+    while eager.rules and (fitting := eager.sites(dag)):
+        sites = (*sites, fitting[0])
+        dag = replace(dag, fitting[0].target)
+    return _State(dag, cost.total(dag), state, sites)
 
 
 def exhaustive(dag: Dag, cost: AnyCost, rules: Sequence[Rule], max_graphs: int = 10**9) -> Found:
     """The cheapest of all graphs that the rules reach: breadth first, no pruning."""
     begin = time.monotonic()
     matcher = Matcher(tuple(rules))
-    first = _State(dag, cost.total(dag), None, None)
+    first = _State(dag, cost.total(dag))
     best, visited, layer, complete = first, {dag.outputs}, [first], True
+    none = Matcher(())
     while layer and complete:
         following: list[_State] = []
         for state in layer:
@@ -132,7 +155,7 @@ def exhaustive(dag: Dag, cost: AnyCost, rules: Sequence[Rule], max_graphs: int =
                 if outputs in visited:
                     continue
                 visited.add(outputs)
-                child = _child(state, site, outputs, cost)
+                child = _settle(state, (site,), outputs, none, cost)
                 following.append(child)
                 if child.cost < best.cost * (1 - _GAIN):
                     best = child
@@ -141,28 +164,19 @@ def exhaustive(dag: Dag, cost: AnyCost, rules: Sequence[Rule], max_graphs: int =
                 break
         layer = following
     seconds = time.monotonic() - begin
-    return Found(best.dag, first.cost, best.cost, _sequence(best), len(visited), seconds, complete)
+    return Found(best.dag, first.cost, best.cost, _sequence(best, cost), len(visited), seconds, complete)
 
 
-def _child(state: _State, site: Site, outputs: tuple[Ref, ...], cost: AnyCost) -> _State:
-    dag = Dag(state.dag.pool, state.dag.inputs, outputs)
-    value = cost.total(dag)
-    climb = 0 if value < state.cost * (1 - _GAIN) else state.climb + 1
-    return _State(dag, value, state, site, climb)
-
-
-def _worth(child: _State, best: _State, options: SearchOptions) -> bool:
-    if options.max_steps_up and child.climb > options.max_steps_up:
-        return False
-    if options.alpha <= 1:  # greedy: only graphs that are better than anything before
-        return child is best
-    return child.cost < options.alpha * best.cost or isinf(best.cost)
-
-
-def _sequence(state: _State) -> tuple[Step, ...]:
+def _sequence(state: _State, cost: AnyCost) -> tuple[Step, ...]:
+    """The winning steps, oldest first, each with the cost after it."""
     steps: list[Step] = []
     at: _State | None = state
-    while at is not None and at.site is not None:
-        steps.append(Step(at.site.rule.name, tuple(n.kind for n in at.site.nodes), at.cost))
+    while at is not None and at.parent is not None:
+        dag = at.parent.dag
+        made: list[Step] = []
+        for site in at.sites:
+            dag = replace(dag, site.target)
+            made.append(Step(site.rule.name, tuple(n.kind for n in site.nodes), cost.total(dag)))
+        steps = made + steps
         at = at.parent
-    return tuple(reversed(steps))
+    return tuple(steps)

@@ -32,6 +32,25 @@ PAPER_RULES = tuple(
     )
 )
 
+# Rules without a choice to make: what they remove no other rule needs.
+EAGER_RULES = tuple(
+    _BY_NAME[name]
+    for name in (
+        "fold_batch_norm",
+        "fold_bias",
+        "fold_scale",
+        "matmul_bias",
+        "matmul_scale",
+        "drop_view",
+        "compose_transposes",
+        "compose_reshapes",
+        "concat_of_split",
+        "split_of_concat",
+        "flatten_concat",
+        "flatten_split",
+    )
+)
+
 
 def rules(*names: str) -> tuple[Rule, ...]:
     """Rules by name. Raises `UsageError` for an unknown one."""

@@ -16,7 +16,7 @@ from tvm_cascade.substitution.pattern import Match, Rule, Target, op, reaches
 from tvm_cascade.substitution.rules_conv import bias_of, both_biases, per_channel, result
 
 MAX_PROGRAM = 24  # element-wise steps in one kernel
-_LINEAR = "conv2d matmul"
+_LINEAR = ("conv2d", "matmul")
 
 
 def is_full(ref: Ref, value: float) -> bool:
@@ -233,6 +233,8 @@ def _fuse_elementwise(dag: Dag, users: Mapping[Ref, list[Node]], node: Node, m: 
     """The producer moves into every operator that reads it, if all are element-wise and nothing else reads it."""
     ref = result(node)
     readers = users.get(ref, [])
+    if node.kind in ACTIVATIONS and node.inputs[0].node.kind in _LINEAR and not node.inputs[0].node["act"]:
+        return None  # `fuse_activation` puts it into the kernel before
     if not readers or ref in dag.outputs or any(r.kind not in ELEMENTWISE or r.shape != node.shape for r in readers):
         return None
     target: dict[Ref, Ref] = {}
@@ -290,12 +292,13 @@ def _right(node: Node) -> Ref:
 
 
 _SUMS = "add sub"
+_KERNEL = op("c", frozenset(_LINEAR))
 _MATMUL_A, _MATMUL_B, _MATMUL = op("a", "matmul"), op("b", "matmul"), op("c", "matmul")
 
 ALGEBRA_RULES = (
     Rule("fuse_activation", "act(conv(x, w))", "conv(x, w) with act; the same for matmul",
-         (op("act", ACTIVATIONS, op("c", _LINEAR)),), _fuse_activation, integer_exact=True),
-    Rule("unfuse_activation", "conv(x, w) with act", "act(conv(x, w)); the same for matmul", (op("c", _LINEAR),),
+         (op("act", ACTIVATIONS, _KERNEL),), _fuse_activation, integer_exact=True),
+    Rule("unfuse_activation", "conv(x, w) with act", "act(conv(x, w)); the same for matmul", (_KERNEL,),
          _unfuse_activation, integer_exact=True),
     Rule("distribute", "a * (b + c)", "a * b + a * c; the same for -", (op("product", "mul", op("sum", _SUMS), None),),
          _distribute, integer_exact=True),

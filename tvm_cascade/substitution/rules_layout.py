@@ -167,14 +167,26 @@ def _concat_of_unary(pool: Pool, m: Match) -> Target | None:
     return {result(joined): pool.make(first.kind, moved, **dict(first.attrs))}
 
 
+def _reads_something(p: Node) -> bool:
+    """Whether every window holds a real value; rounding the extent up can put one into the padding altogether."""
+    kernel, strides, padding = p["kernel"], p["strides"], p["padding"]
+    if any(a >= k for a, k in zip(padding, (*kernel, *kernel), strict=True)):  # type: ignore[call-overload,misc]
+        return False
+    return not p["ceil"] or (not any(padding) and all(s <= k for s, k in zip(strides, kernel, strict=True)))  # type: ignore
+
+
 def _pool_up(pool: Pool, m: Match) -> Target | None:
     """A monotone function commutes with a maximum over real taps; both ways cost alike but open other rules."""
     f, p = m["f"], m["p"]
+    if not _reads_something(p):
+        return None
     return {result(f): pool.make(p.kind, pool.make(f.kind, p.inputs[0], **dict(f.attrs)), **dict(p.attrs))}
 
 
 def _pool_down(pool: Pool, m: Match) -> Target | None:
     p, f = m["p"], m["f"]
+    if not _reads_something(p):
+        return None
     return {result(p): pool.make(f.kind, pool.make(p.kind, f.inputs[0], **dict(p.attrs)), **dict(f.attrs))}
 
 
