@@ -71,7 +71,7 @@ def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
     for unit in graph.units:
         moving = [i for i in unit.ops if not graph.graph.ops[i].view]
         op = graph.graph.ops[unit.anchor]
-        if not moving or moving[0] != unit.anchor or len(graph.features[unit.index]) != 1:
+        if not moving or moving[0] != unit.anchor or len(graph.kernels[unit.index]) != 1:
             continue
         key = merge_key(graph.graph, op)
         if key is not None:

@@ -42,6 +42,7 @@ class UnitGraph:
     units: tuple[Unit, ...]
     predecessors: tuple[tuple[int, ...], ...]
     features: tuple[tuple[OpFeatures, ...], ...]  # per unit, one entry per kernel it launches
+    kernels: tuple[tuple[tuple[int, ...], ...], ...]  # per unit and kernel, the operators in it; a view stands alone
 
 
 def unit_graph(graph: Graph, unit: str) -> UnitGraph:
@@ -102,13 +103,14 @@ def _build(graph: Graph, owner: list[int]) -> UnitGraph:
     order = _topological(members, reads)
     number = {root: k for k, root in enumerate(order)}
     single = graph_features(graph)
-    units, made = [], []
+    units, made, kernels = [], [], []
     for k, root in enumerate(order):
         ops = tuple(members[root])
         units.append(Unit(k, ops, max(ops, key=lambda i: (single[i].macs, single[i].work, -i))))
-        made.append(_kernels(graph, ops, single))
+        kernels.append(_kernels(graph, ops))
+        made.append(tuple(_fuse(graph, k, single) for k in kernels[-1]))
     predecessors = tuple(tuple(sorted(number[p] for p in reads[root])) for root in order)
-    return UnitGraph(graph, tuple(units), predecessors, tuple(made))
+    return UnitGraph(graph, tuple(units), predecessors, tuple(made), tuple(kernels))
 
 
 def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> list[int]:
@@ -124,15 +126,16 @@ def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> l
     return order
 
 
-def _kernels(graph: Graph, ops: tuple[int, ...], single: tuple[OpFeatures, ...]) -> tuple[OpFeatures, ...]:
-    """One kernel per anchor of the unit; element-wise operators and views ride along with the kernel before them."""
+def _kernels(graph: Graph, ops: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """One kernel per anchor of the unit; what is element-wise rides with the kernel before it, a view stands alone."""
     made: list[list[int]] = []
     for i in ops:
-        seen = made and any(_anchors(graph.ops[j]) for j in made[-1])
-        if not made or (_anchors(graph.ops[i]) and seen):
+        op = graph.ops[i]
+        fresh = not made or op.view or graph.ops[made[-1][0]].view
+        if fresh or (_anchors(op) and any(_anchors(graph.ops[j]) for j in made[-1])):
             made.append([])
         made[-1].append(i)
-    return tuple(_fuse(graph, tuple(group), single) for group in made)
+    return tuple(tuple(kernel) for kernel in made)
 
 
 def _anchors(op: Op) -> bool:
@@ -141,9 +144,9 @@ def _anchors(op: Op) -> bool:
 
 
 def _fuse(graph: Graph, ops: tuple[int, ...], single: tuple[OpFeatures, ...]) -> OpFeatures:
-    moving = [i for i in ops if not graph.ops[i].view]
-    if len(moving) <= 1:
-        return single[moving[0] if moving else ops[0]]
+    moving = ops
+    if len(ops) == 1:
+        return single[ops[0]]
     inside = set(ops)
     made = {t for i in ops for t in graph.ops[i].outputs}
     reads = {t for i in ops for t in graph.ops[i].inputs} - made
