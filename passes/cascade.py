@@ -24,6 +24,10 @@ from tvm_cascade.schedules.select import Core, select
 
 ENTRY = "cascade_main"
 
+# Relax's pipelines name every function and then give named ones the packed ABI, unless they are marked as lowered already
+# (CallingConv kCPackedFunc): ours are called directly, with pointers.
+_LOWERED_ALREADY = {"calling_conv": 1}
+
 
 @dataclass(frozen=True)
 class PreparedGraph:
@@ -117,23 +121,25 @@ def planned_module(mod: IRModule, plan: Plan, lowered: Lowered) -> IRModule:
     main = mod["main"]
     graph = plan.graph
     flash = np.frombuffer(lowered.flash + b"\0" * max(0, 8 - len(lowered.flash)), np.int8)
-    builder = relax.BlockBuilder()
-    for gv, func in lowered.mod.functions.items():
-        builder.add_func(func, gv.name_hint)
-    made = builder.get()
+    made = lowered.mod.clone()
+    for gv in list(made.functions):
+        made[gv] = made[gv].with_attr(_LOWERED_ALREADY)
+    invoke = made.get_global_var(lowered.invoke)
     copies = {}
     for dtype in sorted({graph.tensors[t].dtype for t in (*graph.inputs, *graph.outputs)}):
-        copies[dtype] = builder.add_func(_copy_function(dtype), f"copy_{dtype}")
-    invoke = made.get_global_var(lowered.invoke)
+        copies[dtype] = GlobalVar(f"copy_{dtype}")
+        made[copies[dtype]] = _copy_function(dtype).with_attr(_LOWERED_ALREADY)
+    builder = relax.BlockBuilder(made)
     entry = builder.add_func(_entry(plan, lowered, copies, invoke), ENTRY)
-    params = [relax.Var(p.name_hint, p.ty) for p in main.params]
+    params = [relax.Var(p.name, p.ty) for p in main.params]
     results = [relax.TensorType(graph.tensors[t].shape, graph.tensors[t].dtype) for t in graph.outputs]
     workspace = relax.TensorType((max(plan.peak, 8),), "int8")
-    with builder.function("main", params), builder.dataflow():
-        call = relax.op.call_tir(entry, [*params, relax.const(flash)], out_ty=[*results, workspace])
-        packed = builder.emit(call)
-        fields = [builder.emit(relax.TupleGetItem(packed, k)) for k in range(len(results))]
-        tuple_out = isinstance(main.ret_ty, relax.TupleType) if hasattr(main, "ret_ty") else len(fields) > 1
-        result = builder.emit_output(relax.Tuple(fields) if tuple_out else fields[0])
+    with builder.function("main", params):
+        with builder.dataflow():
+            call = relax.op.call_tir(entry, [*params, relax.const(flash)], out_ty=[*results, workspace])
+            packed = builder.emit(call)
+            fields = [builder.emit(relax.TupleGetItem(packed, k)) for k in range(len(results))]
+            as_tuple = isinstance(main.body.ty, relax.TupleType)
+            result = builder.emit_output(relax.Tuple(fields) if as_tuple else fields[0])
         builder.emit_func_output(result)
     return builder.finalize()
