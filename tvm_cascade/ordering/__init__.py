@@ -1,1 +1,20 @@
+"""Serenity: the order of operators that needs the least memory, and graph rewriting that lowers it further."""
 
+from __future__ import annotations
+
+from tvm_cascade.ordering.baselines import file_order, greedy, kahn_fifo, reverse_post_order
+from tvm_cascade.ordering.solve import Ordering, OrderOptions, order
+from tvm_cascade.ordering.validate import footprint, peak_of, validate
+
+__all__ = [
+    "OrderOptions",
+    "Ordering",
+    "file_order",
+    "footprint",
+    "greedy",
+    "kahn_fifo",
+    "order",
+    "peak_of",
+    "reverse_post_order",
+    "validate",
+]

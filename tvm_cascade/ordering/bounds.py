@@ -1,0 +1,49 @@
+"""A lower bound on the peak of every order: what must be live while an operator runs.
+
+While v runs, in any order, live are: its outputs and scratch, and every storage that a predecessor of v (or the world)
+wrote and that v, a successor of v or the world still reads. Computed once per graph with transitive closures.
+"""
+
+from __future__ import annotations
+
+from tvm_cascade.ordering.model import Model
+
+
+def ancestors(m: Model) -> tuple[int, ...]:
+    """Masks of the operators that must run before each."""
+    found: list[int] = []
+    for direct in m.predecessors:
+        mask, rest = direct, direct
+        while rest:
+            low = rest & -rest
+            mask |= found[low.bit_length() - 1]
+            rest ^= low
+        found.append(mask)
+    return tuple(found)
+
+
+def descendants(m: Model, above: tuple[int, ...]) -> tuple[int, ...]:
+    """Masks of the operators that must run after each."""
+    below = [0] * len(above)
+    for i in reversed(range(len(above))):
+        mask = 0
+        for s in m.successors[i]:
+            mask |= below[s] | 1 << s
+        below[i] = mask
+    return tuple(below)
+
+
+def step_bounds(m: Model) -> tuple[int, ...]:
+    """Bytes that each operator needs while it runs, at least, in any order."""
+    above = ancestors(m)
+    below = descendants(m, above)
+    bounds = []
+    for v, (before, after) in enumerate(zip(above, below, strict=True)):
+        here = 1 << v
+        total = m.demand[v] - max((saved for _, saved in m.overwrites[v]), default=0)
+        for s in m.storages:
+            exists = s.writer is None or before >> s.writer & 1
+            if exists and (s.kept or s.readers & (after | here)):
+                total += s.size
+        bounds.append(total)
+    return tuple(bounds)

@@ -1,0 +1,128 @@
+"""Dynamic programming over scheduled sets, one layer per number of operators run (Serenity, section 3.1, Algorithm 1).
+
+A run has a budget: steps that need more are not taken (soft budgeting, section 3.2). It is complete unless a layer grew
+beyond `width`, where only its best states survive and the run becomes a beam search that proves nothing.
+
+Dominance, not in the paper: an operator that is ready, leaves no more memory behind than there was, and needs no more
+than the peak so far (or than a known lower bound of the final peak) is run at once and its alternatives are dropped.
+Exact: for every superset T of the present set S without it, `mu(T + u) - mu(T) <= mu(S + u) - mu(S) <= 0`, since with
+more operators done more inputs die at u, so in any completion u moves to the front without raising a later step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_cascade.ordering.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The part of the order between two sets that every considered order passes through."""
+
+    before: int  # mask of the operators done
+    after: int  # mask of the operators done at its end
+    live: int  # bytes live at `before`
+
+    @property
+    def length(self) -> int:
+        return (self.after ^ self.before).bit_count()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Outcome of one run of the dynamic program."""
+
+    order: tuple[int, ...] | None  # None: no order within the budget was found
+    peak: int  # bytes of `order`
+    complete: bool  # nothing was dropped but for the budget: `order` is optimal, or none exists
+    exceeded: int  # bytes: the least demanding step that the budget forbade
+    states: int
+
+
+@dataclass(slots=True)
+class _State:
+    peak: int
+    live: int
+    ready: int
+    parent: _State | None
+    op: int
+
+
+def run(m: Model, region: Region, budget: int, floor: int, width: int, dominance: bool = True) -> Run:
+    """The order of a region with the lowest peak, if that is within `budget` bytes.
+
+    Parameters
+    ----------
+    floor : int
+        Bytes known to be unavoidable elsewhere: peaks up to there are all alike.
+    width : int
+        States of a layer that are kept.
+    """
+    inside = region.after & ~region.before
+    ready = sum(1 << i for i in _bits(inside) if not m.predecessors[i] & ~region.before)
+    layer = {region.before: _State(max(floor, region.live), region.live, ready, None, -1)}
+    states, complete, exceeded = 1, True, 1 << 62
+    for _ in range(region.length):
+        following: dict[int, _State] = {}
+        for done, state in layer.items():
+            blocked = _expand(m, done, state, inside, budget, dominance, following)
+            exceeded = min(exceeded, blocked)
+        if not following:
+            return Run(None, 0, complete, exceeded, states)
+        if len(following) > width:
+            complete = False
+            best = sorted(following.items(), key=lambda kv: (kv[1].peak, kv[1].live, kv[0]))
+            following = dict(best[:width])
+        states += len(following)
+        layer = following
+    last = layer[region.after]
+    return Run(_path(last), last.peak, complete, exceeded, states)
+
+
+def _bits(mask: int) -> list[int]:
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def _expand(
+    m: Model, done: int, state: _State, inside: int, budget: int, dominance: bool, following: dict[int, _State]
+) -> int:
+    """Put the successors of a state into the next layer; return the least demand that the budget forbade."""
+    blocked, moves = 1 << 62, []
+    for op in _bits(state.ready):
+        need, change = m.step(done, op)
+        top = state.live + need
+        if dominance and change <= 0 and top <= state.peak:
+            moves = [(op, top, change)]
+            break
+        if top > budget:
+            blocked = min(blocked, top)
+        else:
+            moves.append((op, top, change))
+    for op, top, change in moves:
+        after = done | 1 << op
+        peak, live = max(state.peak, top), state.live + change
+        known = following.get(after)
+        if known is not None:
+            if peak < known.peak:
+                known.peak, known.parent, known.op = peak, state, op
+            continue
+        ready = state.ready & ~(1 << op)
+        for s in m.successors[op]:
+            if inside >> s & 1 and not m.predecessors[s] & ~after:
+                ready |= 1 << s
+        following[after] = _State(peak, live, ready, state, op)
+    return blocked
+
+
+def _path(state: _State | None) -> tuple[int, ...]:
+    order = []
+    while state is not None and state.op >= 0:
+        order.append(state.op)
+        state = state.parent
+    return tuple(reversed(order))
