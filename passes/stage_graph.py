@@ -160,7 +160,8 @@ class _Reader:
     def constant(self, expr: Any) -> np.ndarray | None:
         """The value of a constant argument."""
         if isinstance(expr, GenericConst):
-            return expr.value.numpy() if hasattr(expr.value, "numpy") else None
+            held: Any = getattr(expr, "value", None)
+            return held.numpy() if hasattr(held, "numpy") else None
         return self.constants.get(expr) if isinstance(expr, relax.Var) else None
 
     def _fold(self, var: Any, value: Any) -> np.ndarray | None:
@@ -175,7 +176,7 @@ class _Reader:
         if name == "broadcast_to":
             return np.ascontiguousarray(np.broadcast_to(given[0], _shape(var.ty, name)))
         if name == "permute_dims":
-            axes = value.attrs.axes
+            axes = getattr(value.attrs, "axes", None)
             return np.ascontiguousarray(given[0].transpose(None if axes is None else [int(a) for a in axes]))
         if name == "astype":
             return given[0].astype(str(var.ty.dtype))
@@ -251,15 +252,17 @@ def _geometry(
         if kind == "depthwise_conv2d" and str(attrs.kernel_layout) == "HWOI":
             places[2] = 3
         kh, kw, depth = (weight[p] for p in places)
-        geometry = _windows((kh, kw), attrs.strides, attrs.padding, attrs.dilation)
+        rows, columns = _windows((kh, kw), attrs.strides, attrs.padding, attrs.dilation)
         return (
-            *geometry,
+            rows,
+            columns,
             prod(out.shape) * kh * kw * depth,
             {"groups": int(attrs.groups), "data_layout": str(attrs.data_layout)},
         )
     if kind in ("max_pool2d", "avg_pool2d"):
         attrs = call.attrs
-        return *_windows(attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation), 0, {}
+        rows, columns = _windows(attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
+        return rows, columns, 0, {}
     if kind in ("dense", "matmul") and _name(call) == "matmul":
         return None, None, prod(out.shape) * _shape(call.args[0].ty, "input")[-1], {}
     same = out.row_axis is not None and all(t.rows == out.rows and t.columns == out.columns for t in tensors)

@@ -9,25 +9,28 @@ vectorizer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from tvm import s_tir, te
 from tvm.tirx import IterVar, PrimFunc, if_then_else
 from tvm.tirx import all as tir_all
 
+Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
+
 LANES = 16  # float32 in a 512-bit vector; two instructions on 256-bit machines
 _MAX_TILE = 16  # pixels of an accumulator tile: 16 vectors, leaving registers for weights and inputs
 
 
 def direct_conv2d(
-    x: te.Tensor,
-    weight: te.Tensor,
+    x: Any,
+    weight: Any,
     channels: int,
     strides: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     layout: str = "NCHW",
-) -> te.Tensor:
+) -> Any:
     """Convolution without groups; `weight` is packed (see `pack_weights`), `padding` is [top, left, bottom, right]."""
     nchw = layout == "NCHW"
     n, ic, h, w = x.shape if nchw else (x.shape[0], x.shape[3], x.shape[1], x.shape[2])
@@ -46,16 +49,19 @@ def direct_conv2d(
             inside = tir_all(r >= top, r < int(h) + top, q >= left, q < int(w) + left)
             return if_then_else(inside, read(b, c, r - top, q - left), 0.0)
 
-        source = te.compute((n, ic, high, wide), padded, name="conv_pad")
+        source: Any = te.compute((n, ic, high, wide), padded, name="conv_pad")
     else:
         source = read
+    rc: Any
+    ry: Any
+    rx: Any
     rc, ry, rx = (te.reduce_axis((0, e), name) for e, name in ((ic, "rc"), (kh, "ry"), (kw, "rx")))
 
     def multiply(b, o, r, q, v):
         at = (b, rc, r * strides[0] + ry * dilation[0], q * strides[1] + rx * dilation[1])
         return te.sum((source(*at) if callable(source) else source[at]) * weight[o, rc, ry, rx, v], axis=[rc, ry, rx])
 
-    acc = te.compute((n, blocks, oh, ow, lanes), multiply, name="conv_acc")
+    acc: Any = te.compute((n, blocks, oh, ow, lanes), multiply, name="conv_acc")
     if nchw:
         return te.compute(
             (n, channels, oh, ow), lambda b, c, r, q: acc[b, c // lanes, r, q, c % lanes], name="conv_out"
@@ -81,24 +87,24 @@ def schedule_cpu(func: PrimFunc, parallel: bool) -> PrimFunc:
     return func
 
 
-def _blocks(sch: s_tir.Schedule) -> list:
+def _blocks(sch: Schedule) -> list[Any]:
     return sch.get_child_blocks(sch.get_sblock("root"))
 
 
-def _iters(sch: s_tir.Schedule, block) -> list[bool]:
+def _iters(sch: Schedule, block) -> list[bool]:
     """Per axis of the block, whether it is a reduction."""
     return [v.iter_type == IterVar.CommReduce for v in sch.get(block).iter_vars]
 
 
-def _reductions(sch: s_tir.Schedule) -> list:
+def _reductions(sch: Schedule) -> list[Any]:
     return [b for b in _blocks(sch) if any(_iters(sch, b))]
 
 
-def _name(sch: s_tir.Schedule, block) -> str:
+def _name(sch: Schedule, block) -> str:
     return sch.get(block).name_hint
 
 
-def _inline_around(sch: s_tir.Schedule, anchor) -> object | None:
+def _inline_around(sch: Schedule, anchor) -> Any:
     """Inline every element-wise block but a padding and the last; None where the anchor is not one reduction."""
     if len(_reductions(sch)) != (0 if anchor is None else 1):
         return None
@@ -110,17 +116,17 @@ def _inline_around(sch: s_tir.Schedule, anchor) -> object | None:
     return _blocks(sch)[-1]
 
 
-def _is_pad(sch: s_tir.Schedule, block, mark: str | None) -> bool:
+def _is_pad(sch: Schedule, block, mark: str | None) -> bool:
     return mark is not None and "pad" in _name(sch, block) and "pool" not in _name(sch, block)
 
 
-def _thread(sch: s_tir.Schedule, loops: Sequence, parallel: bool) -> None:
+def _thread(sch: Schedule, loops: Sequence, parallel: bool) -> None:
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
     if parallel:
         sch.parallel(fused)
 
 
-def _pads(sch: s_tir.Schedule, anchor, parallel: bool) -> None:
+def _pads(sch: Schedule, anchor, parallel: bool) -> None:
     for block in _blocks(sch):
         if _is_pad(sch, block, _name(sch, anchor)):
             loops = sch.get_loops(block)
@@ -135,7 +141,7 @@ def _tile(extent: int) -> int:
     return divisor if divisor >= 5 else 12
 
 
-def _convolution(sch: s_tir.Schedule, parallel: bool) -> s_tir.Schedule | None:
+def _convolution(sch: Schedule, parallel: bool) -> Schedule | None:
     found = [b for b in _blocks(sch) if _name(sch, b) == "conv_acc"]
     if len(found) != 1:
         return None
@@ -165,14 +171,14 @@ def _convolution(sch: s_tir.Schedule, parallel: bool) -> s_tir.Schedule | None:
     return sch
 
 
-def _channel_axis(sch: s_tir.Schedule, acc, last) -> int:
+def _channel_axis(sch: Schedule, acc, last) -> int:
     """1 or 3: which axis of the output counts the channels, told by the shapes of accumulator and output."""
     _, blocks, high, wide, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     out = [int(sch.get(loop).extent) for loop in sch.get_loops(last)]
     return 1 if out[2:] == [high, wide] and (blocks - 1) * lanes < out[1] <= blocks * lanes else 3
 
 
-def _window(sch: s_tir.Schedule, parallel: bool) -> s_tir.Schedule | None:
+def _window(sch: Schedule, parallel: bool) -> Schedule | None:
     """Pools and depthwise convolutions: one row of outputs at a time, the window's taps outside of it."""
     found = _reductions(sch)
     if len(found) != 1:
@@ -201,7 +207,7 @@ def _window(sch: s_tir.Schedule, parallel: bool) -> s_tir.Schedule | None:
     return sch
 
 
-def _product(sch: s_tir.Schedule, parallel: bool) -> s_tir.Schedule | None:
+def _product(sch: Schedule, parallel: bool) -> Schedule | None:
     """Products: sixteen columns at a time over the whole reduction."""
     found = _reductions(sch)
     if len(found) != 1 or _iters(sch, found[0])[-2:] != [False, True] or any(_iters(sch, found[0])[:-1]):
@@ -232,7 +238,7 @@ def _product(sch: s_tir.Schedule, parallel: bool) -> s_tir.Schedule | None:
     return sch
 
 
-def _elementwise(sch: s_tir.Schedule, parallel: bool) -> s_tir.Schedule | None:
+def _elementwise(sch: Schedule, parallel: bool) -> Schedule | None:
     if _reductions(sch):
         return None
     last = _inline_around(sch, None)
