@@ -52,8 +52,8 @@ class ConvRow(ABC):
         self.whole = self.length // self.group * self.group
         folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
         table = channel_table(self.g, conv.requantize.table, folded)
-        self.constants = (interleave(conv.weights, blocking.channels, self.group), table)
-        self.k = k = KernelBuilder(["int8"], self.constants, ["int8"])
+        packed = interleave(conv.weights, blocking.channels, self.group)
+        self.k = k = KernelBuilder(["int8"], (packed, table), ["int8"])
         self.x = k.view(k.inputs[0][0], "int8", "xs")
         self.w = k.view(k.constants[0], "int8", "ws")
         self.table = k.view(k.constants[1], "int32", "table")
@@ -66,7 +66,7 @@ class ConvRow(ABC):
         self.bias = bias_index(k, g)
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
-        return RowKernel(k.finish(), self.constants, 0)
+        return k.kernel()
 
     def _columns(self, index: int, group: Columns) -> None:
         count, pixels = group.stop - group.start, self.blocking.pixels

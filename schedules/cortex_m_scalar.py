@@ -20,6 +20,7 @@ from tvm_cascade.schedules.packing import scalar_records
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.requantize import emit_requantize
 from tvm_cascade.schedules.row_kernel import RowKernel
+from tvm_cascade.schedules.select import Core
 
 Value = Any
 BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
@@ -51,7 +52,7 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
 
 def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
     """Depthwise convolution, any multiplier."""
-    return _Depthwise(conv, pixels or fewest_blocks(conv.window.out_width, (3, 4, 5, 6))).build()
+    return _Depthwise(conv, pixels or fewest_blocks(conv.window.out_width, (3, 4, 5, 6, 7))).build()
 
 
 class _Depthwise:
@@ -63,8 +64,7 @@ class _Depthwise:
         folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
         records, self.words = scalar_records(conv.weights, folded[:, 0], conv.requantize.table)
         self.weights_at = (3 + folded.shape[0]) * 4
-        self.constants = (records,)
-        self.k = k = KernelBuilder(["int8"], self.constants, ["int8"])
+        self.k = k = KernelBuilder(["int8"], (records,), ["int8"])
         self.x = k.view(k.inputs[0][0], "int8", "xs")
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], "int8", "ws")
@@ -78,7 +78,7 @@ class _Depthwise:
         for run in g.runs(self.pixels):
             with k.loop(run.count, "xb") as xb:
                 self._channels(run, xb * self.pixels + run.start)
-        return RowKernel(k.finish(), self.constants, 0)
+        return k.kernel()
 
     def _channels(self, run: Run, x: Value) -> None:
         k, g, times = self.k, self.g, self.conv.multiplier
@@ -115,9 +115,17 @@ class _Depthwise:
                     k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 
 
-def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Any) -> RowKernel | None:
-    """A kernel for `func` on a core without packed products, None where none here applies."""
+def scalar_kernel(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:
+    """A kernel for `func` in plain arithmetic, None where none here applies."""
     conv = read_conv(func, constants)
     if conv is None:
         return None
     return depthwise(conv) if conv.depthwise else conv2d(conv)
+
+
+def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> RowKernel | None:
+    """A kernel for `func` on a Cortex-M without packed products, None where none here applies."""
+    return scalar_kernel(func, constants) if core.name.startswith("cortex-m") else None
+
+
+rules = (rule,)

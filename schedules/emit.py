@@ -16,6 +16,8 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import AllocBuffer, Bind, BufferStore, DeclBuffer, Evaluate, For, ForKind, IfThenElse, PrimFunc, SeqStmt, Var
 
+from tvm_cascade.schedules.row_kernel import RowKernel, contract_params
+
 Value = Any  # a TIR expression or a Python int
 
 _VIEW_ITEMS = 1 << 30  # extent of pointer views: the caller knows the size, nothing here depends on it
@@ -106,6 +108,8 @@ class KernelBuilder(Builder):
         self, inputs: Sequence[str], constants: Sequence[np.ndarray], outputs: Sequence[str], scratch_bytes: int = 0
     ) -> None:
         super().__init__()
+        self.roles = contract_params(inputs, [str(c.dtype) for c in constants], outputs, scratch_bytes > 0)
+        self.arrays, self.scratch_bytes = tuple(constants), scratch_bytes
         self.inputs = [
             (_pointer(f"x{i}", dtype), Var(f"x{i}_slot", "int32"), Var(f"x{i}_height", "int32"))
             for i, dtype in enumerate(inputs)
@@ -129,11 +133,12 @@ class KernelBuilder(Builder):
         place = self.let(slot + tap, "place")
         return (place - tirx.Select(place >= height, height, i32(0))) * row_elements
 
-    def finish(self) -> PrimFunc:
-        """The function, which returns 0 and whose pointers do not alias."""
+    def kernel(self) -> RowKernel:
+        """The finished kernel, which returns 0 and whose pointers do not alias."""
         body = SeqStmt([*self.statements(), tirx.Return(i32(0))])
-        attrs = tvm.ir.make_node("ir.DictAttrs", **{"tirx.noalias": True})
-        return PrimFunc(self.params, body, PrimType("int32"), attrs=attrs)
+        attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "row_kernel", "tirx.noalias": True})
+        func = PrimFunc(self.params, body, PrimType("int32"), attrs=attrs)
+        return RowKernel(func, self.arrays, self.scratch_bytes, self.roles)
 
 
 def _pointer(name: str, dtype: str) -> Any:

@@ -60,11 +60,6 @@ def _mulhi30(a: Value, b: Value, c: Value) -> Value:
     return ((wide + tirx.const(1 << 30, "int64")) >> tirx.const(32, "int64")).astype("int32")
 
 
-def _half(value: Value, top: bool) -> Value:
-    sixteen = tirx.const(16, "int32")
-    return (value >> sixteen) if top else ((value << sixteen) >> sixteen)
-
-
 INTRINSICS = (
     Intrinsic("ld32", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
     Intrinsic("ldr", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
@@ -72,10 +67,6 @@ INTRINSICS = (
     Intrinsic("smlad", _llvm("llvm.arm.smlad")),
     Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
     Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
-    Intrinsic("sxtab16", _llvm("llvm.arm.sxtab16")),
-    Intrinsic("sxtab16_ror8", lambda a, b: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtab16", a, _ror8(b))),
-    Intrinsic("smlabb", _llvm("llvm.arm.smlabb")),
-    Intrinsic("smlatt", _llvm("llvm.arm.smlatt")),
     Intrinsic("smmlar", _smmlar),
     Intrinsic("mulhi30", _mulhi30),
     Intrinsic("ssat8", lambda a: tirx.max(tirx.min(a, tirx.const(127, "int32")), tirx.const(-128, "int32"))),
@@ -137,19 +128,13 @@ TC_INLINE int32_t tc_mulhi30(int32_t a, int32_t b, int32_t c) {
 }
 #if defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH) && __ARM_ARCH >= 7
 #define TC_ASM2(name, text) TC_INLINE int32_t name(int32_t a) { int32_t r; __asm(text : "=r"(r) : "r"(a)); return r; }
-#define TC_ASM3(name, text) \
-    TC_INLINE int32_t name(int32_t a, int32_t b) { int32_t r; __asm(text : "=r"(r) : "r"(a), "r"(b)); return r; }
 #define TC_ASM4(name, text) \
     TC_INLINE int32_t name(int32_t a, int32_t b, int32_t c) { \
         int32_t r; __asm(text : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 TC_ASM4(tc_smlad, "smlad %0, %1, %2, %3")
-TC_ASM4(tc_smlabb, "smlabb %0, %1, %2, %3")
-TC_ASM4(tc_smlatt, "smlatt %0, %1, %2, %3")
 TC_ASM4(tc_smmlar, "smmlar %0, %1, %2, %3")
 TC_ASM2(tc_sxtb16, "sxtb16 %0, %1")
 TC_ASM2(tc_sxtb16_ror8, "sxtb16 %0, %1, ror #8")
-TC_ASM3(tc_sxtab16, "sxtab16 %0, %1, %2")
-TC_ASM3(tc_sxtab16_ror8, "sxtab16 %0, %1, %2, ror #8")
 #else
 TC_INLINE int32_t tc_pair(int32_t top, int32_t low) { return (int32_t)(((uint32_t)top << 16) | ((uint32_t)low & 0xffffu)); }
 TC_INLINE int32_t tc_low(int32_t a) { return (int16_t)(a & 0xffff); }
@@ -157,16 +142,11 @@ TC_INLINE int32_t tc_top(int32_t a) { return a >> 16; }
 TC_INLINE int32_t tc_smlad(int32_t a, int32_t b, int32_t c) {
     return (int32_t)((uint32_t)c + (uint32_t)(tc_low(a) * tc_low(b)) + (uint32_t)(tc_top(a) * tc_top(b)));
 }
-TC_INLINE int32_t tc_smlabb(int32_t a, int32_t b, int32_t c) { return c + tc_low(a) * tc_low(b); }
-TC_INLINE int32_t tc_smlatt(int32_t a, int32_t b, int32_t c) { return c + tc_top(a) * tc_top(b); }
 TC_INLINE int32_t tc_smmlar(int32_t a, int32_t b, int32_t c) {
     return (int32_t)(((int64_t)a * b + ((int64_t)((uint64_t)(int64_t)c << 32) + 0x80000000LL)) >> 32);
 }
 TC_INLINE int32_t tc_sxtb16(int32_t a) { return tc_pair((int8_t)((a >> 16) & 0xff), (int8_t)(a & 0xff)); }
 TC_INLINE int32_t tc_sxtb16_ror8(int32_t a) { return tc_pair((int8_t)((a >> 24) & 0xff), (int8_t)((a >> 8) & 0xff)); }
-TC_INLINE int32_t tc_add16(int32_t a, int32_t b) { return tc_pair(tc_top(a) + tc_top(b), tc_low(a) + tc_low(b)); }
-TC_INLINE int32_t tc_sxtab16(int32_t a, int32_t b) { return tc_add16(a, tc_sxtb16(b)); }
-TC_INLINE int32_t tc_sxtab16_ror8(int32_t a, int32_t b) { return tc_add16(a, tc_sxtb16_ror8(b)); }
 #endif
 #if defined(__ARM_FEATURE_SAT)
 TC_INLINE int32_t tc_ssat8(int32_t a) { int32_t r; __asm("ssat %0, #8, %1" : "=r"(r) : "r"(a)); return r; }

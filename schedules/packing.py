@@ -34,17 +34,6 @@ def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     return np.concatenate(parts).astype(weights.dtype)
 
 
-def depthwise_records(weights: np.ndarray, bias: np.ndarray, requantize: np.ndarray) -> np.ndarray:
-    """Blocks of four channels as records of int32 words: bias [4], weights [kh * kw] of four bytes, requantize [4][3].
-
-    `weights` is [kh, kw, 1, c] with c a multiple of four, `requantize` [c, 3].
-    """
-    taps, channels = weights.shape[0] * weights.shape[1], weights.shape[-1]
-    packed = weights.reshape(taps, channels // 4, 4).transpose(1, 0, 2).copy().view("<i4").reshape(channels // 4, taps)
-    parts = [bias.astype("<i4").reshape(-1, 4), packed, requantize.astype("<i4").reshape(-1, 12)]
-    return np.concatenate(parts, axis=1).ravel()
-
-
 def scalar_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray) -> tuple[np.ndarray, int]:
     """One record of int32 words a channel: requantize [3], a bias per row variant, the weights as bytes, filled up.
 
