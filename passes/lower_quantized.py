@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import prod
 
 import numpy as np
@@ -19,6 +19,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_cascade.passes.integer import elementwise, softmax  # noqa: F401  (registers their lowering functions)
+from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.data_movement import lower_split_part
 from tvm_cascade.passes.integer.island import (
     DIRECT,
@@ -30,6 +31,7 @@ from tvm_cascade.passes.integer.island import (
     Output,
     Reader,
     activation_range,
+    attributes,
     constant_of,
     dtype_of,
     name_of,
@@ -67,8 +69,7 @@ class LowerQuantized:
 
 def float_remains(mod: tvm.IRModule) -> tuple[FloatRemain, ...]:
     """What `LowerQuantized` left in float, in the order of the program; empty for a network of integers."""
-    attrs = mod["main"].attrs
-    text = str(attrs[REMAINS_ATTR]) if attrs is not None and REMAINS_ATTR in attrs else "[]"
+    text = str(attributes(mod["main"]).get(REMAINS_ATTR, "[]"))
     return tuple(FloatRemain(**entry) for entry in json.loads(text))
 
 
@@ -81,7 +82,7 @@ class _Lowering:
         self.bindings = [b for block in self.main.body.blocks for b in block.bindings]
         self.reader = Reader({b.var: b.value for b in self.bindings})
         self.clips = self._clips_of_islands()
-        self.refused: dict[str, str] = {}
+        self.refused: dict[relax.Var, str] = {}
 
     def run(self) -> tvm.IRModule:
         others = {gv: func for gv, func in self.mod.functions.items() if gv.name_hint != "main"}
@@ -97,7 +98,7 @@ class _Lowering:
                     self._lower(binding, emitter, renamed)
                 result = builder.emit_output(_substitute(self.main.body.body, renamed))
             builder.emit_func_output(result)
-        return self._finish(builder.finalize())
+        return self._finish(builder.finalize(), renamed)
 
     def _lower(self, binding: relax.VarBinding, emitter: Emitter, renamed: dict[relax.Var, relax.Expr]) -> None:
         """Emits the counterpart of one binding."""
@@ -107,7 +108,7 @@ class _Lowering:
         try:
             lowered = self._lowered(binding.value, last, clip, emitter)
         except NotLowered as reason:
-            self.refused[last.name] = str(reason)
+            self._refuse(last, str(reason))
             lowered = None
         if lowered is not None:
             renamed[binding.var] = renamed[last] = lowered
@@ -126,6 +127,8 @@ class _Lowering:
             return emitter.new(value)
         if operator == "relax.quantize":
             return self._island(value, last, clip, emitter)
+        if operator == "relax.dequantize":
+            return self._dequantize(value, emitter)
         if dtype_of(last) not in STORED_TYPES:
             return None
         if operator == "relax.astype":
@@ -142,8 +145,8 @@ class _Lowering:
     ) -> relax.Expr | None:
         core = self.reader.define(quantize.args[0])
         scale, zero_point = (constant_of(self.reader.define(a)) for a in quantize.args[1:3])
-        if not isinstance(core, relax.Call) or scale is None or zero_point is None or scale.size != 1:
-            raise NotLowered("the input of quantize is no operator, or its scale is not one constant")
+        if scale is None or zero_point is None or scale.size != 1:
+            raise NotLowered("its scale is not one constant")
         if dtype_of(last) not in STORED_TYPES:
             raise NotLowered(f"a result of type {dtype_of(last)}")
         step, zero = np.float32(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
@@ -154,10 +157,34 @@ class _Lowering:
                 core = inner
         lo, hi = _clipped(*activation_range(bounds, step, zero, dtype_of(last)), clip)
         output = Output(shape_of(last), dtype_of(last), step, zero, lo, hi)
-        function = ISLANDS.functions.get(name_of(core))
-        if function is None:
-            raise NotLowered(f"no integer form of {name_of(core)}")
-        return function(Island(core, output, self.reader, emitter, bounds))
+        return self._lowered_core(quantize, Island(core, output, self.reader, emitter, bounds))
+
+    def _lowered_core(self, quantize: relax.Call, island: Island) -> relax.Expr:
+        """The integer form of an island; where it has none, its quantize alone, as the reference computes it."""
+        function = ISLANDS.functions.get(name_of(island.core))
+        try:
+            if function is None:
+                raise NotLowered(f"no integer form of {name_of(island.core) or 'a float input'}")
+            return function(island)
+        except NotLowered as reason:
+            self._refuse(quantize.args[0], str(reason))
+            return lower_quantize(quantize.args[0], island.output, island.emitter)
+
+    def _dequantize(self, call: relax.Call, emitter: Emitter) -> relax.Expr | None:
+        """A dequantize that islands leave over is dead code, or leads to a float output or a refused operator."""
+        found = self.reader.dequantized(call)
+        if found is None or found.constant is not None or found.dtype not in STORED_TYPES or found.scale.size != 1:
+            return None
+        return lower_dequantize(found, emitter)
+
+    def _refuse(self, value: relax.Expr, reason: str) -> None:
+        """Notes why the float tensors behind `value` remain, back to the integers they came from."""
+        if not isinstance(value, relax.Var) or value in self.refused or not dtype_of(value).startswith("float"):
+            return
+        self.refused[value] = reason
+        definition = self.reader.definitions.get(value)
+        for operand in definition.args if isinstance(definition, relax.Call) else ():
+            self._refuse(operand, reason)
 
     def _average(
         self, cast: relax.Call, last: relax.Var, clip: relax.VarBinding | None, emitter: Emitter
@@ -195,24 +222,25 @@ class _Lowering:
         return found
 
     def _attrs(self) -> dict[str, object]:
-        attrs = self.main.attrs
-        return {str(k): attrs[k] for k in attrs.keys() if str(k) != "global_symbol"} if attrs is not None else {}
+        return {k: v for k, v in attributes(self.main).items() if k != "global_symbol"}
 
-    def _finish(self, mod: tvm.IRModule) -> tvm.IRModule:
+    def _finish(self, mod: tvm.IRModule, renamed: dict[relax.Var, relax.Expr]) -> tvm.IRModule:
         mod = relax.transform.DeadCodeElimination()(mod)
-        remains = tuple(self._remains(mod["main"]))
-        mod["main"] = mod["main"].with_attr(REMAINS_ATTR, json.dumps([asdict(r) for r in remains]))
-        attrs = self.mod.attrs
-        return mod.with_attrs({str(k): attrs[k] for k in attrs.keys()}) if attrs is not None else mod
+        remains = [asdict(r) for r in self._remains(mod["main"], renamed)]
+        mod["main"] = mod["main"].with_attr(REMAINS_ATTR, json.dumps(remains))
+        return mod.with_attrs(attributes(self.mod))
 
-    def _remains(self, main: relax.Function) -> Iterable[FloatRemain]:
-        reason = "float in the source"
+    def _remains(self, main: relax.Function, renamed: dict[relax.Var, relax.Expr]) -> Iterable[FloatRemain]:
+        reasons = {v.name: r for old, r in self.refused.items() if isinstance(v := renamed.get(old), relax.Var)}
         for binding in (b for block in main.body.blocks for b in block.bindings):
-            kind = dtype_of(binding.var)
-            if not kind.startswith("float") or not isinstance(binding.value, relax.Call):
+            kind, call = dtype_of(binding.var), binding.value
+            if not kind.startswith("float") or not isinstance(call, relax.Call):
                 continue
+            operator = name_of(call)
+            if operator == "relax.call_tir":
+                operator = call.args[0].name_hint.rstrip("0123456789")
             size = prod(shape_of(binding.var)) * (int(kind[5:]) // 8)
-            yield FloatRemain(binding.var.name, name_of(binding.value), size, reason)
+            yield FloatRemain(binding.var.name, operator, size, reasons.get(binding.var.name, "float in the model"))
 
 
 def _bounds(core: relax.Call) -> tuple[float, float | None] | None:

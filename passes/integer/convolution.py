@@ -119,7 +119,7 @@ class _Computation:
         at = self._at
 
         def product(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> object:
-            value = x[n, *at(y, xx, ry, rx), rc].astype("int32") - i32(self.input_zero)
+            value = x[(n, *at(y, xx, ry, rx), rc)].astype("int32") - i32(self.input_zero)
             return te.sum(value * (w[ry, rx, rc, c].astype("int32") - i32(self.weight_zero)), axis=[ry, rx, rc])
 
         return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
@@ -131,7 +131,7 @@ class _Computation:
 
         def product(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> object:
             channel, copy = (c, 0) if times == 1 else (tirx.floordiv(c, times), tirx.floormod(c, times))
-            value = x[n, *at(y, xx, ry, rx), channel].astype("int32") - i32(self.input_zero)
+            value = x[(n, *at(y, xx, ry, rx), channel)].astype("int32") - i32(self.input_zero)
             return te.sum(value * (w[ry, rx, channel, copy].astype("int32") - i32(self.weight_zero)), axis=[ry, rx])
 
         return te.compute(self.island.output.shape, product, name=f"{kind}_acc")

@@ -96,7 +96,8 @@ def lower_transpose(island: Island) -> relax.Expr:
 def lower_strided_slice(island: Island) -> relax.Expr:
     core = island.core
     shape = shape_of(core.args[0])
-    axes, begins, strides = (_tuple_of_ints(a) for a in (core.args[1], core.args[2], core.args[4]))
+    axes, begins = _tuple_of_ints(core.args[1]), _tuple_of_ints(core.args[2])
+    strides = _tuple_of_ints(core.args[4]) if len(core.args) > 4 else [1] * len(axes)
     begin, stride = [0] * len(shape), [1] * len(shape)
     for axis, b, s in zip(axes, begins, strides, strict=True):
         at, extent = axis % len(shape), shape[axis % len(shape)]
@@ -127,8 +128,8 @@ def lower_split_part(island: Island, index: int) -> relax.Expr:
     axis = int(core.attrs.axis) % len(shape)
     sections = core.attrs.indices_or_sections
     part = -(-shape[axis] // int(sections)) if isinstance(sections, (int, tirx.IntImm)) else 0
-    starts = [part * index] if part else [[0, *(int(v) for v in sections)][index]]
-    begin = [starts[0] if k == axis else 0 for k in range(len(shape))]
+    start = part * index if part else (0, *(int(v) for v in sections))[index]
+    begin = [start if k == axis else 0 for k in range(len(shape))]
     return slice_of(island, source, begin, [1] * len(shape))
 
 

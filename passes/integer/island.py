@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import tvm
 from tvm import relax, te
 from tvm.ir import GenericConst
 from tvm.relax import Call
@@ -138,7 +139,7 @@ class Emitter:
         constants : arrays, kept inline
         attrs : further attributes of the PrimFunc: what a hand-optimised kernel needs to know
         """
-        arguments = [self.new(a) for a in activations] + [relax.const(c) for c in constants]
+        arguments = [self.new(a) for a in activations] + [relax.const(c, str(c.dtype)) for c in constants]
         places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
         output = compute(*places)
         func = te.create_prim_func([*places, output], index_dtype_override="int32").without_attr("global_symbol")
@@ -170,6 +171,11 @@ def shape_of(expr: relax.Expr) -> tuple[int, ...]:
         return tuple(int(d) for d in shape.values)
     except (AttributeError, TypeError) as error:
         raise NotLowered("a shape that is not static") from error
+
+
+def attributes(holder: relax.Function | tvm.IRModule) -> dict[str, object]:
+    """The attributes of a function or module; empty where it has none."""
+    return {str(k): v for k, v in holder.attrs.items()} if holder.attrs is not None else {}
 
 
 def dtype_of(expr: relax.Expr) -> str:

@@ -102,7 +102,7 @@ def _te_softmax(x: te.Tensor, exps: te.Tensor, dtype: str) -> te.Tensor:
     flat = len(x.shape) == 1
 
     def element(row: tuple[tirx.Var, ...], k: object) -> Expr:
-        return (x[k] if flat else x[*row, k]).astype("int32")
+        return (x[k] if flat else x[(*row, k)]).astype("int32")
 
     top = te.compute(lead, lambda *r: te.max(element(r, rk), axis=[rk]), name="softmax_max_acc")
     total = te.compute(

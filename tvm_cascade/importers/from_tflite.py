@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import tflite
 import tvm
 from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import build_str_map
 
-import tflite
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
 from tvm_cascade.importers.tflite_converter import Converter

@@ -12,7 +12,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_cascade.passes.integer.island import STORED_TYPES, dtype_of
+from tvm_cascade.passes.integer.island import STORED_TYPES, attributes, dtype_of
 
 
 def without_bias_axes(data: bytes) -> bytes:
@@ -22,7 +22,7 @@ def without_bias_axes(data: bytes) -> bytes:
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     for graph in model.subgraphs:
         for tensor in graph.tensors:
-            if tensor.quantization is not None and len(tensor.shape) <= 1:
+            if tensor.quantization is not None and np.size(tensor.shape) <= 1:
                 tensor.quantization.quantizedDimension = 0
     builder = flatbuffers.Builder(len(data))
     builder.Finish(model.Pack(builder), b"TFL3")
@@ -65,7 +65,7 @@ def with_every_tensor(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[str, ...]]
     bindings = [b for block in main.body.blocks for b in block.bindings]
     kept = [b for b in bindings if dtype_of(b.var) in STORED_TYPES and not b.var.name.startswith(("lv", "gv"))]
     builder = relax.BlockBuilder()
-    attrs = {str(k): main.attrs[k] for k in main.attrs.keys() if str(k) != "global_symbol"}
+    attrs = {k: v for k, v in attributes(main).items() if k != "global_symbol"}
     with builder.function("main", list(main.params), attrs=attrs):
         with builder.dataflow():
             for binding in bindings:
@@ -76,10 +76,11 @@ def with_every_tensor(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[str, ...]]
 
 
 class Compiled:
-    """A module built for the host, called with arrays."""
+    """A module built for the host without optimisation, called with arrays."""
 
-    def __init__(self, mod: tvm.IRModule) -> None:
-        self._machine = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    def __init__(self, mod: tvm.IRModule, optimisation: int = 0) -> None:
+        target = tvm.target.Target({"kind": "llvm", "opt-level": optimisation})
+        self._machine = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
 
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
         result = self._machine["main"](*(tvm.runtime.tensor(a) for a in arrays))

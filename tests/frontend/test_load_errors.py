@@ -1,0 +1,119 @@
+"""Whatever a file holds, `load` returns a module or raises one `LoadError` with one line that names the file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+
+from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorError, UsageError
+from tvm_cascade.frontend import load
+from tvm_cascade.testing.operator_cases import OPERATORS
+from tvm_cascade.testing.tflite import ModelWriter
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    """One case of every operator."""
+    rng, writer = np.random.default_rng(0), ModelWriter()
+    for generate in OPERATORS.values():
+        generate(rng, "int8", writer)
+    return writer.finish()
+
+
+def _refused(path: Path, data: bytes, match: str = "") -> LoadError | None:
+    """The error of loading `data`; None where it loads."""
+    path.write_bytes(data)
+    try:
+        load(path)
+    except LoadError as error:
+        assert str(error).startswith(str(path)) and "\n" not in str(error)
+        assert match in str(error)
+        return error
+    return None
+
+
+def test_truncated_at_every_length_of_a_sweep(tmp_path: Path, model: bytes) -> None:
+    lengths = [*range(0, 64), *range(64, len(model), max(len(model) // 150, 1))]
+    for length in lengths:
+        assert _refused(tmp_path / "cut.tflite", model[:length]) is not None, length
+
+
+def test_random_bytes_behind_a_valid_header(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for size in (0, 1, 7, 8, 9, 64, 1000, 100_000):
+        noise = rng.integers(0, 256, size=size).astype("uint8").tobytes()
+        assert _refused(tmp_path / "noise.tflite", noise) is not None
+        assert _refused(tmp_path / "noise.tflite", noise[:4] + b"TFL3" + noise[8:]) is not None
+
+
+def test_flipped_bytes_load_or_are_refused(tmp_path: Path, model: bytes) -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(120):
+        broken = bytearray(model)
+        for place in rng.integers(0, len(model), size=int(rng.integers(1, 8))):
+            broken[place] = int(rng.integers(0, 256))
+        _refused(tmp_path / "flipped.tflite", bytes(broken))
+
+
+def test_empty_missing_directory_and_unknown(tmp_path: Path) -> None:
+    _refused(tmp_path / "empty.tflite", b"", "is empty")
+    _refused(tmp_path / "text.tflite", b"not a model at all", "not a TFLite model")
+    _refused(tmp_path / "model.h5", b"\x89HDF0000", "unknown format; supported: .tflite")
+    with pytest.raises(LoadError, match="No such file"):
+        load(tmp_path / "missing.tflite")
+    with pytest.raises(LoadError, match="is a directory"):
+        load(tmp_path)
+
+
+def test_unknown_suffix_is_recognised_by_content(tmp_path: Path, model: bytes) -> None:
+    (tmp_path / "model.bin").write_bytes(model)
+    load(tmp_path / "model.bin")
+
+
+def test_unsupported_operators_are_named(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 4), "float32")
+    writer.operator("CUSTOM", [x], [writer.tensor((1, 4), "float32")])
+    writer.operator("BIDIRECTIONAL_SEQUENCE_LSTM", [x], [writer.tensor((1, 4), "float32")])
+    writer.operator("LSH_PROJECTION", [x], [writer.tensor((1, 4), "float32")])
+    path = tmp_path / "odd.tflite"
+    path.write_bytes(writer.finish())
+    with pytest.raises(UnsupportedOperatorError, match="unsupported operator") as caught:
+        load(path)
+    assert any("custom" in name for name in caught.value.operators)
+    assert "LSH_PROJECTION" in caught.value.operators
+    assert "CONV_2D" in caught.value.supported
+
+
+def test_requested_shapes_must_agree(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 4), "int8", 0.5, 0, name="image")
+    writer.operator("RELU", [x], [writer.tensor((1, 4), "int8", 0.5, 0)])
+    path = tmp_path / "relu.tflite"
+    path.write_bytes(writer.finish())
+    load(path, {"image": (1, 4)})
+    with pytest.raises(UsageError, match="no input picture"):
+        load(path, {"picture": (1, 4)})
+    with pytest.raises(UsageError, match=r"has the shape \[1, 4\] in the file"):
+        load(path, {"image": (2, 4)})
+
+
+def test_onnx_garbage(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    rng = np.random.default_rng(3)
+    for size in (1, 10, 1000):
+        noise = rng.integers(0, 256, size=size).astype("uint8").tobytes()
+        assert _refused(tmp_path / "noise.onnx", noise) is not None
+    _refused(tmp_path / "empty.onnx", b"", "is empty")
+
+
+def test_onnx_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    (tmp_path / "x.onnx").write_bytes(b"anything")
+    with pytest.raises(MissingToolError, match="pip install"):
+        load(tmp_path / "x.onnx")

@@ -1,0 +1,170 @@
+"""The shape of what `LowerQuantized` emits, what it refuses, and the proof for fully connected layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+pytest.importorskip("ai_edge_litert")
+
+from tvm_cascade.frontend import load
+from tvm_cascade.passes.integer.dense import proved_multipliers
+from tvm_cascade.passes.integer.fixed_point import quantize_multipliers
+from tvm_cascade.passes.integer.island import NotLowered, Output
+from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.testing.reference import Compiled, Reference
+from tvm_cascade.testing.tflite import ModelWriter
+
+
+def _lowered(tmp_path: Path, writer: ModelWriter) -> tvm.IRModule:
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    return LowerQuantized()(load(tmp_path / "m.tflite"))
+
+
+def _kinds(mod: tvm.IRModule) -> list[str]:
+    calls = [b.value for block in mod["main"].body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
+    return [str(mod[c.args[0]].attrs["op_kind"]) if c.op.name == "relax.call_tir" else c.op.name for c in calls]
+
+
+def _convolution(writer: ModelWriter, x: int, zero_point: int, name: str = "y") -> None:
+    weights = np.arange(-9, 9, dtype="int8").reshape(1, 3, 3, 2)
+    w = writer.tensor((1, 3, 3, 2), "int8", [0.01], data=weights)
+    b = writer.tensor((1,), "int32", [0.005], data=np.array([7], "int32"))
+    y = writer.tensor((1, 4, 4, 1), "int8", 0.1, zero_point, name=name)
+    writer.operator(
+        "CONV_2D", [x, w, b], [y], "Conv2DOptions", padding=1, strideH=1, strideW=1, dilationHFactor=1,
+        dilationWFactor=1, fusedActivationFunction=3,
+    )  # fmt: skip
+
+
+def test_a_convolution_tells_what_it_computes(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    _convolution(writer, writer.activation((1, 6, 6, 2), "int8", 0.5, -3), 4)
+    mod = _lowered(tmp_path, writer)
+    assert _kinds(mod) == ["conv2d"]
+    attrs = mod["conv2d"].attrs
+    assert [int(v) for v in attrs["padding"]] == [0, 0, 0, 0]
+    assert [int(v) for v in attrs["clamp"]] == [4, 64]  # RELU6 at scale 0.1
+    assert (int(attrs["input_zero_point"]), int(attrs["output_zero_point"])) == (-3, 4)
+    assert int(attrs["num_activations"]) == 1
+    assert [str(p.ty.dtype) for p in mod["conv2d"].params] == ["int8", "int8", "int32", "int32", "int32", "int8"]
+    assert [b.var.name for b in mod["main"].body.blocks[0].bindings][0] == "y"
+
+
+@pytest.mark.parametrize("value, folded", [(-3, True), (-2, False)])
+def test_a_pad_by_the_zero_point_becomes_padding(tmp_path: Path, value: int, folded: bool) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 3, 5, 2), "int8", 0.5, -3)
+    widths = writer.constant(np.array([[0, 0], [2, 1], [0, 1], [0, 0]], "int32"))
+    padded = writer.tensor((1, 6, 6, 2), "int8", 0.5, -3)
+    fill = writer.constant(np.array([value], "int8"), 0.5, -3)
+    writer.operator("PADV2", [x, widths, fill], [padded], "PadV2Options")
+    _convolution(writer, padded, 0)
+    writer.outputs.remove(padded)
+    mod = _lowered(tmp_path, writer)
+    assert _kinds(mod) == (["conv2d"] if folded else ["pad", "conv2d"])
+    assert [int(v) for v in mod["conv2d"].attrs["padding"]] == ([2, 0, 1, 1] if folded else [0, 0, 0, 0])
+    data = np.random.default_rng(0).integers(-128, 128, (1, 3, 5, 2)).astype("int8")
+    np.testing.assert_array_equal(Compiled(mod)(data)[0], Reference(writer.finish()).run([data])[0])
+
+
+def test_equal_operators_share_a_function(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 6, 6, 2), "int8", 0.5, -3)
+    _convolution(writer, x, 4, "first")
+    _convolution(writer, x, 4, "second")
+    mod = _lowered(tmp_path, writer)
+    assert _kinds(mod) == ["conv2d", "conv2d"]
+    assert len(mod.functions) == 2
+
+
+def test_float_inputs_and_outputs_meet_integers_exactly(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((4, 500), "float32")
+    q = writer.tensor((4, 500), "int8", 0.037, -5)
+    r = writer.tensor((4, 500), "int8", 0.021, 9)
+    y = writer.tensor((4, 500), "float32")
+    writer.operator("QUANTIZE", [x], [q], "QuantizeOptions")
+    writer.operator("RELU", [q], [r])
+    writer.operator("DEQUANTIZE", [r], [y], "DequantizeOptions")
+    mod = _lowered(tmp_path, writer)
+    assert _kinds(mod) == ["quantize", "relu", "dequantize"]
+    ties = (np.arange(-1000, 1000) * np.float32(0.037) / 2).astype("float32").reshape(4, 500)
+    noise = np.random.default_rng(0).normal(0, 3, (4, 500)).astype("float32")
+    for data in (ties, noise, noise * np.float32(1e4)):
+        for ours, theirs in zip(Compiled(mod)(data), Reference(writer.finish()).run([data]), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_what_stays_float_is_reported_with_its_reason(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 8), "int8", 0.1, 0)
+    y = writer.tensor((1, 8), "int8", 0.1, 0, name="cosine")
+    writer.operator("COS", [x], [y], "CosOptions")
+    remains = float_remains(_lowered(tmp_path, writer))
+    assert [r.operator for r in remains] == ["dequantize", "relax.cos"]
+    assert [r.bytes for r in remains] == [32, 32]
+    assert {r.reason for r in remains} == {"no integer form of relax.cos"}
+
+
+def test_float_networks_pass_through(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 8), "float32")
+    writer.operator("NEG", [x], [writer.tensor((1, 8), "float32")])
+    assert [r.reason for r in float_remains(_lowered(tmp_path, writer))] == ["float in the model"]
+
+
+def _double(acc: np.ndarray, e: float) -> np.ndarray:
+    product = acc.astype("float64") * e
+    whole = np.trunc(product)
+    return whole + np.where(np.abs(product - whole) >= 0.5, np.sign(product), 0)
+
+
+def _fixed(acc: np.ndarray, m: int, s: int) -> np.ndarray:
+    return (acc * m + (1 << (30 - s)) + (acc >> 63)) >> (31 - s)
+
+
+def test_proved_multipliers_equal_doubles_at_every_accumulator() -> None:
+    rng = np.random.default_rng(0)
+    widened = refused = 0
+    for _ in range(300):
+        bound = int(rng.integers(1, 60_000))
+        # halves of small integers lie close to ties, where 31 bits may fall on the wrong side
+        e = float(rng.integers(1, 400)) / float(rng.integers(1, 4000)) / 2
+        zero = int(rng.integers(-128, 128))
+        out = Output((1,), "int8", np.float32(1), zero, -128, 127)
+        try:
+            m, s = proved_multipliers(np.array([e]), np.array([bound]), out)
+        except NotLowered:
+            refused += 1
+            continue
+        widened += m.dtype == np.int64
+        acc = np.arange(-bound, bound + 1)
+        expected = np.clip(_double(acc, e) + zero, -128, 127)
+        np.testing.assert_array_equal(np.clip(_fixed(acc, int(m[0]), int(s[0])) + zero, -128, 127), expected)
+    assert widened > 0
+    assert refused < 150
+
+
+def test_an_unproved_multiplier_really_differs() -> None:
+    """The proof refuses 31 bits only for layers where some accumulator would come out differently."""
+    rng = np.random.default_rng(1)
+    out = Output((1,), "int8", np.float32(1), 0, -128, 127)
+    checked = 0
+    for _ in range(200):
+        e, bound = float(rng.integers(1, 400)) / float(rng.integers(1, 4000)) / 2, 60_000
+        try:
+            m, _ = proved_multipliers(np.array([e]), np.array([bound]), out)
+        except NotLowered:
+            m = np.zeros(1, "int64")
+        if m.dtype == np.int32:
+            continue
+        plain, shift = quantize_multipliers([e])
+        acc = np.arange(-bound, bound + 1)
+        ours = np.clip(_fixed(acc, int(plain[0]), int(shift[0])), -128, 127)
+        checked += int(np.any(ours != np.clip(_double(acc, e), -128, 127)))
+    assert checked > 0

@@ -1,0 +1,131 @@
+"""Writes `.tflite` files of a few operators, for tests; needs no TensorFlow, only the flatbuffer schema of the `test` extra.
+
+A `ModelWriter` may hold many independent operators, each with inputs and outputs of its own: one file, one compilation and
+one run of the oracle for tens of cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import flatbuffers
+import numpy as np
+
+_ELEMENT_TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "int8": 9}
+
+
+@dataclass(slots=True)
+class ModelWriter:
+    """Collects tensors and operators in the order in which they are added. Tensors are named by their index."""
+
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    _tensors: list[Any] = field(default_factory=list)
+    _operators: list[Any] = field(default_factory=list)
+    _codes: list[Any] = field(default_factory=list)
+    _buffers: list[Any] = field(default_factory=list)
+
+    def tensor(
+        self,
+        shape: Sequence[int],
+        dtype: str,
+        scale: float | np.ndarray | None = None,
+        zero_point: int = 0,
+        *,
+        axis: int = 0,
+        data: np.ndarray | None = None,
+        name: str | None = None,
+    ) -> int:
+        """Adds a tensor; returns its index. `data` makes it a constant, many `scale`s quantize it along `axis`."""
+        schema = _schema()
+        tensor = schema.TensorT()
+        tensor.name = name if name is not None else f"t{len(self._tensors)}"
+        tensor.shape = np.array(shape, "int32")
+        tensor.type = _ELEMENT_TYPES[dtype]
+        if scale is not None:
+            q = schema.QuantizationParametersT()
+            q.scale = np.atleast_1d(np.asarray(scale, "float32"))
+            q.zeroPoint = np.full(q.scale.shape, zero_point, "int64")
+            q.quantizedDimension = axis
+            tensor.quantization = q
+        buffer = schema.BufferT()
+        if data is not None:
+            raw = np.ascontiguousarray(data, dtype).tobytes()
+            buffer.data = np.frombuffer(raw, "uint8")
+        self._buffers.append(buffer)
+        tensor.buffer = len(self._buffers)  # buffer 0 is the empty one of every file
+        self._tensors.append(tensor)
+        return len(self._tensors) - 1
+
+    def activation(
+        self, shape: Sequence[int], dtype: str, scale: float | None = None, zero_point: int = 0, name: str | None = None
+    ) -> int:
+        """Adds an input of the model."""
+        index = self.tensor(shape, dtype, scale, zero_point, name=name)
+        self.inputs.append(index)
+        return index
+
+    def constant(self, data: np.ndarray, scale: float | None = None, zero_point: int = 0) -> int:
+        """Adds a constant of the type and shape of `data`."""
+        return self.tensor(data.shape, str(data.dtype), scale, zero_point, data=data)
+
+    def operator(
+        self,
+        name: str,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        options: str | None = None,
+        *,
+        version: int = 1,
+        **values: object,
+    ) -> None:
+        """Adds an operator whose outputs are outputs of the model.
+
+        Parameters
+        ----------
+        name : str
+            Of `BuiltinOperator`, such as "CONV_2D".
+        inputs, outputs : tensors; -1 is an input left out
+        options : str, optional
+            The table of options, such as "Conv2DOptions"; `values` are its fields as the schema spells them.
+        """
+        schema = _schema()
+        code = schema.OperatorCodeT()
+        code.builtinCode = getattr(schema.BuiltinOperator, name)
+        code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+        code.version = version
+        self._codes.append(code)
+        op = schema.OperatorT()
+        op.opcodeIndex = len(self._codes) - 1
+        op.inputs, op.outputs = np.array(inputs, "int32"), np.array(outputs, "int32")
+        if options is not None:
+            table = getattr(schema, f"{options}T")()
+            for key, value in values.items():
+                if not hasattr(table, key):
+                    raise AttributeError(f"{options} has no field {key}")
+                setattr(table, key, value)
+            op.builtinOptionsType, op.builtinOptions = getattr(schema.BuiltinOptions, options), table
+        self._operators.append(op)
+        self.outputs.extend(outputs)
+
+    def finish(self) -> bytes:
+        """The file."""
+        schema = _schema()
+        graph = schema.SubGraphT()
+        graph.name, graph.tensors, graph.operators = "main", self._tensors, self._operators
+        graph.inputs, graph.outputs = np.array(self.inputs, "int32"), np.array(self.outputs, "int32")
+        model = schema.ModelT()
+        model.version, model.description = 3, "made for a test"
+        model.operatorCodes, model.subgraphs = self._codes, [graph]
+        model.buffers = [schema.BufferT(), *self._buffers]
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())
+
+
+def _schema() -> Any:
+    from ai_edge_litert import schema_py_generated
+
+    return schema_py_generated
