@@ -1,9 +1,9 @@
 """Which axis of every tensor holds its rows: a property of the tensor, found from how operators read it.
 
-An operator votes where its access pattern tells height from channels: windows slide along spatial axes, contractions run
-over channels, global pools run over both spatial axes. Votes travel through operators that show nothing of their own
-(element-wise, layout transposes: the row axis of the input goes to the axis of the output that reads it). What no vote
-reaches is NHWC. Tensors of rank 2 and below have no rows.
+An operator votes where its access pattern tells height from channels: windows slide along spatial axes, contractions
+run over channels, global pools run over both spatial axes. Votes travel through operators that show nothing of their
+own (element-wise, layout transposes: the row axis of the input goes to the axis of the output that reads it). What no
+vote reaches is NHWC. Tensors of rank 2 and below have no rows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_cascade.passes.intervals import Strided
-from tvm_cascade.passes.windows import AccessPattern
-from tvm_cascade.schedules.tir import shape_of
+from tvm_cascade.passes.windows import AccessPattern, Box
+from tvm_cascade.schedules.tir import Buffer, shape_of
 
 NHWC_ROWS, NCHW_ROWS = 1, 2
 
@@ -110,13 +110,10 @@ def _links(use: Use) -> list[_Link]:
     return made
 
 
-def _probe(pattern: AccessPattern, target: object, axis: int, extent: int):  # noqa: ANN202
+def _probe(pattern: AccessPattern, target: Buffer, axis: int, extent: int) -> tuple[dict[Buffer, Box], ...]:
     """Demands of two neighbouring slices in the middle of an output axis."""
     middle = max(extent // 2 - 1, 0)
-    return tuple(
-        pattern.demand({target: {axis: Strided(y, y, 0)}})  # type: ignore[dict-item]
-        for y in (middle, min(middle + 1, extent - 1))
-    )
+    return tuple(pattern.demand({target: {axis: Strided(y, y, 0)}}) for y in (middle, min(middle + 1, extent - 1)))
 
 
 def _vote(shape: tuple[int, ...], link: _Link) -> int | None:

@@ -1,4 +1,4 @@
-"""`extract_graph`: from a Relax module to the TVM-free `Graph`, with every operator's PrimFunc, constants and row kernel.
+"""`extract_graph`: a Relax module as the TVM-free `Graph`, with every operator's PrimFunc, constants and row kernel.
 
 Works on any module with static shapes whose `main` is straight-line code: what is not yet a PrimFunc is legalized on a
 copy. Copies that move nothing in memory (reshape, flatten, a split along the outermost axis) become views; this, like
@@ -14,9 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import tvm
-import tvm_ffi
-from tvm.tirx import PrimFunc
 
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.passes.axes import Use, row_axes
@@ -26,6 +23,7 @@ from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.instrument import macs_of
 from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
 
 _INTERNAL_ATTRS = frozenset(
     ("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern")
@@ -43,7 +41,7 @@ class Extracted:
     kernels: tuple[RowKernel | None, ...]  # the generic ones
 
 
-def extract_graph(mod: tvm.IRModule, function: str = "main") -> Extracted:
+def extract_graph(mod: Any, function: str = "main") -> Extracted:
     """The graph of a Relax function; `mod` stays as it is.
 
     Raises `GraphError` for what has no static straight-line form: symbolic shapes, control flow, calls out of TVM.
@@ -142,9 +140,7 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
         whole = tuple(Window.whole(t.rows) if single else None for t in inputs)
         access = replace(access, windows=whole, opaque=kernel.reason)
         columns, rows = tuple(Window.whole(t.columns) if single else None for t in inputs), 1
-    return _Analysis(
-        access, columns, kernel, macs_of(kernel.func, rows), in_place_inputs(call.func, len(call.inputs))
-    )
+    return _Analysis(access, columns, kernel, macs_of(kernel.func, rows), in_place_inputs(call.func, len(call.inputs)))
 
 
 def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) -> Op:

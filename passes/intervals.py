@@ -1,8 +1,8 @@
 """Sets of index values as strided intervals, evaluated straight from TIR index expressions.
 
-A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}` and always holds every value that the expression can take
-while its variables range over theirs. It is exact for sums of variables with constant factors, the index arithmetic of
-convolutions and pools; for the rest (division, clamps, choices) it may hold more, never less.
+A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}` and always holds every value that the expression can
+take while its variables range over theirs. It is exact for sums of variables with constant factors, the index
+arithmetic of convolutions and pools; for the rest (division, clamps, choices) it may hold more, never less.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
-from tvm import tirx
-from tvm.ir import Call, TensorLoad
 
-from tvm_cascade.schedules.tir import is_if_then_else
+from tvm_cascade.schedules.tir import Var, ir, is_if_then_else, tirx
 
 
 class NotUnderstoodError(Exception):
@@ -56,6 +54,11 @@ def _point(v: Any) -> Strided:
     return Strided(v, v, 0)
 
 
+def _between(a: Strided, change: Callable[[Any], Any]) -> Strided:
+    """The image under a monotone function."""
+    return Strided(change(a.lo), change(a.hi), 1)
+
+
 def _add(a: Strided, b: Strided) -> Strided:
     return Strided(a.lo + b.lo, a.hi + b.hi, gcd(a.step, b.step))
 
@@ -85,7 +88,7 @@ def _floordiv(a: Strided, b: Strided) -> Strided:
 
 def _truncdiv(a: Strided, b: Strided) -> Strided:
     if isinstance(a.lo, np.floating) or isinstance(b.lo, np.floating):
-        ends = [p / q for p in (a.lo, a.hi) for q in (b.lo, b.hi)]
+        ends: list[Any] = [p / q for p in (a.lo, a.hi) for q in (b.lo, b.hi)]
         return Strided(min(ends), max(ends), 0 if a.lo == a.hi and b.lo == b.hi else 1)
     if a.lo >= 0:
         return _floordiv(a, b)
@@ -138,7 +141,7 @@ _ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def compile_index(expr: Any, slots: Mapping[tirx.Var, int], tables: Mapping[tirx.Var, np.ndarray]) -> Evaluator:
+def compile_index(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np.ndarray]) -> Evaluator:
     """Python function from the ranges of variables to the values of `expr`.
 
     `slots` places each variable in the environment; `tables` holds the constants an index may be looked up in.
@@ -155,7 +158,7 @@ def compile_index(expr: Any, slots: Mapping[tirx.Var, int], tables: Mapping[tirx
             raise NotUnderstoodError(f"an index uses {expr.name}, which is no axis of the operator")
         place = slots[expr]
         return lambda env: env[place]
-    if isinstance(expr, TensorLoad):
+    if isinstance(expr, ir.TensorLoad):
         return _compile_lookup(expr, slots, tables)
     if isinstance(expr, tirx.Cast):
         return _compile_cast(expr, compile_index(expr.value, slots, tables))
@@ -166,22 +169,22 @@ def compile_index(expr: Any, slots: Mapping[tirx.Var, int], tables: Mapping[tirx
     return _compile_choice(expr, slots, tables)
 
 
-def _compile_choice(expr: Any, slots: Mapping[tirx.Var, int], tables: Mapping[tirx.Var, np.ndarray]) -> Evaluator:
+def _compile_choice(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np.ndarray]) -> Evaluator:
     if is_if_then_else(expr) or isinstance(expr, tirx.Select):
-        arms = expr.args[1:] if isinstance(expr, Call) else (expr.true_value, expr.false_value)
+        arms = expr.args[1:] if isinstance(expr, ir.Call) else (expr.true_value, expr.false_value)
         yes, no = (compile_index(arm, slots, tables) for arm in arms)
         return lambda env: hull(yes(env), no(env))
     name = getattr(getattr(expr, "op", None), "name", type(expr).__name__).rpartition(".")[2]
     if name in _ROUNDINGS:
         inner, rounding = compile_index(expr.args[0], slots, tables), _ROUNDINGS[name]
-        return lambda env: Strided(*(rounding(v) for v in inner(env)[:2]), 1)
+        return lambda env: _between(inner(env), rounding)
     raise NotUnderstoodError(f"an index uses {name}")
 
 
 def _compile_cast(expr: Any, inner: Evaluator) -> Evaluator:
     target = str(expr.ty.dtype)
     if target.startswith("float"):
-        return lambda env: Strided(*(np.float32(v) for v in inner(env)[:2]), 1)
+        return lambda env: _between(inner(env), np.float32)
 
     def cast(env: Env) -> Strided:
         value = inner(env)
@@ -193,7 +196,7 @@ def _compile_cast(expr: Any, inner: Evaluator) -> Evaluator:
     return cast
 
 
-def _compile_lookup(expr: Any, slots: Mapping[tirx.Var, int], tables: Mapping[tirx.Var, np.ndarray]) -> Evaluator:
+def _compile_lookup(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np.ndarray]) -> Evaluator:
     if expr.source not in tables:
         raise NotUnderstoodError("an index is read from a tensor")
     table = tables[expr.source]

@@ -1,18 +1,18 @@
-"""Relax functions as a list of PrimFunc calls over numbered tensors: what `extract_graph` needs of Relax, and no more."""
+"""Relax functions as a list of PrimFunc calls over numbered tensors: what `extract_graph` needs of Relax, and no
+more."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te
-from tvm.tirx import PrimFunc
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.schedules.tir import PrimFunc, relax, te, tirx
 
 Value = Any  # a tensor's number, a constant array, or a tuple of values
 
@@ -45,13 +45,13 @@ class Source:
     outputs: tuple[int, ...]
 
 
-def legalize(mod: tvm.IRModule) -> tvm.IRModule:
+def legalize(mod: Any) -> Any:
     """A copy of the module in which every operator is a call of a PrimFunc and constants are computed."""
     passes = [relax.transform.LegalizeOps(), relax.transform.FoldConstant(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(passes)(mod.clone())
 
 
-def read_function(mod: tvm.IRModule, function: str) -> Source:
+def read_function(mod: Any, function: str) -> Source:
     """The calls of a function in program order. Raises `GraphError` for what is not straight-line static code."""
     if function not in {g.name_hint for g in mod.get_global_vars()}:
         raise GraphError(f"the module has no function {function}")
@@ -59,7 +59,7 @@ def read_function(mod: tvm.IRModule, function: str) -> Source:
 
 
 class _Reader:
-    def __init__(self, mod: tvm.IRModule, function: str) -> None:
+    def __init__(self, mod: Any, function: str) -> None:
         self._mod = mod
         self._func = mod[function]
         self._tensors: list[TensorInfo] = []
@@ -94,7 +94,7 @@ class _Reader:
             return expr.value.numpy()
         raise GraphError(f"{type(expr).__name__} in the function: only straight-line code of operators is supported")
 
-    def _call(self, call: relax.Call, var: Any) -> Value:
+    def _call(self, call: Any, var: Any) -> Value:
         op = getattr(call.op, "name", str(call.op))
         if op != "relax.call_tir" or len(call.args) != 2:
             raise GraphError(f"{op} has no TIR form that a kernel can be cut from")
@@ -116,13 +116,17 @@ class _Reader:
         """A tensor for an output of the function: copies of what no operator writes."""
         if isinstance(value, int) and value not in inputs:
             return value
-        constants = (value,) if isinstance(value, np.ndarray) else ()
-        info = TensorInfo("", value.shape, str(value.dtype)) if constants else self._tensors[value]
         name = self._unique("copy")
-        self._tensors.append(TensorInfo(name, info.shape, info.dtype))
-        read = () if constants else (value,)
-        self._calls.append(Call(name, "copy", copy_func(info), read, constants, (len(self._tensors) - 1,), True))
-        return len(self._tensors) - 1
+        index = len(self._tensors)
+        if isinstance(value, int):
+            info = replace(self._tensors[value], name=name)
+            call = Call(name, "copy", copy_func(info), (value,), (), (index,), must_copy=True)
+        else:
+            info = TensorInfo(name, tuple(value.shape), str(value.dtype))
+            call = Call(name, "copy", copy_func(info), (), (value,), (index,), must_copy=True)
+        self._tensors.append(info)
+        self._calls.append(call)
+        return index
 
     def _tensor(self, name: str, ty: Any) -> int:
         if not isinstance(ty, relax.TensorType):
@@ -151,7 +155,7 @@ def _activations_first(func: PrimFunc, given: Sequence[Value]) -> PrimFunc:
     order += [k for k, a in enumerate(given) if isinstance(a, np.ndarray)]
     if order == list(range(len(given))):
         return func
-    return PrimFunc([params[k] for k in order] + params[len(given) :], func.body, func.ret_type, attrs=func.attrs)
+    return tirx.PrimFunc([params[k] for k in order] + params[len(given) :], func.body, func.ret_type, attrs=func.attrs)
 
 
 def _fields(expr: Any) -> list[Any]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import tvm_ffi
-from tvm.ir import TensorLoad
-from tvm.tirx import PrimFunc
 
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules.instrument import evaluate
-from tvm_cascade.schedules.tir import collect, dtype_of, leaf_blocks, outputs_of, shape_of, stores
+from tvm_cascade.schedules.tir import (
+    PrimFunc,
+    collect,
+    dtype_of,
+    ir,
+    leaf_blocks,
+    outputs_of,
+    shape_of,
+    stores,
+    tvm_ffi,
+)
 
 
 def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
@@ -21,7 +30,7 @@ def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
     offsets: dict[object, int] = {}
     for realize in blocks:
         written = stores(realize.block.body)
-        if realize.block.init is not None or len(written) != 1 or not isinstance(written[0].value, TensorLoad):
+        if realize.block.init is not None or len(written) != 1 or not isinstance(written[0].value, ir.TensorLoad):
             return None
         offset = _offset(realize.block, written[0])
         if offset is None or not written[0].value.source.same_as(func.params[0]):
@@ -45,14 +54,14 @@ def _offset(block: object, store: object) -> int | None:
 
 
 def _flat(buffer: object, indices: object, env: object) -> np.ndarray:
-    offset = np.int64(0)
+    offset: Any = np.int64(0)
     for index, extent in zip(indices, shape_of(buffer), strict=True):  # type: ignore[arg-type]
         offset = offset * extent + evaluate(index, env)  # type: ignore[arg-type]
     return offset
 
 
 def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
-    """Inputs whose memory output 0 may overwrite: same size, and each element read only for the element at its place."""
+    """Inputs whose memory output 0 may overwrite: same size, each element read only for its own place."""
     outputs = outputs_of(func)
     blocks = [r.block for r in leaf_blocks(func)]
     if len(outputs) != 1 or any(b.init is not None for b in blocks):
@@ -60,14 +69,13 @@ def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
     candidates = [
         i
         for i, x in enumerate(func.params[:activations])
-        if shape_of(x) == shape_of(outputs[0])
-        and ITEM_BYTES.get(dtype_of(x)) == ITEM_BYTES.get(dtype_of(outputs[0]))
+        if shape_of(x) == shape_of(outputs[0]) and ITEM_BYTES.get(dtype_of(x)) == ITEM_BYTES.get(dtype_of(outputs[0]))
     ]
     watched = {func.params[i] for i in candidates}
     inputs = set(func.params)
     for block in blocks:
         target = stores(block.body)[0]
-        for load in collect(block.body, TensorLoad):
+        for load in collect(block.body, ir.TensorLoad):
             same = len(load.indices) == len(target.indices) and all(
                 extent == 1 or tvm_ffi.structural_equal(a, b)
                 for a, b, extent in zip(load.indices, target.indices, shape_of(load.source), strict=True)

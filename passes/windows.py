@@ -1,10 +1,10 @@
 """Windows: which rows (or columns) of every input one output row reads, from the TIR access pattern alone.
 
-The blocks of a PrimFunc are walked from its outputs backwards. For one output row the demand on every buffer is a box of
-strided intervals (`passes.intervals`): a block narrows its axes to the demand on what it writes, and the indices of its
-loads, evaluated over those axes, are the demand on what it reads. Doing this for every output row gives the rows of each
-input as a sequence of intervals, to which the window `y * stride // denominator - padding + k * dilation` is fitted. The
-fit covers every row that is read; for convolutions, pools and all other linear patterns it is exact.
+The blocks of a PrimFunc are walked from its outputs backwards. For one output row the demand on every buffer is a box
+of strided intervals (`passes.intervals`): a block narrows its axes to the demand on what it writes, and the indices of
+its loads, evaluated over those axes, are the demand on what it reads. Doing this for every output row gives the rows of
+each input as a sequence of intervals, to which the window `y * stride // denominator - padding + k * dilation` is
+fitted. The fit covers every row that is read; for convolutions, pools and all other linear patterns it is exact.
 
 Nothing here looks at names: a hand-written stencil has windows like a convolution. Conditions of padding are not looked
 at either, so that the window of a padded convolution starts at row `-padding`, as users know it.
@@ -15,16 +15,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from math import gcd
+from typing import Any
 
 import numpy as np
-from tvm import tirx
-from tvm.ir import TensorLoad
-from tvm.tirx import PrimFunc
 
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.intervals import Evaluator, NotUnderstoodError, Strided, clip, compile_index, hull
-from tvm_cascade.schedules.tir import Buffer, collect, leaf_blocks, outputs_of, shape_of, stores
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    PrimFunc,
+    Var,
+    collect,
+    ir,
+    leaf_blocks,
+    outputs_of,
+    shape_of,
+    stores,
+    tirx,
+)
 
 Box = tuple[Strided, ...]
 _MAX_DENOMINATOR = 16
@@ -47,15 +57,13 @@ class AccessPattern:
     not understood (such an axis counts as read in full, and no window is fitted to it).
     """
 
-    def __init__(
-        self, func: PrimFunc, activations: int, tables: Mapping[tirx.Var, np.ndarray] | None = None
-    ) -> None:
+    def __init__(self, func: PrimFunc, activations: int, tables: Mapping[Var, np.ndarray] | None = None) -> None:
         self.inputs: tuple[Buffer, ...] = tuple(func.params[:activations])
         self.outputs = outputs_of(func)
         self.reasons: dict[tuple[Buffer, int], str] = {}
         self._tables = dict(tables or {})
-        index_loads = (i for load in collect(func.body, TensorLoad) for i in load.indices)
-        self.uses_tables = any(collect(i, TensorLoad) for i in index_loads)  # whether indices come from constants
+        index_loads = (i for load in collect(func.body, ir.TensorLoad) for i in load.indices)
+        self.uses_tables = any(collect(i, ir.TensorLoad) for i in index_loads)  # whether indices come from constants
         self._blocks = [self._block(r) for r in leaf_blocks(func)]
 
     def _block(self, realize: object) -> _Block:
@@ -68,11 +76,11 @@ class AccessPattern:
             for s in stores(block.body)
         )
         written = {b for b, _ in writes}
-        found: list[TensorLoad] = collect(block.body, TensorLoad)
+        found: list[Any] = collect(block.body, ir.TensorLoad)
         reads = tuple((x.source, self._indices(x, slots)) for x in found if x.source not in written)
         return _Block(extents, writes, reads)
 
-    def _indices(self, load: TensorLoad, slots: Mapping[tirx.Var, int]) -> tuple[Evaluator | None, ...]:
+    def _indices(self, load: Any, slots: Mapping[Var, int]) -> tuple[Evaluator | None, ...]:
         compiled: list[Evaluator | None] = []
         for axis, index in enumerate(load.indices):
             try:
@@ -96,9 +104,7 @@ class AccessPattern:
             if env is None:
                 continue
             for buffer, indices in block.reads:
-                part = tuple(
-                    Strided.full(shape_of(buffer)[k]) if f is None else f(env) for k, f in enumerate(indices)
-                )
+                part = tuple(Strided.full(shape_of(buffer)[k]) if f is None else f(env) for k, f in enumerate(indices))
                 old = boxes.get(buffer)
                 boxes[buffer] = part if old is None else tuple(hull(a, b) for a, b in zip(old, part, strict=True))
         return boxes
@@ -130,7 +136,7 @@ def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
     width = first.hi - first.lo
     if stride > 0 and all(t.lo == y * stride + first.lo and t.hi - t.lo == width for y, t in enumerate(taps)):
         return Window(width // step + 1, stride, step, -first.lo)
-    if any(b.lo < a.lo or b.hi < a.hi for a, b in zip(taps, taps[1:], strict=False)):
+    if any(b.lo < a.lo or b.hi < a.hi for a, b in pairwise(taps)):
         return "rows are not read in ascending order"
     best = min((w for w in _covers(taps, rows)), key=lambda w: (w.extent, w.denominator, w.stride))
     return best if best.extent < rows else Window.whole(rows)

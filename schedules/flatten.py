@@ -1,10 +1,11 @@
 """From multi-dimensional buffers to pointers: the addressing of a row kernel.
 
 Row r of a tensor lies at slot `r % height` of its storage. A kernel call is told the slot of its window's first row, so
-row j of the window is at slot `slot + j`, less `height` where that passes the end: one comparison, no remainder. Rows of
-padding have no slot; where the window starts with some, slots count from row 0, which is at slot 0 of any ring.
+row j of the window is at slot `slot + j`, less `height` where that passes the end: one comparison, no remainder. Rows
+of padding have no slot; where the window starts with some, slots count from row 0, which is at slot 0 of any ring.
 
-Buffers of the kernel's own become offsets into `scratch`, unless they are so small that a compiler keeps them in registers.
+Buffers of the kernel's own become offsets into `scratch`, unless they are so small that a compiler keeps them in
+registers.
 """
 
 from __future__ import annotations
@@ -14,13 +15,21 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tvm_ffi
-from tvm import sym, tirx
-from tvm.ir import PointerType, PrimType, TensorLoad
-from tvm.tirx import AllocBuffer, BufferStore, Stmt
-
 from tvm_cascade.graph import ITEM_BYTES, Window
-from tvm_cascade.schedules.tir import Buffer, Expr, collect, dtype_of, i32, int_value, shape_of
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    Stmt,
+    Var,
+    collect,
+    dtype_of,
+    i32,
+    int_value,
+    ir,
+    shape_of,
+    tirx,
+    tvm_ffi,
+)
 
 REGISTER_ELEMENTS = 8  # own buffers up to this size stay on the stack, which compilers turn into registers
 SCRATCH_ALIGNMENT = 8  # bytes
@@ -32,14 +41,14 @@ Indexer = Callable[[Sequence[Expr]], Expr]
 class Pointer:
     """A pointer parameter with the flat buffer over it and the way from indices to its only one."""
 
-    handle: tirx.Var
+    handle: Var
     buffer: Buffer
     index: Indexer
 
 
-def pointer(name: str, dtype: str, elements: int) -> tuple[tirx.Var, Buffer]:
+def pointer(name: str, dtype: str, elements: int) -> tuple[Var, Buffer]:
     """A handle parameter and a flat view of `elements` elements over it."""
-    handle = tirx.Var(name, PointerType(PrimType(dtype)))
+    handle = tirx.Var(name, ir.PointerType(ir.PrimType(dtype)))
     return handle, tirx.decl_buffer((max(elements, 1),), dtype, f"{name}_data", data=handle)
 
 
@@ -64,20 +73,20 @@ class Slots:
     """
 
     first: Expr
-    slot: tirx.Var
-    height: tirx.Var
+    slot: Var
+    height: Var
     base: Buffer | None  # one int32, where the window starts with padding
-    plane: tirx.Var | None = None
-    row: tirx.Var | None = None
+    plane: Var | None = None
+    row: Var | None = None
 
     def set_base(self) -> list[Stmt]:
         """The slot of the window's first row, counted from row 0 where that is padding: `base + j` is then row j's."""
         if self.base is None:
             return []
         value = tirx.Select(self.first < 0, self.first, self.slot)
-        return [AllocBuffer(self.base), BufferStore(self.base, value, [i32(0)])]
+        return [tirx.AllocBuffer(self.base), tirx.BufferStore(self.base, value, [i32(0)])]
 
-    def indexer(self, shape: Sequence[int], axis: int, analyzer: sym.Analyzer) -> Indexer:
+    def indexer(self, shape: Sequence[int], axis: int, analyzer: Any) -> Indexer:
         inner = prod(shape[axis + 1 :])
         start = self.slot if self.base is None else self.base[0]
 
@@ -95,7 +104,7 @@ class Slots:
         return index
 
 
-def window_start(window: Window, y: tirx.Var) -> Expr:
+def window_start(window: Window, y: Var) -> Expr:
     """`Window.first` as an expression."""
     first: Expr = y * window.stride
     if window.denominator > 1:
@@ -103,31 +112,31 @@ def window_start(window: Window, y: tirx.Var) -> Expr:
     return first - window.padding
 
 
-def to_pointers(body: Stmt, pointers: Mapping[Buffer, Pointer], analyzer: sym.Analyzer) -> Stmt:
+def to_pointers(body: Stmt, pointers: Mapping[Buffer, Pointer], analyzer: Any) -> Stmt:
     """Rewrite every access of the given buffers."""
 
-    def load(access: TensorLoad) -> Any:
+    def load(access: Any) -> Any:
         target = pointers.get(access.source)
         if target is None:
             return access
         return tirx.BufferLoad(target.buffer, [analyzer.simplify(target.index(list(access.indices)))])
 
-    def store(access: BufferStore) -> Any:
+    def store(access: Any) -> Any:
         target = pointers.get(access.buffer)
         if target is None:
             return access
-        return BufferStore(target.buffer, access.value, [analyzer.simplify(target.index(list(access.indices)))])
+        return tirx.BufferStore(target.buffer, access.value, [analyzer.simplify(target.index(list(access.indices)))])
 
-    return tvm_ffi.structural_map(body, [(TensorLoad, load), (BufferStore, store)], order="post")
+    return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
 
 
-def to_scratch(body: Stmt, analyzer: sym.Analyzer) -> tuple[Stmt, list[Stmt], tirx.Var, int]:
+def to_scratch(body: Stmt, analyzer: Any) -> tuple[Stmt, list[Stmt], Var, int]:
     """Move own buffers to `scratch`: the new body, its declarations, the pointer and how many bytes it needs."""
-    handle = tirx.Var("scratch", PointerType(PrimType("int8")))
+    handle = tirx.Var("scratch", ir.PointerType(ir.PrimType("int8")))
     views: dict[str, Buffer] = {}
     places: dict[Buffer, int] = {}
     total = 0
-    for alloc in collect(body, AllocBuffer):
+    for alloc in collect(body, tirx.AllocBuffer):
         size = prod(shape_of(alloc.buffer))
         if size > REGISTER_ELEMENTS:
             places[alloc.buffer] = total
@@ -138,7 +147,9 @@ def to_scratch(body: Stmt, analyzer: sym.Analyzer) -> tuple[Stmt, list[Stmt], ti
         if dtype not in views:
             views[dtype] = tirx.decl_buffer((total // ITEM_BYTES[dtype],), dtype, f"scratch_{dtype}", data=handle)
         pointers[own] = Pointer(handle, views[dtype], _shifted(row_major(shape_of(own)), offset // ITEM_BYTES[dtype]))
-    body = tvm_ffi.structural_map(body, (AllocBuffer, lambda a: tirx.Evaluate(i32(0)) if a.buffer in places else a))
+    body = tvm_ffi.structural_map(
+        body, (tirx.AllocBuffer, lambda a: tirx.Evaluate(i32(0)) if a.buffer in places else a)
+    )
     declarations: list[Stmt] = [tirx.DeclBuffer(view, data=handle) for view in views.values()]
     return to_pointers(body, pointers, analyzer), declarations, handle, total
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import tirx
-from tvm.ir import Call, GlobalVar
-from tvm.tirx import Evaluate
 
-from tvm_cascade.schedules.row_kernel import Param, RowKernel
+from tvm_cascade.graph import Window
+from tvm_cascade.schedules.access import RowAccess
+from tvm_cascade.schedules.row_kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.tir import ir, tirx
+
+GARBAGE = 77  # what storages hold where nothing was written
+Values = dict[tuple[Role, int], np.ndarray | int]
 
 
 class HostKernel:
     """A compiled row kernel: `call(args)` takes one array per pointer parameter and one int per scalar."""
 
-    def __init__(self, kernel: RowKernel, extra: Sequence[Param] = (), func: tirx.PrimFunc | None = None) -> None:
+    def __init__(self, kernel: RowKernel, extra: Sequence[Param] = (), func: Any | None = None) -> None:
         self.params = (*kernel.params, *extra)
-        inner = GlobalVar("kernel")
+        inner = ir.GlobalVar("kernel")
         outer: list[Any] = []
         args: list[Any] = []
         for k, param in enumerate(self.params):
@@ -31,15 +35,83 @@ class HostKernel:
             else:
                 outer.append(tirx.Var(f"s{k}", "int32"))
                 args.append(outer[-1])
-        body = Evaluate(Call(inner, args, ret_ty="int32"))
+        body = tirx.Evaluate(ir.Call(inner, args, ret_ty="int32"))
         wrapper = tirx.PrimFunc(outer, body).with_attr("global_symbol", "call")
         private = (func or kernel.func).without_attr("global_symbol")
-        self._lib = tvm.compile(tvm.IRModule({inner: private, GlobalVar("call"): wrapper}), target="llvm")
+        self._lib = tvm.compile(
+            tvm.IRModule({inner: private, ir.GlobalVar("call"): wrapper}), target=tvm.target.Target("llvm")
+        )
 
     def __call__(self, *args: np.ndarray | int) -> None:
         """Run the kernel once; arrays are changed in place, flattened views of contiguous arrays will do."""
-        tensors = [tvm.runtime.tensor(a.reshape(-1)) if isinstance(a, np.ndarray) else a for a in args]
+        tensors: list[Any] = [tvm.runtime.tensor(a.reshape(-1)) if isinstance(a, np.ndarray) else a for a in args]
         self._lib["call"](*tensors)
         for given, used in zip(args, tensors, strict=True):
             if isinstance(given, np.ndarray) and given.size:
                 given[...] = used.numpy().reshape(given.shape)
+
+
+def least_height(window: Window, rows: int, out_rows: int) -> int:
+    """Slots of the smallest ring that holds the rows of any one window."""
+    return max(1, *(len(window.rows(y, rows)) for y in range(out_rows)))
+
+
+def run_rows(
+    kernel: RowKernel,
+    access: RowAccess,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    spare: int = 0,
+    macs: np.ndarray | None = None,
+    func: Any | None = None,
+) -> None:
+    """Compute `outputs` by calling the kernel for every row, with each input in a ring.
+
+    Rings have their least height plus `spare`, at most the whole tensor. Every call sees garbage in all slots but those
+    of the rows that the window names, so a kernel that reads another row gives itself away. With `macs` (one int64) the
+    kernel is run as `func`, which counts into it.
+    """
+    extra = (Param(Role.CONSTANT, -1, "int64"),) if macs is not None else ()
+    host = HostKernel(kernel, extra, func)
+    axes = [None if kernel.whole else a for a in access.output_axes]
+    out_rows = 1 if axes[0] is None else outputs[0].shape[axes[0]]
+    for y in range(out_rows):
+        values: Values = {(Role.Y, 0): y, (Role.SCRATCH, 0): np.full(kernel.scratch_bytes, GARBAGE, "int8")}
+        values |= {(Role.CONSTANT, i): c for i, c in enumerate(kernel.constants)}
+        if macs is not None:
+            values[Role.CONSTANT, -1] = macs
+        for i, x in enumerate(inputs):
+            values |= _input_values(i, x, access, kernel.whole, y, out_rows, spare)
+        written: list[np.ndarray] = []
+        for i, (o, axis) in enumerate(zip(outputs, axes, strict=True)):
+            row = np.full(o.shape if axis is None else np.delete(o.shape, axis), GARBAGE, o.dtype)
+            values[Role.OUTPUT, i] = row
+            values[Role.OUTPUT_PLANE, i] = 1 if axis is None else prod(o.shape[axis + 1 :])
+            written.append(row)
+        host(*(values[p.role, p.index] for p in host.params))
+        for o, axis, row in zip(outputs, axes, written, strict=True):
+            (o if axis is None else np.moveaxis(o, axis, 0)[y])[...] = row
+
+
+def _input_values(i: int, x: np.ndarray, access: RowAccess, whole: bool, y: int, out_rows: int, spare: int) -> Values:
+    """Arguments of one input: a ring with the rows of its window in it, or the tensor itself where it is read whole."""
+    window, axis = access.windows[i], access.input_axes[i]
+    rows = 1 if axis is None else x.shape[axis]
+    inner, planes = (1, 1) if axis is None else (prod(x.shape[axis + 1 :]), prod(x.shape[:axis]))
+    if whole or axis is None or window is None or window.stride == 0:
+        held, slot = x, 0
+        strides = (rows * inner, inner)
+    else:
+        height = min(rows, least_height(window, rows, out_rows) + spare)
+        moved = np.moveaxis(x, axis, 0)
+        held, slot = np.full((height, *moved.shape[1:]), GARBAGE, x.dtype), window.first(y) % height
+        for r in window.rows(y, rows):
+            held[r % height] = moved[r]
+        rows, strides = height, (inner, inner * planes)
+    return {
+        (Role.INPUT, i): held,
+        (Role.SLOT, i): slot,
+        (Role.HEIGHT, i): rows,
+        (Role.PLANE, i): strides[0],
+        (Role.ROW_STRIDE, i): strides[1],
+    }

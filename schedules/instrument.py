@@ -10,18 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tvm_ffi
-from tvm import tirx
-from tvm.ir import Call, PointerType, PrimType
-from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
 
-from tvm_cascade.schedules.tir import is_if_then_else, is_own, loads, uses
+from tvm_cascade.schedules.tir import PrimFunc, Var, ir, is_if_then_else, is_own, loads, tirx, tvm_ffi, uses
 
 _MOST_POINTS = 1 << 24  # iterations of dependent loops that are enumerated one by one
-Loop = tuple[tirx.Var, Any, Any]  # variable, first value, extent
+Loop = tuple[Var, Any, Any]  # variable, first value, extent
 
 
-def is_mac(store: BufferStore) -> bool:
+def is_mac(store: Any) -> bool:
     """Whether a store is a multiply-accumulate."""
     value = store.value
     if not isinstance(value, tirx.Add):
@@ -36,18 +32,18 @@ def is_mac(store: BufferStore) -> bool:
 
 def count_macs(func: PrimFunc, dtype: str = "int64") -> PrimFunc:
     """The kernel with a last parameter `macs` (pointer to one `dtype`), incremented at every multiply-accumulate."""
-    handle = tirx.Var("macs", PointerType(PrimType(dtype)))
+    handle = tirx.Var("macs", ir.PointerType(ir.PrimType(dtype)))
     counter = tirx.decl_buffer((1,), dtype, "macs_data", data=handle)
     one = tirx.const(1, dtype)
 
-    def count(store: BufferStore) -> Any:
+    def count(store: Any) -> Any:
         if not is_mac(store):
             return store
-        return SeqStmt([store, BufferStore(counter, counter[0] + one, [tirx.const(0, "int32")])])
+        return tirx.SeqStmt([store, tirx.BufferStore(counter, counter[0] + one, [tirx.const(0, "int32")])])
 
-    body = tvm_ffi.structural_map(func.body, (BufferStore, count))
-    body = SeqStmt([tirx.DeclBuffer(counter, data=handle), body])
-    return PrimFunc([*func.params, handle], body, func.ret_type, attrs=func.attrs)
+    body = tvm_ffi.structural_map(func.body, (tirx.BufferStore, count))
+    body = tirx.SeqStmt([tirx.DeclBuffer(counter, data=handle), body])
+    return tirx.PrimFunc([*func.params, handle], body, func.ret_type, attrs=func.attrs)
 
 
 def macs_of(func: PrimFunc, rows: int = 1) -> int:
@@ -61,15 +57,15 @@ def _paths(func: PrimFunc) -> list[list[Loop]]:
     found: list[list[Loop]] = []
 
     def walk(node: Any, around: list[Loop]) -> None:
-        if isinstance(node, SeqStmt):
+        if isinstance(node, tirx.SeqStmt):
             for inner in node.seq:
                 walk(inner, around)
-        elif isinstance(node, For):
+        elif isinstance(node, tirx.For):
             walk(node.body, [*around, (node.loop_var, node.min, node.extent)])
-        elif isinstance(node, BufferStore):
+        elif isinstance(node, tirx.BufferStore):
             if is_mac(node):
                 found.append(around)
-        elif isinstance(node, IfThenElse):
+        elif isinstance(node, tirx.IfThenElse):
             walk(node.then_case, around)
             if node.else_case is not None:
                 walk(node.else_case, around)
@@ -94,7 +90,7 @@ def _iterations(loops: list[Loop]) -> int:
 
 
 def _enumerate(group: list[Loop]) -> int:
-    env: dict[tirx.Var, Any] = {}
+    env: dict[Var, Any] = {}
     weights = np.ones(1, np.int64)  # iterations per point of the enumeration
     for k, (var, low, extent) in enumerate(group):
         lows = np.broadcast_to(evaluate(low, env), weights.shape)
@@ -132,7 +128,7 @@ _BINARY: Mapping[type, Any] = {
 }
 
 
-def evaluate(expr: Any, env: Mapping[tirx.Var, Any]) -> Any:
+def evaluate(expr: Any, env: Mapping[Var, Any]) -> Any:
     """The values of an integer expression where its variables are arrays (numpy broadcasting applies)."""
     if isinstance(expr, int):
         return np.int64(expr)
@@ -147,6 +143,6 @@ def evaluate(expr: Any, env: Mapping[tirx.Var, Any]) -> Any:
     if type(expr) in _BINARY:
         return _BINARY[type(expr)](evaluate(expr.a, env), evaluate(expr.b, env))
     if isinstance(expr, tirx.Select) or is_if_then_else(expr):
-        parts = expr.args if isinstance(expr, Call) else (expr.condition, expr.true_value, expr.false_value)
+        parts = expr.args if isinstance(expr, ir.Call) else (expr.condition, expr.true_value, expr.false_value)
         return np.where(*(evaluate(p, env) for p in parts))
     raise ValueError(f"cannot evaluate {type(expr).__name__}")

@@ -4,37 +4,46 @@
                 acc += (if 1 <= y + ry <= H: x[y + ry - 1]               acc += (x[y + ry - 1] - zp) * w[ry]
                         else: zp) - zp) * w[ry]
 
-Allowed where the padding's value leaves the accumulator as it is: sums to which it adds nothing, and maxima (minima) whose
-padding is no larger (smaller) than the value they start from. Elsewhere the condition stays.
+Allowed where the padding's value leaves the accumulator as it is: sums to which it adds nothing, and maxima (minima)
+whose padding is no larger (smaller) than the value they start from. Elsewhere the condition stays.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
-from tvm import sym, tirx
-from tvm.ir import Call
-from tvm.tirx import BufferStore, For, PrimFunc
-
-from tvm_cascade.schedules.tir import Expr, collect, conjuncts, int_value, is_if_then_else, is_own, uses
+from tvm_cascade.schedules.tir import (
+    Expr,
+    PrimFunc,
+    Var,
+    collect,
+    conjuncts,
+    int_value,
+    ir,
+    is_if_then_else,
+    is_own,
+    sym,
+    tirx,
+    tvm_ffi,
+    uses,
+)
 
 
 def conditions_to_bounds(func: PrimFunc) -> PrimFunc:
     """Apply the rewrite to every update of a lowered function; loops keep their annotations."""
     rewriter = _Rewriter(func)
-    body = tvm_ffi.structural_mutate(func.body, [(For, rewriter.on_for), (BufferStore, rewriter.on_store)])
-    return func if body is func.body else PrimFunc(func.params, body, func.ret_type, attrs=func.attrs)
+    body = tvm_ffi.structural_mutate(func.body, [(tirx.For, rewriter.on_for), (tirx.BufferStore, rewriter.on_store)])
+    return func if body is func.body else tirx.PrimFunc(func.params, body, func.ret_type, attrs=func.attrs)
 
 
 class _Rewriter:
     def __init__(self, func: PrimFunc) -> None:
         self._analyzer = sym.Analyzer()
-        self._loops: list[For] = []
-        self._bounds: dict[tirx.Var, tuple[list[Expr], list[Expr]]] = {}  # loop -> lower, upper bounds
+        self._loops: list[Any] = []
+        self._bounds: dict[Var, tuple[list[Expr], list[Expr]]] = {}  # loop -> lower, upper bounds
         self._initial = _initial_values(func)
 
-    def on_for(self, loop: For, mutator: Any) -> For:
+    def on_for(self, loop: Any, mutator: Any) -> Any:
         self._loops.append(loop)
         body = mutator.mutate(loop.body)
         self._loops.pop()
@@ -46,10 +55,10 @@ class _Rewriter:
             high = tirx.min(high, bound)
         low = self._analyzer.simplify(low)
         extent = self._analyzer.simplify(high - low) if lows or highs else loop.extent
-        return For(loop.loop_var, low, extent, loop.kind, body, loop.thread_binding, loop.annotations)
+        return tirx.For(loop.loop_var, low, extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
-    def on_store(self, store: BufferStore, _mutator: Any) -> BufferStore:
-        choices = [c for c in collect(store.value, Call) if is_if_then_else(c)]
+    def on_store(self, store: Any, _mutator: Any) -> Any:
+        choices = [c for c in collect(store.value, ir.Call) if is_if_then_else(c)]
         if len(choices) != 1:
             return store
         choice = choices[0]
@@ -62,9 +71,9 @@ class _Rewriter:
             for c in kept[1:]:
                 condition = tirx.And(condition, c)
             inside = tirx.if_then_else(condition, inside, choice.args[2])
-        return BufferStore(store.buffer, _exchange(store.value, choice, inside), store.indices)
+        return tirx.BufferStore(store.buffer, _exchange(store.value, choice, inside), store.indices)
 
-    def _contributes_nothing(self, store: BufferStore, choice: Any) -> bool:
+    def _contributes_nothing(self, store: Any, choice: Any) -> bool:
         value = store.value
         if isinstance(value, tirx.Add):
             for own, other in ((value.a, value.b), (value.b, value.a)):
@@ -87,7 +96,7 @@ class _Rewriter:
         simplified = self._analyzer.simplify(value)
         return int_value(simplified) == 0
 
-    def _is_absorbed(self, value: Any, buffer: tirx.Var, padding: Any) -> bool:
+    def _is_absorbed(self, value: Any, buffer: Var, padding: Any) -> bool:
         start = self._initial.get(buffer)
         pad, first = _number(self._analyzer.simplify(padding)), _number(start)
         if pad is None or first is None:
@@ -105,7 +114,7 @@ class _Rewriter:
         if isinstance(condition, (tirx.LT, tirx.GT)):
             slack = slack - 1  # now: slack >= 0
         loop = next((f for f in reversed(self._loops) if uses(slack, f.loop_var)), None)
-        linear = sym.detect_linear_equation(slack, [loop.loop_var]) if loop is not None else ()
+        linear: Any = sym.detect_linear_equation(slack, [loop.loop_var]) if loop is not None else ()
         factor = int_value(self._analyzer.simplify(linear[0])) if len(linear) == 2 else None
         if loop is None or not factor or "row" in loop.annotations:
             return False
@@ -117,17 +126,14 @@ class _Rewriter:
         return True
 
 
-
-
-
 def _exchange(value: Expr, old: Any, new: Expr) -> Expr:
     return tvm_ffi.structural_map(value, (type(old), lambda c: new if c.same_as(old) else c))
 
 
-def _initial_values(func: PrimFunc) -> dict[tirx.Var, Any]:
+def _initial_values(func: PrimFunc) -> dict[Var, Any]:
     """The constant that each buffer is set to, where all of its constant stores agree."""
-    constants: dict[tirx.Var, Any] = {}
-    for store in collect(func.body, BufferStore):
+    constants: dict[Var, Any] = {}
+    for store in collect(func.body, tirx.BufferStore):
         if _number(store.value) is not None:
             constants.setdefault(store.buffer, store.value)
     return constants

@@ -1,16 +1,16 @@
 """Row kernels: one output row of an operator as a function of pointers, cut out of the operator's own PrimFunc.
 
 The operator is scheduled so that its row loop is outermost (`schedules.staging`), padding becomes loop bounds
-(`schedules.padding`), the body of the row loop becomes the kernel and its buffers become pointers (`schedules.flatten`).
-A driver calls the kernels of a cascade in any order that a plan asks for. The kernels know no ring heights, so operators of
-one shape share a kernel whatever the plan.
+(`schedules.padding`), the body of the row loop becomes the kernel and its buffers become pointers
+(`schedules.flatten`). A driver calls the kernels of a cascade in any order that a plan asks for. The kernels know no
+ring heights, so operators of one shape share a kernel whatever the plan.
 
 A kernel is a private PrimFunc that returns int32 0. Its parameters, in order (`RowKernel.params` lists them):
 
 - per activation input i: `x{i}`, pointer to slot 0 of its storage; `x{i}_slot`, the slot of the window's first row,
-  `first(y) mod height`; `x{i}_height`, the slots of the storage. An input that is read whole has slot 0. Where the rows of
-  a tensor are not contiguous (NCHW: the row axis is not the first with more than one element) follow `x{i}_plane` and
-  `x{i}_row`, the element strides between planes and between slots;
+  `first(y) mod height`; `x{i}_height`, the slots of the storage. An input that is read whole has slot 0. Where the rows
+  of a tensor are not contiguous (NCHW: the row axis is not the first with more than one element) follow `x{i}_plane`
+  and `x{i}_row`, the element strides between planes and between slots;
 - a pointer per constant;
 - `scratch`, int8*, aligned to 8 bytes, where `scratch_bytes > 0`;
 - per output: a pointer to the first element of its row y, and `out{i}_plane` where its rows are not contiguous;
@@ -23,12 +23,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from typing import Any
 
 import numpy as np
 import tvm
-from tvm import sym, tirx
-from tvm.ir import PrimType
-from tvm.tirx import For, PrimFunc, SeqStmt, Stmt
 
 from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.flatten import (
@@ -42,7 +40,22 @@ from tvm_cascade.schedules.flatten import (
 )
 from tvm_cascade.schedules.padding import conditions_to_bounds
 from tvm_cascade.schedules.staging import ROW, NotRowwiseError, stage
-from tvm_cascade.schedules.tir import Buffer, Expr, collect, dtype_of, outputs_of, shape_of, stores, substitute
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    collect,
+    dtype_of,
+    ir,
+    outputs_of,
+    shape_of,
+    stores,
+    substitute,
+    sym,
+    tirx,
+)
 
 
 class Role(Enum):
@@ -130,7 +143,7 @@ class _Assembly:
     """Parameters, declarations and statements of a kernel under construction."""
 
     def __init__(self) -> None:
-        self.params: list[tirx.Var] = []
+        self.params: list[Var] = []
         self.roles: list[Param] = []
         self.declarations: list[Stmt] = []
         self.starts: list[Stmt] = []
@@ -138,13 +151,13 @@ class _Assembly:
         self.analyzer = sym.Analyzer()
         self.y = tirx.Var("y", "int32")
 
-    def scalar(self, name: str, role: Role, index: int) -> tirx.Var:
+    def scalar(self, name: str, role: Role, index: int) -> Var:
         var = tirx.Var(name, "int32")
         self.params.append(var)
         self.roles.append(Param(role, index, "int32"))
         return var
 
-    def tensor(self, name: str, role: Role, index: int, source: Buffer) -> tuple[tirx.Var, Buffer]:
+    def tensor(self, name: str, role: Role, index: int, source: Buffer) -> tuple[Var, Buffer]:
         handle, flat = pointer(name, dtype_of(source), prod(shape_of(source)))
         self.params.append(handle)
         self.roles.append(Param(role, index, dtype_of(source)))
@@ -220,9 +233,9 @@ def _finish(
 ) -> RowKernel:
     made.params.append(made.y)
     made.roles.append(Param(Role.Y, 0, "int32"))
-    stmts = SeqStmt([*made.declarations, *made.starts, body, tirx.Return(tirx.const(0, "int32"))])
+    stmts = tirx.SeqStmt([*made.declarations, *made.starts, body, tirx.Return(tirx.const(0, "int32"))])
     attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
-    func = PrimFunc(made.params, stmts, PrimType("int32"), attrs=attrs)
+    func = tirx.PrimFunc(made.params, stmts, ir.PrimType("int32"), attrs=attrs)
     func = tirx.transform.StmtSimplify()(tvm.IRModule({name: func}))[name]
     reason = None if rowwise else access.opaque
     return RowKernel(func, tuple(constants), scratch_bytes, tuple(made.roles), not rowwise, reason)
@@ -230,15 +243,15 @@ def _finish(
 
 def _row_body(lowered: PrimFunc, made: _Assembly, outputs: Sequence[Buffer], access: RowAccess) -> Stmt:
     """The bodies of the row loops, one per output, over the kernel's own y."""
-    loops: list[For] = [f for f in collect(lowered.body, For) if ROW in f.annotations]
+    loops: list[Any] = [f for f in collect(lowered.body, tirx.For) if ROW in f.annotations]
     if len(stores(lowered.body)) != sum(len(stores(f.body)) for f in loops) or not loops:
         raise NotRowwiseError("some of the operator is computed outside of its row loops")
     rows = {shape_of(o)[a] for o, a in zip(outputs, access.output_axes, strict=True) if a is not None}
-    made.analyzer.bind(made.y, tvm.ir.Range(0, rows.pop()))
+    made.analyzer.bind(made.y, ir.Range(0, rows.pop()))
     bodies = [substitute(f.body, {f.loop_var: made.y}) for f in loops]
     for output, axis in zip(outputs, access.output_axes, strict=True):
         for body in bodies:
             for store in (s for s in stores(body) if s.buffer.same_as(output) and axis is not None):
                 if not made.analyzer.can_prove_equal(store.indices[axis], made.y):
                     raise NotRowwiseError("an output row is not written by its own iteration")
-    return SeqStmt(bodies) if len(bodies) > 1 else bodies[0]
+    return tirx.SeqStmt(bodies) if len(bodies) > 1 else bodies[0]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.tir import PrimFunc
 
 RULE_MODULES = ("cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv")  # the most demanding core first
 

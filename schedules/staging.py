@@ -15,18 +15,20 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
-from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.tir import (
     Expr,
+    PrimFunc,
+    Var,
     collect,
     int_value,
     is_if_then_else,
     loads,
     narrow_indices,
     outputs_of,
+    s_tir,
     stores,
+    tirx,
 )
 
 ROW = "row"  # annotation of the row loop
@@ -62,7 +64,7 @@ def stage(func: PrimFunc, output_axes: tuple[int | None, ...] | None) -> PrimFun
     return _lower_blocks(sch.mod)["main"]
 
 
-def _finals(sch: s_tir.Schedule, root: Any, outputs: tuple[tirx.Var, ...]) -> list[Any]:
+def _finals(sch: Any, root: Any, outputs: tuple[Var, ...]) -> list[Any]:
     """Blocks that write each output, reductions split into a reduction to a local buffer and a copy."""
     finals: list[Any] = []
     for output in outputs:
@@ -74,21 +76,21 @@ def _finals(sch: s_tir.Schedule, root: Any, outputs: tuple[tirx.Var, ...]) -> li
     return finals
 
 
-def _writes(sch: s_tir.Schedule, block: Any, buffer: tirx.Var) -> bool:
+def _writes(sch: Any, block: Any, buffer: Var) -> bool:
     return any(region.source.same_as(buffer) for region in sch.get(block).writes)
 
 
-def _read_elsewhere(sch: s_tir.Schedule, root: Any, block: Any, buffer: tirx.Var) -> bool:
+def _read_elsewhere(sch: Any, root: Any, block: Any, buffer: Var) -> bool:
     others = (b for b in sch.get_child_blocks(root) if not sch.get(b).same_as(sch.get(block)))
     return any(region.source.same_as(buffer) for b in others for region in sch.get(b).reads)
 
 
-def _is_final(sch: s_tir.Schedule, block: Any, finals: list[Any]) -> bool:
+def _is_final(sch: Any, block: Any, finals: list[Any]) -> bool:
     return any(sch.get(block).same_as(sch.get(f)) for f in finals)
 
 
-def _moves_data(sch: s_tir.Schedule, block: Any) -> bool:
-    """Whether a block only moves elements (padding, slicing, casts, constant shifts), so that recomputing it is free."""
+def _moves_data(sch: Any, block: Any) -> bool:
+    """Whether a block only moves elements (padding, slices, casts, constants added), so that recomputing is free."""
     node = sch.get(block)
     found = stores(node.body)
     return node.init is None and len(found) == 1 and len(loads(found[0].value)) <= 1 and _is_movement(found[0].value)
@@ -108,7 +110,7 @@ def _is_constant(value: Expr) -> bool:
     return isinstance(value, (tirx.IntImm, tirx.FloatImm))
 
 
-def _row_outermost(sch: s_tir.Schedule, block: Any, axis: int | None) -> None:
+def _row_outermost(sch: Any, block: Any, axis: int | None) -> None:
     loops = sch.get_loops(block)
     store = stores(sch.get(block).body)[0]
     if axis is None or len(loops) != len(store.indices):
@@ -118,7 +120,7 @@ def _row_outermost(sch: s_tir.Schedule, block: Any, axis: int | None) -> None:
     sch.annotate(loops[axis], ROW, 1)
 
 
-def _trips(sch: s_tir.Schedule, block: Any) -> int | None:
+def _trips(sch: Any, block: Any) -> int | None:
     """How often a block runs, None where a loop's extent is not constant."""
     count = 1
     for loop in sch.get_loops(block):
@@ -129,7 +131,7 @@ def _trips(sch: s_tir.Schedule, block: Any) -> int | None:
     return count
 
 
-def _place(sch: s_tir.Schedule, block: Any, in_row: bool) -> None:
+def _place(sch: Any, block: Any, in_row: bool) -> None:
     """Move a stage into the deepest common loop of its consumers that recomputes nothing."""
     consumers = sch.get_consumers(block)
     if not consumers:
@@ -155,7 +157,7 @@ def _place(sch: s_tir.Schedule, block: Any, in_row: bool) -> None:
         raise NotRowwiseError(f"{name} cannot be computed row by row without computing parts of it twice")
 
 
-def _split_initialisation(sch: s_tir.Schedule, block: Any) -> None:
+def _split_initialisation(sch: Any, block: Any) -> None:
     """Reduction loops innermost, the initialisation in front of them."""
     node = sch.get(block)
     reduced = {iv.var for iv in node.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
@@ -173,13 +175,13 @@ def _split_initialisation(sch: s_tir.Schedule, block: Any) -> None:
     sch.decompose_reduction(block, loops[reduction[0]])
 
 
-def _bindings(sch: s_tir.Schedule, block: Any) -> list[tuple[tirx.Var, Expr]]:
+def _bindings(sch: Any, block: Any) -> list[tuple[Var, Expr]]:
     node = sch.get(block)
     realize = next(r for r in collect(sch.mod["main"].body, s_tir.SBlockRealize) if r.block.same_as(node))
     return [(iv.var, v) for iv, v in zip(node.iter_vars, realize.iter_values, strict=True)]
 
 
-def _lower_blocks(mod: tvm.IRModule) -> tvm.IRModule:
+def _lower_blocks(mod: Any) -> Any:
     passes = s_tir.transform
     return tvm.transform.Sequential(
         [

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
-import tvm_ffi
-from tvm import s_tir, tirx
-from tvm.ir import Call, TensorLoad
-from tvm.tirx import BufferStore, PrimFunc
+import tvm_ffi as _tvm_ffi
+from tvm import relax as _relax
+from tvm import s_tir as _s_tir
+from tvm import sym as _sym
+from tvm import te as _te
+from tvm import tirx as _tirx
 
-Expr = tvm.ir.Expr
-Buffer = tirx.Var  # a buffer is a variable with a BufferType
+# TVM's nodes get their fields at run time, where no type checker sees them: here its modules and nodes are untyped.
+ir: Any = tvm.ir
+relax: Any = _relax
+s_tir: Any = _s_tir
+sym: Any = _sym
+te: Any = _te
+tirx: Any = _tirx
+tvm_ffi: Any = _tvm_ffi
+
+Expr: TypeAlias = Any
+Stmt: TypeAlias = Any
+Var: TypeAlias = Any
+Buffer: TypeAlias = Any  # a variable with a BufferType
+PrimFunc: TypeAlias = Any
 IF_THEN_ELSE = "prim.if_then_else"
 
 
@@ -39,7 +53,7 @@ def int_value(expr: Any) -> int | None:
 
 
 def is_if_then_else(expr: Any) -> bool:
-    return isinstance(expr, Call) and getattr(expr.op, "name", "") == IF_THEN_ELSE
+    return isinstance(expr, ir.Call) and getattr(expr.op, "name", "") == IF_THEN_ELSE
 
 
 def collect(node: Any, kind: type) -> list[Any]:
@@ -49,15 +63,15 @@ def collect(node: Any, kind: type) -> list[Any]:
     return found
 
 
-def loads(node: Any) -> list[TensorLoad]:
-    return collect(node, TensorLoad)
+def loads(node: Any) -> list[Any]:
+    return collect(node, ir.TensorLoad)
 
 
-def uses(expr: Any, var: tirx.Var) -> bool:
+def uses(expr: Any, var: Var) -> bool:
     return any(v.same_as(var) for v in collect(expr, tirx.Var))
 
 
-def substitute(node: Any, mapping: Mapping[tirx.Var, Expr]) -> Any:
+def substitute(node: Any, mapping: Mapping[Var, Expr]) -> Any:
     """Replace variables."""
     return tvm_ffi.structural_map(node, (tirx.Var, lambda v: mapping.get(v, v)))
 
@@ -73,20 +87,20 @@ def conjuncts(condition: Expr) -> list[Expr]:
     return [condition]
 
 
-def leaf_blocks(func: PrimFunc) -> list[s_tir.SBlockRealize]:
+def leaf_blocks(func: PrimFunc) -> list[Any]:
     """The computing blocks of a PrimFunc in program order (the root, which only holds them, left out)."""
-    found: list[s_tir.SBlockRealize] = []
+    found: list[Any] = []
     tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, found.append), order="post")
     return [r for r in found if not collect(r.block.body, s_tir.SBlockRealize) and stores(r.block.body)]
 
 
-def stores(node: Any) -> list[BufferStore]:
-    return collect(node, BufferStore)
+def stores(node: Any) -> list[Any]:
+    return collect(node, tirx.BufferStore)
 
 
-def is_own(value: Any, store: BufferStore) -> bool:
+def is_own(value: Any, store: Any) -> bool:
     """Whether `value` is the element that the store overwrites."""
-    if not isinstance(value, TensorLoad) or not value.source.same_as(store.buffer):
+    if not isinstance(value, ir.TensorLoad) or not value.source.same_as(store.buffer):
         return False
     return all(tvm_ffi.structural_equal(a, b) for a, b in zip(value.indices, store.indices, strict=True))
 

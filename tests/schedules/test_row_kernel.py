@@ -11,7 +11,7 @@ from tvm import te, tirx, topi
 
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.access import RowAccess
-from tvm_cascade.schedules.host_call import HostKernel
+from tvm_cascade.schedules.host_call import run_rows
 from tvm_cascade.schedules.row_kernel import Role, RowKernel, row_kernel
 
 GARBAGE = 77
@@ -132,55 +132,6 @@ def run_plain(func: tirx.PrimFunc, arrays: Sequence[np.ndarray], outputs: Sequen
     lib["main"](*(tvm.runtime.tensor(a) for a in arrays), *made)
     for o, m in zip(outputs, made, strict=True):
         o[...] = m.numpy()
-
-
-def least_height(window, rows: int, out_rows: int) -> int:
-    return max(1, *(len(window.rows(y, rows)) for y in range(out_rows)))
-
-
-def run_rows(
-    kernel: RowKernel, access: RowAccess, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], spare: int
-) -> None:
-    """Call the kernel for every row, each input in a ring of its least height plus `spare` (at most whole).
-
-    Every call sees garbage in all slots but those of the rows that the window names.
-    """
-    host = HostKernel(kernel)
-    out_rows = 1 if kernel.whole else outputs[0].shape[access.output_axes[0]]
-    scratch = np.full(kernel.scratch_bytes, GARBAGE, "int8")
-    for y in range(out_rows):
-        values: dict[tuple[Role, int], np.ndarray | int] = {(Role.Y, 0): y, (Role.SCRATCH, 0): scratch}
-        for i, x in enumerate(inputs):
-            window, axis = access.windows[i], access.input_axes[i]
-            if kernel.whole or axis is None or window is None or window.stride == 0:
-                values[Role.INPUT, i], values[Role.SLOT, i] = x, 0
-                values[Role.HEIGHT, i] = 1 if axis is None else x.shape[axis]
-                continue
-            rows = x.shape[axis]
-            height = min(rows, least_height(window, rows, out_rows) + spare)
-            moved = np.moveaxis(x, axis, 0)
-            ring = np.full((height, *moved.shape[1:]), GARBAGE, x.dtype)
-            for r in window.rows(y, rows):
-                ring[r % height] = moved[r]
-            values[Role.INPUT, i], values[Role.SLOT, i] = ring, window.first(y) % height
-            values[Role.HEIGHT, i] = height
-            inner = int(np.prod(x.shape[axis + 1 :]))
-            values[Role.PLANE, i], values[Role.ROW_STRIDE, i] = inner, inner * int(np.prod(x.shape[:axis]))
-        rows_out = []
-        for i, o in enumerate(outputs):
-            axis = None if kernel.whole else access.output_axes[i]
-            row = np.full(o.shape if axis is None else np.delete(o.shape, axis), GARBAGE, o.dtype)
-            values[Role.OUTPUT, i] = row
-            values[Role.OUTPUT_PLANE, i] = 1 if axis is None else int(np.prod(o.shape[axis + 1 :]))
-            rows_out.append((o, axis, row))
-        for i, c in enumerate(kernel.constants):
-            values[Role.CONSTANT, i] = c
-        host(*(values[p.role, p.index] for p in kernel.params))
-        for o, axis, row in rows_out:
-            if axis is None:
-                o[...] = row
-            else:
-                np.moveaxis(o, axis, 0)[y] = row
 
 
 def analyse(
@@ -304,7 +255,10 @@ def test_planes() -> None:
     x, wt = act(1, 4, 7, 6, dtype="float32"), act(5, 4, 3, 3, dtype="float32", name="w")
     func = te.create_prim_func([x, wt, topi.nn.conv2d_nchw(x, wt, (2, 2), (1, 1, 1, 1), (1, 1))])
     kernel = check(func, axis=2, out_axis=2)
-    assert [p.role for p in kernel.params if p.role in (Role.PLANE, Role.OUTPUT_PLANE)] == [Role.PLANE, Role.OUTPUT_PLANE]
+    assert [p.role for p in kernel.params if p.role in (Role.PLANE, Role.OUTPUT_PLANE)] == [
+        Role.PLANE,
+        Role.OUTPUT_PLANE,
+    ]
     check(prim_func(x, topi.transpose(x, (0, 2, 3, 1))), axis=2, out_axis=1)
     batch = act(3, 5, 4, 2)
     check(prim_func(batch, topi.nn.pool2d(batch, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "max", layout="NHWC")))
