@@ -15,7 +15,8 @@ counter                      null, or how executed instructions are read in the 
                              `low_ticks` ticks of `low`; it tells how often `low` has wrapped
   csr                        in place of low, coarse and setup: a 64-bit RISC-V counter such as "minstret"
   ticks_per_instruction      ticks of `low` at 128 ns of virtual time per instruction (`-icount shift=7`)
-uart                         {kind, address}, optional: where the serial protocol speaks
+uart                         {kind, address, setup}, optional: the port of the serial protocol; `setup`, optional, is a
+                             list of [address, value] stores that give it clock, pins and speed (115200 baud)
 flash_tool                   {pyocd, openocd, stflash}, optional: the names those programs know the board by
 """
 
@@ -91,6 +92,7 @@ class Uart:
 
     kind: str
     address: int
+    setup: tuple[tuple[int, int], ...] = ()  # (address, value) stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,11 @@ class _Reader:
             raise self.fail(key, "a pair [address, value]")
         return self.address(value[0], key), self.address(value[1], key)
 
+    def stores(self, value: object, key: str) -> tuple[tuple[int, int], ...]:
+        if not isinstance(value, list):
+            raise self.fail(key, "a list of pairs [address, value]")
+        return tuple(self.store(pair, key) for pair in value)
+
     def register(self, value: object, key: str, own: str) -> CounterRegister:
         table = self.table(value, key, ("address", "bits"), (own, "sample"))
         counts = table.get("counts", "up")
@@ -235,21 +242,19 @@ class _Reader:
             return Counter(CounterRegister(0, 32, csr=csr), float(ticks), coarse)
         if "low" not in table:
             raise UsageError(f"board file {self.path}: counter lacks low or csr")
-        setup = table.get("setup", [])
-        if not isinstance(setup, list):
-            raise self.fail("counter.setup", "a list of pairs [address, value]")
         return Counter(
             low=self.register(table["low"], "counter.low", "counts"),
             ticks_per_instruction=float(ticks),
             coarse=self.register(table["coarse"], "counter.coarse", "low_ticks") if "coarse" in table else None,
-            setup=tuple(self.store(pair, "counter.setup") for pair in setup),
+            setup=self.stores(table.get("setup", []), "counter.setup"),
         )
 
     def uart(self, value: object) -> Uart:
-        table = self.table(value, "uart", ("kind", "address"))
+        table = self.table(value, "uart", ("kind", "address"), ("setup",))
         if table["kind"] not in UART_KINDS:
             raise self.fail("uart.kind", f"one of {', '.join(UART_KINDS)}")
-        return Uart(table["kind"], self.address(table["address"], "uart.address"))
+        setup = self.stores(table.get("setup", []), "uart.setup")
+        return Uart(table["kind"], self.address(table["address"], "uart.address"), setup)
 
     def board(self, value: object) -> Board:
         table = self.table(value, "the board", _REQUIRED, _OPTIONAL)

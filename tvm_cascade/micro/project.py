@@ -18,7 +18,7 @@ from tvm_cascade.micro.network import EmittedNetwork, Interface, IoSpec
 from tvm_cascade.micro.target import Target, get_target
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_VERBATIM = ("port.h", "port_semihosting.c", "measure.h")
+_VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
 METADATA = "metadata.json"
 OPTIMISATION: Mapping[str, str] = {"size": "-Os", "balanced": "-O2", "speed": "-O3"}
 COMPILE_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-ffunction-sections", "-fdata-sections", "-fno-common")
@@ -86,7 +86,7 @@ def write_project(
         **_interface_text(network),
     }
     (folder / "startup.c").write_text(_template(target.family.startup), encoding="utf-8")
-    for name in ("main.c", "CMakeLists.txt", "README.md", "toolchain.cmake"):
+    for name in ("main.c", "serial_main.c", "CMakeLists.txt", "README.md", "toolchain.cmake"):
         (folder / name).write_text(_fill(_template(f"{name}.in"), values), encoding="utf-8")
     own = {
         "interface": network.interface.to_dict(),
@@ -167,16 +167,28 @@ def linker_script(board: Board) -> str:
 def board_header(board: Board | None) -> str:
     """`board.h`: how the board's instruction counter is set up and read, as inline functions; None is the host."""
     counter = board.counter if board else None
-    stores = counter.setup if counter else ()
-    setup = "".join(f"    {_store(address, value)}\n" for address, value in stores) or "    /* nothing to set up */\n"
     return (
         f"/* Constants of {board.name if board else 'the host'}. */\n"
         "#ifndef TVM_CASCADE_BOARD_H\n#define TVM_CASCADE_BOARD_H\n\n#include <stdint.h>\n\n"
-        f"static inline void counter_setup(void)\n{{\n{setup}}}\n\n"
+        f"static inline void counter_setup(void)\n{{\n{_stores(counter.setup if counter else ())}}}\n\n"
         f"static inline uint32_t counter_low(void)\n{{\n{_read(counter.low if counter else None)}}}\n\n"
         f"static inline uint32_t counter_coarse(void)\n{{\n{_read(counter.coarse if counter else None)}}}\n\n"
-        "#endif\n"
+        f"{_uart_text(board)}#endif\n"
     )
+
+
+def _uart_text(board: Board | None) -> str:
+    if board is None or board.uart is None:
+        return ""
+    uart = board.uart
+    return (
+        f"#define UART_{uart.kind.upper()} 1\n#define UART_BASE 0x{uart.address:08X}u\n\n"
+        f"static inline void uart_setup(void)\n{{\n{_stores(uart.setup)}}}\n\n"
+    )
+
+
+def _stores(pairs: Sequence[tuple[int, int]]) -> str:
+    return "".join(f"    {_store(*pair)}\n" for pair in pairs) or "    /* nothing to set up */\n"
 
 
 def _store(address: int, value: int) -> str:
@@ -230,6 +242,8 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         if name != f"{network.name}.h"
     ]
     return {
+        **_range_text("input", upper, network.inputs),
+        **_range_text("output", upper, network.outputs),
         "fill_inputs": "\n".join(fill),
         "write_outputs": "\n".join(write),
         "describe_inputs": _describe("inputs", network.inputs, "         * "),
@@ -237,6 +251,20 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         "list_inputs": _describe("inputs", network.inputs, "- "),
         "list_outputs": _describe("outputs", network.outputs, "- "),
         "file_rows": "\n".join(rows),
+    }
+
+
+def _range_text(side: str, upper: str, specs: Sequence[IoSpec]) -> dict[str, str]:
+    """The places of the tensors of one side, for serial_main.c."""
+    sizes = [f"{upper}_{side.upper()}{k}_SIZE" for k in range(len(specs))]
+    rows = [
+        f"        {{(uint8_t *)(uintptr_t){side}s.{spec.c_name}, {size}}},"
+        for spec, size in zip(specs, sizes, strict=True)
+    ]
+    return {
+        f"{side}_count": str(len(specs)),
+        f"{side}_ranges": "\n".join(rows),
+        f"{side}_sizes": " + ".join(sizes),
     }
 
 

@@ -13,15 +13,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvm_cascade.errors import MissingToolError, ToolError
+from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import Project, add_board, compile_flags, write_host_project, write_project
 from tvm_cascade.micro.target import Target
 
-_EMULATOR_SOURCES = ("main.c", "startup.c", "port_semihosting.c")
-_EMULATOR_DEFINES = ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR")
+# Images of a folder: sources beside the network's, definitions, suffix of the file name.
+_IMAGES = {
+    "emulator": (
+        ("main.c", "startup.c", "port_semihosting.c"),
+        ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR"),
+        "",
+    ),
+    "serial": (("serial_main.c", "startup.c"), ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_SERIAL"), "-serial"),
+    "application": (("main.c", "startup.c"), (), "-application"),
+}
 _OVERFLOW = re.compile(r"region `(\w+)' overflowed by (\d+) bytes")
 _COMPILE_TIMEOUT_S = 600
 
@@ -100,23 +108,30 @@ def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False) ->
     return program
 
 
-def build_project(project: Project, board: Board, jobs: int = 2) -> BuildResult:
-    """Build the image of an existing folder for `board`, which need not be the board it was compiled for."""
+def build_project(project: Project, board: Board, jobs: int = 2, image: str = "emulator") -> BuildResult:
+    """Build an image of an existing folder for `board`, which need not be the board it was compiled for.
+
+    `image` is `emulator` (measured through semihosting), `serial` (answers `run --port`) or `application` (main.c as
+    the user has written it).
+    """
     board.require_target(project.target)
+    if image == "serial" and board.uart is None:
+        raise UsageError(f"board {board.name} names no uart; add one to its board file")
+    own_sources, defines, suffix = _IMAGES[image]
     gcc = find_tool(project.target.family.gcc, project.target.family.compiler_remedy)
     board_folder = add_board(project.folder, board)
-    output = project.folder / "build" / board.name
+    output = project.folder / "build" / (board.name + suffix)
     output.mkdir(parents=True, exist_ok=True)
     flags = (*project.target.gcc_flags, *compile_flags(project.optimise), f"-I{project.folder}", f"-I{board_folder}")
 
     def compile_one(source: str) -> Path:
-        own = project.network_flags if source in project.sources else _EMULATOR_DEFINES
+        own = project.network_flags if source in project.sources else defines
         made = output / f"{source}.o"
         _run_tool((gcc, *flags, *own, "-c", str(project.folder / source), "-o", str(made)))
         return made
 
     # Largest first: the weights' file takes as long as all others together.
-    sources = sorted((*project.sources, *_EMULATOR_SOURCES), key=lambda name: -(project.folder / name).stat().st_size)
+    sources = sorted((*project.sources, *own_sources), key=lambda name: -(project.folder / name).stat().st_size)
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         objects = list(pool.map(compile_one, sources))
     objects += [project.folder / name for name in project.objects]

@@ -23,7 +23,7 @@ static inline uint32_t measure_arena(const volatile uint8_t *arena, uint32_t siz
     return size;
 }
 
-#ifdef TVM_CASCADE_EMULATOR
+#if defined(TVM_CASCADE_EMULATOR) || defined(TVM_CASCADE_SERIAL)
 
 extern uint32_t __stack_limit[];
 extern uint32_t __stack_top[];

@@ -1,0 +1,283 @@
+"""The serial protocol: its framing, and both of its ends through emulated UARTs on pseudo-terminals.
+
+Between host and board a relay damages, drops and adds bytes, hangs up and resets the board, from a fixed seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import select
+import shutil
+import struct
+import subprocess
+import threading
+import tty
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.board import Board, list_boards, load_board
+from tvm_cascade.micro.emulator import FirmwareError
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.project import write_project
+from tvm_cascade.micro.serial_link import FLAG, Decoder, LinkError, SerialLink, encode
+from tvm_cascade.micro.serial_run import BEGIN, READ, RUN, WRITE, run_serial
+from tvm_cascade.micro.target import TARGETS
+from tvm_cascade.micro.toolchain import build_project
+
+Inputs = list[tuple[np.ndarray, np.ndarray]]
+
+
+def test_frames_survive_any_split() -> None:
+    payload = bytes(range(0x70, 0x90)) + b"\x7e\x7d\x7e"
+    stream = encode(3, 255, payload) + b"\x00noise" + encode(4, 0, b"")
+    for size in (1, 2, 7, 1000):
+        decoder, frames = Decoder(), []
+        for start in range(0, len(stream), size):
+            frames += list(decoder.feed(stream[start : start + size]))
+        assert frames == [(3, 255, payload), (4, 0, b"")]
+
+
+def test_every_single_byte_error_is_noticed() -> None:
+    frame = encode(2, 9, b"weights \x7e and \x7d sums")
+    for position in range(len(frame)):
+        for change in (0x01, 0x20, 0x80, 0xFF):
+            damaged = bytearray(frame)
+            damaged[position] ^= change
+            got = list(Decoder().feed(bytes(damaged) + bytes((FLAG,))))
+            assert got in ([], [(2, 9, b"weights \x7e and \x7d sums")])
+        without = frame[:position] + frame[position + 1 :]
+        assert list(Decoder().feed(without)) in ([], [(2, 9, b"weights \x7e and \x7d sums")])
+
+
+def test_noise_without_a_flag_is_forgotten() -> None:
+    decoder = Decoder()
+    for _ in range(100):
+        assert list(decoder.feed(bytes(range(0x7C)))) == []
+    assert len(decoder._pending) < 1000
+
+
+class EmulatedBoard:
+    """A QEMU process whose UART is a pseudo-terminal."""
+
+    def __init__(self, board: Board, elf: Path) -> None:
+        command = [board.family.qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments, "-kernel", str(elf)]
+        silent = ["-display", "none", "-monitor", "none", "-chardev", "pty,id=uart", "-serial", "chardev:uart"]
+        self.process = subprocess.Popen(
+            [*command, *silent], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+        )
+        assert self.process.stdout is not None
+        match = re.search(r"/dev/\S+", self.process.stdout.readline())
+        assert match is not None
+        self.port = match[0]
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class BadLine:
+    """A relay between a port of its own (`path`, a symbolic link) and the board's, doing to the bytes what lines do."""
+
+    def __init__(self, path: Path, start_board: Callable[[], EmulatedBoard], error_rate: float, events: dict[int, str]):
+        self.path, self.start_board, self.error_rate, self.events = path, start_board, error_rate, events
+        self.random = random.Random(3)
+        self.damaged = self.carried = 0
+        self.happened: list[str] = []
+        self.board = start_board()
+        self.far = self._open_far()
+        self.near = -1
+        self._plug_in()
+        self.running = True
+        self.thread = threading.Thread(target=self._relay, daemon=True)
+        self.thread.start()
+
+    def _open_far(self) -> int:
+        file = os.open(self.board.port, os.O_RDWR | os.O_NOCTTY)
+        tty.setraw(file)
+        return file
+
+    def _plug_in(self) -> None:
+        master, slave = os.openpty()
+        tty.setraw(slave)
+        fresh = self.path.with_suffix(".new")
+        fresh.symlink_to(os.ttyname(slave))
+        fresh.replace(self.path)
+        self.near, self.slave = master, slave
+
+    def _unplug(self) -> None:
+        self.path.unlink()
+        os.close(self.slave)
+        os.close(self.near)
+
+    def _relay(self) -> None:
+        while self.running:
+            for file in select.select((self.near, self.far), (), (), 0.02)[0]:
+                try:
+                    data = os.read(file, 256)
+                except OSError:
+                    continue
+                os.write(self.far if file == self.near else self.near, self._spoil(data))
+                self._happen()
+
+    def _spoil(self, data: bytes) -> bytes:
+        spoiled = bytearray()
+        for byte in data:
+            self.carried += 1
+            if self.random.random() >= self.error_rate:
+                spoiled.append(byte)
+                continue
+            self.damaged += 1
+            kind = self.random.randrange(3)
+            if kind == 0:
+                spoiled.append(byte ^ (1 << self.random.randrange(8)))
+            elif kind == 1:
+                spoiled += bytes((byte, self.random.randrange(256)))
+        return bytes(spoiled)
+
+    def _happen(self) -> None:
+        """Events at numbers of bytes carried."""
+        for position in [position for position in self.events if position <= self.carried]:
+            event = self.events.pop(position)
+            self.happened.append(event)
+            if event == "hang up":
+                self._unplug()
+                self._plug_in()
+            else:
+                os.close(self.far)
+                self.board.stop()
+                self.board = self.start_board()
+                self.far = self._open_far()
+
+    def stop(self) -> None:
+        self.running = False
+        self.thread.join()
+        self._unplug()
+        os.close(self.far)
+        self.board.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable]:
+    """Starts a board with a network's serial image, behind a relay if options for one are given."""
+    running: list[EmulatedBoard | BadLine] = []
+
+    def start_it(network: EmittedNetwork, name: str = "mps2-an386", **relay: object) -> tuple[str, object]:
+        board = load_board(name)
+        if shutil.which(board.family.gcc) is None or shutil.which(board.family.qemu) is None:
+            pytest.skip(f"{board.family.gcc} or {board.family.qemu} is not installed")
+        target = [target for target in TARGETS.values() if board.core in target.runs_on][-1]
+        project = write_project(tmp_path / "p", network, target, board)
+        elf = build_project(project, board, image="serial").elf
+        if not relay:
+            running.append(EmulatedBoard(board, elf))
+            return running[-1].port, running[-1]  # type: ignore[union-attr]
+        line = BadLine(tmp_path / "ttyBAD", lambda: EmulatedBoard(board, elf), **relay)  # type: ignore[arg-type]
+        running.append(line)
+        return str(line.path), line
+
+    yield start_it
+    for one in running:
+        one.stop()
+
+
+def check(result: object, inputs: Inputs, reference: Callable) -> None:
+    for (output,), (a, b) in zip(result.outputs, inputs, strict=True):  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(output, reference(a, b))
+
+
+@pytest.mark.parametrize("name", [name for name in list_boards() if load_board(name).uart])
+def test_every_board_answers(
+    name: str, toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, start: Callable
+) -> None:
+    port, _ = start(toy, name)
+    result = run_serial(port, toy.interface, toy_inputs, timeout_s=30, answer_s=0.1)
+    check(result, toy_inputs, reference)
+    assert result.arena_high_water_bytes == 72
+    assert 100 < result.stack_bytes < 400
+    assert result.instructions is None
+
+
+@pytest.mark.parametrize("error_rate", [0.0005, 0.005])
+def test_noise(
+    error_rate: float, toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, start: Callable
+) -> None:
+    inputs = toy_inputs * 8
+    port, line = start(toy, error_rate=error_rate, events={})
+    check(run_serial(port, toy.interface, inputs, timeout_s=60, answer_s=0.05), inputs, reference)
+    assert line.damaged > 0
+
+
+def test_hang_ups(toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, start: Callable) -> None:
+    inputs = toy_inputs * 4
+    port, line = start(toy, error_rate=0.0, events=dict.fromkeys((150, 700, 701, 2000), "hang up"))
+    check(run_serial(port, toy.interface, inputs, timeout_s=60, answer_s=0.1), inputs, reference)
+    assert line.happened == ["hang up"] * 4
+
+
+def test_resets_of_the_board(toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, start: Callable) -> None:
+    """A reset loses inputs or outputs wherever it comes: the inference starts over, with noise on top."""
+    inputs = toy_inputs * 4
+    port, line = start(toy, error_rate=0.001, events=dict.fromkeys((180, 420, 900, 1500), "reset"))
+    check(run_serial(port, toy.interface, inputs, timeout_s=60, answer_s=0.1), inputs, reference)
+    assert line.happened == ["reset"] * 4
+
+
+def test_a_run_asked_for_twice_runs_once(make_toy: Callable[..., EmittedNetwork], start: Callable) -> None:
+    """RUN overwrites its inputs, so a second execution would compute something else: the network counts its runs."""
+    port, _ = start(make_toy(prologue="static signed char runs;\n", extra="y[0] = ++runs;"))
+    with SerialLink(port, timeout_s=30) as link:
+        link.request(BEGIN, struct.pack("<I", 0x5A), 0.1)
+        link.request(WRITE, struct.pack("<I", 0) + bytes(48), 0.1)
+        for number, count in ((7, 1), (7, 1), (8, 2)):
+            answer = link.request(RUN, struct.pack("<II", number, zlib.crc32(bytes(48))), 0.5)
+            assert struct.unpack_from("<Ii", answer) == (0, 0)
+            outputs = link.request(READ, struct.pack("<III", number, 0, 24), 0.1)
+            assert (outputs[:4], outputs[4]) == (bytes(4), count)
+        assert struct.unpack("<I", link.request(READ, struct.pack("<III", 7, 0, 24), 0.1))[0] == 2
+
+
+def test_damaged_inputs_are_not_run(toy: EmittedNetwork, start: Callable) -> None:
+    port, _ = start(toy)
+    with SerialLink(port, timeout_s=30) as link:
+        link.request(BEGIN, struct.pack("<I", 0x5A), 0.1)
+        answer = link.request(RUN, struct.pack("<II", 1, 0x12345678), 0.5)
+        assert struct.unpack_from("<I", answer)[0] == 1
+
+
+def test_a_network_that_fails(make_toy: Callable[..., EmittedNetwork], toy_inputs: Inputs, start: Callable) -> None:
+    network = make_toy(extra="if (a[0] || y) return -7;")
+    port, _ = start(network)
+    with pytest.raises(FirmwareError, match="the network returned -7"):
+        run_serial(port, network.interface, toy_inputs, timeout_s=30, answer_s=0.1)
+
+
+def test_another_network_is_noticed(
+    toy: EmittedNetwork, make_toy: Callable[..., EmittedNetwork], toy_inputs: Inputs, start: Callable
+) -> None:
+    port, _ = start(toy)
+    with pytest.raises(UsageError, match="holds another network; flash this project"):
+        run_serial(port, make_toy(arena=96).interface, toy_inputs, timeout_s=30, answer_s=0.1)
+
+
+def test_silence_and_missing_ports(tmp_path: Path, toy: EmittedNetwork, toy_inputs: Inputs) -> None:
+    master, slave = os.openpty()
+    with pytest.raises(LinkError, match="does not answer; is it flashed"):
+        run_serial(os.ttyname(slave), toy.interface, toy_inputs, timeout_s=0.3, answer_s=0.1)
+    os.close(slave)
+    os.close(master)
+    with pytest.raises(LinkError, match="No such file"):
+        run_serial(str(tmp_path / "ttyNONE"), toy.interface, toy_inputs)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LinkError, match="is no serial port"):
+        run_serial(str(tmp_path / "file"), toy.interface, toy_inputs)
+    with pytest.raises(UsageError, match="no serial speed of 12345"):
+        SerialLink("/dev/null", baud=12345)

@@ -1,0 +1,118 @@
+"""Running a network on a real board over its serial port; the board's end is `templates/serial_main.c.in`.
+
+An inference is BEGIN (paint), WRITE of all inputs, RUN with a fresh number and the checksum of the inputs, READ of the
+outputs. A board that was reset in between has lost its inputs or its run: RUN then reports damaged inputs, READ an
+unknown run, and the inference starts over.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.emulator import FirmwareError, RunResult
+from tvm_cascade.micro.network import Interface
+from tvm_cascade.micro.serial_link import LinkError, SerialLink
+
+HELLO, BEGIN, WRITE, RUN, READ = 1, 2, 3, 4, 5
+_DONE = 0
+_VERSION = 1
+_CHUNK = 128  # bytes of data in a frame
+_PATTERNS = (0xA5, 0x5A)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inference:
+    arena: int
+    stack: int
+    outputs: bytes
+
+
+def run_serial(
+    port: str,
+    interface: Interface,
+    inputs: Sequence[Sequence[np.ndarray]],
+    baud: int = 115200,
+    timeout_s: float = 60.0,
+    answer_s: float = 0.5,
+) -> RunResult:
+    """Execute the network of a board on `port`, once per element of `inputs` (arrays in the order of the interface).
+
+    The first inference runs twice, over an arena painted in two ways, as in the emulator. `timeout_s` is for
+    everything, `answer_s` for one answer before it is asked for again. A board counts no instructions: they are None.
+
+    Raises `LinkError` if the board does not answer, `FirmwareError` if the network fails, `UsageError` for inputs of
+    other types or sizes or a board that holds another network.
+    """
+    if not inputs:
+        raise UsageError("no inputs to run")
+    packed = [interface.pack_inputs(arrays) for arrays in inputs]
+    started = time.monotonic()
+    with SerialLink(port, baud, timeout_s) as link:
+        _check_network(link, interface, answer_s)
+        again = _infer(link, interface, packed[0], _PATTERNS[1], answer_s)
+        main = [_infer(link, interface, data, _PATTERNS[0], answer_s) for data in packed]
+    if again.outputs != main[0].outputs:
+        raise FirmwareError(f"{port}: outputs depend on what the arena held before the inference")
+    everything = (*main, again)
+    return RunResult(
+        outputs=tuple(interface.unpack_outputs(one.outputs) for one in main),
+        arena_high_water_bytes=max(one.arena for one in everything),
+        stack_bytes=max(one.stack for one in everything),
+        instructions=None,
+        instructions_each=None,
+        status=0,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> None:
+    answer = link.request(HELLO, answer_s=answer_s)
+    want = (
+        _VERSION,
+        sum(spec.bytes for spec in interface.inputs),
+        sum(spec.bytes for spec in interface.outputs),
+        interface.arena_bytes,
+    )
+    if len(answer) != 16 or struct.unpack("<4I", answer) != want:
+        raise UsageError(
+            f"{link.port}: the board holds another network; flash this project first (`tvm-cascade flash`)"
+        )
+
+
+def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, answer_s: float) -> _Inference:
+    """One inference, started over as often as the board forgets it."""
+    while time.monotonic() < link.deadline:
+        link.request(BEGIN, struct.pack("<I", pattern), answer_s)
+        for start in range(0, len(data), _CHUNK):
+            link.request(WRITE, struct.pack("<I", start) + data[start : start + _CHUNK], answer_s)
+        number = secrets.randbelow(0xFFFFFFFF) + 1
+        answer = link.request(RUN, struct.pack("<II", number, zlib.crc32(data)), max(answer_s, 1.0))
+        outcome, status, arena, stack = struct.unpack("<IiII", answer)
+        if outcome != _DONE:
+            continue
+        if status != 0:
+            raise FirmwareError(f"{link.port}: the network returned {status}")
+        outputs = _read_outputs(link, number, sum(spec.bytes for spec in interface.outputs), answer_s)
+        if outputs is not None:
+            return _Inference(arena, stack, outputs)
+    raise LinkError(f"{link.port}: the board kept losing its inputs until the time was up; is its supply stable?")
+
+
+def _read_outputs(link: SerialLink, number: int, size: int, answer_s: float) -> bytes | None:
+    """All output bytes of a run, or None if the board no longer knows it."""
+    data = bytearray()
+    while len(data) < size:
+        wanted = min(_CHUNK, size - len(data))
+        answer = link.request(READ, struct.pack("<III", number, len(data), wanted), answer_s)
+        if len(answer) != 4 + wanted or struct.unpack_from("<I", answer)[0] != _DONE:
+            return None
+        data += answer[4:]
+    return bytes(data)
