@@ -134,7 +134,8 @@ class Flow:
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         through = root == node.inputs[0] or outermost(owner)
-        return through and owner.rows > 1 and self.maker(root) in members
+        maker = self.maker(root)
+        return through and owner.rows > 1 and maker is not None and maker in members
 
     def columns(self, tensor: int, chunk: int) -> int:
         """Units of a row."""

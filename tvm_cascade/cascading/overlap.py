@@ -54,21 +54,21 @@ class Overlaps:
         assert maker is not None
         steps = cascade.steps(maker)
         front = np.full(steps.count, taken.bytes, np.int64)
+        least = -taken.bytes
         for reader, read in cascade.readers(x):
             done = self._done(cascade, maker, reader)
             if done is None:
                 return given.bytes
-            if (
-                reader == maker
-                and self.in_place
-                and read.in_place
-                and (taken.shape, taken.dtype) == (given.shape, given.dtype)
-            ):
-                done = done + 1
+            if reader == maker and read.in_place and self._alike(x, y):
+                done, least = done + 1, 0
             front = np.minimum(front, front_bytes(taken, read.keep[done], flow.columns(x, chunk)))
         written = end_bytes(given, steps.made[flow.outputs(maker).index(y)][1:], flow.columns(y, chunk))
         alive = front < taken.bytes
-        return int((written - front)[alive].max(initial=-taken.bytes))
+        return int((written - front)[alive].max(initial=least))
+
+    def _alike(self, x: int, y: int) -> bool:
+        one, other = self.flow.graph.tensors[x], self.flow.graph.tensors[y]
+        return self.in_place and (one.shape, one.dtype) == (other.shape, other.dtype)
 
     def _done(self, cascade: Cascade, maker: int, reader: int) -> Units | None:
         """Steps that `reader` has done when `maker` writes, by step of the maker; None where it may have done none."""
@@ -100,7 +100,7 @@ class Overlaps:
 
 class _Everything:
     def __contains__(self, member: object) -> bool:
-        return member is not None
+        return True
 
 
 def _ancestors(flow: Flow, op: int) -> tuple[int, ...]:

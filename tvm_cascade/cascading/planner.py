@@ -7,6 +7,7 @@ offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import pairwise
 
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
@@ -76,6 +77,9 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     return _within(best, costs, options, _remedy(options))
 
 
+_PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
+
+
 class _Search:
     """Costs of every segment in every interleaving, and the layouts worth an arena."""
 
@@ -88,14 +92,25 @@ class _Search:
         return self.options.chunks if len(self.costs.members(i, j)) > 1 else (0,)
 
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
+        """Bytes of the best interleaving, rounded and exact.
+
+        A segment that cannot come below the best plan by rows, whatever it shares, is not looked at further: the bytes
+        that it needs at least stand for it.
+        """
         if (i, j) not in self._least:
-            # finest and rows: a finer interleaving never needs larger rings, but the distance of an overlap may differ
-            chunks = dict.fromkeys((self.chunks(i, j)[-1], self.chunks(i, j)[0]))
-            self._least[i, j] = (
-                min(self.costs.cost(i, j, c) for c in chunks),
-                min(self.costs.exact_cost(i, j, c) for c in chunks),
-            )
+            costs, chunks = self.costs, self.chunks(i, j)
+            floor = min(sum(costs.blocks(i, j, c)) for c in chunks) - costs.most_shared(i, j)
+            if len(chunks) > 1 and floor > self.by_rows:
+                self._least[i, j] = floor, floor
+            else:
+                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in chunks]
+                self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
         return self._least[i, j]
+
+    @cached_property
+    def by_rows(self) -> int:
+        """Bytes of the best cuts when every segment goes by its coarsest interleaving."""
+        return smallest_peak(len(self.costs.order), lambda i, j: self.costs.cost(i, j, self.chunks(i, j)[0]))
 
     def least(self, i: int, j: int) -> int:
         """Bytes of `[i, j)`, rounded, in its best interleaving."""
@@ -111,19 +126,26 @@ class _Search:
         return next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
 
     def layouts(self, cap: int) -> Iterator[Layout]:
-        """Layouts within the cap that differ in taste, for an arena may need more than the sum of what is live."""
-        n = len(self.costs.order)
-        for limit in dict.fromkeys((cap, smallest_peak(n, self.least))):
-            for taste in (self._overhead, lambda i, j, c: 0, lambda i, j, c: 1):
+        """Layouts within the cap, that of least overhead first.
 
-                def weight(i: int, j: int, limit: int = limit, taste=taste) -> int | None:
+        An arena may need more than the sum of what is live, most of all where outputs trail their inputs downwards one
+        segment after the other: later layouts pay ever more for the number of segments. Each is given once.
+        """
+        n = len(self.costs.order)
+        seen: set[Layout] = set()
+        for limit in dict.fromkeys((cap, smallest_peak(n, self.least))):
+            for price in _PRICES:
+
+                def weight(i: int, j: int, limit: int = limit, price: int = price) -> int | None:
                     chunk = self.coarsest(i, j, limit)
-                    return None if chunk is None else taste(i, j, chunk)
+                    return None if chunk is None else self._overhead(i, j, chunk) + price
 
                 cuts = cuts_within(n, weight)
                 if cuts is not None:
-                    chunks = tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts))
-                    yield Layout(cuts, chunks)
+                    layout = Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
+                    if layout not in seen:
+                        seen.add(layout)
+                        yield layout
 
     def _overhead(self, i: int, j: int, chunk: int) -> int:
         """Kernel calls that a cascade makes dearer; none where an operator runs alone."""

@@ -110,14 +110,27 @@ class SegmentCosts:
         """The same without rounding: what no arena can go below."""
         return sum(self.blocks(i, j, chunk)) - self.shared(i, j, chunk)
 
+    def _dying_and_rising(self, i: int, j: int) -> tuple[list[int], list[int]]:
+        """Roots whose last reader is in `[i, j)`, and roots made in it that outlive it."""
+        dying = [t for t, b in self.born.items() if b < i <= self.last[t] < j]
+        rising = [t for t, b in self.born.items() if i <= b < j <= self.last[t] and t not in self.flow.streamed]
+        return dying, rising
+
+    def most_shared(self, i: int, j: int) -> int:
+        """Bytes that outputs and dying inputs of `[i, j)` could share at the very most, in any interleaving."""
+        if not self.settings.overlap:
+            return 0
+        tensors = self.flow.graph.tensors
+        dying, rising = self._dying_and_rising(i, j)
+        return min(sum(tensors[t].bytes for t in dying), sum(tensors[t].bytes for t in rising))
+
     def pairs(self, i: int, j: int, chunk: int) -> tuple[Pair, ...]:
         """Outputs of `[i, j)` that may follow an input that dies in it, with the distance to keep."""
         if not self.settings.overlap:
             return ()
         key = (i, j, chunk)
         if key not in self._pairs:
-            dying = [t for t, b in self.born.items() if b < i and i <= self.last[t] < j]
-            rising = [t for t, b in self.born.items() if i <= b < j <= self.last[t] and t not in self.flow.streamed]
+            dying, rising = self._dying_and_rising(i, j)
             self._pairs[key] = self.overlaps.pairs(self.members(i, j), dying, rising, chunk)
         return self._pairs[key]
 

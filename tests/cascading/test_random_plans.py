@@ -1,0 +1,90 @@
+"""Random graphs, every option: the replay accepts the plan, no ring can be smaller, the cuts are the best there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import Any
+
+import pytest
+
+from tvm_cascade.cascading import Granularity, Plan, PlanOptions, cascade, layerwise, validate
+from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.testing.random_graphs import random_graph
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "rows": {"overlap": False},
+    "rows, overlap": {},
+    "rows, streamed": {"stream_input": True},
+    "pixels": {"overlap": False, "pixels": True, "granularity": "pixel"},
+    "auto": {"pixels": True, "accumulators": True, "in_place": True},
+    "auto, streamed": {"pixels": True, "accumulators": True, "stream_input": True},
+}
+
+
+def smaller_rings(plan: Plan) -> Iterator[Plan]:
+    """The plan with one unit less in one ring, for each ring that has more than one."""
+    for storage in plan.storages:
+        tensor = plan.graph.tensors[storage.tensor]
+        if storage.root is not None or not storage.is_ring(tensor.rows):
+            continue
+        if storage.granularity is Granularity.PIXEL:
+            pixels, height = storage.pixels - 1, storage.height
+            size = pixels * (tensor.row_bytes // tensor.columns)
+        else:
+            pixels, height = 0, storage.height - 1
+            size = height * tensor.row_bytes
+        if size > 0:
+            changed = tuple(
+                replace(s, pixels=pixels, height=height, size=size) if storage.tensor in (s.tensor, s.root) else s
+                for s in plan.storages
+            )
+            yield replace(plan, storages=changed)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("first", range(0, 60, 10))
+def test_replay_and_minimal_rings(first: int, options: dict[str, Any]) -> None:
+    for seed in range(first, first + 10):
+        graph = random_graph(seed, operators=3 + seed % 9, largest=10)
+        plan = cascade(graph, PlanOptions(**options))
+        replay = validate(plan)
+        assert replay.peak <= plan.peak
+        assert replay.macs == plan.macs == graph.macs
+        for smaller in smaller_rings(plan):
+            with pytest.raises(ValidationError):
+                validate(smaller)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_best_of_all_cuts(seed: int) -> None:
+    """Without sharing, the planner's arena is the minimum over every set of cuts."""
+    graph = random_graph(seed, operators=3 + seed % 4, largest=9)
+    n = len(graph.ops)
+    costs = SegmentCosts(Flow(graph), range(n), Settings(alignment=1))
+    every = ((0, *inner, n) for size in range(n) for inner in combinations(range(1, n), size))
+    least = min(max(costs.exact_cost(i, j) for i, j in pairwise(cuts)) for cuts in every)
+    plan = cascade(graph, PlanOptions(overlap=False, alignment=1))
+    assert plan.peak == plan.bound == least
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_caps(seed: int) -> None:
+    graph = random_graph(seed, operators=3 + seed % 9, largest=10)
+    least, most = cascade(graph).peak, layerwise(graph).peak
+    for cap in {least, (least + most) // 2, most}:
+        plan = cascade(graph, PlanOptions(sram=max(cap, least)))
+        assert plan.peak <= max(cap, least)
+        validate(plan)
+
+
+def test_deterministic() -> None:
+    graph = random_graph(5, operators=9)
+    options = PlanOptions(pixels=True, accumulators=True, stream_input=True)
+    first, second = cascade(graph, options), cascade(graph, options)
+    assert (first.segments, first.storages, first.allocation.offsets) == (
+        second.segments, second.storages, second.allocation.offsets,
+    )  # fmt: skip
