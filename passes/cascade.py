@@ -16,6 +16,7 @@ from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
 from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
@@ -64,6 +65,8 @@ class Cascade:
 
     def __new__(cls, options: PlanOptions | None = None, core: Core | None = None) -> tvm.ir.transform.Pass:
         chosen, on = options or PlanOptions(), core or Core()
+        if chosen.stream_input:
+            raise UsageError("a Relax function gets its inputs whole: plan without stream_input")
 
         @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.Cascade")
         def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:

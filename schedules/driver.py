@@ -21,6 +21,7 @@ from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.graph import ITEM_BYTES, Op, Tensor, Window
 from tvm_cascade.schedules.row_kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.streaming import HOST_FETCH, host_fetch, streamed_inputs
 
 STATUS_OK = 0
 
@@ -85,6 +86,7 @@ class _Memory:
     def __init__(self, arena_bytes: int, flash_bytes: int) -> None:
         self.arena = tirx.Var("arena", PointerType(PrimType("int8")))
         self.flash = tirx.Var("flash", PointerType(PrimType("int8")))
+        self.context = tirx.Var("context", PointerType(PrimType("int8")))
         self.sizes = {"arena": max(arena_bytes, 8), "flash": max(flash_bytes, 8)}
         self.views: dict[tuple[str, str], tirx.Var] = {}
 
@@ -145,8 +147,11 @@ def place_of(plan: Plan, tensor: int) -> int:
 
 
 class _Driver:
-    def __init__(self, plan: Plan, kernels: Sequence[RowKernel | None], names: Sequence[str], counted: bool) -> None:
+    def __init__(
+        self, plan: Plan, kernels: Sequence[RowKernel | None], names: Sequence[str], counted: bool, fetch: str | None
+    ) -> None:
         self.plan = plan
+        self.fetch = fetch
         self.kernels = kernels
         self.names = names
         self.flash = _Flash()
@@ -159,7 +164,7 @@ class _Driver:
         over = [k.scratch_bytes for op, k in self._running() if k.scratch_bytes > plan.segments[self.segment_of[op.index]].scratch_bytes]
         self.spare_bytes = self.spare - plan.peak + max(over) if over else 0
         self.memory = _Memory(plan.peak + self.spare_bytes, len(self.flash.data))
-        self.globals = {n: GlobalVar(n) for n in names if n}
+        self.globals = {n: GlobalVar(n) for n in (*names, HOST_FETCH) if n}
         self.macs = tirx.Var("macs", PointerType(PrimType("int64"))) if counted else None
 
     def _running(self) -> list[tuple[Op, RowKernel]]:
@@ -235,6 +240,9 @@ class _Driver:
         order = list(dict.fromkeys(segment.trace))
         if not order:
             return []
+        if self.traces[index] < 0 and order[0] < 0:
+            rows, row = segment.trace.count(order[0]), tirx.Var(f"row_of_input_{-1 - order[0]}", "int32")
+            return [For(row, 0, rows, tirx.ForKind.SERIAL, self._source(-1 - order[0], row))]
         if self.traces[index] < 0:
             return [self._whole(self.plan.graph.ops[order[0]], index)]
         state = self.memory.view("arena", "int32")
@@ -246,18 +254,34 @@ class _Driver:
         table = self.memory.view("flash", dtype)
         which = tirx.Var(f"which{index}", "int32")
         fetch = tirx.Bind(which, table[step + self.traces[index] // ITEM_BYTES[dtype]].astype("int32"))
-        chain: tirx.Stmt = self._advance(self.plan.graph.ops[order[-1]], first + len(order) - 1, index)
+        chain: tirx.Stmt = self._advance(order[-1], first + len(order) - 1, index)
         for k in range(len(order) - 2, -1, -1):
-            body = self._advance(self.plan.graph.ops[order[k]], first + k, index)
+            body = self._advance(order[k], first + k, index)
             chain = IfThenElse(tirx.EQ(which, _i32(k)), body, chain)
         replay = For(step, 0, len(segment.trace), tirx.ForKind.SERIAL, SeqStmt([fetch, chain]))
         return [clear, replay]
 
-    def _advance(self, op: Op, counter: int, segment: int) -> tirx.Stmt:
+    def _advance(self, actor: int, counter: int, segment: int) -> tirx.Stmt:
+        """The next row of an operator, or of the source of a streamed input."""
         state = self.memory.view("arena", "int32")
-        row = tirx.Var(f"row_{op.index}", "int32")
+        row = tirx.Var(f"row_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
         bump = BufferStore(state, row + 1, [_i32(counter)])
-        return SeqStmt([tirx.Bind(row, state[_i32(counter)]), self.call(op, row, segment), bump])
+        step = self._source(-1 - actor, row) if actor < 0 else self.call(self.plan.graph.ops[actor], row, segment)
+        return SeqStmt([tirx.Bind(row, state[_i32(counter)]), step, bump])
+
+    def _source(self, t: int, row: tvm.ir.PrimExpr) -> tirx.Stmt:
+        """Ask the caller for a row; what the caller answers, if not 0, ends the run."""
+        place, tensor = self.places[t], self.plan.graph.tensors[t]
+        slot = row if place.height >= tensor.rows else tirx.truncmod(row, _i32(place.height))
+        to = self.memory.address("arena", "int8", place.offset + slot * place.row_bytes)
+        which = _i32(self.plan.graph.inputs.index(t))
+        status = tirx.Var(f"status_{t}", "int32")
+        args = [self.memory.context, which, row, to]
+        if self.fetch is None:
+            call = Call(self.globals[HOST_FETCH], args, ret_ty="int32")
+        else:
+            call = tirx.call_extern("int32", self.fetch, *args)
+        return SeqStmt([tirx.Bind(status, call), IfThenElse(tirx.NE(status, _i32(0)), tirx.Return(status), None)])
 
     def _whole(self, op: Op, segment: int) -> tirx.Stmt:
         rows = self.plan.segments[segment].trace.count(op.index)
@@ -268,7 +292,9 @@ class _Driver:
 
     def build(self, name: str) -> PrimFunc:
         body = [s for k, segment in enumerate(self.plan.segments) for s in self.segment(k, segment)]
-        params = [self.memory.arena, self.memory.flash] + ([self.macs] if self.macs is not None else [])
+        params = [self.memory.arena, self.memory.flash]
+        params += [self.memory.context] if streamed_inputs(self.plan) else []
+        params += [self.macs] if self.macs is not None else []
         stmts = [*self.memory.declarations(), *body, tirx.Return(_i32(STATUS_OK))]
         attrs = tvm.ir.make_node("ir.DictAttrs", **{})
         return PrimFunc(params, SeqStmt(stmts), PrimType("int32"), attrs=attrs).with_attr("tirx.is_driver", name)
@@ -281,11 +307,13 @@ def lower_plan(
     name: str = "invoke",
     transform: Callable[[PrimFunc], PrimFunc] | None = None,
     counted: bool = False,
+    fetch: str | None = None,
 ) -> Lowered:
     """Turn a plan and the row kernels of its operators (None for views) into functions.
 
     `transform` is applied to every kernel (the counting of multiply-accumulates, for one); with `counted` the kernels
-    and the driver take a last parameter `int64* macs`.
+    and the driver take a last parameter `int64* macs`. Rows of streamed inputs come from the C function `fetch(context,
+    input, row, destination)`; None takes them from whole inputs that lie one behind the other at `context`.
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -299,8 +327,10 @@ def lower_plan(
             func = func.without_attr("tirx.noalias")
         func = func.without_attr("global_symbol")
         names.append(_share(func, op.kind, functions, by_hash))
-    driver = _Driver(plan, kernels, names, counted)
+    driver = _Driver(plan, kernels, names, counted, fetch)
     invoke = driver.build(name)
+    if streamed_inputs(plan) and fetch is None:
+        functions[HOST_FETCH] = host_fetch(plan)
     mod = IRModule({driver.globals[n]: functions[n] for n in functions} | {GlobalVar(name): invoke})
     return Lowered(plan, mod, name, bytes(driver.flash.data), tuple(driver.flash.items), tuple(names), counted, driver.spare_bytes)
 

@@ -81,10 +81,13 @@ def prelude_of(kernels: Sequence[RowKernel | None], core: Core) -> str:
     return C_PRELUDE
 
 
-def lower(prepared: PreparedGraph, plan: Plan, counted: bool = False) -> Lowered:
-    """The plan as functions; `counted` takes the generic kernels, which run everywhere, and counts their work."""
+def lower(prepared: PreparedGraph, plan: Plan, counted: bool = False, fetch: str | None = None) -> Lowered:
+    """The plan as functions; `counted` takes the generic kernels, which run everywhere, and counts their work.
+
+    `fetch` names the C function that delivers rows of streamed inputs.
+    """
     if not counted:
-        return lower_plan(plan, prepared.kernels)
+        return lower_plan(plan, prepared.kernels, fetch=fetch)
     return lower_plan(plan, prepared.extracted.kernels, transform=count_macs, counted=True)
 
 

@@ -15,15 +15,9 @@ from tvm import tirx
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.micro.names import c_comment, c_identifier, unique_identifiers
-from tvm_cascade.micro.network import EmittedNetwork, IoSpec
+from tvm_cascade.micro.network import C_TYPES, EmittedNetwork, IoSpec
 from tvm_cascade.schedules.driver import FlashItem, Lowered, place_of
-
-C_TYPES = {
-    "bool": "uint8_t",
-    "float32": "float",
-    "float64": "double",
-    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
+from tvm_cascade.schedules.streaming import request_order, streamed_inputs
 
 _LOWERING = (
     tirx.transform.FlattenBuffer,
@@ -96,8 +90,17 @@ def tidy_c(source: str) -> str:
     text = re.sub(r"^(?:TVM_DLL )?int32_t (\w+)\(", r"static int32_t \1(", text, flags=re.M)
     text = text.replace(" __restrict__", "")
     text = re.sub(r"\n{3,}", "\n\n", text).strip()
+    text = re.sub(r"^static int32_t \w+\(([^)]*)\) \{\n(.*?)^\}", _mark_unused, text, flags=re.M | re.S)
     heads = re.findall(r"^(static int32_t \w+\([^)]*\)) \{", text, flags=re.M)
     return "\n".join(f"{h};" for h in dict.fromkeys(heads)) + "\n\n" + text + "\n"
+
+
+def _mark_unused(function: re.Match[str]) -> str:
+    """A function whose unused parameters are named in `(void)` statements."""
+    head, body = function[0].split("\n", 1)
+    names = [p.split()[-1].lstrip("*") for p in function[1].split(",") if p.strip()]
+    unused = [n for n in names if not re.search(rf"\b{n}\b", function[2])]
+    return "\n".join([head, *(f"  (void){n};" for n in unused), body])
 
 
 def emit_weights(name: str, flash: bytes, items: Sequence[FlashItem]) -> str:
@@ -128,6 +131,7 @@ class _Io:
 
 def _ports(plan: Plan, ports: Sequence[Port], fallback: str) -> list[_Io]:
     names = unique_identifiers([p.name for p in ports], fallback)
+    streamed = streamed_inputs(plan)
     made: list[_Io] = []
     for port, c_name in zip(ports, names, strict=True):
         spec = IoSpec(
@@ -138,6 +142,7 @@ def _ports(plan: Plan, ports: Sequence[Port], fallback: str) -> list[_Io]:
             bytes=plan.graph.tensors[port.tensor].bytes,
             scale=port.scale,
             zero_point=port.zero_point,
+            stream_axis=plan.graph.tensors[port.tensor].row_axis if port.tensor in streamed else None,
         )
         made.append(_Io(spec, place_of(plan, port.tensor)))
     return made
@@ -151,11 +156,19 @@ def _quantization(upper: str, io: IoSpec) -> list[str]:
 
 
 def _struct(name: str, which: str, ios: Sequence[_Io], const: str) -> list[str]:
-    fields = [
-        f"    {const}{C_TYPES[i.spec.dtype]} *{i.spec.c_name}; /* {c_comment(i.spec.name)}: "
-        f"{i.spec.dtype}{list(i.spec.shape)}, {i.spec.bytes} bytes */"
-        for i in ios
-    ]
+    fields: list[str] = []
+    for io in ios:
+        spec, c_type = io.spec, C_TYPES[io.spec.dtype]
+        about = f"{c_comment(spec.name)}: {spec.dtype}{list(spec.shape)}, {spec.bytes} bytes"
+        if spec.stream_axis is None:
+            fields.append(f"    {const}{c_type} *{spec.c_name}; /* {about} */")
+            continue
+        fields += [
+            f"    /* {about}, asked for row by row, ascending: write row `row` of every plane, {spec.row_bytes} bytes, to",
+            "     * `to` (in the arena) and return 0; anything else ends the run, which returns it. */",
+            f"    int32_t (*{spec.c_name})(void *context, int32_t row, {c_type} *to);",
+            f"    void *{spec.c_name}_context;",
+        ]
     return [f"struct {name}_{which} {{", *fields, "};", ""]
 
 
@@ -223,12 +236,29 @@ def emit_header(name: str, plan: Plan, ins: Sequence[_Io], outs: Sequence[_Io], 
 def _copies(name: str, which: str, ios: Sequence[_Io]) -> list[str]:
     lines: list[str] = []
     for io in ios:
+        if io.spec.stream_axis is not None:
+            continue
         place = f"&{name}_arena[{io.offset}]"
         theirs = f"{which}->{io.spec.c_name}"
         source, target = (theirs, place) if which == "inputs" else (place, theirs)
         lines += [f"    if ((const void *){theirs} != (const void *){place}) {{"]
         lines += [f"        memcpy({target}, {source}, {io.spec.bytes}u);", "    }"]
     return lines
+
+
+def _fetch(name: str, ins: Sequence[_Io]) -> list[str]:
+    """The function that the driver asks for rows, where an input is streamed."""
+    cases: list[str] = []
+    for k, io in enumerate(ins):
+        if io.spec.stream_axis is not None:
+            cast = f"({C_TYPES[io.spec.dtype]} *)(void *)to"
+            member = f"inputs->{io.spec.c_name}"
+            cases += [f"    if (input == {k}) {{", f"        return {member}({member}_context, row, {cast});", "    }"]
+    if not cases:
+        return []
+    head = f"int32_t {name}_fetch(int8_t *context, int32_t input, int32_t row, int8_t *to)"
+    inputs = f"    const struct {name}_inputs *inputs = (const struct {name}_inputs *)(const void *)context;"
+    return [f"{head};", f"{head} {{", inputs, *cases, f"    return {name.upper()}_NULL_POINTER;", "}", ""]
 
 
 def emit_api(name: str, ins: Sequence[_Io], outs: Sequence[_Io], functions: str, prelude: str) -> str:
@@ -245,11 +275,15 @@ def emit_api(name: str, ins: Sequence[_Io], outs: Sequence[_Io], functions: str,
         f"extern const uint32_t {name}_flash[];",
         "",
         prelude,
+        *_fetch(name, ins),
         functions,
     ]
+    context = ", (int8_t *)(uintptr_t)inputs" if any(i.spec.stream_axis is not None for i in ins) else ""
     for which, ios, const in (("inputs", ins, "const "), ("outputs", outs, "")):
         lines += [f"void {name}_map_{which}(struct {name}_{which} *{which}) {{"]
-        for io in ios:
+        mapped = [io for io in ios if io.spec.stream_axis is None]
+        lines += [] if mapped else [f"    (void){which};"]
+        for io in mapped:
             cast = f"({const}{C_TYPES[io.spec.dtype]} *)(void *)"
             lines.append(f"    {which}->{io.spec.c_name} = {cast}&{name}_arena[{io.offset}];")
         lines += ["}", ""]
@@ -260,7 +294,7 @@ def emit_api(name: str, ins: Sequence[_Io], outs: Sequence[_Io], functions: str,
         f"        return {upper}_NULL_POINTER;",
         "    }",
         *_copies(name, "inputs", ins),
-        f"    status = {name}_invoke((int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash);",
+        f"    status = {name}_invoke((int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash{context});",
         f"    if (status != {upper}_OK) {{",
         "        return status;",
         "    }",
@@ -294,7 +328,8 @@ def emit_network(
     if target is None:
         functions, objects = emit_c_functions(lowered, symbol), ()
     else:
-        functions, objects = f"int32_t {symbol}(int8_t *arena, int8_t *flash);\n", (f"{name}_kernels.o",)
+        context = ", int8_t *context" if streamed_inputs(lowered.plan) else ""
+        functions, objects = f"int32_t {symbol}(int8_t *arena, int8_t *flash{context});\n", (f"{name}_kernels.o",)
         files[objects[0]] = emit_object(lowered, target, symbol)
     files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name).encode()
     files[f"{name}.c"] = emit_api(name, ins, outs, functions, prelude).encode()
@@ -308,4 +343,5 @@ def emit_network(
         outputs=tuple(o.spec for o in outs),
         arena_bytes=lowered.plan.peak,
         arena_align=align,
+        requests=request_order(lowered.plan),
     )

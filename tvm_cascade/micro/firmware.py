@@ -14,6 +14,7 @@ from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import Port, emit_network
 from tvm_cascade.micro.host import HostPort, host_program
+from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import METADATA, read_project, write_project
 from tvm_cascade.micro.target import Target
@@ -21,6 +22,7 @@ from tvm_cascade.micro.toolchain import MemoryOverflowError, build_project
 from tvm_cascade.pipeline import Prepared, lower
 from tvm_cascade.report.text import block_rows
 from tvm_cascade.schedules.driver import place_of
+from tvm_cascade.schedules.streaming import streamed_inputs
 
 __all__ = ["METADATA", "Written", "write"]
 
@@ -60,7 +62,8 @@ def _ports(prepared: Prepared) -> tuple[list[Port], list[Port]]:
 
 
 def _host_ports(plan: Plan, ports: Sequence[Port]) -> list[HostPort]:
-    return [HostPort(p.name, p.dtype, p.shape, place_of(plan, p.tensor)) for p in ports]
+    streamed = streamed_inputs(plan)
+    return [HostPort(p.name, p.dtype, p.shape, -1 if p.tensor in streamed else place_of(plan, p.tensor)) for p in ports]
 
 
 def _operators(plan: Plan) -> list[dict[str, object]]:
@@ -98,7 +101,7 @@ def write(
     """
     inputs, outputs = _ports(prepared)
     network = emit_network(
-        lower(prepared, plan),
+        lower(prepared, plan, fetch=f"{c_identifier(name)}_fetch"),
         name,
         inputs,
         outputs,

@@ -32,7 +32,7 @@ class HostPort:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    offset: int  # bytes
+    offset: int  # bytes; -1 for an input that is asked for row by row
 
     @property
     def bytes(self) -> int:
@@ -98,9 +98,13 @@ def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence
     arena = tirx.decl_buffer((room + 2 * _CANARY,), "int8", "arena")
     flash = tirx.decl_buffer((max(len(lowered.flash), 8),), "int8", "flash")
     macs = tirx.decl_buffer((1,), "int64", "macs")
-    pointers = [tirx.address_of(arena[_CANARY]), tirx.address_of(flash[0]), tirx.address_of(macs[0])]
+    streamed = sum(p.bytes for p in inputs if p.offset < 0)
+    context = tirx.decl_buffer((max(streamed, 1),), "int8", "context")
+    pointers = [tirx.address_of(arena[_CANARY]), tirx.address_of(flash[0])]
+    pointers += [tirx.address_of(context[0])] if streamed else []
+    pointers += [tirx.address_of(macs[0])]
     call = Call(mod.get_global_var(lowered.invoke), pointers, ret_ty="int32")
-    entry = tirx.PrimFunc([arena, flash, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
+    entry = tirx.PrimFunc([arena, flash, context, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
     mod[GlobalVar(_ENTRY)] = entry
     built = tvm.compile(mod, target="llvm").mod
     with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +138,7 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
     room = program.arena_bytes + program.spare_bytes
     arena = np.full(room + 2 * _CANARY, paint, np.int8)
     body = arena[_CANARY : _CANARY + program.arena_bytes]
+    rows: list[np.ndarray] = []
     for port in program.inputs:
         value = feed.get(port.name)
         if value is None:
@@ -141,9 +146,14 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
         if str(value.dtype) != port.dtype or value.nbytes != port.bytes:
             want = f"{port.dtype}{list(port.shape)}"
             raise UsageError(f"input '{port.name}' is {value.dtype}{list(value.shape)}, the network wants {want}")
-        body[port.offset : port.offset + port.bytes] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.int8)
+        raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.int8)
+        if port.offset < 0:
+            rows.append(raw)
+        else:
+            body[port.offset : port.offset + port.bytes] = raw
     memory, counter = tvm.runtime.tensor(arena), tvm.runtime.tensor(np.zeros(1, np.int64))
-    function(memory, tvm.runtime.tensor(flash), counter)
+    context = np.concatenate(rows) if rows else np.zeros(1, np.int8)
+    function(memory, tvm.runtime.tensor(flash), tvm.runtime.tensor(context), counter)
     after = memory.numpy()
     if (after[:_CANARY] != paint).any() or (after[_CANARY + room :] != paint).any():
         raise ValidationError("the host run wrote outside of its arena")

@@ -15,6 +15,14 @@ import numpy as np
 
 from tvm_cascade.errors import UsageError
 
+C_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "bool": "uint8_t",
+        "float32": "float",
+        "float64": "double",
+        **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    }
+)
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
@@ -38,6 +46,12 @@ class IoSpec:
     bytes: int
     scale: float | None = None
     zero_point: int | None = None
+    stream_axis: int | None = None  # of an input that is asked for row by row: the axis of its rows
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of a streamed input, all planes together."""
+        return self.bytes if self.stream_axis is None else self.bytes // self.shape[self.stream_axis]
 
     def __post_init__(self) -> None:
         _require_identifier(self.c_name, "tensor name")
@@ -61,6 +75,7 @@ class Interface:
     outputs: tuple[IoSpec, ...]
     arena_bytes: int
     arena_align: int  # bytes
+    requests: tuple[int, ...] = ()  # for every row that the network asks for, in order, the input it belongs to
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -75,21 +90,30 @@ class Interface:
         fields = dict(data)
         for side in ("inputs", "outputs"):
             fields[side] = tuple(IoSpec.from_dict(spec) for spec in fields[side])  # type: ignore[attr-defined]
+        fields["requests"] = tuple(fields.get("requests", ()))  # type: ignore[arg-type]
         return cls(**fields)  # type: ignore[arg-type]
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
-        """The inputs of one inference in the order of the interface, as the firmware reads them.
+        """The inputs of one inference as the firmware reads them: whole ones in order, then streamed rows as asked for.
 
         Raises `UsageError` where number, element type or size differ from the model's.
         """
         if len(arrays) != len(self.inputs):
             raise UsageError(f"{len(arrays)} input arrays given, the network has {len(self.inputs)}")
-        parts = []
-        for spec, array in zip(self.inputs, arrays, strict=True):
+        parts: list[bytes] = []
+        rows: dict[int, np.ndarray] = {}
+        for k, (spec, array) in enumerate(zip(self.inputs, arrays, strict=True)):
             if array.dtype != np.dtype(spec.dtype) or array.nbytes != spec.bytes:
                 want = f"{spec.dtype}{list(spec.shape)}"
                 raise UsageError(f"input {spec.name!r}: {array.dtype}{list(array.shape)} given, {want} wanted")
-            parts.append(np.ascontiguousarray(array).tobytes())
+            if spec.stream_axis is None:
+                parts.append(np.ascontiguousarray(array).tobytes())
+            else:
+                rows[k] = np.moveaxis(array.reshape(spec.shape), spec.stream_axis, 0)
+        taken = dict.fromkeys(rows, 0)
+        for k in self.requests:
+            parts.append(np.ascontiguousarray(rows[k][taken[k]]).tobytes())
+            taken[k] += 1
         return b"".join(parts)
 
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]:
@@ -115,6 +139,7 @@ class EmittedNetwork:
     arena_bytes: int
     arena_align: int  # bytes
     c_flags: tuple[str, ...] = ()  # compiler options that only these sources need
+    requests: tuple[int, ...] = ()  # see `Interface`
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -129,4 +154,6 @@ class EmittedNetwork:
     @property
     def interface(self) -> Interface:
         """The part that a run needs once the firmware is built."""
-        return Interface(self.name, self.inputs, self.outputs, self.arena_bytes, self.arena_align)
+        return Interface(
+            self.name, self.inputs, self.outputs, self.arena_bytes, self.arena_align, self.requests
+        )

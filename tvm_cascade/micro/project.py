@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import Board, CounterRegister
-from tvm_cascade.micro.network import EmittedNetwork, Interface, IoSpec
+from tvm_cascade.micro.network import C_TYPES, EmittedNetwork, Interface, IoSpec
 from tvm_cascade.micro.target import Target, get_target
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -231,7 +231,13 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
 def _interface_text(network: EmittedNetwork) -> dict[str, str]:
     upper = network.name.upper()
-    fill = [f"        fill(inputs.{spec.c_name}, {upper}_INPUT{k}_SIZE);" for k, spec in enumerate(network.inputs)]
+    fill = [
+        f"        fill(inputs.{spec.c_name}, {upper}_INPUT{k}_SIZE);"
+        if spec.stream_axis is None
+        else f"        inputs.{spec.c_name} = read_{spec.c_name};\n        inputs.{spec.c_name}_context = NULL;"
+        for k, spec in enumerate(network.inputs)
+    ]
+    readers = [_reader(spec) for spec in network.inputs if spec.stream_axis is not None]
     write = [
         f"        port_write(outputs.{spec.c_name}, {upper}_OUTPUT{k}_SIZE);" for k, spec in enumerate(network.outputs)
     ]
@@ -245,6 +251,7 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         **_range_text("input", upper, network.inputs),
         **_range_text("output", upper, network.outputs),
         "fill_inputs": "\n".join(fill),
+        "row_readers": "".join(readers),
         "write_outputs": "\n".join(write),
         "describe_inputs": _describe("inputs", network.inputs, "         * "),
         "describe_outputs": _describe("outputs", network.outputs, "         * "),
@@ -268,10 +275,20 @@ def _range_text(side: str, upper: str, specs: Sequence[IoSpec]) -> dict[str, str
     }
 
 
+def _reader(spec: IoSpec) -> str:
+    """The callback that reads one row of a streamed input from the port."""
+    return (
+        f"\nstatic int32_t read_{spec.c_name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)\n{{\n"
+        "    (void)context;\n    (void)row;\n"
+        f"    return port_read(to, {spec.row_bytes}u) == {spec.row_bytes}u ? 0 : -1;\n}}\n"
+    )
+
+
 def _describe(side: str, specs: Sequence[IoSpec], lead: str) -> str:
     """One line a tensor, from C-safe names only: a model's own names never reach generated text."""
     lines = []
     for spec in specs:
         quantized = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
-        lines.append(f"{lead}{side}.{spec.c_name}: {spec.dtype}{list(spec.shape)}, {spec.bytes} bytes{quantized}")
+        rows = "" if spec.stream_axis is None else f", asked for in rows of {spec.row_bytes} bytes"
+        lines.append(f"{lead}{side}.{spec.c_name}: {spec.dtype}{list(spec.shape)}, {spec.bytes} bytes{rows}{quantized}")
     return "\n".join(lines)

@@ -1,0 +1,58 @@
+"""Inputs that arrive row by row: which they are, in which order rows are asked for, and a source for whole inputs.
+
+The network asks for rows in ascending order, each once, when its ring has room for it. For NCHW one request delivers that
+row of every plane, planes one behind the other.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
+
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.graph import ITEM_BYTES, Tensor
+
+HOST_FETCH = "fetch_row"
+
+
+def streamed_inputs(plan: Plan) -> tuple[int, ...]:
+    """Tensors of the graph's inputs that a source delivers, in the order of the graph's inputs."""
+    found = {t for segment in plan.segments for t in segment.streamed}
+    return tuple(t for t in plan.graph.inputs if t in found)
+
+
+def request_order(plan: Plan) -> tuple[int, ...]:
+    """For every row that is asked for, in order, the position of its input among the graph's inputs."""
+    return tuple(plan.graph.inputs.index(-1 - o) for s in plan.segments for o in s.trace if o < 0)
+
+
+def row_shape(tensor: Tensor) -> tuple[int, int]:
+    """Planes, and bytes of one plane's row."""
+    assert tensor.row_axis is not None
+    planes = prod(tensor.shape[: tensor.row_axis])
+    return planes, prod(tensor.shape[tensor.row_axis + 1 :]) * ITEM_BYTES[tensor.dtype]
+
+
+def host_fetch(plan: Plan) -> PrimFunc:
+    """`fetch_row(context, input, row, to) -> 0`: rows out of whole inputs that lie one behind the other at `context`."""
+    context, to = (tirx.Var(n, PointerType(PrimType("int8"))) for n in ("context", "to"))
+    which, row = tirx.Var("input", "int32"), tirx.Var("row", "int32")
+    tensors = [plan.graph.tensors[t] for t in streamed_inputs(plan)]
+    total = sum(t.bytes for t in tensors)
+    source = tirx.decl_buffer((total,), "int8", "source", data=context)
+    target = tirx.decl_buffer((max(t.row_bytes for t in tensors),), "int8", "target", data=to)
+    body: list[tirx.Stmt] = [tirx.DeclBuffer(source, data=context), tirx.DeclBuffer(target, data=to)]
+    start = 0
+    for k, tensor in enumerate(tensors):
+        planes, across = row_shape(tensor)
+        p, i = tirx.Var(f"plane{k}", "int32"), tirx.Var(f"i{k}", "int32")
+        at = start + p * (tensor.rows * across) + row * across + i
+        copy = For(i, 0, across, tirx.ForKind.SERIAL, BufferStore(target, source[at], [p * across + i]))
+        position = tirx.const(plan.graph.inputs.index(tensor.index), "int32")
+        body.append(IfThenElse(tirx.EQ(which, position), For(p, 0, planes, tirx.ForKind.SERIAL, copy), None))
+        start += tensor.bytes
+    body.append(tirx.Return(tirx.const(0, "int32")))
+    return PrimFunc([context, which, row, to], SeqStmt(body), PrimType("int32"))
