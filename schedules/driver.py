@@ -152,6 +152,8 @@ class _Driver:
     ) -> None:
         self.plan = plan
         self.fetch = fetch
+        self.streamed = streamed_inputs(plan)
+        self.status = tirx.decl_buffer((1,), "int32", "status", scope="local")
         self.kernels = kernels
         self.names = names
         self.flash = _Flash()
@@ -242,7 +244,8 @@ class _Driver:
             return []
         if self.traces[index] < 0 and order[0] < 0:
             rows, row = segment.trace.count(order[0]), tirx.Var(f"row_of_input_{-1 - order[0]}", "int32")
-            return [For(row, 0, rows, tirx.ForKind.SERIAL, self._source(-1 - order[0], row))]
+            body = self._unless_failed(self._source(-1 - order[0], row))
+            return [For(row, 0, rows, tirx.ForKind.SERIAL, body)]
         if self.traces[index] < 0:
             return [self._whole(self.plan.graph.ops[order[0]], index)]
         state = self.memory.view("arena", "int32")
@@ -267,7 +270,13 @@ class _Driver:
         row = tirx.Var(f"row_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
         bump = BufferStore(state, row + 1, [_i32(counter)])
         step = self._source(-1 - actor, row) if actor < 0 else self.call(self.plan.graph.ops[actor], row, segment)
-        return SeqStmt([tirx.Bind(row, state[_i32(counter)]), step, bump])
+        return self._unless_failed(SeqStmt([tirx.Bind(row, state[_i32(counter)]), step, bump]))
+
+    def _unless_failed(self, body: tirx.Stmt) -> tirx.Stmt:
+        """`body`, skipped once a source has failed (nothing can fail where no input is streamed)."""
+        if not self.streamed:
+            return body
+        return IfThenElse(tirx.EQ(self.status[_i32(0)], _i32(STATUS_OK)), body, None)
 
     def _source(self, t: int, row: tvm.ir.PrimExpr) -> tirx.Stmt:
         """Ask the caller for a row; what the caller answers, if not 0, ends the run."""
@@ -275,27 +284,32 @@ class _Driver:
         slot = row if place.height >= tensor.rows else tirx.truncmod(row, _i32(place.height))
         to = self.memory.address("arena", "int8", place.offset + slot * place.row_bytes)
         which = _i32(self.plan.graph.inputs.index(t))
-        status = tirx.Var(f"status_{t}", "int32")
         args = [self.memory.context, which, row, to]
         if self.fetch is None:
             call = Call(self.globals[HOST_FETCH], args, ret_ty="int32")
         else:
             call = tirx.call_extern("int32", self.fetch, *args)
-        return SeqStmt([tirx.Bind(status, call), IfThenElse(tirx.NE(status, _i32(0)), tirx.Return(status), None)])
+        return BufferStore(self.status, call, [_i32(0)])
 
     def _whole(self, op: Op, segment: int) -> tirx.Stmt:
         rows = self.plan.segments[segment].trace.count(op.index)
         if rows == 1:
-            return self.call(op, _i32(0), segment)
+            return self._unless_failed(self.call(op, _i32(0), segment))
         row = tirx.Var(f"row_{op.index}", "int32")
-        return For(row, 0, rows, tirx.ForKind.SERIAL, self.call(op, row, segment))
+        body = self._unless_failed(self.call(op, row, segment))
+        return For(row, 0, rows, tirx.ForKind.SERIAL, body)
 
     def build(self, name: str) -> PrimFunc:
         body = [s for k, segment in enumerate(self.plan.segments) for s in self.segment(k, segment)]
         params = [self.memory.arena, self.memory.flash]
-        params += [self.memory.context] if streamed_inputs(self.plan) else []
+        params += [self.memory.context] if self.streamed else []
         params += [self.macs] if self.macs is not None else []
-        stmts = [*self.memory.declarations(), *body, tirx.Return(_i32(STATUS_OK))]
+        begin: list[tirx.Stmt] = []
+        result = _i32(STATUS_OK)
+        if self.streamed:
+            begin = [tirx.AllocBuffer(self.status), BufferStore(self.status, result, [_i32(0)])]
+            result = self.status[_i32(0)]
+        stmts = [*self.memory.declarations(), *begin, *body, tirx.Return(result)]
         attrs = tvm.ir.make_node("ir.DictAttrs", **{})
         return PrimFunc(params, SeqStmt(stmts), PrimType("int32"), attrs=attrs).with_attr("tirx.is_driver", name)
 
