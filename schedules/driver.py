@@ -153,7 +153,7 @@ class _Driver:
         self.plan = plan
         self.fetch = fetch
         self.streamed = streamed_inputs(plan)
-        self.status = tirx.decl_buffer((1,), "int32", "status", scope="local")
+        self.status = tirx.decl_buffer((1,), "int32", "status")
         self.kernels = kernels
         self.names = names
         self.flash = _Flash()
