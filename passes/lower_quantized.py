@@ -1,9 +1,10 @@
 """Quantized islands become integer operators with the arithmetic of TFLite's reference kernels, bit for bit.
 
 Requires a module as `frontend.load` makes it (one dataflow block, islands unbroken): the pass runs first, since
-FoldConstant turns integer weights into floats and EliminateCommonSubexpr shares dequantizes between islands. Ensures that
-`main` is one dataflow block in which every integer operator is a `call_tir` of a PrimFunc whose attributes say what it
-computes; views stay `relax.reshape`. What could not be lowered stays float, and `float_remains` lists it with its cost.
+FoldConstant turns integer weights into floats and EliminateCommonSubexpr shares dequantizes between islands. Ensures
+that `main` is one dataflow block in which every integer operator is a `call_tir` of a PrimFunc whose attributes say
+what it computes; views stay `relax.reshape`. What could not be lowered stays float, and `float_remains` lists it with
+its cost.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_cascade.passes.integer import elementwise, softmax  # noqa: F401  (registers their lowering functions)
@@ -38,6 +39,7 @@ from tvm_cascade.passes.integer.island import (
     shape_of,
 )
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
+from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 
 REMAINS_ATTR = "cascade_float_remains"
 
@@ -59,7 +61,7 @@ class FloatRemain:
 class LowerQuantized:
     """The pass. The input module is unchanged."""
 
-    def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    def transform_module(self, mod: Module, _context: Any) -> Module:
         mod = mod.clone()
         names = {gv.name_hint for gv in mod.get_global_vars()}
         if "main" not in names or not isinstance(mod["main"], relax.Function):
@@ -67,7 +69,7 @@ class LowerQuantized:
         return _Lowering(mod).run()
 
 
-def float_remains(mod: tvm.IRModule) -> tuple[FloatRemain, ...]:
+def float_remains(mod: Module) -> tuple[FloatRemain, ...]:
     """What `LowerQuantized` left in float, in the order of the program; empty for a network of integers."""
     text = str(attributes(mod["main"]).get(REMAINS_ATTR, "[]"))
     return tuple(FloatRemain(**entry) for entry in json.loads(text))
@@ -76,18 +78,18 @@ def float_remains(mod: tvm.IRModule) -> tuple[FloatRemain, ...]:
 class _Lowering:
     """One walk over `main`, emitting its replacement."""
 
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: Module) -> None:
         self.mod = mod
         self.main = mod["main"]
         self.bindings = [b for block in self.main.body.blocks for b in block.bindings]
         self.reader = Reader({b.var: b.value for b in self.bindings})
         self.clips = self._clips_of_islands()
-        self.refused: dict[relax.Var, str] = {}
+        self.refused: dict[Value, str] = {}
 
-    def run(self) -> tvm.IRModule:
+    def run(self) -> Module:
         others = {gv: func for gv, func in self.mod.functions.items() if gv.name_hint != "main"}
         builder = relax.BlockBuilder(tvm.IRModule(others))
-        renamed: dict[relax.Var, relax.Expr] = {p: p for p in self.main.params}
+        renamed: dict[Value, Value] = {p: p for p in self.main.params}
         emitter = Emitter(builder, renamed)
         swallowed = {clip.var for clip in self.clips.values()}
         with builder.function("main", list(self.main.params), attrs=self._attrs()):
@@ -100,7 +102,7 @@ class _Lowering:
             builder.emit_func_output(result)
         return self._finish(builder.finalize(), renamed)
 
-    def _lower(self, binding: relax.VarBinding, emitter: Emitter, renamed: dict[relax.Var, relax.Expr]) -> None:
+    def _lower(self, binding: Binding, emitter: Emitter, renamed: dict[Value, Value]) -> None:
         """Emits the counterpart of one binding."""
         clip = self.clips.get(binding.var)
         last = clip.var if clip is not None else binding.var
@@ -116,14 +118,12 @@ class _Lowering:
         emitter.name = binding.var.name
         renamed[binding.var] = emitter.builder.emit(_substitute(binding.value, renamed), name_hint=emitter.name)
 
-    def _lowered(
-        self, value: relax.Expr, last: relax.Var, clip: relax.VarBinding | None, emitter: Emitter
-    ) -> relax.Expr | None:
+    def _lowered(self, value: Value, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         """The lowered form, None for what is no integer operator."""
         operator = name_of(value)
         if isinstance(value, relax.TupleGetItem):
             return self._split_part(value, last, emitter)
-        if isinstance(value, (relax.Var, tvm.ir.GenericConst)):
+        if isinstance(value, (relax.Var, ir.GenericConst)):
             return emitter.new(value)
         if operator == "relax.quantize":
             return self._island(value, last, clip, emitter)
@@ -140,9 +140,7 @@ class _Lowering:
             return None
         return function(Island(value, self._stored_output(last, clip), self.reader, emitter))
 
-    def _island(
-        self, quantize: relax.Call, last: relax.Var, clip: relax.VarBinding | None, emitter: Emitter
-    ) -> relax.Expr | None:
+    def _island(self, quantize: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         core = self.reader.define(quantize.args[0])
         scale, zero_point = (constant_of(self.reader.define(a)) for a in quantize.args[1:3])
         if scale is None or zero_point is None or scale.size != 1:
@@ -159,7 +157,7 @@ class _Lowering:
         output = Output(shape_of(last), dtype_of(last), step, zero, lo, hi)
         return self._lowered_core(quantize, Island(core, output, self.reader, emitter, bounds))
 
-    def _lowered_core(self, quantize: relax.Call, island: Island) -> relax.Expr:
+    def _lowered_core(self, quantize: Call, island: Island) -> Value:
         """The integer form of an island; where it has none, its quantize alone, as the reference computes it."""
         function = ISLANDS.functions.get(name_of(island.core))
         try:
@@ -170,14 +168,14 @@ class _Lowering:
             self._refuse(quantize.args[0], str(reason))
             return lower_quantize(quantize.args[0], island.output, island.emitter)
 
-    def _dequantize(self, call: relax.Call, emitter: Emitter) -> relax.Expr | None:
+    def _dequantize(self, call: Call, emitter: Emitter) -> Value | None:
         """A dequantize that islands leave over is dead code, or leads to a float output or a refused operator."""
         found = self.reader.dequantized(call)
         if found is None or found.constant is not None or found.dtype not in STORED_TYPES or found.scale.size != 1:
             return None
         return lower_dequantize(found, emitter)
 
-    def _refuse(self, value: relax.Expr, reason: str) -> None:
+    def _refuse(self, value: Value, reason: str) -> None:
         """Notes why the float tensors behind `value` remain, back to the integers they came from."""
         if not isinstance(value, relax.Var) or value in self.refused or not dtype_of(value).startswith("float"):
             return
@@ -186,28 +184,26 @@ class _Lowering:
         for operand in definition.args if isinstance(definition, relax.Call) else ():
             self._refuse(operand, reason)
 
-    def _average(
-        self, cast: relax.Call, last: relax.Var, clip: relax.VarBinding | None, emitter: Emitter
-    ) -> relax.Expr | None:
+    def _average(self, cast: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         pool = self.reader.define(cast.args[0])
         if name_of(pool) != "relax.nn.avg_pool2d":
             return None
         return lower_average_pool2d(Island(pool, self._stored_output(last, clip), self.reader, emitter))
 
-    def _split_part(self, item: relax.TupleGetItem, last: relax.Var, emitter: Emitter) -> relax.Expr | None:
+    def _split_part(self, item: Value, last: Value, emitter: Emitter) -> Value | None:
         split = self.reader.define(item.tuple_value)
         if name_of(split) != "relax.split" or dtype_of(last) not in STORED_TYPES:
             return None
         return lower_split_part(Island(split, self._stored_output(last, None), self.reader, emitter), item.index)
 
-    def _stored_output(self, last: relax.Var, clip: relax.VarBinding | None) -> Output:
+    def _stored_output(self, last: Value, clip: Binding | None) -> Output:
         info = np.iinfo(dtype_of(last))
         lo, hi = _clipped(int(info.min), int(info.max), clip)
         return Output(shape_of(last), dtype_of(last), np.float32(0), 0, lo, hi)
 
-    def _clips_of_islands(self) -> dict[relax.Var, relax.VarBinding]:
+    def _clips_of_islands(self) -> dict[Value, Binding]:
         """The clip on integers behind each quantize, pool or cast that nothing else reads."""
-        uses: dict[relax.Var, int] = {}
+        uses: dict[Value, int] = {}
         for expr in (*(b.value for b in self.bindings), self.main.body.body):
             for var in relax.analysis.free_vars(expr):
                 uses[var] = uses.get(var, 0) + 1
@@ -224,13 +220,13 @@ class _Lowering:
     def _attrs(self) -> dict[str, object]:
         return {k: v for k, v in attributes(self.main).items() if k != "global_symbol"}
 
-    def _finish(self, mod: tvm.IRModule, renamed: dict[relax.Var, relax.Expr]) -> tvm.IRModule:
+    def _finish(self, mod: Module, renamed: dict[Value, Value]) -> Module:
         mod = relax.transform.DeadCodeElimination()(mod)
         remains = [asdict(r) for r in self._remains(mod["main"], renamed)]
         mod["main"] = mod["main"].with_attr(REMAINS_ATTR, json.dumps(remains))
         return mod.with_attrs(attributes(self.mod))
 
-    def _remains(self, main: relax.Function, renamed: dict[relax.Var, relax.Expr]) -> Iterable[FloatRemain]:
+    def _remains(self, main: Function, renamed: dict[Value, Value]) -> Iterable[FloatRemain]:
         reasons = {v.name: r for old, r in self.refused.items() if isinstance(v := renamed.get(old), relax.Var)}
         for binding in (b for block in main.body.blocks for b in block.bindings):
             kind, call = dtype_of(binding.var), binding.value
@@ -243,7 +239,7 @@ class _Lowering:
             yield FloatRemain(binding.var.name, operator, size, reasons.get(binding.var.name, "float in the model"))
 
 
-def _bounds(core: relax.Call) -> tuple[float, float | None] | None:
+def _bounds(core: Call) -> tuple[float, float | None] | None:
     """Real bounds of a float activation."""
     if name_of(core) == "relax.nn.relu":
         return 0.0, None
@@ -253,25 +249,25 @@ def _bounds(core: relax.Call) -> tuple[float, float | None] | None:
     return None
 
 
-def _clipped(lo: int, hi: int, clip: relax.VarBinding | None) -> tuple[int, int]:
+def _clipped(lo: int, hi: int, clip: Binding | None) -> tuple[int, int]:
     if clip is None:
         return lo, hi
     low, high = (_number(a) for a in clip.value.args[1:3])
     return max(lo, int(low)), min(hi, int(high))
 
 
-def _number(prim: object) -> float:
+def _number(prim: Any) -> float:
     value = getattr(prim, "value", prim)
     return float(getattr(value, "value", value))
 
 
-def _substitute(expr: relax.Expr, renamed: dict[relax.Var, relax.Expr]) -> relax.Expr:
+def _substitute(expr: Value, renamed: dict[Value, Value]) -> Value:
     @mutator
     class Renaming(PyExprMutator):
-        def visit_var_(self, op: relax.Var) -> relax.Expr:
+        def visit_var_(self, op: Value) -> Value:
             return renamed.get(op, op)
 
-        def visit_dataflow_var_(self, op: relax.Var) -> relax.Expr:
+        def visit_dataflow_var_(self, op: Value) -> Value:
             return renamed.get(op, op)
 
     return Renaming().visit_expr(expr)

@@ -1,1 +1,1 @@
-"""TFLite's integer arithmetic as TE: one function an operator, registered by the name of the Relax operator it replaces."""
+"""TFLite's integer arithmetic as TE: one function an operator, found by the Relax operator that it replaces."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax, te, tirx
-from tvm.ir import Expr
 
 from tvm_cascade.passes.integer.island import Emitter, Output, Quantized
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 
-def lower_quantize(source: relax.Expr, output: Output, emitter: Emitter) -> relax.Expr:
+def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
     """float32 to stored integers: `clamp(rha(x / s) + z)`, the quotient in float32."""
     info = np.iinfo(output.dtype)
 
-    def compute(a: te.Tensor) -> te.Tensor:
-        def at(*index: tirx.Var) -> Expr:
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
             quotient = a[index] / tirx.const(float(output.scale), "float32")
             # far outside of the stored range every quotient saturates: bound it before it must fit an integer
             bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
@@ -34,11 +33,11 @@ def lower_quantize(source: relax.Expr, output: Output, emitter: Emitter) -> rela
     return emitter.call("quantize", compute, [source], attrs=attrs)
 
 
-def lower_dequantize(x: Quantized, emitter: Emitter) -> relax.Expr:
+def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
     """Stored integers to float32: `s * (x - z)`."""
 
-    def compute(a: te.Tensor) -> te.Tensor:
-        def at(*index: tirx.Var) -> Expr:
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
             difference = a[index].astype("int32") - tirx.const(x.zero_point, "int32")
             return difference.astype("float32") * tirx.const(float(x.step), "float32")
 

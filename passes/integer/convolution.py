@@ -1,8 +1,9 @@
 """conv2d and depthwise_conv2d.
 
-`acc = sum (x - xz)(w - wz) + bias`, padding contributes nothing, then MBQM by channel. The padded stage holds the input's
-zero point, so that a scheduler may skip it: the update with it leaves the accumulator as it is. Multipliers: int8 in double,
-`QM(D(sx) D(sw) / D(so))`; uint8 with the product in float32, as the reference prepares them. The bias's own scale is ignored.
+`acc = sum (x - xz)(w - wz) + bias`, padding contributes nothing, then MBQM by channel. The padded stage holds the
+input's zero point, so that a scheduler may skip it: the update with it leaves the accumulator as it is. Multipliers:
+int8 in double, `QM(D(sx) D(sw) / D(so))`; uint8 with the product in float32, as the reference prepares them. The
+bias's own scale is ignored.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import relax, te, tirx
 
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
@@ -25,10 +25,10 @@ from tvm_cascade.passes.integer.island import (
     NotLowered,
     Quantized,
     Reader,
-    constant_of,
     name_of,
     shape_of,
 )
+from tvm_cascade.passes.integer.untyped import Call, Index, Tensor, Value, te, tirx
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class _Geometry:
 
 
 @ISLANDS.lowers("nn.conv2d")
-def lower_conv2d(island: Island) -> relax.Expr:
+def lower_conv2d(island: Island) -> Value:
     """Convolution without bias."""
     return _lower(island, island.core, None)
 
 
-def lower_biased(island: Island, core: relax.Call, bias: np.ndarray) -> relax.Expr:
+def lower_biased(island: Island, core: Call, bias: np.ndarray) -> Value:
     """Convolution `core` plus a constant bias of stored int32."""
     return _lower(island, core, bias)
 
 
-def _lower(island: Island, core: relax.Call, bias: np.ndarray | None) -> relax.Expr:
+def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     attrs = core.attrs
     if str(attrs.data_layout) != "NHWC" or str(attrs.kernel_layout) not in ("HWIO", "HWOI"):
         raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}")
@@ -101,54 +101,54 @@ class _Computation:
     bound: int  # of the accumulator with its bias
     depthwise: bool
 
-    def __call__(self, x: te.Tensor, w: te.Tensor, b: te.Tensor, m: te.Tensor, s: te.Tensor) -> te.Tensor:
+    def __call__(self, x: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
         kind = "depthwise_conv2d" if self.depthwise else "conv2d"
         out = self.island.output
         padded = te_pad2d(x, self.geometry.padding, self.input_zero, f"{kind}_pad")
         acc = self._depthwise(padded, w, kind) if self.depthwise else self._dense(padded, w, kind)
 
-        def finish(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> object:
+        def finish(n: Index, y: Index, xx: Index, c: Index) -> object:
             scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], self.shifts, self.bound)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
         return te.compute(out.shape, finish, name=kind)
 
-    def _dense(self, x: te.Tensor, w: te.Tensor, kind: str) -> te.Tensor:
+    def _dense(self, x: Tensor, w: Tensor, kind: str) -> Tensor:
         kh, kw, depth, _ = (int(d) for d in w.shape)
         ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, depth), "rc")
         at = self._at
 
-        def product(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> object:
+        def product(n: Index, y: Index, xx: Index, c: Index) -> object:
             value = x[(n, *at(y, xx, ry, rx), rc)].astype("int32") - i32(self.input_zero)
             return te.sum(value * (w[ry, rx, rc, c].astype("int32") - i32(self.weight_zero)), axis=[ry, rx, rc])
 
         return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
 
-    def _depthwise(self, x: te.Tensor, w: te.Tensor, kind: str) -> te.Tensor:
+    def _depthwise(self, x: Tensor, w: Tensor, kind: str) -> Tensor:
         kh, kw, _, times = (int(d) for d in w.shape)
         ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
         at = self._at
 
-        def product(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> object:
+        def product(n: Index, y: Index, xx: Index, c: Index) -> object:
             channel, copy = (c, 0) if times == 1 else (tirx.floordiv(c, times), tirx.floormod(c, times))
             value = x[(n, *at(y, xx, ry, rx), channel)].astype("int32") - i32(self.input_zero)
             return te.sum(value * (w[ry, rx, channel, copy].astype("int32") - i32(self.weight_zero)), axis=[ry, rx])
 
         return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
 
-    def _at(self, y: tirx.Var, x: tirx.Var, ry: te.IterVar, rx: te.IterVar) -> tuple[object, object]:
+    def _at(self, y: Index, x: Index, ry: Index, rx: Index) -> tuple[object, object]:
         (sy, sx), (dy, dx) = self.geometry.strides, self.geometry.dilation
         return y * sy + ry * dy, x * sx + rx * dx
 
 
-def te_pad2d(x: te.Tensor, padding: tuple[int, int, int, int], value: int, name: str) -> te.Tensor:
+def te_pad2d(x: Tensor, padding: tuple[int, int, int, int], value: int, name: str) -> Tensor:
     """`x` (NHWC) with rows and columns of `value` around it; `x` itself where there are none."""
     if not any(padding):
         return x
     n, h, w, c = (int(d) for d in x.shape)
     top, left, bottom, right = padding
 
-    def at(b: tirx.Var, y: tirx.Var, xx: tirx.Var, k: tirx.Var) -> object:
+    def at(b: Index, y: Index, xx: Index, k: Index) -> object:
         inside = [
             *([y >= top] if top else []),
             *([y < top + h] if bottom else []),
@@ -161,7 +161,7 @@ def te_pad2d(x: te.Tensor, padding: tuple[int, int, int, int], value: int, name:
     return te.compute((n, h + top + bottom, w + left + right, c), at, name=name)
 
 
-def fold_pad(reader: Reader, x: Quantized, padding: tuple[int, ...]) -> tuple[relax.Expr, tuple[int, int, int, int]]:
+def fold_pad(reader: Reader, x: Quantized, padding: tuple[int, ...]) -> tuple[Value, tuple[int, int, int, int]]:
     """Source and padding of a convolution whose input may be an explicit pad by its zero point.
 
     Such a pad contributes nothing to any sum, so it becomes the convolution's own padding.
@@ -178,12 +178,12 @@ def fold_pad(reader: Reader, x: Quantized, padding: tuple[int, ...]) -> tuple[re
     return source, (top, left, bottom, right)
 
 
-def pad_value(call: relax.Call) -> int:
+def pad_value(call: Call) -> int:
     """The stored value that a constant pad fills with."""
     return int(float(call.attrs.pad_value))
 
 
-def _kernel(reader: Reader, core: relax.Call, layout: str, groups: int) -> tuple[Quantized, np.ndarray]:
+def _kernel(reader: Reader, core: Call, layout: str, groups: int) -> tuple[Quantized, np.ndarray]:
     """Weights with their quantization, as [kh, kw, in, out], depthwise [kh, kw, channel, multiplier]."""
     expr, shape = reader.define(core.args[1]), shape_of(core.args[1])
     if name_of(expr) == "relax.reshape":
@@ -200,7 +200,7 @@ def _kernel(reader: Reader, core: relax.Call, layout: str, groups: int) -> tuple
     return kernel, data.reshape(shape[0], shape[1], groups, channels // groups)
 
 
-def _geometry(core: relax.Call, out: tuple[int, ...], padding: tuple[int, int, int, int]) -> _Geometry:
+def _geometry(core: Call, out: tuple[int, ...], padding: tuple[int, int, int, int]) -> _Geometry:
     attrs = core.attrs
     sy, sx = (int(v) for v in attrs.strides)
     dy, dx = (int(v) for v in attrs.dilation)

@@ -1,4 +1,4 @@
-"""Operators that move stored values: concat, pad, transpose, slices, splits. None of them rescales, except the uint8 concat."""
+"""Operators that move stored values: concat, pad, transpose, slices, splits. Only the uint8 concat rescales."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
-from tvm import relax, te, tirx
-from tvm.ir import Expr
 
 from tvm_cascade.passes.integer.convolution import pad_value
 from tvm_cascade.passes.integer.fixed_point import i32
 from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, NotLowered, Output, Quantized, shape_of
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 
 @ISLANDS.lowers("concat")
-def lower_concat(island: Island) -> relax.Expr:
+def lower_concat(island: Island) -> Value:
     """Copies where the quantization is equal; else, for uint8 alone, the reference's float32 rescale as a table.
 
-    The tables, 256 entries each, follow the activations; attribute `table_of_input` says which input has which, -1 none.
+    The tables, 256 entries each, follow the activations; attribute `table_of_input` says which input has which, -1
+    none.
     """
     fields = island.reader.define(island.core.args[0])
     parts = [island.reader.dequantized(f) for f in fields.fields]
@@ -32,7 +32,7 @@ def lower_concat(island: Island) -> relax.Expr:
     which = [-1 if t is None else place for t, place in zip(tables, places, strict=False)]
     axis = int(island.core.attrs.axis) % len(out.shape)
 
-    def compute(*args: te.Tensor) -> te.Tensor:
+    def compute(*args: Tensor) -> Tensor:
         return _te_concat(args[: len(stored)], args[len(stored) :], which, axis, out.shape)
 
     attrs = {"axis": axis, "table_of_input": which}
@@ -40,20 +40,20 @@ def lower_concat(island: Island) -> relax.Expr:
 
 
 @DIRECT.lowers("concat")
-def lower_stored_concat(island: Island) -> relax.Expr:
+def lower_stored_concat(island: Island) -> Value:
     """Concatenation of stored values as they are."""
     fields = list(island.reader.define(island.core.args[0]).fields)
     axis = int(island.core.attrs.axis) % len(island.output.shape)
     which = [-1] * len(fields)
 
-    def compute(*args: te.Tensor) -> te.Tensor:
+    def compute(*args: Tensor) -> Tensor:
         return _te_concat(args, (), which, axis, island.output.shape)
 
     return island.emitter.call("concat", compute, fields, attrs={"axis": axis, "table_of_input": which})
 
 
 @DIRECT.lowers("nn.pad")
-def lower_pad(island: Island) -> relax.Expr:
+def lower_pad(island: Island) -> Value:
     core = island.core
     if str(core.attrs.pad_mode) != "constant":
         raise NotLowered(f"padding of mode {core.attrs.pad_mode}")
@@ -62,8 +62,8 @@ def lower_pad(island: Island) -> relax.Expr:
     if min(widths, default=0) < 0:
         raise NotLowered("a negative padding")
 
-    def compute(a: te.Tensor) -> te.Tensor:
-        def at(*index: tirx.Var) -> Expr:
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
             inside = [i >= b for i, b in zip(index, before, strict=True) if b]
             inside += [i < b + d for i, b, d, e in zip(index, before, shape, after, strict=True) if e]
             value = a[tuple(i - b for i, b in zip(index, before, strict=True))]
@@ -77,13 +77,13 @@ def lower_pad(island: Island) -> relax.Expr:
 
 
 @DIRECT.lowers("permute_dims")
-def lower_transpose(island: Island) -> relax.Expr:
+def lower_transpose(island: Island) -> Value:
     core = island.core
     rank = len(island.output.shape)
     axes = [int(a) % rank for a in core.attrs.axes] if core.attrs.axes is not None else list(reversed(range(rank)))
 
-    def compute(a: te.Tensor) -> te.Tensor:
-        def at(*index: tirx.Var) -> Expr:
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
             source = dict(zip(axes, index, strict=True))
             return a[tuple(source[k] for k in range(rank))]
 
@@ -93,7 +93,7 @@ def lower_transpose(island: Island) -> relax.Expr:
 
 
 @DIRECT.lowers("strided_slice")
-def lower_strided_slice(island: Island) -> relax.Expr:
+def lower_strided_slice(island: Island) -> Value:
     core = island.core
     shape = shape_of(core.args[0])
     axes, begins = _tuple_of_ints(core.args[1]), _tuple_of_ints(core.args[2])
@@ -106,10 +106,10 @@ def lower_strided_slice(island: Island) -> relax.Expr:
     return slice_of(island, core.args[0], begin, stride)
 
 
-def slice_of(island: Island, source: relax.Expr, begin: Sequence[int], stride: Sequence[int]) -> relax.Expr:
+def slice_of(island: Island, source: Value, begin: Sequence[int], stride: Sequence[int]) -> Value:
     """`source[begin + i * stride]`, of the island's output shape."""
 
-    def compute(a: te.Tensor) -> te.Tensor:
+    def compute(a: Tensor) -> Tensor:
         return te.compute(
             island.output.shape,
             lambda *index: a[tuple(i * s + b for i, b, s in zip(index, begin, stride, strict=True))],
@@ -120,7 +120,7 @@ def slice_of(island: Island, source: relax.Expr, begin: Sequence[int], stride: S
     return island.emitter.call("strided_slice", compute, [source], attrs=attrs)
 
 
-def lower_split_part(island: Island, index: int) -> relax.Expr:
+def lower_split_part(island: Island, index: int) -> Value:
     """Part `index` of a split, as a slice of its own: operators have one output each."""
     core = island.core
     source = core.args[0]
@@ -148,12 +148,12 @@ def _concat_table(part: Quantized, out: Output) -> np.ndarray | None:
 
 
 def _te_concat(
-    parts: Sequence[te.Tensor], tables: Sequence[te.Tensor], which: Sequence[int], axis: int, shape: Sequence[int]
-) -> te.Tensor:
+    parts: Sequence[Tensor], tables: Sequence[Tensor], which: Sequence[int], axis: int, shape: Sequence[int]
+) -> Tensor:
     ends = list(accumulate(int(p.shape[axis]) for p in parts))
 
-    def at(*index: tirx.Var) -> Expr:
-        chosen: Expr | None = None
+    def at(*index: Index) -> Scalar:
+        chosen: Scalar | None = None
         for k in reversed(range(len(parts))):
             start = ends[k] - int(parts[k].shape[axis])
             own = tuple(i - start if d == axis else i for d, i in enumerate(index))
@@ -165,5 +165,5 @@ def _te_concat(
     return te.compute(shape, at, name="concat")
 
 
-def _tuple_of_ints(expr: relax.Expr) -> list[int]:
+def _tuple_of_ints(expr: Value) -> list[int]:
     return [int(getattr(f.value, "value", f.value)) for f in expr.fields]

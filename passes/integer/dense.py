@@ -1,29 +1,30 @@
 """Fully connected layers, without doubles.
 
-The reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. Here it is `sign(acc) * ((|acc| m + 2^(k-1))
->> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both are monotone in `acc`, so they are equal
-everywhere if they are equal around each step of the output: `_proved` compares them there, for every channel, when the layer
-is compiled. Where 31 bits of multiplier fail, more are tried; a layer that no multiplier fits is left as it is.
+The reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. Here it is `sign(acc) * ((|acc| m +
+2^(k-1)) >> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both are monotone in `acc`, so
+they are equal everywhere if they are equal around each step of the output: `_proved` compares them there, for every
+channel, when the layer is compiled. Where 31 bits of multiplier fail, more are tried; a layer that no multiplier fits
+is left as it is.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax, te, tirx
 
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, te_clamp
 from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered, Output, Quantized, constant_of, name_of
+from tvm_cascade.passes.integer.untyped import Call, Index, Tensor, Value, te
 
 _WIDER_BITS = (39, 45, 50)
 
 
 @ISLANDS.lowers("matmul")
-def lower_dense(island: Island) -> relax.Expr:
+def lower_dense(island: Island) -> Value:
     """Fully connected without bias."""
     return lower_biased(island, island.core, None)
 
 
-def lower_biased(island: Island, core: relax.Call, bias: np.ndarray | None) -> relax.Expr:
+def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     """Fully connected `core`, `[n, depth] x [depth, units]`, plus a constant bias of stored int32."""
     x, weights, data = _operands(island, core)
     out = island.output
@@ -34,7 +35,7 @@ def lower_biased(island: Island, core: relax.Call, bias: np.ndarray | None) -> r
     bound = _bound(data, weights.zero_point, x, bias)
     multiplier, shift = proved_multipliers(real, bound, out)
 
-    def compute(a: te.Tensor, w: te.Tensor, b: te.Tensor, m: te.Tensor, s: te.Tensor) -> te.Tensor:
+    def compute(a: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
         rc = te.reduce_axis((0, depth), "rc")
         acc = te.compute(
             out.shape,
@@ -45,7 +46,7 @@ def lower_biased(island: Island, core: relax.Call, bias: np.ndarray | None) -> r
             name="dense_acc",
         )
 
-        def finish(n: tirx.Var, c: tirx.Var) -> object:
+        def finish(n: Index, c: Index) -> object:
             scaled = _te_round_once(acc[n, c] + b[c], m[c], s[c], multiplier, shift, bound)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
@@ -127,8 +128,8 @@ def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, o
 
 
 def _te_round_once(
-    acc: relax.Expr, m: relax.Expr, s: relax.Expr, multiplier: np.ndarray, shift: np.ndarray, bound: np.ndarray
-) -> relax.Expr:
+    acc: Value, m: Value, s: Value, multiplier: np.ndarray, shift: np.ndarray, bound: np.ndarray
+) -> Value:
     """`rha(acc * m * 2^(s - 31))` as int32: an arithmetic shift rounds down, so one less than half for the negative."""
     if str(multiplier.dtype) == "int64":
         m, s = m, s.astype("int64")
@@ -138,7 +139,7 @@ def _te_round_once(
     return ((acc.astype("int64") * m + half + (acc >> i32(31)).astype("int64")) >> (i64(31) - s)).astype("int32")
 
 
-def _operands(island: Island, core: relax.Call) -> tuple[Quantized, Quantized, np.ndarray]:
+def _operands(island: Island, core: Call) -> tuple[Quantized, Quantized, np.ndarray]:
     x, weights = island.reader.dequantized(core.args[0]), island.reader.dequantized(core.args[1])
     if x is None or weights is None:
         raise NotLowered("its operands are not dequantized from integers")

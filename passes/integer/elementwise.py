@@ -1,7 +1,7 @@
 """add, sub, mul (broadcasting), the relu family, and quantize between stored types.
 
-Multipliers as the reference prepares them: add and sub in double from `t = 2 max(s1, s2)` with 20 bits of head room, mul and
-relu with their ratio in float32, quantize in double.
+Multipliers as the reference prepares them: add and sub in double from `t = 2 max(s1, s2)` with 20 bits of head room,
+mul and relu with their ratio in float32, quantize in double.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from tvm import relax, te, tirx
-from tvm.ir import Expr
 
 from tvm_cascade.passes.integer import convolution, dense
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, NotLowered, Quantized, name_of
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 
 _HEAD_ROOM = 20  # bits that add and sub shift their operands up by
 
 
 @ISLANDS.lowers("add")
-def lower_add(island: Island) -> relax.Expr:
+def lower_add(island: Island) -> Value:
     """A residual add, or the bias of a convolution or fully connected layer."""
     core = island.core
     left, bias = island.reader.define(core.args[0]), island.reader.dequantized(core.args[1])
@@ -35,18 +34,18 @@ def lower_add(island: Island) -> relax.Expr:
 
 
 @ISLANDS.lowers("subtract")
-def lower_subtract(island: Island) -> relax.Expr:
+def lower_subtract(island: Island) -> Value:
     return _sum(island, "sub")
 
 
 @ISLANDS.lowers("multiply")
-def lower_multiply(island: Island) -> relax.Expr:
+def lower_multiply(island: Island) -> Value:
     a, b = _stored(island.operand(0)), _stored(island.operand(1))
     out = island.output
     m, s = _multiplier(np.float64(np.float32(np.float32(a.step * b.step) / out.scale)))
     bound = _reach(a) * _reach(b)
 
-    def value(x: Expr, y: Expr) -> Expr:
+    def value(x: Scalar, y: Scalar) -> Scalar:
         product = (x.astype("int32") - i32(a.zero_point)) * (y.astype("int32") - i32(b.zero_point))
         return te_rescale(product, m, s, bound)
 
@@ -54,14 +53,14 @@ def lower_multiply(island: Island) -> relax.Expr:
 
 
 @ISLANDS.lowers("nn.relu", "clip")
-def lower_relu(island: Island) -> relax.Expr:
+def lower_relu(island: Island) -> Value:
     """relu, relu6, relu_n1_to_1 and relu_0_to_1 on their own: a rescale and a clamp."""
     x = _stored(island.operand(0))
     return _rescaled(island, "relu", x, np.float64(np.float32(x.step / island.output.scale)))
 
 
 @ISLANDS.lowers("dequantize")
-def lower_requantize(island: Island) -> relax.Expr:
+def lower_requantize(island: Island) -> Value:
     """Stored integers to stored integers of another quantization."""
     found = island.reader.dequantized(island.core)
     if found is None:
@@ -70,7 +69,7 @@ def lower_requantize(island: Island) -> relax.Expr:
     return _rescaled(island, "requantize", x, np.float64(x.step) / np.float64(island.output.scale))
 
 
-def _sum(island: Island, kind: str) -> relax.Expr:
+def _sum(island: Island, kind: str) -> Value:
     a, b = _stored(island.operand(0)), _stored(island.operand(1))
     out = island.output
     twice = np.float64(np.float32(2) * max(a.step, b.step))
@@ -78,7 +77,7 @@ def _sum(island: Island, kind: str) -> relax.Expr:
     mo, so = _multiplier(twice / np.float64(np.float32(1 << _HEAD_ROOM) * out.scale))
     high = 1 << _HEAD_ROOM
 
-    def value(x: Expr, y: Expr) -> Expr:
+    def value(x: Scalar, y: Scalar) -> Scalar:
         left = te_rescale((x.astype("int32") - i32(a.zero_point)) * i32(high), ma, sa, _reach(a) * high)
         right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, _reach(b) * high)
         total = left + right if kind == "add" else left - right
@@ -93,19 +92,19 @@ def _binary(
     kind: str,
     a: Quantized,
     b: Quantized,
-    value: Callable[[Expr, Expr], Expr],
+    value: Callable[[Scalar, Scalar], Scalar],
     attrs: dict[str, object],
-) -> relax.Expr:
+) -> Value:
     """Emits an operator on two stored tensors, broadcast; a constant one moves behind the activation."""
     out = island.output
     swapped = a.constant is not None
     if swapped and b.constant is not None:
         raise NotLowered("both operands are constant")
 
-    def compute(p: te.Tensor, q: te.Tensor) -> te.Tensor:
+    def compute(p: Tensor, q: Tensor) -> Tensor:
         x, y = (q, p) if swapped else (p, q)
 
-        def at(*index: tirx.Var) -> Expr:
+        def at(*index: Index) -> Scalar:
             scaled = value(_broadcast(x, index), _broadcast(y, index))
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
@@ -128,14 +127,14 @@ def _binary(
     )
 
 
-def _rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> relax.Expr:
+def _rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Value:
     if x.constant is not None:
         raise NotLowered("its input is constant")
     out = island.output
     m, s = _multiplier(ratio)
 
-    def compute(a: te.Tensor) -> te.Tensor:
-        def at(*index: tirx.Var) -> Expr:
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
             scaled = te_rescale(a[index].astype("int32") - i32(x.zero_point), m, s, _reach(x))
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
@@ -170,6 +169,6 @@ def _reach(x: Quantized) -> int:
     return max(info.max - x.zero_point, x.zero_point - info.min)
 
 
-def _broadcast(x: te.Tensor, index: tuple[tirx.Var, ...]) -> Expr:
+def _broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
     own = index[len(index) - len(x.shape) :]
     return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]

@@ -1,8 +1,8 @@
 """The fixed-point primitives of TFLite's reference kernels, at compile time (Python) and in the program (TE).
 
-Symbols: a real multiplier d is `m * 2^(s - 31)` with a 31-bit m (`QM`); `SRDHM(a, m) = (a * m + 2^30) >> 31` in 64 bits;
-`RDivPOT(h, e)` divides by 2^e, ties away from zero; `MBQM(x, m, s)` is both, and so rounds twice, which single rounding
-does not reproduce. Source: gemmlowp's fixedpoint.h and TFLite's common.h.
+Symbols: a real multiplier d is `m * 2^(s - 31)` with a 31-bit m (`QM`); `SRDHM(a, m) = (a * m + 2^30) >> 31` in 64
+bits; `RDivPOT(h, e)` divides by 2^e, ties away from zero; `MBQM(x, m, s)` is both, and so rounds twice, which single
+rounding does not reproduce. Source: gemmlowp's fixedpoint.h and TFLite's common.h.
 
 The TE forms use each operand once where they can, since TE has no let: an operand used six times inside another
 such form takes the compiler minutes. They stay in 32 bits wherever the given bound on the operand allows.
@@ -11,11 +11,11 @@ such form takes the compiler minutes. They stay in 32 bits wherever the given bo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
-from tvm import tirx
-from tvm.ir import Expr
+
+from tvm_cascade.passes.integer.untyped import Scalar, tirx
 
 INT32_MAX = (1 << 31) - 1
 
@@ -36,7 +36,7 @@ def quantize_multiplier(d: float) -> tuple[int, int]:
     return (0, 0) if s < -31 else (m, s)
 
 
-def quantize_multipliers(ds: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def quantize_multipliers(ds: Iterable[float]) -> tuple[np.ndarray, np.ndarray]:
     """`QM` of every d, as two int32 arrays."""
     pairs = [quantize_multiplier(d) for d in ds]
     return np.array([m for m, _ in pairs], "int32"), np.array([s for _, s in pairs], "int32")
@@ -53,20 +53,20 @@ def rounding_divide(h: np.ndarray, e: int) -> np.ndarray:
     return h if e == 0 else (h + (h >> 63) + (1 << (e - 1))) >> e
 
 
-def i32(value: int) -> Expr:
+def i32(value: int) -> Scalar:
     return tirx.const(int(value), "int32")
 
 
-def i64(value: int) -> Expr:
+def i64(value: int) -> Scalar:
     return tirx.const(int(value), "int64")
 
 
-def te_srdhm(a: Expr, m: Expr) -> Expr:
+def te_srdhm(a: Scalar, m: Scalar) -> Scalar:
     """`SRDHM` of int64 expressions; the result fits 32 bits."""
     return (a * m + i64(1 << 30)) >> i64(31)
 
 
-def te_rounding_divide(h: Expr, e: int, bits: int = 32) -> Expr:
+def te_rounding_divide(h: Scalar, e: int, bits: int = 32) -> Scalar:
     """`RDivPOT` by a constant, of an int32 or (`bits=64`) int64; the caller answers for `|h| + 2^(e-1)` to fit it."""
     if e == 0:
         return h
@@ -74,7 +74,7 @@ def te_rounding_divide(h: Expr, e: int, bits: int = 32) -> Expr:
     return (h + (h >> const(bits - 1)) + const(1 << (e - 1))) >> const(e)
 
 
-def te_rescale(x: Expr, m: int, s: int, bound: int) -> Expr:
+def te_rescale(x: Scalar, m: int, s: int, bound: int) -> Scalar:
     """`MBQM` by a constant multiplier, as int32.
 
     Parameters
@@ -94,7 +94,7 @@ def te_rescale(x: Expr, m: int, s: int, bound: int) -> Expr:
     return te_rounding_divide(high, e, bits=64).astype("int32")
 
 
-def te_rescale_channel(x: Expr, m: Expr, s: Expr, shifts: np.ndarray, bound: int) -> Expr:
+def te_rescale_channel(x: Scalar, m: Scalar, s: Scalar, shifts: np.ndarray, bound: int) -> Scalar:
     """`MBQM` by multipliers that differ by channel, as int32.
 
     Parameters
@@ -124,7 +124,7 @@ def te_rescale_channel(x: Expr, m: Expr, s: Expr, shifts: np.ndarray, bound: int
     return result if narrow else result.astype("int32")
 
 
-def te_clamp(x: Expr, lo: int, hi: int, dtype: str) -> Expr:
+def te_clamp(x: Scalar, lo: int, hi: int, dtype: str) -> Scalar:
     """int32 to the stored type, within `[lo, hi]`."""
     return tirx.max(tirx.min(x, i32(hi)), i32(lo)).astype(dtype)
 

@@ -11,12 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import tvm
-from tvm import relax, te
-from tvm.ir import GenericConst
-from tvm.relax import Call
 
 from tvm_cascade.passes.integer.fixed_point import round_half_away
+from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Module, Tensor, Value, ir, relax, te
 
 STORED_TYPES = ("int8", "uint8")
 
@@ -29,7 +26,7 @@ class NotLowered(Exception):
 class Quantized:
     """A stored tensor with its quantization: real = scale * (stored - zero_point)."""
 
-    value: relax.Expr  # in the old function
+    value: Value  # in the old function
     scale: np.ndarray  # float32, one element or one a channel
     zero_point: int
     dtype: str
@@ -82,15 +79,15 @@ class Island:
 class Reader:
     """Looks values up behind their variables."""
 
-    definitions: Mapping[relax.Var, relax.Expr]
+    definitions: Mapping[Value, Value]
 
-    def define(self, expr: relax.Expr) -> relax.Expr:
+    def define(self, expr: Value) -> Value:
         """What `expr` is bound to, itself where it is no bound variable."""
         while isinstance(expr, relax.Var) and expr in self.definitions:
             expr = self.definitions[expr]
         return expr
 
-    def dequantized(self, expr: relax.Expr) -> Quantized | None:
+    def dequantized(self, expr: Value) -> Quantized | None:
         """The integer tensor that `expr` was dequantized from."""
         call = self.define(expr)
         if name_of(call) != "relax.dequantize":
@@ -111,22 +108,22 @@ class Reader:
 class Emitter:
     """Emits calls of PrimFuncs into the new function."""
 
-    builder: relax.BlockBuilder
-    renamed: Mapping[relax.Var, relax.Expr]
+    builder: Builder
+    renamed: Mapping[Value, Value]
     name: str = ""  # of the tensor being computed
 
-    def new(self, expr: relax.Expr) -> relax.Expr:
+    def new(self, expr: Value) -> Value:
         """The new function's counterpart of a value of the old one."""
         return self.renamed.get(expr, expr) if isinstance(expr, relax.Var) else expr
 
     def call(
         self,
         kind: str,
-        compute: Callable[..., te.Tensor],
-        activations: Sequence[relax.Expr],
+        compute: Callable[..., Tensor],
+        activations: Sequence[Value],
         constants: Sequence[np.ndarray] = (),
         attrs: Mapping[str, object] | None = None,
-    ) -> relax.Var:
+    ) -> Value:
         """Emits `call_tir` of the PrimFunc that `compute` describes.
 
         Parameters
@@ -148,37 +145,36 @@ class Emitter:
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
         return self.builder.emit(relax.call_tir(gvar, arguments, out_type), name_hint=self.name)
 
-    def reshape(self, value: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """A view, emitted only where the shape changes."""
         if shape_of(value) == tuple(shape):
             return value
         return self.builder.emit(relax.op.reshape(value, list(shape)), name_hint=self.name)
 
 
-def name_of(expr: object) -> str:
+def name_of(expr: Value) -> str:
     """The name of a call's operator, empty for anything else."""
-    return str(getattr(expr.op, "name", "")) if isinstance(expr, Call) else ""
+    return str(getattr(expr.op, "name", "")) if isinstance(expr, relax.Call) else ""
 
 
-def constant_of(expr: relax.Expr) -> np.ndarray | None:
-    return expr.value.numpy() if isinstance(expr, GenericConst) else None
+def constant_of(expr: Value) -> np.ndarray | None:
+    return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
 
 
-def shape_of(expr: relax.Expr) -> tuple[int, ...]:
+def shape_of(expr: Value) -> tuple[int, ...]:
     """Static shape; NotLowered where it is symbolic."""
-    shape = getattr(expr.ty, "shape", None)
     try:
-        return tuple(int(d) for d in shape.values)
+        return tuple(int(d) for d in expr.ty.shape.values)
     except (AttributeError, TypeError) as error:
         raise NotLowered("a shape that is not static") from error
 
 
-def attributes(holder: relax.Function | tvm.IRModule) -> dict[str, object]:
+def attributes(holder: Function | Module) -> dict[str, object]:
     """The attributes of a function or module; empty where it has none."""
     return {str(k): v for k, v in holder.attrs.items()} if holder.attrs is not None else {}
 
 
-def dtype_of(expr: relax.Expr) -> str:
+def dtype_of(expr: Value) -> str:
     return str(getattr(expr.ty, "dtype", ""))
 
 
@@ -196,7 +192,7 @@ def activation_range(
     return lo, hi
 
 
-LoweringFunction = Callable[[Island], relax.Expr]
+LoweringFunction = Callable[[Island], Value]
 
 
 @dataclass(slots=True)

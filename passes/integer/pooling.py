@@ -1,7 +1,8 @@
 """Average and max pooling, and mean over any axes.
 
-Average: `(S + n/2) / n` for a positive sum, `(S - n/2) / n` otherwise, in C's division, n the pixels inside of the map; no
-rescale, whatever the scales say. Max: clamped. Mean: the multiplier absorbs the count, with as many bits as 64 allow.
+Average: `(S + n/2) / n` for a positive sum, `(S - n/2) / n` otherwise, in C's division, n the pixels inside of the
+map; no rescale, whatever the scales say. Max: clamped. Mean: the multiplier absorbs the count, with as many bits as
+64 allow.
 """
 
 from __future__ import annotations
@@ -9,21 +10,20 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from tvm import relax, te, tirx
-from tvm.ir import Expr
 
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, Island, NotLowered, dtype_of, name_of
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 
 @DIRECT.lowers("nn.max_pool2d")
-def lower_max_pool2d(island: Island) -> relax.Expr:
+def lower_max_pool2d(island: Island) -> Value:
     x = island.core.args[0]
     out = island.output
     (kh, kw), (sy, sx), (dy, dx), padding = _window(island.core)
 
-    def compute(a: te.Tensor) -> te.Tensor:
+    def compute(a: Tensor) -> Tensor:
         padded = te_pad2d(a, padding, np.iinfo(out.dtype).min, "max_pool2d_pad")
         ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
         acc = te.compute(
@@ -40,7 +40,7 @@ def lower_max_pool2d(island: Island) -> relax.Expr:
     return island.emitter.call("max_pool2d", compute, [x], attrs=_attrs(island, padding))
 
 
-def lower_average_pool2d(island: Island) -> relax.Expr:
+def lower_average_pool2d(island: Island) -> Value:
     """`astype int32 -> avg_pool2d -> astype`, of which only the window matters."""
     widened = island.reader.define(island.core.args[0])
     if name_of(widened) != "relax.astype" or dtype_of(widened.args[0]) not in STORED_TYPES:
@@ -52,7 +52,7 @@ def lower_average_pool2d(island: Island) -> relax.Expr:
     _, height, width, _ = (int(d) for d in widened.args[0].ty.shape.values)
     top, left = padding[:2]
 
-    def compute(a: te.Tensor) -> te.Tensor:
+    def compute(a: Tensor) -> Tensor:
         padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")  # 0 adds nothing to a sum of stored values
         ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
         acc = te.compute(
@@ -61,7 +61,7 @@ def lower_average_pool2d(island: Island) -> relax.Expr:
             name="avg_pool2d_acc",
         )
 
-        def finish(n: tirx.Var, y: tirx.Var, xx: tirx.Var, c: tirx.Var) -> Expr:
+        def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             rows = _inside(y, sy, top, kh, height) if padding[0] or padding[2] else i32(kh)
             columns = _inside(xx, sx, left, kw, width) if padding[1] or padding[3] else i32(kw)
             count, total = rows * columns, acc[n, y, xx, c]
@@ -75,7 +75,7 @@ def lower_average_pool2d(island: Island) -> relax.Expr:
 
 
 @ISLANDS.lowers("mean")
-def lower_mean(island: Island) -> relax.Expr:
+def lower_mean(island: Island) -> Value:
     x = island.operand(0)
     out = island.output
     rank = len(x.shape)
@@ -92,17 +92,17 @@ def lower_mean(island: Island) -> relax.Expr:
         raise NotLowered("a mean whose sum or multiplier exceeds 32 bits")
     kept = bool(island.core.attrs.keepdims)
 
-    def compute(a: te.Tensor) -> te.Tensor:
+    def compute(a: Tensor) -> Tensor:
         reduced = {axis: te.reduce_axis((0, x.shape[axis]), f"r{axis}") for axis in axes}
 
-        def total(*index: tirx.Var) -> Expr:
+        def total(*index: Index) -> Scalar:
             left = list(index) if kept else _with_gaps(index, axes, rank)
             at = [reduced.get(axis, left[axis]) for axis in range(rank)]
             return te.sum(a[tuple(at)].astype("int32"), axis=list(reduced.values()))
 
         acc = te.compute(out.shape, total, name="mean_acc")
 
-        def finish(*index: tirx.Var) -> Expr:
+        def finish(*index: Index) -> Scalar:
             scaled = te_rescale(acc[index] - i32(x.zero_point * count), m, s, bound)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
@@ -119,20 +119,20 @@ def lower_mean(island: Island) -> relax.Expr:
     return island.emitter.call("mean", compute, [x.value], attrs=attrs)
 
 
-def _with_gaps(index: tuple[tirx.Var, ...], axes: list[int], rank: int) -> list[tirx.Var | int]:
+def _with_gaps(index: tuple[Index, ...], axes: list[int], rank: int) -> list[Index | int]:
     """The index of an output without its reduced axes, spread over the input's axes."""
     own = iter(index)
     return [0 if axis in axes else next(own) for axis in range(rank)]
 
 
-def _inside(y: tirx.Var, stride: int, before: int, kernel: int, extent: int) -> Expr:
+def _inside(y: Index, stride: int, before: int, kernel: int, extent: int) -> Scalar:
     """Taps of output row `y` that are not padding."""
     first = y * stride - before
     return tirx.min(first + kernel, i32(extent)) - tirx.max(first, i32(0))
 
 
 def _window(
-    call: relax.Call,
+    call: Call,
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
     attrs = call.attrs
     if str(attrs.layout) != "NHWC" or bool(attrs.ceil_mode):

@@ -1,8 +1,8 @@
 """Softmax along the last axis in gemmlowp's fixed point.
 
-The exponential depends on `max - x` alone, so its 256 values are a table of int32 (Q0.31), zero where the reference skips
-the element. The sum is in Q12.19, its reciprocal takes three Newton steps in Q2.29, once a row. Source: TFLite's
-reference softmax and gemmlowp's `exp_on_negative_values` and `one_over_one_plus_x_for_x_in_0_1`.
+The exponential depends on `max - x` alone, so its 256 values are a table of int32 (Q0.31), zero where the reference
+skips the element. The sum is in Q12.19, its reciprocal takes three Newton steps in Q2.29, once a row. Source:
+TFLite's reference softmax and gemmlowp's `exp_on_negative_values` and `one_over_one_plus_x_for_x_in_0_1`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from tvm import relax, te, tirx
-from tvm.ir import Expr
 
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
@@ -24,6 +22,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_srdhm,
 )
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, NotLowered, constant_of, name_of
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
 _SUM_BITS = 12  # integer bits of the sum, Q12.19
@@ -36,7 +35,7 @@ _MINUS_32_OVER_17 = -1010580540
 
 
 @ISLANDS.lowers("nn.softmax")
-def lower_softmax(island: Island) -> relax.Expr:
+def lower_softmax(island: Island) -> Value:
     out = island.output
     rank = len(out.shape)
     if int(island.core.attrs.axis) % rank != rank - 1:
@@ -49,7 +48,7 @@ def lower_softmax(island: Island) -> relax.Expr:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
     table = exponentials(float(x.step), beta)
 
-    def compute(a: te.Tensor, exps: te.Tensor) -> te.Tensor:
+    def compute(a: Tensor, exps: Tensor) -> Tensor:
         return _te_softmax(a, exps, out.dtype)
 
     attrs = {"axis": rank - 1, "clamp": [out.lo, out.hi]}
@@ -84,7 +83,7 @@ def _exp_of_negative(a: np.ndarray) -> np.ndarray:
     return np.where(a == 0, INT32_MAX, result)
 
 
-def _logits(island: Island) -> tuple[relax.Expr, float]:
+def _logits(island: Island) -> tuple[Value, float]:
     """The dequantized input and beta, by which the importer multiplies it."""
     inner = island.reader.define(island.core.args[0])
     if name_of(inner) != "relax.multiply":
@@ -95,13 +94,13 @@ def _logits(island: Island) -> tuple[relax.Expr, float]:
     return inner.args[0], float(beta.reshape(-1)[0])
 
 
-def _te_softmax(x: te.Tensor, exps: te.Tensor, dtype: str) -> te.Tensor:
+def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
     *lead, classes = (int(d) for d in x.shape)
     rk, rs = te.reduce_axis((0, classes), "rk"), te.reduce_axis((0, classes), "rs")
     lead = lead or [1]
     flat = len(x.shape) == 1
 
-    def element(row: tuple[tirx.Var, ...], k: object) -> Expr:
+    def element(row: tuple[Index, ...], k: object) -> Scalar:
         return (x[k] if flat else x[(*row, k)]).astype("int32")
 
     top = te.compute(lead, lambda *r: te.max(element(r, rk), axis=[rk]), name="softmax_max_acc")
@@ -120,7 +119,7 @@ def _te_softmax(x: te.Tensor, exps: te.Tensor, dtype: str) -> te.Tensor:
     for _ in range(3):
         guess = _te_newton_step(half, guess, lead)
 
-    def finish(*index: tirx.Var) -> Expr:
+    def finish(*index: Index) -> Scalar:
         row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
         product = te_srdhm(exps[top[row] - element(row, k)].astype("int64"), _te_saturate(guess[row] * i64(2)))
         e = (i32(_SUM_BITS + 31 - 8) - zeros[row]).astype("int64")
@@ -132,12 +131,12 @@ def _te_softmax(x: te.Tensor, exps: te.Tensor, dtype: str) -> te.Tensor:
     return te.compute([int(d) for d in x.shape], finish, name="softmax")
 
 
-def _te_halves_up(e: Expr) -> Expr:
+def _te_halves_up(e: Scalar) -> Scalar:
     """A positive Q0.31 in Q12.19, rounded, without leaving 32 bits."""
     return (e >> i32(_SUM_BITS)) + ((e >> i32(_SUM_BITS - 1)) & i32(1))
 
 
-def _te_leading_zeros(v: Expr) -> Expr:
+def _te_leading_zeros(v: Scalar) -> Scalar:
     """Of a positive int32, by comparisons: once a row, and portable."""
     count = i32(0)
     for bit in range(1, 31):
@@ -145,19 +144,19 @@ def _te_leading_zeros(v: Expr) -> Expr:
     return count + i32(1)
 
 
-def _te_half_denominator(total: Expr, zeros: Expr) -> Expr:
+def _te_half_denominator(total: Scalar, zeros: Scalar) -> Scalar:
     """`(1 + f) / 2` in Q0.31 as int64, where the sum is `(1 + f) 2^k`."""
     fraction = (total.astype("int64") << zeros.astype("int64")) - i64(1 << 31)
     return (fraction + i64(1 << 31)) >> i64(1)
 
 
-def _te_newton_step(half: te.Tensor, x: te.Tensor, shape: list[int]) -> te.Tensor:
-    def at(*r: tirx.Var) -> Expr:
+def _te_newton_step(half: Tensor, x: Tensor, shape: list[int]) -> Tensor:
+    def at(*r: Index) -> Scalar:
         error = te_srdhm(x[r], i64(1 << 29) - te_srdhm(half[r], x[r]))
         return x[r] + _te_saturate(error * i64(4))
 
     return te.compute(shape, at, name="softmax_newton")
 
 
-def _te_saturate(v: Expr) -> Expr:
+def _te_saturate(v: Scalar) -> Scalar:
     return tirx.max(tirx.min(v, i64(INT32_MAX)), i64(-INT32_MAX - 1))

@@ -1,0 +1,29 @@
+"""TVM's modules and nodes without types.
+
+TVM's nodes get their fields and operators at run time, where no type checker sees them: this project's own types are
+checked, TVM's are `Any`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from tvm import ir as _ir
+from tvm import relax as _relax
+from tvm import te as _te
+from tvm import tirx as _tirx
+
+ir: Any = _ir
+relax: Any = _relax
+te: Any = _te
+tirx: Any = _tirx
+
+Value: TypeAlias = Any  # a Relax expression: variable, call or constant
+Call: TypeAlias = Any  # a Relax call of an operator
+Function: TypeAlias = Any  # a Relax function
+Module: TypeAlias = Any
+Builder: TypeAlias = Any  # a Relax BlockBuilder
+Binding: TypeAlias = Any  # a variable and its value in a Relax function
+Scalar: TypeAlias = Any  # a TE expression of one element
+Index: TypeAlias = Any  # a TE loop variable
+Tensor: TypeAlias = Any  # a TE tensor
