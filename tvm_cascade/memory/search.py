@@ -1,17 +1,17 @@
 """Exact arena search: is there a layout within a capacity?
 
 Branch and bound over canonical layouts, in the line of minimalloc (Moffitt, ASPLOS 2024), with stronger inference.
-Push every buffer of a layout down as far as it goes: each then rests at 0, on a pinned buffer or on another buffer that
-is live with it. Sort by (offset, rank): a layout is built from its lowest buffer up, each placed at `support`, the lowest
-place that the buffers under it allow. At a node, `support[i]` being that place for each buffer i not yet placed:
+Push every buffer of a layout down as far as it goes: each then rests at 0, on a pinned buffer or on another buffer
+that is live with it. Sort by (offset, rank): a layout is built from its lowest buffer up, each placed at `support`, the
+lowest place that the buffers under it allow. At a node, `support[i]` being that place for each buffer i not yet placed:
 
-- *skipped*: if i was passed over for a buffer that comes later in the order, it will not lie at `support[i]`, so it must
-  rest on something not placed yet: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: dead end.
+- *skipped*: if i was passed over for a buffer that comes later in the order, it will not lie at `support[i]`, so it
+  must rest on something not placed yet: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: dead end.
 - *canonical*: a candidate at or above `support[i] + size[i]` of any unplaced i leaves a hole that i would fall into.
 - *section bound*: buffers live at one step stack up. Sorted by `low`, the stack of the k-th and all after it ends no
   lower than `low[k] + sum(size[k:])` (Jackson's rule for one machine with heads), for every k and every step.
-- *decomposition*: once the unplaced buffers fall apart in time, the parts are solved one by one; a part that fails sends
-  the search back to the decision that created it, past its solved siblings.
+- *decomposition*: once the unplaced buffers fall apart in time, the parts are solved one by one; a part that fails
+  sends the search back to the decision that created it, past its solved siblings.
 - *symmetry and memory*: equal buffers are placed in the order of their index; failed states are remembered.
 """
 

@@ -42,7 +42,7 @@ def step_bounds(m: Model) -> tuple[int, ...]:
         here = 1 << v
         total = m.demand[v] - max((saved for _, saved in m.overwrites[v]), default=0)
         for s in m.storages:
-            exists = s.writer is None or before >> s.writer & 1
+            exists = (not s.writers or s.writers & before) and not s.writers & here
             if exists and (s.kept or s.readers & (after | here)):
                 total += s.size
         bounds.append(total)

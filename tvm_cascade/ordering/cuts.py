@@ -3,13 +3,15 @@
 Serenity (section 3.2) cuts where cells meet and assumes that a single tensor is live there. Two exact rules instead:
 
 1. An operator that is before or after every other one is a cut, whatever is live beside it.
-2. A downset P is a cut if stepping aside to it never costs memory. `mu` is submodular over downsets (for a storage, "it
-   exists" is modular and "all its readers ran" supermodular): `mu(T & P) + mu(T | P) <= mu(T) + mu(P)`. Reorder any order
-   to run P first: each set T it passed becomes T & P and later T | P. Where `mu(T | P) >= mu(P)` the former is no dearer
-   than T, where `mu(T & P) >= mu(P)` the latter. Only T with `P - T` and `T - P` both non-empty matter: T lacks a
-   maximal operator z of P, thus all that follows z, and holds a minimal operator x outside of P, thus all before x.
-   Demands of steps move along, except that an overwritten input must die at the same step: P may not contain an
-   operator that overwrites a storage with readers outside of P.
+2. A downset P is a cut if stepping aside to it never costs memory. `mu` is submodular over downsets (for a storage,
+   "it exists" is submodular and "all its readers ran" supermodular): `mu(T & P) + mu(T | P) <= mu(T) + mu(P)`. Reorder
+   any order to run P first: each set T it passed becomes T & P and later T | P. Where `mu(T | P) >= mu(P)` the former
+   is no dearer than T, where `mu(T & P) >= mu(P)` the latter. Only T with `P - T` and `T - P` both non-empty matter: T
+   lacks a maximal operator z of P, thus all that follows z, and holds a minimal operator x outside of P, thus all
+   before x.
+   Demands of steps move along, except that an overwritten input must die at the same step and a joined storage must
+   exist at it: P may not contain an operator that overwrites a storage with readers outside of P, nor split the
+   writers of a storage.
 
 Rule 2 covers cells that hand on two tensors (DARTS, NASNet), which the paper's condition does not.
 """
@@ -17,6 +19,7 @@ Rule 2 covers cells that hand on two tensors (DARTS, NASNet), which the paper's 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tvm_cascade.ordering.bounds import ancestors, descendants
 from tvm_cascade.ordering.dp import Region
@@ -37,13 +40,13 @@ def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
     chain = sorted(masks, key=int.bit_count)
     if several_live:
         chain = _refine(m, chain, above, below)
-    return tuple(Region(a, b, m.live(a)) for a, b in zip(chain, chain[1:], strict=False))
+    return tuple(Region(a, b, m.live(a)) for a, b in pairwise(chain))
 
 
 def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequence[int]) -> list[int]:
     """Add cuts of rule 2 inside every region, in order of size."""
     found = [chain[0]]
-    for low, high in zip(chain, chain[1:], strict=False):
+    for low, high in pairwise(chain):
         candidates = {low | above[v] & high | 1 << v for v in _members(high & ~low)}
         for p in sorted(candidates, key=lambda mask: (mask.bit_count(), mask)):
             if p != high and not found[-1] & ~p and p != found[-1] and _is_cut(m, p, found[-1], high, above, below):
@@ -56,6 +59,8 @@ def _is_cut(m: Model, p: int, low: int, high: int, above: Sequence[int], below: 
     for u in _members(p & ~low):
         if any(m.storages[s].readers & ~p and m.storages[s].readers & p for s, _ in m.overwrites[u]):
             return False
+    if any(s.writers & p and s.writers & ~p for s in m.storages):
+        return False
     here = m.live(p)
     inner, outer = p & ~low, high & ~p
     first = [x for x in _members(outer) if not above[x] & outer]

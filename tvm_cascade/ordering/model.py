@@ -6,6 +6,10 @@ an output of the graph). So `mu(S)`, the live bytes, depends on S alone, in what
 determines the zero-indegree set of Serenity (section 3.1) and the other way round. So does the demand of one step,
 `mu(S) + new outputs + scratch - overwritten input`: an output may overwrite an input that dies at this step, element
 for element, and whether it dies depends on S. Hence one entry per set is exact.
+
+A view of several inputs is a join: its inputs are parts of its output's memory, which exists from the first part on. So
+are a concat whose producers write into place, and an accumulator that partial convolutions add to; a part with the
+attribute `beside` is computed beside the accumulator before it is added.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import Graph, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Storage:
     """Memory of one tensor and all views into it."""
 
     size: int  # bytes
-    writer: int | None  # operator, None for a graph input
+    writers: int  # mask of operators, 0 for a graph input
     readers: int  # mask of operators, views included
     kept: bool  # live to the end
 
@@ -36,6 +40,7 @@ class Model:
     reads: tuple[tuple[int, ...], ...]  # storages, by operator
     demand: tuple[int, ...]  # bytes an operator adds while it runs: its outputs and its scratch
     kept: tuple[int, ...]  # bytes of its outputs that outlive it
+    part: tuple[tuple[int, bool], ...]  # (joined storage that it writes a part of or -1, beside it), by operator
     overwrites: tuple[tuple[tuple[int, int], ...], ...]  # (storage, bytes saved where it dies here), by operator
     start: int  # bytes live before the first operator
 
@@ -47,8 +52,7 @@ class Model:
         """Bytes live after the operators of the mask `done`: mu(S)."""
         total = 0
         for s in self.storages:
-            exists = s.writer is None or done >> s.writer & 1
-            if exists and (s.kept or s.readers & ~done):
+            if (not s.writers or s.writers & done) and (s.kept or s.readers & ~done):
                 total += s.size
         return total
 
@@ -62,6 +66,10 @@ class Model:
             if not storage.kept and not storage.readers & after:
                 change -= storage.size
         need = self.demand[op]
+        joined, beside = self.part[op]
+        if joined >= 0 and storages[joined].writers & done:
+            change -= storages[joined].size
+            need -= 0 if beside else storages[joined].size
         for s, saved in self.overwrites[op]:
             if not storages[s].readers & after:
                 return need - saved, change
@@ -80,61 +88,62 @@ class Model:
 
 def model(graph: Graph, in_place: bool = True) -> Model:
     """The model of a graph; `in_place` lets outputs overwrite inputs that die (`Op.in_place`)."""
-    root, of = _roots(graph)
-    readers = [0] * len(of)
+    root, owners = _roots(graph)
+    readers, writers = [0] * len(owners), [0] * len(owners)
     for op in graph.ops:
         for t in op.inputs:
             readers[root[t]] |= 1 << op.index
+        for t in () if op.view else op.outputs:
+            writers[root[t]] |= 1 << op.index
     kept = {root[t] for t in graph.outputs}
     storages = tuple(
-        Storage(
-            graph.tensors[t].bytes, graph.producer[t], readers[k],
-            k in kept or (graph.producer[t] is None and not readers[k]),
-        )
-        for k, t in enumerate(of)
-    )  # fmt: skip
+        Storage(graph.tensors[t].bytes, writers[k], readers[k], k in kept or not (writers[k] or readers[k]))
+        for k, t in enumerate(owners)
+    )
     made = [() if op.view else tuple(root[t] for t in op.outputs) for op in graph.ops]
-    reads = tuple(tuple(dict.fromkeys(root[t] for t in op.inputs)) for op in graph.ops)
+    parts = [next((k for k in m if storages[k].writers.bit_count() > 1), -1) for m in made]
     return Model(
         storages,
         tuple(sum(1 << p for p in ps) for ps in graph.predecessors),
         graph.successors,
-        reads,
+        tuple(tuple(dict.fromkeys(root[t] for t in op.inputs)) for op in graph.ops),
         tuple(sum(storages[k].size for k in m) + op.scratch_bytes for m, op in zip(made, graph.ops, strict=True)),
         tuple(sum(storages[k].size for k in m if storages[k].kept or storages[k].readers) for m in made),
-        tuple(_overwrites(graph, i, root, storages) if in_place else () for i in range(len(graph.ops))),
-        sum(s.size for s in storages if s.writer is None),
+        tuple((k, bool(op.attrs.get("beside"))) for k, op in zip(parts, graph.ops, strict=True)),
+        tuple(
+            _overwrites(graph, op, root, storages) if in_place and k < 0 else ()
+            for k, op in zip(parts, graph.ops, strict=True)
+        ),
+        sum(s.size for s in storages if not s.writers),
     )
 
 
 def _roots(graph: Graph) -> tuple[list[int], list[int]]:
     """Storage of every tensor, and the tensor that owns each storage."""
-    root = [0] * len(graph.tensors)
-    owners: list[int] = []
-    for t in graph.inputs:
-        root[t] = len(owners)
-        owners.append(t)
+    owner = list(range(len(graph.tensors)))
     for op in graph.ops:
-        for t in op.outputs:
-            if op.view:
-                root[t] = root[op.inputs[0]]
-            else:
-                root[t] = len(owners)
-                owners.append(t)
-    return root, owners
+        if op.view and len(op.inputs) == 1:
+            for t in op.outputs:
+                owner[t] = owner[op.inputs[0]]
+    for op in reversed(graph.ops):
+        if op.view and len(op.inputs) > 1:
+            for t in op.inputs:
+                owner[t] = owner[op.outputs[0]]
+    number: dict[int, int] = {}
+    root = [number.setdefault(_last(owner, t), len(number)) for t in range(len(owner))]
+    return root, list(number)
 
 
-def _overwrites(
-    graph: Graph, index: int, root: list[int], storages: tuple[Storage, ...]
-) -> tuple[tuple[int, int], ...]:
-    op = graph.ops[index]
+def _last(owner: list[int], t: int) -> int:
+    while owner[t] != t:
+        t = owner[t]
+    return t
+
+
+def _overwrites(graph: Graph, op: Op, root: list[int], storages: tuple[Storage, ...]) -> tuple[tuple[int, int], ...]:
     if op.view or not op.outputs:
         return ()
     out = graph.tensors[op.outputs[0]]
-    found = []
-    for position in op.in_place:
-        t = graph.tensors[op.inputs[position]]
-        s = root[t.index]
-        if not storages[s].kept and t.bytes >= out.bytes:
-            found.append((s, out.bytes))
-    return tuple(dict.fromkeys(found))
+    inputs = [graph.tensors[op.inputs[position]] for position in op.in_place]
+    fit = [root[t.index] for t in inputs if not storages[root[t.index]].kept and t.bytes >= out.bytes]
+    return tuple((s, out.bytes) for s in dict.fromkeys(fit))

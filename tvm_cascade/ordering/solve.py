@@ -1,11 +1,11 @@
 """`order`: the operator order with the lowest peak, proven or bounded.
 
-Adaptive soft budgeting (Serenity, Algorithm 2) corrected: the published loop never runs its scheduler, and its answer to
-"no solution" averages the last two budgets, which may never reach the optimum. Here the budget lies in [low, high): `low`
-is proven unavoidable, `high` is the best order known. The first budget is `low`; a complete run that finds nothing
-raises `low` to the least step it had to refuse, a run that finds an order lowers `high`, and an incomplete one without an
-order lowers the budgets still tried. The number of states is bounded, not seconds, so results do not depend on the
-machine.
+Adaptive soft budgeting (Serenity, Algorithm 2) corrected: the published loop never runs its scheduler, and its answer
+to "no solution" averages the last two budgets, which may never reach the optimum. Here the budget lies in [low, high):
+`low` is proven unavoidable, `high` is the best order known. The first budget is `low`; a complete run that finds
+nothing raises `low` to the least step it had to refuse, a run that finds an order lowers `high`, and an incomplete one
+without an order lowers the budgets still tried. The number of states is bounded, not seconds, so results do not depend
+on the machine.
 """
 
 from __future__ import annotations

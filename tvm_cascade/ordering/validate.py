@@ -16,12 +16,9 @@ def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tupl
     if not graph.is_order(order):
         raise ValidationError("the operators do not stand in a topological order")
     time = {op: t for t, op in enumerate(order)}
-    owner = {t: t for t in graph.inputs}
-    for i in order:
-        op = graph.ops[i]
-        for t in op.outputs:
-            owner[t] = owner[op.inputs[0]] if op.view else t
-    first = {t: 0 if t in graph.inputs else time[_made(graph, t)] for t in owner.values()}
+    owner = _owners(graph)
+    made = {t: time[op.index] for op in graph.ops if not op.view for t in op.outputs}
+    first = {o: 0 if o in graph.inputs else min(made[t] for t in made if owner[t] == o) for o in owner.values()}
     last = dict.fromkeys(first, -1)
     for op in graph.ops:
         for t in op.inputs:
@@ -33,15 +30,25 @@ def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tupl
     steps = []
     for now, i in enumerate(order):
         op = graph.ops[i]
-        made = set() if op.view else set(op.outputs)
-        live = {t for t in first if first[t] <= now <= last[t]} | made
+        new = set() if op.view else {owner[t] for t in op.outputs}
+        live = {t for t in first if first[t] <= now <= last[t]} | new
         used = sum(graph.tensors[t].bytes for t in live) + op.scratch_bytes
-        steps.append(used - (_overwritten(graph, i, now, owner, last) if in_place and made else 0))
+        used += sum(graph.tensors[t].bytes for t in new if op.attrs.get("beside") and first[t] < now)
+        saves = in_place and new == set(op.outputs) and op.outputs
+        steps.append(used - (_overwritten(graph, i, now, owner, last) if saves else 0))
     return tuple(steps)
 
 
-def _made(graph: Graph, tensor: int) -> int:
-    return next(op.index for op in graph.ops if tensor in op.outputs)
+def _owners(graph: Graph) -> dict[int, int]:
+    """The tensor whose memory each tensor lies in: a view's input, or the output that several inputs are joined in."""
+    owner = {t.index: t.index for t in graph.tensors}
+    for op in graph.ops:
+        for t in op.outputs if op.view else ():
+            if len(op.inputs) == 1:
+                owner[t] = owner[op.inputs[0]]
+            else:
+                owner = {k: t if v in {owner[p] for p in op.inputs} else v for k, v in owner.items()}
+    return owner
 
 
 def _overwritten(graph: Graph, op_index: int, now: int, owner: dict[int, int], last: dict[int, int]) -> int:

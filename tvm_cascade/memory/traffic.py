@@ -1,0 +1,136 @@
+"""Off-chip traffic of an order for a given on-chip memory, under Belady's optimal replacement (Serenity, section 4.2).
+
+Activations are cut into blocks. An operator streams through its inputs and outputs: it touches the blocks of all of them
+side by side, each once. A touched block that is not on chip is fetched (inputs) or made (outputs); where room is needed,
+the block whose next use is farthest away goes, the touched one included (bypass). A block without further use is
+dropped; one that has no copy outside is written back. Belady (1966) minimizes misses; write-backs follow from them and
+are counted, not minimized. Weights are not part of it.
+
+Reading the network's input for the first time and writing its output are compulsory and counted apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from tvm_cascade.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes moved between chip and outside over one inference."""
+
+    read: int  # intermediates and inputs fetched again
+    written: int  # intermediates written back
+    compulsory: int  # input fetched once, output written once
+
+    @property
+    def bytes(self) -> int:
+        """What a larger chip would save."""
+        return self.read + self.written
+
+
+_NEVER = 1 << 60
+
+
+def traffic(graph: Graph, order: Sequence[int], on_chip: int, block: int = 1024) -> Traffic:
+    """Traffic of `order` with `on_chip` bytes in blocks of `block` bytes."""
+    sizes, trace = _trace(graph, order, block)
+    following = _next_uses(trace, _kept(graph, block))
+    capacity = max(on_chip // block, 0)
+    resident: dict[int, int] = {}  # block -> its next use
+    heap: list[tuple[int, int]] = []  # (-next use, block), stale entries skipped
+    outside = {b for t in graph.inputs for b in _blocks(t, 0, graph.tensors[t].bytes, block)}
+    fresh = set(outside)
+    read = written = compulsory = 0
+    for (b, writes), nearest in zip(trace, following, strict=True):
+        if writes:
+            outside.discard(b)
+        elif b not in resident:
+            if b in fresh:
+                compulsory += sizes[b]
+            else:
+                read += sizes[b]
+        fresh.discard(b)
+        resident.pop(b, None)
+        if nearest == _NEVER:
+            continue
+        resident[b] = nearest
+        heappush(heap, (-nearest, b))
+        while len(resident) > capacity:
+            farthest, victim = heappop(heap)
+            if resident.get(victim) != -farthest:
+                continue
+            del resident[victim]
+            if victim not in outside:
+                outside.add(victim)
+                if -farthest < len(trace):
+                    written += sizes[victim]
+    ends = sum(graph.tensors[t].bytes for t in graph.outputs)
+    return Traffic(read, written, compulsory + ends)
+
+
+def _places(graph: Graph) -> dict[int, tuple[int, int]]:
+    """Tensor that owns the memory of each tensor, and the offset in it in bytes."""
+    place = {t.index: (t.index, 0) for t in graph.tensors}
+    for op in graph.ops:
+        if op.view and len(op.inputs) == 1:
+            offsets = op.view_offsets or (0,) * len(op.outputs)
+            base, start = place[op.inputs[0]]
+            for t, offset in zip(op.outputs, offsets, strict=True):
+                place[t] = (base, start + offset)
+    for op in reversed(graph.ops):
+        if op.view and len(op.inputs) > 1:
+            base, start = place[op.outputs[0]]
+            for t in op.inputs:
+                place[t] = (base, start)
+                start += 0 if op.kind == "accumulate" else graph.tensors[t].bytes
+    return place
+
+
+def _blocks(owner: int, offset: int, size: int, block: int) -> list[int]:
+    first = offset // block
+    last = -(-(offset + size) // block)
+    return [(owner << 32) + k for k in range(first, max(last, first))]
+
+
+def _kept(graph: Graph, block: int) -> set[int]:
+    place = _places(graph)
+    return {b for t in graph.outputs for b in _blocks(*place[t], graph.tensors[t].bytes, block)}
+
+
+def _trace(graph: Graph, order: Sequence[int], block: int) -> tuple[dict[int, int], list[tuple[int, bool]]]:
+    """Bytes of every block, and the accesses (block, whether it is written) in order."""
+    place = _places(graph)
+    sizes: dict[int, int] = {}
+    for t in graph.tensors:
+        if place[t.index] == (t.index, 0):
+            for k, b in enumerate(_blocks(t.index, 0, t.bytes, block)):
+                sizes[b] = min(block, t.bytes - k * block)
+    trace = [step for i in order if not graph.ops[i].view for step in _accesses(graph, i, place, block)]
+    for b, _ in trace:
+        sizes.setdefault(b, block)
+    return sizes, trace
+
+
+def _accesses(graph: Graph, i: int, place: dict[int, tuple[int, int]], block: int) -> Iterator[tuple[int, bool]]:
+    """Blocks of all inputs and outputs side by side, in proportion to their lengths, inputs before outputs."""
+    op = graph.ops[i]
+    steps: list[tuple[float, int, int, bool]] = []
+    for rank, (t, writes) in enumerate([*((t, False) for t in op.inputs), *((t, True) for t in op.outputs)]):
+        blocks = _blocks(*place[t], graph.tensors[t].bytes, block)
+        steps += [((k + 1) / len(blocks), rank, b, writes) for k, b in enumerate(blocks)]
+    return ((b, writes) for _, _, b, writes in sorted(steps, key=lambda s: s[:2]))
+
+
+def _next_uses(trace: Sequence[tuple[int, bool]], kept: set[int]) -> list[int]:
+    """For each access the place of the next to the same block; the trace's length for outputs, `_NEVER` for the dead."""
+    coming: dict[int, int] = dict.fromkeys(kept, len(trace))
+    found = [0] * len(trace)
+    for at in range(len(trace) - 1, -1, -1):
+        b = trace[at][0]
+        found[at] = coming.get(b, _NEVER)
+        coming[b] = at
+    return found

@@ -1,0 +1,52 @@
+"""What `tvm-cascade order` prints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+
+from tvm_cascade.graph import Graph
+from tvm_cascade.memory.traffic import traffic
+from tvm_cascade.ordering.rewriting import fold_concats, nodes
+from tvm_cascade.ordering.solve import OrderOptions, order
+from tvm_cascade.ordering.validate import footprint, peak_of, validate
+
+
+def order_report(graph: Graph, rewrite: bool = False, on_chip: int | None = None) -> dict[str, object]:
+    """The order of least memory as a JSON object; sizes in bytes, `order` as operator names.
+
+    `rewrite` reads the parts of concats where they lie, if that lowers the peak (`rewritten` tells). Sizes are those of
+    whole tensors: no scratch, no overwriting, as the literature counts them. `traffic_bytes` is null without `on_chip`.
+    """
+    began = perf_counter()
+    options = OrderOptions(in_place=False)
+    plain = without_scratch(graph)
+    found, chosen = order(plain, options), plain
+    rewritten = False
+    if rewrite:
+        folded = fold_concats(plain)
+        other = order(folded, options)
+        if other.peak < found.peak:
+            found, chosen, rewritten = other, folded, True
+    validate(chosen, found.order, found.peak, found.bound, found.optimal, in_place=False)
+    moved = None if on_chip is None else traffic(chosen, found.order, on_chip)
+    return {
+        "nodes": nodes(chosen),
+        "partitions": found.partitions,
+        "file_order_peak_bytes": peak_of(plain, range(len(plain.ops)), in_place=False),
+        "peak_bytes": found.peak,
+        "bound_bytes": found.bound,
+        "optimal": found.optimal,
+        "rewritten": rewritten,
+        "order": [chosen.ops[i].name for i in found.order],
+        "step_bytes": list(footprint(chosen, found.order, in_place=False)),
+        "traffic_bytes": None if moved is None else moved.bytes,
+        "compulsory_bytes": None if moved is None else moved.compulsory,
+        "states": found.states,
+        "seconds": round(perf_counter() - began, 3),
+    }
+
+
+def without_scratch(graph: Graph) -> Graph:
+    """The graph with tensors alone to pay for."""
+    return replace(graph, ops=tuple(replace(op, scratch_bytes=0) for op in graph.ops))
