@@ -17,13 +17,13 @@ counter                      null, or how executed instructions are read in the 
   ticks_per_instruction      ticks of `low` at 128 ns of virtual time per instruction (`-icount shift=7`)
 uart                         {kind, address, setup}, optional: the port of the serial protocol; `setup`, optional, is a
                              list of [address, value] stores that give it clock, pins and speed (115200 baud)
-flash_tool                   {pyocd, openocd, stflash}, optional: the names those programs know the board by
+flash_tool                   {pyocd, openocd, stflash}, optional: pyocd's target name, openocd's list of configuration
+                             files, and whether st-flash can write it (true)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -96,6 +96,15 @@ class Uart:
 
 
 @dataclass(frozen=True, slots=True)
+class FlashTool:
+    """What programs that write the flash of a real board must be told; empty or False where they do not know it."""
+
+    pyocd: str = ""  # --target
+    openocd: tuple[str, ...] = ()  # -f, in order
+    stflash: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Board:
     """A board, read from its JSON file."""
 
@@ -108,7 +117,7 @@ class Board:
     qemu_machine: str | None = None
     counter: Counter | None = None
     uart: Uart | None = None
-    flash_tool: Mapping[str, str] | None = None
+    flash_tool: FlashTool | None = None
     description: str = ""
 
     @property
@@ -256,13 +265,22 @@ class _Reader:
         setup = self.stores(table.get("setup", []), "uart.setup")
         return Uart(table["kind"], self.address(table["address"], "uart.address"), setup)
 
+    def flash_tool(self, value: object) -> FlashTool:
+        table = self.table(value, "flash_tool", (), ("pyocd", "openocd", "stflash"))
+        files = table.get("openocd", [])
+        if not isinstance(files, list) or not all(isinstance(one, str) and one.endswith(".cfg") for one in files):
+            raise self.fail("flash_tool.openocd", "a list of .cfg files")
+        if not isinstance(table.get("stflash", False), bool):
+            raise self.fail("flash_tool.stflash", "true or false")
+        pyocd = self.text(table["pyocd"], "flash_tool.pyocd") if "pyocd" in table else ""
+        return FlashTool(pyocd, tuple(files), table.get("stflash", False))
+
     def board(self, value: object) -> Board:
         table = self.table(value, "the board", _REQUIRED, _OPTIONAL)
         memory = self.table(table["memory"], "memory", ("flash", "ram"), ("vectors",))
         ram = self.region(memory["ram"], "memory.ram")
-        qemu, tools = table.get("qemu"), table.get("flash_tool")
+        qemu = table.get("qemu")
         machine = None if qemu is None else self.table(qemu, "qemu", ("machine",))["machine"]
-        names = {} if tools is None else self.table(tools, "flash_tool", (), ("pyocd", "openocd", "stflash"))
         return Board(
             name=self.text(table["name"], "name"),
             core=self.core(table["core"]),
@@ -273,6 +291,6 @@ class _Reader:
             qemu_machine=None if machine is None else self.text(machine, "qemu.machine"),
             counter=None if table.get("counter") is None else self.counter(table["counter"]),
             uart=None if table.get("uart") is None else self.uart(table["uart"]),
-            flash_tool={key: self.text(name, f"flash_tool.{key}") for key, name in names.items()} or None,
+            flash_tool=None if table.get("flash_tool") is None else self.flash_tool(table["flash_tool"]),
             description=str(table.get("description", "")),
         )

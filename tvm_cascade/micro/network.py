@@ -154,6 +154,4 @@ class EmittedNetwork:
     @property
     def interface(self) -> Interface:
         """The part that a run needs once the firmware is built."""
-        return Interface(
-            self.name, self.inputs, self.outputs, self.arena_bytes, self.arena_align, self.requests
-        )
+        return Interface(self.name, self.inputs, self.outputs, self.arena_bytes, self.arena_align, self.requests)
