@@ -41,7 +41,8 @@ class FlashItem:
 class Lowered:
     """A plan as functions over two pointers, the arena and the flash image.
 
-    `mod` holds the private row kernels and `invoke(int8* arena, int8* flash[, int64* macs]) -> int32`, 0 where all is well.
+    `mod` holds the private row kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`.
+    With streamed inputs `context` goes to their source, and `status` receives the first answer of it that is not 0.
     Kernels other than those that were planned may need more scratch than the arena has: `spare_bytes` behind it.
     """
 
@@ -153,7 +154,8 @@ class _Driver:
         self.plan = plan
         self.fetch = fetch
         self.streamed = streamed_inputs(plan)
-        self.status = tirx.decl_buffer((1,), "int32", "status")
+        self.status_pointer = tirx.Var("status", PointerType(PrimType("int32")))
+        self.status = tirx.decl_buffer((1,), "int32", "status_data", data=self.status_pointer)
         self.kernels = kernels
         self.names = names
         self.flash = _Flash()
@@ -302,14 +304,16 @@ class _Driver:
     def build(self, name: str) -> PrimFunc:
         body = [s for k, segment in enumerate(self.plan.segments) for s in self.segment(k, segment)]
         params = [self.memory.arena, self.memory.flash]
-        params += [self.memory.context] if self.streamed else []
+        params += [self.memory.context, self.status_pointer] if self.streamed else []
         params += [self.macs] if self.macs is not None else []
         begin: list[tirx.Stmt] = []
-        result = _i32(STATUS_OK)
         if self.streamed:
-            begin = [tirx.AllocBuffer(self.status), BufferStore(self.status, result, [_i32(0)])]
-            result = self.status[_i32(0)]
-        stmts = [*self.memory.declarations(), *begin, *body, tirx.Return(result)]
+            begin = [
+                tirx.DeclBuffer(self.status, data=self.status_pointer),
+                BufferStore(self.status, _i32(STATUS_OK), [_i32(0)]),
+            ]
+        # the LLVM back end returns constants only: what can fail goes through the status pointer
+        stmts = [*self.memory.declarations(), *begin, *body, tirx.Return(_i32(STATUS_OK))]
         attrs = tvm.ir.make_node("ir.DictAttrs", **{})
         return PrimFunc(params, SeqStmt(stmts), PrimType("int32"), attrs=attrs).with_attr("tirx.is_driver", name)
 

@@ -278,7 +278,7 @@ def emit_api(name: str, ins: Sequence[_Io], outs: Sequence[_Io], functions: str,
         *_fetch(name, ins),
         functions,
     ]
-    context = ", (int8_t *)(uintptr_t)inputs" if any(i.spec.stream_axis is not None for i in ins) else ""
+    context = ", (int8_t *)(uintptr_t)inputs, &status" if any(i.spec.stream_axis is not None for i in ins) else ""
     for which, ios, const in (("inputs", ins, "const "), ("outputs", outs, "")):
         lines += [f"void {name}_map_{which}(struct {name}_{which} *{which}) {{"]
         mapped = [io for io in ios if io.spec.stream_axis is None]
@@ -289,12 +289,12 @@ def emit_api(name: str, ins: Sequence[_Io], outs: Sequence[_Io], functions: str,
         lines += ["}", ""]
     lines += [
         f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs) {{",
-        "    int32_t status;",
+        f"    int32_t status = {upper}_OK;",
         f"    if ({' || '.join(['inputs == NULL', 'outputs == NULL', *nulls])}) {{",
         f"        return {upper}_NULL_POINTER;",
         "    }",
         *_copies(name, "inputs", ins),
-        f"    status = {name}_invoke((int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash{context});",
+        f"    {'(void)' if context else 'status = '}{name}_invoke((int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash{context});",
         f"    if (status != {upper}_OK) {{",
         "        return status;",
         "    }",
@@ -328,7 +328,7 @@ def emit_network(
     if target is None:
         functions, objects = emit_c_functions(lowered, symbol), ()
     else:
-        context = ", int8_t *context" if streamed_inputs(lowered.plan) else ""
+        context = ", int8_t *context, int32_t *status" if streamed_inputs(lowered.plan) else ""
         functions, objects = f"int32_t {symbol}(int8_t *arena, int8_t *flash{context});\n", (f"{name}_kernels.o",)
         files[objects[0]] = emit_object(lowered, target, symbol)
     files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name).encode()

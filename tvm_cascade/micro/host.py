@@ -101,10 +101,11 @@ def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence
     streamed = sum(p.bytes for p in inputs if p.offset < 0)
     context = tirx.decl_buffer((max(streamed, 1),), "int8", "context")
     pointers = [tirx.address_of(arena[_CANARY]), tirx.address_of(flash[0])]
-    pointers += [tirx.address_of(context[0])] if streamed else []
+    status = tirx.decl_buffer((1,), "int32", "status")
+    pointers += [tirx.address_of(context[0]), tirx.address_of(status[0])] if streamed else []
     pointers += [tirx.address_of(macs[0])]
     call = Call(mod.get_global_var(lowered.invoke), pointers, ret_ty="int32")
-    entry = tirx.PrimFunc([arena, flash, context, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
+    entry = tirx.PrimFunc([arena, flash, context, status, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
     mod[GlobalVar(_ENTRY)] = entry
     built = tvm.compile(mod, target="llvm").mod
     with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +154,8 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
             body[port.offset : port.offset + port.bytes] = raw
     memory, counter = tvm.runtime.tensor(arena), tvm.runtime.tensor(np.zeros(1, np.int64))
     context = np.concatenate(rows) if rows else np.zeros(1, np.int8)
-    function(memory, tvm.runtime.tensor(flash), tvm.runtime.tensor(context), counter)
+    status = tvm.runtime.tensor(np.zeros(1, np.int32))
+    function(memory, tvm.runtime.tensor(flash), tvm.runtime.tensor(context), status, counter)
     after = memory.numpy()
     if (after[:_CANARY] != paint).any() or (after[_CANARY + room :] != paint).any():
         raise ValidationError("the host run wrote outside of its arena")
