@@ -180,7 +180,7 @@ class _Lowering:
         if not isinstance(value, relax.Var) or value in self.refused or not dtype_of(value).startswith("float"):
             return
         self.refused[value] = reason
-        definition = self.reader.definitions.get(value)
+        definition: Any = self.reader.definitions.get(value)
         for operand in definition.args if isinstance(definition, relax.Call) else ():
             self._refuse(operand, reason)
 
@@ -227,7 +227,11 @@ class _Lowering:
         return mod.with_attrs(attributes(self.mod))
 
     def _remains(self, main: Function, renamed: dict[Value, Value]) -> Iterable[FloatRemain]:
-        reasons = {v.name: r for old, r in self.refused.items() if isinstance(v := renamed.get(old), relax.Var)}
+        reasons: dict[str, str] = {}
+        for old, reason in self.refused.items():
+            new = renamed.get(old)
+            if new is not None and isinstance(new, relax.Var):
+                reasons[new.name] = reason
         for binding in (b for block in main.body.blocks for b in block.bindings):
             kind, call = dtype_of(binding.var), binding.value
             if not kind.startswith("float") or not isinstance(call, relax.Call):

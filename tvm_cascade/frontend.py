@@ -28,8 +28,8 @@ _LOADERS: Mapping[str, _Loader] = MappingProxyType({".tflite": load_tflite, ".li
 def load(path: str | PathLike[str], input_shapes: Mapping[str, tuple[int, ...]] | None = None) -> tvm.IRModule:
     """A Relax module whose `main` computes the model in the file `path`.
 
-    Quantized operators come as `dequantize -> operator -> quantize` islands for `passes.LowerQuantized`. `io_spec` reads
-    the names, types and quantization of inputs and outputs back from the module.
+    Quantized operators come as `dequantize -> operator -> quantize` islands for `passes.LowerQuantized`. `io_spec`
+    reads the names, types and quantization of inputs and outputs back from the module.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ def test_a_convolution_tells_what_it_computes(tmp_path: Path) -> None:
     assert (int(attrs["input_zero_point"]), int(attrs["output_zero_point"])) == (-3, 4)
     assert int(attrs["num_activations"]) == 1
     assert [str(p.ty.dtype) for p in mod["conv2d"].params] == ["int8", "int8", "int32", "int32", "int32", "int8"]
-    assert [b.var.name for b in mod["main"].body.blocks[0].bindings][0] == "y"
+    assert mod["main"].body.blocks[0].bindings[0].var.name == "y"
 
 
 @pytest.mark.parametrize("value, folded", [(-3, True), (-2, False)])

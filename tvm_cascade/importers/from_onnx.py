@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax
 
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
 
 
 def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
-    """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which is 1.
+    """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
+    is 1.
 
     Raises
     ------
@@ -36,7 +36,8 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
             raise LoadError(path, "not an ONNX model: its graph has no operator")
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
-        imported = from_onnx(model, shape_dict=shapes, keep_params_in_input=False)
+        onnx_model: Any = model
+        imported = from_onnx(onnx_model, shape_dict=shapes, keep_params_in_input=False)
         return _finished(path, model, imported)
     except CascadeError:
         raise
@@ -83,8 +84,8 @@ def _finished(path: Path, model: Any, mod: tvm.IRModule) -> tvm.IRModule:
     if len(names) != len(main.params):
         raise LoadError(path, "the importer lost an input")
     inputs = tuple(_spec(path, n, p.ty) for n, p in zip(names, main.params, strict=True))
-    result = main.ret_ty
-    types = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+    result: Any = main.ret_ty
+    types = list(result.fields) if hasattr(result, "fields") else [result]
     outputs = tuple(_spec(path, o.name, t) for o, t in zip(model.graph.output, types, strict=True))
     return attach(mod, IoSpec(inputs, outputs))
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import tflite
+import tflite as _tflite
 import tvm
 from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import build_str_map
@@ -17,6 +18,9 @@ from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
 from tvm_cascade.importers.tflite_converter import Converter
 from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
+
+# the package's generated classes type every accessor as optional: here it is untyped
+tflite: Any = _tflite
 
 _ELEMENT_TYPES = {
     tflite.TensorType.FLOAT32: "float32",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import tvm
 
@@ -48,7 +49,7 @@ def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
     return mod.with_attr(INTERFACE_ATTR, text)
 
 
-def io_spec(mod: tvm.IRModule) -> IoSpec:
+def io_spec(mod: Any) -> IoSpec:
     """The interface that `load` attached.
 
     Raises
@@ -63,7 +64,7 @@ def io_spec(mod: tvm.IRModule) -> IoSpec:
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
 
 
-def _names(mod: tvm.IRModule) -> set[str]:
+def _names(mod: Any) -> set[str]:
     return {gv.name_hint for gv in mod.get_global_vars()}
 
 

@@ -8,12 +8,19 @@ quantize` islands or, for operators that only move or compare stored values, dir
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
-import tflite
+import tflite as _tflite
 import tvm
-from tvm import relax
+from tvm import relax as _relax
 from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+# the package's generated classes type every accessor as optional: here it is untyped
+tflite: Any = _tflite
+relax: Any = _relax
+Value: TypeAlias = Any  # a Relax expression
+Operator: TypeAlias = Any  # of the file
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset(
@@ -84,7 +91,7 @@ class Converter(stock.OperatorConverter):
             for k, output in enumerate(outputs):
                 self._bind(output, relax.TupleGetItem(result, k))
 
-    def get_tensors(self, tensors_idx_list: object) -> list[stock.TensorWrapper]:
+    def get_tensors(self, tensors_idx_list: Any) -> list[stock.TensorWrapper]:
         """Mends the axis of quantization: meaningless with one scale, clamped where it exceeds the rank (the rank-1
         biases of some converters); and one zero point given for many scales, which the importer refuses."""
         wrappers = []
@@ -103,8 +110,8 @@ class Converter(stock.OperatorConverter):
         return True
 
     def convert_qnn_fused_activation_function(
-        self, expr: relax.Expr, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
-    ) -> relax.Expr:
+        self, expr: Value, fused_activation_fn: int, scale: float, zero_point: int, dtype: str
+    ) -> Value:
         """Bounds rounded half away from zero in float32, as the reference does (the importer: half to even)."""
         if fused_activation_fn == tflite.ActivationFunctionType.NONE:
             return expr
@@ -120,16 +127,16 @@ class Converter(stock.OperatorConverter):
         hi = info.max if high is None else min(info.max, high)
         return relax.op.clip(expr, min=float(lo), max=float(hi))
 
-    def _bind(self, wrapper: stock.TensorWrapper, value: relax.Expr) -> None:
+    def _bind(self, wrapper: stock.TensorWrapper, value: Value) -> None:
         name = stock.get_tensor_name(self.subgraph, wrapper.tensor_idx)
         bound = self.bb.emit(value, name_hint=name)
         self.exp_tab.set_expr(name, bound)
 
-    def _only_input(self, op: tflite.Operator) -> tuple[stock.TensorWrapper, relax.Expr]:
+    def _only_input(self, op: Operator) -> tuple[stock.TensorWrapper, Value]:
         tensor = self.get_input_tensors(op)[0]
         return tensor, self.get_tensor_expr(tensor)
 
-    def _softmax(self, op: tflite.Operator) -> relax.Expr:
+    def _softmax(self, op: Operator) -> Value:
         """The importer drops beta: here it multiplies the logits."""
         options = _options(op, tflite.SoftmaxOptions)
         tensor, logits = self._only_input(op)
@@ -141,7 +148,7 @@ class Converter(stock.OperatorConverter):
         output = self.get_output_tensors(op)[0]
         return self.quantize(result, output) if output.qnn_params else result
 
-    def _relu_0_to_1(self, op: tflite.Operator) -> relax.Expr:
+    def _relu_0_to_1(self, op: Operator) -> Value:
         """Refused by the importer where quantized."""
         tensor, x = self._only_input(op)
         if not tensor.qnn_params:
@@ -149,7 +156,7 @@ class Converter(stock.OperatorConverter):
         bounded = relax.op.clip(self.dequantize(x, tensor), min=0, max=1)
         return self.quantize(bounded, self.get_output_tensors(op)[0])
 
-    def _pad(self, op: tflite.Operator) -> relax.Expr:
+    def _pad(self, op: Operator) -> Value:
         """PAD fills with the output's zero point, which may differ from the input's; PADV2 with the stored constant."""
         inputs = self.get_input_tensors(op)
         output = self.get_output_tensors(op)[0]
@@ -161,17 +168,17 @@ class Converter(stock.OperatorConverter):
         widths = [int(v) for v in self.get_tensor_value(inputs[1]).reshape(-1)]
         return relax.op.nn.pad(self.get_tensor_expr(inputs[0]), pad_width=widths, pad_value=value)
 
-    def _average_pool(self, op: tflite.Operator) -> relax.Expr:
+    def _average_pool(self, op: Operator) -> Value:
         """Stored values only, whatever the scales say; padding is not counted."""
         return self.convert_pool2d(op, pool_type="average")
 
-    def _split(self, op: tflite.Operator) -> relax.Expr:
+    def _split(self, op: Operator) -> Value:
         """A split into one part is its input (the importer binds a tuple where a tensor is expected)."""
         if _options(op, tflite.SplitOptions).NumSplits() == 1:
             return self.get_tensor_expr(self.get_input_tensors(op)[1])
         return self.convert_split(op)
 
-    def _fully_connected(self, op: tflite.Operator) -> relax.Expr:
+    def _fully_connected(self, op: Operator) -> Value:
         """TFLite flattens every input to [-1, K] and gives it the output's declared shape: the importer fails on rank 4
         and takes keep_num_dims for granted."""
         inputs = self.get_input_tensors(op)
@@ -189,12 +196,12 @@ class Converter(stock.OperatorConverter):
 
     def _with_input_reshaped(
         self,
-        op: tflite.Operator,
+        op: Operator,
         tensor: stock.TensorWrapper,
         shape: list[int],
         wanted: list[int],
-        convert: Callable[[tflite.Operator], relax.Expr],
-    ) -> relax.Expr:
+        convert: Callable[[Operator], Value],
+    ) -> Value:
         """Converts `op` while its first input reads as `wanted`; the table of expressions is as before afterwards."""
         if shape == wanted:
             return convert(op)
@@ -213,7 +220,7 @@ def round_half_away(x: float | np.floating) -> int:
     return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
 
 
-def _options(op: tflite.Operator, kind: type) -> object:
+def _options(op: Operator, kind: type) -> Any:
     options = kind()
     table = op.BuiltinOptions()
     if table is None:
@@ -222,7 +229,7 @@ def _options(op: tflite.Operator, kind: type) -> object:
     return options
 
 
-def _quantization(tensor: tflite.Tensor) -> dict[str, object] | None:
+def _quantization(tensor: Any) -> dict[str, object] | None:
     q = tensor.Quantization()
     if q is None or q.ScaleLength() == 0:
         return None

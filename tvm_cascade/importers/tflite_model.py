@@ -13,11 +13,16 @@ from __future__ import annotations
 
 import struct
 from math import prod
+from typing import Any
 
-import flatbuffers
+import flatbuffers as _flatbuffers
 import numpy as np
-import tflite
+import tflite as _tflite
 from flatbuffers import number_types
+
+# the package's generated classes type every accessor as optional: here it is untyped
+tflite: Any = _tflite
+flatbuffers: Any = _flatbuffers
 
 MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
@@ -174,7 +179,7 @@ def _check_quantization(tensor: _Tensor, name: str, size: int) -> None:
     _require(zeros.size == 0 or bool(np.all(np.abs(zeros) < 1 << 31)), f"tensor {name} has a zero point out of range")
 
 
-def _unique_names(graph: tflite.SubGraph) -> list[str]:
+def _unique_names(graph: Any) -> list[str]:
     taken: set[str] = set()
     names = []
     for t in range(graph.TensorsLength()):
@@ -188,7 +193,7 @@ def _unique_names(graph: tflite.SubGraph) -> list[str]:
     return names
 
 
-def _decoded(graph: tflite.SubGraph, t: int) -> str:
+def _decoded(graph: Any, t: int) -> str:
     raw = graph.Tensors(t).Name()
     return raw.decode("utf-8", "replace") if raw else f"tensor_{t}"
 

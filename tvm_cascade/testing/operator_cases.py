@@ -1,13 +1,14 @@
 """Random single-operator cases, one generator an operator, over odd shapes and extreme scales.
 
-A generator adds one operator with its tensors to a `ModelWriter`. Scales are drawn so that multipliers lie on both sides of
-one and accumulators on both sides of saturation.
+A generator adds one operator with its tensors to a `ModelWriter`. Scales are drawn so that multipliers lie on both
+sides of one and accumulators on both sides of saturation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -100,8 +101,8 @@ def conv2d(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     weights, scales = _weights(rng, w, (cout, *kernel, cin), dtype, 0)
     bias = _bias(rng, w, cout, scales, xs)
     _convolved(
-        rng, dtype, w, "CONV_2D", "Conv2DOptions", [x, weights, bias], (n, cout), (size, kernel, stride, dilation), padding,
-        _output_scale(rng, xs, scales, kernel[0] * kernel[1] * cin),
+        rng, dtype, w, "CONV_2D", "Conv2DOptions", [x, weights, bias], (n, cout), (size, kernel, stride, dilation),
+        padding, _output_scale(rng, xs, scales, kernel[0] * kernel[1] * cin),
     )  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def _convolved(
     window: tuple[list[int], list[int], list[int], list[int]],
     padding: int,
     scale: float,
-    **values: object,
+    **values: Any,
 ) -> None:
     size, kernel, stride, dilation = window
     rows, columns = (_extent(*axis, padding) for axis in zip(size, kernel, stride, dilation, strict=True))

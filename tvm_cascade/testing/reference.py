@@ -6,20 +6,23 @@ Only the `test` extra has LiteRT, so it is imported where it is used.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import flatbuffers
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax as _relax
 
 from tvm_cascade.passes.integer.island import STORED_TYPES, attributes, dtype_of
+
+relax: Any = _relax  # its nodes get their fields at run time
 
 
 def without_bias_axes(data: bytes) -> bytes:
     """A copy of a model with `quantized_dimension` of its rank-1 tensors cleared: LiteRT refuses it set to 3."""
     import ai_edge_litert.schema_py_generated as schema
 
-    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    model: Any = schema.ModelT.InitFromPackedBuf(data, 0)
     for graph in model.subgraphs:
         for tensor in graph.tensors:
             if tensor.quantization is not None and np.size(tensor.shape) <= 1:
@@ -88,7 +91,7 @@ class Compiled:
         return [f.numpy() for f in fields]
 
 
-def random_inputs(details: list[Mapping[str, object]], seed: int) -> list[np.ndarray]:
+def random_inputs(details: list[Mapping[str, Any]], seed: int) -> list[np.ndarray]:
     """Stored inputs of three kinds by turns: uniform, narrow around the middle, constant at an end of the range."""
     rng = np.random.default_rng(seed)
     arrays = []

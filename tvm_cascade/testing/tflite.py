@@ -1,7 +1,8 @@
-"""Writes `.tflite` files of a few operators, for tests; needs no TensorFlow, only the flatbuffer schema of the `test` extra.
+"""Writes `.tflite` files of a few operators, for tests; needs no TensorFlow, only the flatbuffer schema of the `test`
+extra.
 
-A `ModelWriter` may hold many independent operators, each with inputs and outputs of its own: one file, one compilation and
-one run of the oracle for tens of cases.
+A `ModelWriter` may hold many independent operators, each with inputs and outputs of its own: one file, one
+compilation and one run of the oracle for tens of cases.
 """
 
 from __future__ import annotations
