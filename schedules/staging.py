@@ -32,17 +32,19 @@ from tvm_cascade.schedules.tir import (
 )
 
 ROW = "row"  # annotation of the row loop
+COLUMN = "column"  # annotation of the column loop, where that stands directly inside the row loop
 
 
 class NotRowwiseError(Exception):
     """An operator that cannot be computed one output row at a time; the message is the reason."""
 
 
-def stage(func: PrimFunc, output_axes: tuple[int | None, ...] | None) -> PrimFunc:
+def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc:
     """Schedule and lower `func` down to loops over multi-dimensional buffers.
 
-    With `output_axes` the loop over each output's row axis is outermost and annotated `row`; with None the operator is
-    scheduled to run whole. Raises `NotRowwiseError` where a stage has to be computed outside of the row loop.
+    `outer[i]` are the axes of output i whose loops stand outermost: its row axis, or its row and column axes. They are
+    annotated `row` and `column`. With None the operator is scheduled to run whole. Raises `NotRowwiseError` where a
+    stage has to be computed outside of these loops.
     """
     func = narrow_indices(func)
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
@@ -52,12 +54,12 @@ def stage(func: PrimFunc, output_axes: tuple[int | None, ...] | None) -> PrimFun
     for block in list(sch.get_child_blocks(root)):
         if not _is_final(sch, block, finals) and _moves_data(sch, block):
             sch.compute_inline(block)
-    if output_axes is not None:
-        for block, axis in zip(finals, output_axes, strict=True):
-            _row_outermost(sch, block, axis)
+    if outer is not None:
+        for block, axes in zip(finals, outer, strict=True):
+            _outermost(sch, block, axes)
     for block in reversed(sch.get_child_blocks(root)):
         if not _is_final(sch, block, finals):
-            _place(sch, block, output_axes is not None)
+            _place(sch, block, len(outer[0]) if outer else 0)
     for block in list(sch.get_child_blocks(root)):
         if sch.get(block).init is not None:
             _split_initialisation(sch, block)
@@ -110,14 +112,15 @@ def _is_constant(value: Expr) -> bool:
     return isinstance(value, (tirx.IntImm, tirx.FloatImm))
 
 
-def _row_outermost(sch: Any, block: Any, axis: int | None) -> None:
+def _outermost(sch: Any, block: Any, axes: tuple[int, ...]) -> None:
     loops = sch.get_loops(block)
     store = stores(sch.get(block).body)[0]
-    if axis is None or len(loops) != len(store.indices):
+    if len(loops) != len(store.indices):
         raise NotRowwiseError("the output's loops are not its axes")
-    if axis > 0:
-        sch.reorder(loops[axis], *loops[:axis])
-    sch.annotate(loops[axis], ROW, 1)
+    if axes != tuple(range(len(axes))):
+        sch.reorder(*(loops[a] for a in axes), *(loop for k, loop in enumerate(loops) if k not in axes))
+    for axis, annotation in zip(axes, (ROW, COLUMN), strict=False):
+        sch.annotate(loops[axis], annotation, 1)
 
 
 def _trips(sch: Any, block: Any) -> int | None:
@@ -131,8 +134,8 @@ def _trips(sch: Any, block: Any) -> int | None:
     return count
 
 
-def _place(sch: Any, block: Any, in_row: bool) -> None:
-    """Move a stage into the deepest common loop of its consumers that recomputes nothing."""
+def _place(sch: Any, block: Any, outer: int) -> None:
+    """Move a stage into the deepest common loop of its consumers that recomputes nothing, within the `outer` loops."""
     consumers = sch.get_consumers(block)
     if not consumers:
         raise NotRowwiseError("a stage that nothing reads")
@@ -142,7 +145,7 @@ def _place(sch: Any, block: Any, in_row: bool) -> None:
         shared += 1
     before = _trips(sch, block)
     name = sch.get(block).name_hint
-    for depth in range(shared - 1, -1, -1):
+    for depth in range(shared - 1, max(outer - 1, 0) - 1, -1):
         trial = sch.copy()
         target = trial.get_loops(trial.get_sblock(sch.get(consumers[0]).name_hint))[depth]
         moved = trial.get_sblock(name)
@@ -153,8 +156,9 @@ def _place(sch: Any, block: Any, in_row: bool) -> None:
         if _trips(trial, moved) == before:
             sch.compute_at(block, paths[0][depth])
             return
-    if in_row:
-        raise NotRowwiseError(f"{name} cannot be computed row by row without computing parts of it twice")
+    if outer:
+        unit = "row by row" if outer == 1 else "pixel by pixel"
+        raise NotRowwiseError(f"{name} cannot be computed {unit} without computing parts of it twice")
 
 
 def _split_initialisation(sch: Any, block: Any) -> None:
