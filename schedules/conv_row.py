@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.geometry import (
     Columns,
@@ -50,14 +52,18 @@ class ConvRow(ABC):
         self.g: Sliding = conv.window
         self.length = self.g.kernel[1] * self.g.channels
         self.whole = self.length // self.group * self.group
-        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
-        table = channel_table(self.g, conv.requantize.table, folded)
-        packed = interleave(conv.weights, blocking.channels, self.group)
-        self.k = k = KernelBuilder(["int8"], (packed, table), ["int8"])
+        self.k = k = KernelBuilder(["int8"], self.pack(), ["int8"])
         self.x = k.view(k.inputs[0][0], "int8", "xs")
         self.w = k.view(k.constants[0], "int8", "ws")
         self.table = k.view(k.constants[1], "int32", "table")
         self.out = k.view(k.outputs[0], "int8", "outs")
+
+    def pack(self) -> tuple[np.ndarray, np.ndarray]:
+        """The constants: weights in the order in which they are read, and the table of what a channel needs beside."""
+        conv = self.conv
+        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
+        table = channel_table(self.g, conv.requantize.table, folded)
+        return interleave(conv.weights, self.blocking.channels, self.group), table
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
@@ -88,19 +94,24 @@ class ConvRow(ABC):
 
     def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int) -> None:
         k, g = self.k, self.g
-        acc = k.local(pixels * size, "acc")
-        width = table_width(g)
-        for j in range(size):
-            start = k.let(self.table[(channel + j) * width + self.bias + index], "start")
-            for p in range(pixels):
-                k.store(acc, p * size + j, start)
+        acc = self.start(index, channel, pixels, size)
         column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels
         with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
             at = k.let((self.rows if g.kernel[0] == 1 else self.rows[r]) + column, "at")
             stride = self.length * self.packed(size)
             weights = k.let(channel * (g.kernel[0] * self.length) + r * stride, "wat")
             self.row(acc, at, weights, group, pixels, size)
-        self._outputs(acc, x, channel, pixels, size)
+        self.outputs(acc, x, channel, pixels, size)
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        """Fresh accumulators [pixels][size] that hold the biases of column group `index`."""
+        k, width = self.k, table_width(self.g)
+        acc = k.local(pixels * size, "acc")
+        for j in range(size):
+            bias = k.let(self.table[(channel + j) * width + self.bias + index], "start")
+            for p in range(pixels):
+                k.store(acc, p * size + j, bias)
+        return acc
 
     @abstractmethod
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
@@ -136,7 +147,8 @@ class ConvRow(ABC):
                 for p, value in enumerate(values):
                     k.store(acc, p * size + j, call("mla", value, weight, acc[i32(p * size + j)]))
 
-    def _outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        """Requantizes and stores a block."""
         k, q = self.k, self.conv.requantize
         width = table_width(self.g)
         for j in range(size):

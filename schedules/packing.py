@@ -45,3 +45,39 @@ def scalar_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarr
     packed = filled.view("<i4").reshape(channels, -1)
     records = np.concatenate([requantize.astype("<i4"), biases.T.astype("<i4"), packed], axis=1)
     return records.ravel(), records.shape[1]
+
+
+def tailed_interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
+    """As `interleave`, but a tail that is a multiple of eight is `[8][...]` grouped too: `[block][8]`.
+
+    Outputs are a multiple of `block`.
+    """
+    kh, kw, ic, oc = weights.shape
+    length = kw * ic
+    whole = length // group * group
+    flat = weights.reshape(kh, length, oc // block, block).transpose(2, 0, 3, 1)  # [blocks, kh, block, length]
+    parts = [flat[..., i : i + group] for i in range(0, whole, group)]
+    parts += [flat[..., i : i + 8] for i in range(whole, length, 8)]
+    return np.concatenate([p.reshape(oc // block, kh, -1) for p in parts], axis=2).ravel()
+
+
+def lane_table(requantize: np.ndarray, biases: np.ndarray) -> np.ndarray:
+    """Vectors of four channels, int32: for every four `[multiplier][-shift][bias 0][bias 1]...`, flat.
+
+    `requantize` is [c, 3] in its short form, `biases` [variants, c].
+    """
+    rows = np.concatenate([requantize[:, :1].T, -requantize[:, 2:].T, biases]).astype(np.int32)  # [2 + variants, c]
+    return rows.reshape(rows.shape[0], -1, 4).transpose(1, 0, 2).ravel()
+
+
+def lane_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray) -> tuple[np.ndarray, int]:
+    """Records of eight channels for depthwise lanes, as int32 words, flat, and the words of one.
+
+    `[multiplier even][odd][-shift even][odd]`, then a bias pair per row variant, then the weights, eight bytes a tap.
+    """
+    channels = weights.shape[-1]
+    rows = np.concatenate([requantize[:, :1].T, -requantize[:, 2:].T, biases]).astype("<i4")
+    split = rows.reshape(rows.shape[0], channels // 8, 4, 2).transpose(1, 0, 3, 2).reshape(channels // 8, -1)
+    taps = weights.reshape(-1, channels // 8, 8).transpose(1, 0, 2).copy().view("<i4").reshape(channels // 8, -1)
+    records = np.concatenate([split, taps], axis=1)
+    return records.ravel(), records.shape[1]

@@ -1,0 +1,298 @@
+"""Row kernels for Cortex-M55 and M85: the M-profile vector extension, through LLVM.
+
+- Convolutions whose input channels are a multiple of eight: 2 pixels x 4 channels, sixteen (or eight widened) products a
+  `vmladava`. Tails of eight use int16 lanes, so nothing is read beyond the row.
+- First layers and other odd depths: lanes over four output channels, one input value times a vector at a time.
+- Depthwise: lanes over eight channels. Two products fit int16 (weights are at least -127, proved per layer), so two taps are
+  multiplied and added there before they are widened into the accumulators of even and odd channels.
+
+Requantization is `vqrdmulh` (SRDHM) and `vrshl` (RDivPOT but for the sign term, see `schedules.requantize`). The C back end
+has no vectors of TIR: there this core takes the DSP kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import Broadcast, BufferStore, PrimFunc, Ramp, Shuffle
+
+from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.geometry import Columns, Run, Sliding, folded_bias, valid_row
+from tvm_cascade.schedules.packing import lane_records, lane_table, tailed_interleave
+from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.requantize import Requantize
+from tvm_cascade.schedules.row_kernel import RowKernel
+from tvm_cascade.schedules.select import Core
+
+Value = Any
+LANES = 4  # int32 lanes of a vector
+
+
+def vector(buffer: Value, index: Value, lanes: int) -> Value:
+    """`lanes` elements of `buffer` from `index` on."""
+    return tirx.BufferLoad(buffer, [Ramp(i32(index), i32(1), lanes)])
+
+
+def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: int) -> None:
+    k.add(BufferStore(buffer, value, [Ramp(i32(index), i32(1), lanes)]))
+
+
+def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
+    """Four accumulators to four outputs as clamped int32; `shift` is negative to the right."""
+    high = k.let(tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vqrdmulh", acc, m), "h", "int32x4")
+    if q.sign:
+        high = k.let(high + tirx.shift_right(high, Broadcast(i32(31), LANES)), "h", "int32x4")
+    rounded = tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", high, shift, 0, 1, 0)
+    value = k.let(rounded + Broadcast(i32(q.zero_point), LANES), "q", "int32x4")
+    return tirx.max(tirx.min(value, Broadcast(i32(q.hi), LANES)), Broadcast(i32(q.lo), LANES))
+
+
+class _LaneOutputs(ConvRow):
+    """Channels in fours: a table of `[m][shift][biases...]` vectors per four."""
+
+    def table_of(self) -> np.ndarray:
+        conv = self.conv
+        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
+        self.words = LANES * (2 + folded.shape[0] * folded.shape[1])
+        return lane_table(conv.requantize.table, folded.reshape(-1, conv.outputs))
+
+    def block_words(self, channel: Value, j: int) -> Value:
+        """Where the words of the four channels from `channel + j` on start."""
+        return (channel // LANES if isinstance(channel, int) else tirx.truncdiv(channel, i32(LANES))) * self.words + (
+            j // LANES * self.words
+        )
+
+    def bias_words(self, index: int) -> Value:
+        """Offset of the bias vector for the row at hand and column group `index`: `bias_index` counts from 3."""
+        return (self.bias + (index - 1)) * LANES
+
+    def finish_lanes(self, acc: Value, x: Value, channel: Value, words: Value, p: int, j: int) -> None:
+        m, shift = vector(self.table, words, LANES), vector(self.table, words + LANES, LANES)
+        value = requantize_lanes(self.k, self.conv.requantize, acc, m, shift)
+        put(self.k, self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8x4"), LANES)
+
+
+class _Dot(_LaneOutputs):
+    """Sixteen products at a time along a kernel row."""
+
+    group = 16
+
+    def pack(self) -> tuple[np.ndarray, np.ndarray]:
+        conv = self.conv
+        aligned = conv.window.channels % 16 == 0 or len(conv.window.column_groups()) == 1
+        self.group = 16 if aligned else 8
+        self.whole = self.length // self.group * self.group
+        return tailed_interleave(conv.weights, LANES, self.group), self.table_of()
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        acc = self.k.local(pixels * size, "acc")
+        for j in range(size):
+            words = self.block_words(channel, j) + self.bias_words(index) + j % LANES
+            bias = self.k.let(self.table[words], "start")
+            for p in range(pixels):
+                self.k.store(acc, p * size + j, bias)
+        return acc
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        k, c = self.k, self.g.channels
+        lo, hi = group.k0 * c, group.k1 * c
+        count = (min(hi, self.whole) - lo) // self.group
+        step = count if count <= self.blocking.unroll else best_step(count, self.blocking.step)
+        if count:
+            with k.loop(count // step, "i") as i:
+                for u in range(step):
+                    self._dot(acc, at, weights, (i * step + u) * self.group, lo, self.group, pixels, size)
+        if hi > self.whole:
+            self._dot(acc, at, weights, i32(count * self.group), lo, 8, pixels, size)
+
+    def _dot(
+        self, acc: Value, at: Value, weights: Value, tap: Value, lo: int, lanes: int, pixels: int, size: int
+    ) -> None:
+        k, g = self.k, self.g
+        wide = {16: "int8x16", 8: "int16x8"}[lanes]
+        xs = [
+            k.let(vector(self.x, at + tap + p * g.strides[1] * g.channels, lanes).astype(wide), "xv", wide)
+            for p in range(pixels)
+        ]
+        for j in range(size):
+            block = weights + j // LANES * (g.kernel[0] * self.length * LANES)
+            place = block + (tap + lo) * LANES + j % LANES * lanes
+            w = k.let(vector(self.w, place, lanes).astype(wide), "wv", wide)
+            for p, x in enumerate(xs):
+                value = acc[i32(p * size + j)]
+                total = tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.vmldava", 0, 0, 0, value, x, w)
+                k.store(acc, p * size + j, total)
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        lanes = [i32(i) for i in range(LANES)]
+        for p in range(pixels):
+            for j in range(0, size, LANES):
+                values = [acc[i32(p * size + j + i)] for i in range(LANES)]
+                four = self.k.let(Shuffle(values, lanes), "four", "int32x4")
+                self.finish_lanes(four, x, channel, self.block_words(channel, j), p, j)
+
+
+class _Outer(_LaneOutputs):
+    """One input value times the weights of four output channels at a time."""
+
+    group = 1
+
+    def pack(self) -> tuple[np.ndarray, np.ndarray]:
+        return tailed_interleave(self.conv.weights, LANES, 1), self.table_of()
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        acc = self.k.local(pixels * size, "acc")
+        for j in range(0, size, LANES):
+            words = self.block_words(channel, j) + self.bias_words(index)
+            bias = self.k.let(vector(self.table, words, LANES), "start", "int32x4")
+            for p in range(pixels):
+                put(self.k, acc, p * size + j, bias, LANES)
+        return acc
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        lo, hi = group.k0 * g.channels, group.k1 * g.channels
+        step = hi - lo if hi - lo <= self.blocking.unroll else best_step(hi - lo, self.blocking.step)
+        with k.loop((hi - lo) // step, "i") as i:
+            for u in range(step):
+                self._tap(acc, at + i * step + u, weights, i * step + u + lo, pixels, size)
+
+    def _tap(self, acc: Value, at: Value, weights: Value, tap: Value, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        ws = []
+        for j in range(0, size, LANES):
+            block = weights + j // LANES * (g.kernel[0] * self.length * LANES)
+            ws.append(k.let(vector(self.w, block + tap * LANES, LANES).astype("int32x4"), "wv", "int32x4"))
+        for p in range(pixels):
+            x = k.let(self.x[at + p * g.strides[1] * g.channels].astype("int32"), "xv")
+            for j, w in enumerate(ws):
+                place = p * size + j * LANES
+                put(k, acc, place, vector(acc, place, LANES) + Broadcast(x, LANES) * w, LANES)
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        for p in range(pixels):
+            for j in range(0, size, LANES):
+                self.finish_lanes(vector(acc, p * size + j, LANES), x, channel, self.block_words(channel, j), p, j)
+
+
+def conv2d(conv: QuantizedConv, blocking: Blocking | None = None) -> RowKernel | None:
+    """K x K and 1 x 1 convolution with outputs in fours; None for other numbers of outputs."""
+    if conv.outputs % LANES or not conv.requantize.short:
+        return None
+    if conv.window.channels % 8 == 0:
+        return _Dot(conv, blocking or Blocking(pixels=2, channels=LANES, unroll=4, step=3)).build()
+    return _Outer(conv, blocking or Blocking(pixels=4, channels=LANES, unroll=9, step=4)).build()
+
+
+def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
+    """Depthwise convolution with channels in eights; None for others."""
+    if conv.multiplier != 1 or conv.window.channels % 8 or not conv.requantize.short or conv.weights.min() < -127:
+        return None
+    return _Depthwise(conv, pixels).build()
+
+
+class _Depthwise:
+    """Records of eight channels: m, shift and biases of the even and the odd channels, then the weights, eight a tap."""
+
+    def __init__(self, conv: QuantizedConv, pixels: int) -> None:
+        self.conv, self.pixels = conv, pixels
+        self.g: Sliding = conv.window
+        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
+        records, self.words = lane_records(conv.weights, folded[:, 0], conv.requantize.table)
+        self.weights_at = (4 + 2 * folded.shape[0]) * LANES
+        self.k = k = KernelBuilder(["int8"], (records,), ["int8"])
+        self.x = k.view(k.inputs[0][0], "int8", "xs")
+        self.record = k.view(k.constants[0], "int32", "record")
+        self.w = k.view(k.constants[0], "int8", "ws")
+        self.out = k.view(k.outputs[0], "int8", "outs")
+
+    def build(self) -> RowKernel:
+        k, g = self.k, self.g
+        self.rows = [k.let(k.row_offset(0, tap, g.row_elements), "row") for tap in range(g.kernel[0])]
+        self.r0, self.r1 = g.bounds(k, k.y)
+        self.bias = 0 if len(g.row_variants()) == 1 else k.let(g.variant(k.y), "bias")
+        for run in g.runs(self.pixels):
+            with k.loop(run.count, "xb") as xb:
+                self._channels(run, xb * self.pixels + run.start)
+        return k.kernel()
+
+    def _channels(self, run: Run, x: Value) -> None:
+        k, g = self.k, self.g
+        pixels = range(len(run.taps))
+        column = (x * g.strides[1] - g.padding[1]) * g.channels
+        with k.loop(g.channels // 8, "cb") as cb:
+            words = cb * self.words
+            acc = k.local(8 * len(pixels), "acc")
+            for odd in range(2):
+                place = words + (4 + odd) * LANES + self.bias * (2 * LANES)
+                start = k.let(vector(self.record, place, LANES), "start", "int32x4")
+                for p in pixels:
+                    put(k, acc, p * 8 + odd * LANES, start, LANES)
+            self._pad(acc, words, run)
+            for r in range(g.kernel[0]):
+                with valid_row(k, g, r, self.r0, self.r1):
+                    self._row(acc, self.rows[r] + column + cb * 8, self._weights(words, r), run)
+            self._outputs(acc, x, cb, words, len(pixels))
+
+    def _weights(self, words: Value, r: int) -> Value:
+        return (words + self.weights_at) * 4 + r * (self.g.kernel[1] * 8)
+
+    def _pad(self, acc: Value, words: Value, run: Run) -> None:
+        """Columns of padding count as the zero point, in every valid row."""
+        k, g = self.k, self.g
+        missing = [(p, kx) for p, (k0, k1) in enumerate(run.taps) for kx in (*range(k0), *range(k1, g.kernel[1]))]
+        if not missing or not self.conv.input_zero_point:
+            return
+        for r in range(g.kernel[0]):
+            with valid_row(k, g, r, self.r0, self.r1):
+                for p, kx in missing:
+                    w = vector(self.w, self._weights(words, r) + kx * 8, 8).astype("int16x8")
+                    z = tirx.const(self.conv.input_zero_point, "int16")
+                    self._widen(acc, p, k.let(w * Broadcast(z, 8), "pad", "int16x8"))
+
+    def _row(self, acc: Value, at: Value, weights: Value, run: Run) -> None:
+        """Taps in pairs: two products are summed in int16."""
+        k, g = self.k, self.g
+        for first in range(0, g.kernel[1], 2):
+            taps = range(first, min(first + 2, g.kernel[1]))
+            ws = {kx: k.let(vector(self.w, weights + kx * 8, 8).astype("int16x8"), "wv", "int16x8") for kx in taps}
+            for p, (k0, k1) in enumerate(run.taps):
+                products = []
+                for kx in taps:
+                    if k0 <= kx < k1:
+                        place = at + (kx + p * g.strides[1]) * g.channels
+                        products.append(vector(self.x, place, 8).astype("int16x8") * ws[kx])
+                if products:
+                    self._widen(acc, p, k.let(sum(products[1:], products[0]), "two", "int16x8"))
+
+    def _widen(self, acc: Value, p: int, value: Value) -> None:
+        for odd in range(2):
+            half = Shuffle([value], [i32(2 * i + odd) for i in range(LANES)]).astype("int32x4")
+            place = p * 8 + odd * LANES
+            put(self.k, acc, place, vector(acc, place, LANES) + half, LANES)
+
+    def _outputs(self, acc: Value, x: Value, cb: Value, words: Value, pixels: int) -> None:
+        k = self.k
+        order = [i32(i // 2 + i % 2 * LANES) for i in range(8)]
+        for p in range(pixels):
+            halves = []
+            for odd in range(2):
+                m, shift = (vector(self.record, words + (2 * i + odd) * LANES, LANES) for i in range(2))
+                value = requantize_lanes(k, self.conv.requantize, vector(acc, p * 8 + odd * LANES, LANES), m, shift)
+                halves.append(k.let(value.astype("int16x4"), "half", "int16x4"))
+            both = k.let(Shuffle(halves, order), "both", "int16x8")
+            put(k, self.out, (x + p) * self.g.channels + cb * 8, both.astype("int8x8"), 8)
+
+
+def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> RowKernel | None:
+    """A kernel for `func` on a core with vectors, None where none here applies."""
+    conv = read_conv(func, constants) if core.mve and core.backend == "llvm" else None
+    if conv is None:
+        return None
+    return depthwise(conv) if conv.depthwise else conv2d(conv)
+
+
+rules = (rule,)
