@@ -117,3 +117,31 @@ def test_onnx_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "x.onnx").write_bytes(b"anything")
     with pytest.raises(MissingToolError, match="pip install"):
         load(tmp_path / "x.onnx")
+
+
+def test_dynamic_range_models_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 4), "float32")
+    w = writer.constant(np.ones((3, 4), "int8"), 0.1, 0)
+    writer.operator("FULLY_CONNECTED", [x, w, -1], [writer.tensor((1, 3), "float32")], "FullyConnectedOptions")
+    (tmp_path / "hybrid.tflite").write_bytes(writer.finish())
+    with pytest.raises(LoadError, match=r"FULLY_CONNECTED.*representative data set"):
+        load(tmp_path / "hybrid.tflite")
+
+
+def test_malformed_operators_are_named(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 4), "float32")
+    writer.operator("TRANSPOSE", [x], [writer.tensor((4, 1), "float32")], "TransposeOptions")
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    with pytest.raises(LoadError, match="operator 0, TRANSPOSE, is malformed"):
+        load(tmp_path / "m.tflite")
+
+
+def test_declared_and_computed_shapes_must_agree(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 4), "float32")
+    writer.operator("NEG", [x], [writer.tensor((1, 5), "float32", name="out")])
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    with pytest.raises(LoadError, match=r"output out has the shape \[1, 5\] in the file, \[1, 4\] computed"):
+        load(tmp_path / "m.tflite")

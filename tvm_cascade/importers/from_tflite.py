@@ -16,7 +16,7 @@ from tvm.relax.frontend.tflite.tflite_frontend import build_str_map
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
-from tvm_cascade.importers.tflite_converter import Converter
+from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported, last_line, printable
 from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
 
 # the package's generated classes type every accessor as optional: here it is untyped
@@ -42,26 +42,24 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
         spec = _interface(path, model)
         _check_shapes(spec, input_shapes)
         mod = import_tflite(model, op_converter=Converter)
+        _check_outputs(path, mod, spec)
         return attach(mod, spec)
     except CascadeError:
         raise
     except MalformedModel as error:
-        raise LoadError(path, str(error)) from error
-    except (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError) as error:
-        raise UnsupportedOperatorError(path, [_first_line(error)], supported_operators()) from error
+        raise LoadError(path, printable(str(error))) from error
+    except Unsupported as error:
+        raise UnsupportedOperatorError(path, [printable(o) for o in error.operators], supported_operators()) from error
+    except Refused as error:
+        raise LoadError(path, printable(str(error))) from error
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
-        raise LoadError(path, f"the importer cannot read it: {_first_line(error)}") from error
+        raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
 
 
 @cache
 def supported_operators() -> tuple[str, ...]:
     """Names of the TFLite operators that can be imported, in alphabetic order."""
     return tuple(sorted(Converter(None, None, None, None).convert_map))
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
 
 
 def _check_operators(path: Path, model: Model) -> None:
@@ -106,6 +104,18 @@ def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
         scale = float(q.ScaleAsNumpy()[0])
         zero_point = int(q.ZeroPointAsNumpy()[0]) if q.ZeroPointLength() else 0
     return TensorSpec(name, shape, _ELEMENT_TYPES[tensor.Type()], scale, zero_point)
+
+
+def _check_outputs(path: Path, mod: tvm.IRModule, spec: IoSpec) -> None:
+    """The shapes that the operators give must be those that the file declares."""
+    result: Any = mod["main"].ret_ty
+    types = list(result.fields) if hasattr(result, "fields") else [result]
+    for declared, computed in zip(spec.outputs, types, strict=True):
+        shape = tuple(int(d) for d in computed.shape.values)
+        if shape != declared.shape:
+            raise LoadError(
+                path, f"output {declared.name} has the shape {list(declared.shape)} in the file, {list(shape)} computed"
+            )
 
 
 def _check_shapes(spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> None:

@@ -7,7 +7,7 @@ quantize` islands or, for operators that only move or compare stored values, dir
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,6 +57,21 @@ _FUSED_BOUNDS = {
 }
 
 
+class Unsupported(Exception):
+    """Operators that cannot be imported, by name."""
+
+    def __init__(self, operators: Sequence[str]) -> None:
+        super().__init__(", ".join(operators))
+        self.operators = tuple(operators)
+
+
+class Refused(Exception):
+    """A network that cannot be imported as it is; the message says why and what to do."""
+
+
+_UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
+
+
 class Converter(stock.OperatorConverter):
     """`OperatorConverter` whose results carry the names of the model's tensors."""
 
@@ -77,19 +92,56 @@ class Converter(stock.OperatorConverter):
         )
 
     def convert_op_to_relax(self) -> None:
-        """Converts every operator; binds each result under its tensor's name, which reports and tests look for."""
+        """Converts every operator; binds each result under its tensor's name, which reports and tests look for.
+
+        Raises
+        ------
+        Unsupported, Refused
+            With the operator's name, whatever the importer raised.
+        """
         for i in range(self.subgraph.OperatorsLength()):
             op = self.subgraph.Operators(i)
-            result = self.convert_map[self.get_op_code_str(op)](op=op)
-            if result is None:
-                continue
-            outputs = self.get_output_tensors(op)
-            if len(outputs) == 1:
-                self._bind(outputs[0], result)
-                continue
-            result = self.bb.emit(result)
-            for k, output in enumerate(outputs):
-                self._bind(output, relax.TupleGetItem(result, k))
+            name = self.get_op_code_str(op)
+            try:
+                self._convert(name, op)
+            except _UNSUPPORTED as error:
+                raise Unsupported([f"{name} (operator {i}): {last_line(error)}"]) from error
+            except Exception as error:  # malformed operators raise whatever breaks first
+                raise Refused(f"operator {i}, {name}, is malformed: {last_line(error)}") from error
+
+    def check_unsupported_ops(self) -> None:
+        """Names all operators at once that are quantized in a way that cannot be imported."""
+        hybrid: dict[str, None] = {}
+        unknown: dict[str, None] = {}
+        for i in range(self.subgraph.OperatorsLength()):
+            op = self.subgraph.Operators(i)
+            name = self.get_op_code_str(op)
+            inputs, outputs = (
+                [t.qnn_params for t in ts] for ts in (self.get_input_tensors(op), self.get_output_tensors(op))
+            )
+            if any(inputs[1:]) and not any(inputs[:1]) and not any(outputs):
+                hybrid[name] = None
+            elif any(inputs + outputs) and name not in self._SUPPORTED_QUANTIZED_OPS:
+                unknown[f"quantized {name}"] = None
+        if hybrid:
+            raise Refused(
+                f"its weights are quantized and its activations are float ({', '.join(hybrid)}): "
+                "convert it again with a representative data set (full integer quantization), or without quantization"
+            )
+        if unknown:
+            raise Unsupported(list(unknown))
+
+    def _convert(self, name: str, op: Operator) -> None:
+        result = self.convert_map[name](op=op)
+        if result is None:
+            return
+        outputs = self.get_output_tensors(op)
+        if len(outputs) == 1:
+            self._bind(outputs[0], result)
+            return
+        result = self.bb.emit(result)
+        for k, output in enumerate(outputs):
+            self._bind(output, relax.TupleGetItem(result, k))
 
     def get_tensors(self, tensors_idx_list: Any) -> list[stock.TensorWrapper]:
         """Mends the axis of quantization: meaningless with one scale, clamped where it exceeds the rank (the rank-1
@@ -212,6 +264,17 @@ class Converter(stock.OperatorConverter):
             return convert(op)
         finally:
             self.exp_tab.set_expr(name, plain, force_override=True)
+
+
+def last_line(error: Exception) -> str:
+    """What an exception of TVM says, without its traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return printable(lines[-1] if lines else type(error).__name__)[:300]
+
+
+def printable(text: str) -> str:
+    """`text`, which may quote a file's names, without what a terminal would act upon."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def round_half_away(x: float | np.floating) -> int:
