@@ -59,6 +59,14 @@ class StageGraph:
     constants: Mapping[Any, np.ndarray] = field(hash=False)  # variables that hold computed constants
     result: Any = None  # the function's result expression
 
+    def constant(self, expr: Any) -> np.ndarray | None:
+        """The value of a constant argument, None for an activation."""
+        return _constant(expr, self.constants)
+
+    def tensors_of(self, expr: Any) -> tuple[int, ...]:
+        """The activations that an argument stands for."""
+        return _tensors_of(expr, self.env)
+
 
 def simplify(mod: tvm.IRModule) -> tvm.IRModule:
     """Inference form: batch normalization folded or decomposed, dead code gone. The input stays as it is.
@@ -148,21 +156,10 @@ class _Reader:
         )  # fmt: skip
 
     def _read(self, expr: Any) -> tuple[int, ...]:
-        """Activation tensors of an argument; constants, shapes and numbers have none."""
-        if isinstance(expr, relax.Var):
-            return self.env[expr]
-        if isinstance(expr, relax.Tuple):
-            return tuple(t for f in expr.fields for t in self._read(f))
-        if isinstance(expr, relax.TupleGetItem):
-            return (self._read(expr.tuple_value)[expr.index],)
-        return ()
+        return _tensors_of(expr, self.env)
 
     def constant(self, expr: Any) -> np.ndarray | None:
-        """The value of a constant argument."""
-        if isinstance(expr, GenericConst):
-            held: Any = getattr(expr, "value", None)
-            return held.numpy() if hasattr(held, "numpy") else None
-        return self.constants.get(expr) if isinstance(expr, relax.Var) else None
+        return _constant(expr, self.constants)
 
     def _fold(self, var: Any, value: Any) -> np.ndarray | None:
         """The value of an operator on constants, None where it is none or we cannot compute it."""
@@ -215,6 +212,24 @@ class _Reader:
         count = self.used.get(kind, 0)
         self.used[kind] = count + 1
         return f"{kind}_{count}"
+
+
+def _constant(expr: Any, constants: Mapping[Any, np.ndarray]) -> np.ndarray | None:
+    if isinstance(expr, GenericConst):
+        held: Any = getattr(expr, "value", None)
+        return held.numpy() if hasattr(held, "numpy") else None
+    return constants.get(expr) if isinstance(expr, relax.Var) else None
+
+
+def _tensors_of(expr: Any, env: Mapping[Any, tuple[int, ...]]) -> tuple[int, ...]:
+    """Activation tensors of an argument; constants, shapes and numbers have none."""
+    if isinstance(expr, relax.Var):
+        return env.get(expr, ())
+    if isinstance(expr, relax.Tuple):
+        return tuple(t for f in expr.fields for t in _tensors_of(f, env))
+    if isinstance(expr, relax.TupleGetItem):
+        return (_tensors_of(expr.tuple_value, env)[expr.index],)
+    return ()
 
 
 def _name(call: Any) -> str:

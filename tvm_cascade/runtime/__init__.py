@@ -1,1 +1,7 @@
+"""Executing staged programs: a stock Relax virtual machine, threads, repeated runs and timings."""
 
+from __future__ import annotations
+
+from tvm_cascade.runtime.execute import Session, compile_stages, host_target, stage_pipeline, threads
+
+__all__ = ["Session", "compile_stages", "host_target", "stage_pipeline", "threads"]

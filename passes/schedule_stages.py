@@ -1,0 +1,135 @@
+"""`ScheduleStages`: a network lowered to the stages of a schedule, run by a stock Relax virtual machine.
+
+On CPUs a stage of several groups is one kernel with one parallel region (`stage_cpu`), single-threaded inside; a stage
+of one group calls multi-threaded kernels one after the other. On CUDA groups run on streams (`stage_cuda`). Either way
+`main` holds nothing but kernel calls on tensors at planned addresses (`stage_program`), so no further pass has to plan
+or fuse: compile the result with `tvm_cascade.runtime.compile_stages`.
+
+Requires float or integer operators as `stage_graph` reads them. Ensures the same results as one operator after the
+other: the same bits for concurrent stages, float reassociation for merges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.cost.interface import CostModel
+from tvm_cascade.cost.packing import pack
+from tvm_cascade.parallel.problem import Options, Schedule
+from tvm_cascade.parallel.scheduler import schedule as find_schedule
+from tvm_cascade.parallel.units import UnitGraph, unit_graph
+from tvm_cascade.parallel.validate import validate_schedule
+from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
+from tvm_cascade.passes.stage_emit import Emitter, keys
+from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+from tvm_cascade.passes.stage_kernels import Kernel, build_kernels
+from tvm_cascade.passes.stage_program import MemoryPlan, Program, check_groups, plan_memory, plan_program
+from tvm_cascade.schedules.cpu_float import schedule_cpu
+
+_PARALLEL_WORK = 400_000  # multiply-accumulates, or values read, above which a kernel alone uses all threads
+
+
+@dataclass(frozen=True, slots=True)
+class LowerOptions:
+    """How a schedule is lowered. The last two are for tests: they must not change any result."""
+
+    target: str = "llvm"  # "llvm" or "cuda"
+    workers: int = 2  # lanes of a parallel region on a CPU
+    cuda_graph: bool = True
+    serial_reversed: bool = False  # groups of a stage one after the other, last first
+    poison: bool = False  # fill every byte that holds nothing with NaN before each step
+
+
+def ScheduleStages(
+    schedule: Schedule | None = None,
+    options: Options = Options(),  # noqa: B008
+    model: CostModel | None = None,
+    lower: LowerOptions = LowerOptions(),
+) -> tvm.ir.transform.Pass:
+    """The pass. Give a `schedule` (stages of operator indices of `stage_graph`), or a cost `model` to search with."""
+
+    @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.ScheduleStages")
+    def transform(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        net = stage_graph(mod)
+        units = unit_graph(net.graph, options.unit)
+        if schedule is not None:
+            return lower_stages(net, units, schedule, lower)
+        if model is None:
+            raise ValueError("ScheduleStages needs a schedule, or a cost model to find one with")
+        return lower_stages(net, units, find_schedule(net.graph, model, options).schedule, lower)
+
+    return transform
+
+
+def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: LowerOptions) -> tvm.IRModule:
+    """The module of one schedule. Raises `ValidationError` for a schedule that does not fit the network."""
+    validate_schedule(net.graph, schedule)
+    program = plan_program(net, units, schedule)
+    check_groups(program)
+    cpu = not lower.target.startswith("cuda")
+    kernels = build_kernels(net, program.specs, cpu)
+    plan = plan_memory(program)
+    if not cpu:
+        from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import
+
+        return emit_cuda(program, kernels, plan, lower.cuda_graph)
+    return _emit_cpu(program, kernels, plan, lower)
+
+
+class _Functions:
+    """The module's kernels: equal ones are added once."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self._known: dict[int, list[tuple[PrimFunc, Any]]] = {}
+
+    def add(self, func: PrimFunc, name: str) -> Any:
+        found = self._known.setdefault(tvm_ffi.structural_hash(func), [])
+        for other, gv in found:
+            if tvm_ffi.structural_equal(other, func):
+                return gv
+        gv = self.emitter.function(func, name)
+        found.append((func, gv))
+        return gv
+
+
+def _emit_cpu(program: Program, kernels: Sequence[Kernel], plan: MemoryPlan, lower: LowerOptions) -> tvm.IRModule:
+    emitter = Emitter(program, plan)
+    functions = _Functions(emitter)
+    for k, kernel in enumerate(kernels):
+        emitter.constants({("constant", k, c): value for c, value in enumerate(kernel.constants)})
+    for time, step in enumerate(program.steps):
+        if lower.poison:
+            emitter.poison(time)
+        if len(step.groups) == 1:
+            for k in step.groups[0]:
+                func = schedule_cpu(kernels[k].func, _work(program, k) >= _PARALLEL_WORK)
+                args = [emitter.value(key) for key in keys(program, k, kernels[k])]
+                emitter.call(functions.add(func, kernels[k].name), args)
+            continue
+        lanes = _lanes(program, step.groups, lower.workers)
+        uses = [
+            [Use(schedule_cpu(kernels[k].func, False), keys(program, k, kernels[k])) for k in lane] for lane in lanes
+        ]
+        func, names = parallel_lanes(uses, lower.serial_reversed)
+        emitter.call(functions.add(func, f"stage_{step.stage}"), [emitter.value(key) for key in names])
+    return emitter.finish()
+
+
+def _lanes(program: Program, groups: Sequence[tuple[int, ...]], workers: int) -> list[list[int]]:
+    """Kernels of each lane: groups packed onto workers, longest first, each group whole."""
+    work = [float(sum(_work(program, k) for k in group)) for group in groups]
+    return [[k for g in sorted(lane) for k in groups[g]] for lane in pack(work, workers)]
+
+
+def _work(program: Program, k: int) -> int:
+    graph = program.net.graph
+    spec = program.specs[k]
+    values = sum(graph.tensors[t].bytes // 4 for i in spec.ops for t in graph.ops[i].inputs)
+    return sum(graph.ops[i].macs for i in spec.ops) + 8 * values

@@ -1,0 +1,62 @@
+"""A stage of several groups as one CPU kernel: one parallel region whose workers each run their groups.
+
+`for lane in T.parallel(n): if lane == 0: ... elif lane == 1: ...` over the bodies of single-threaded kernels. TVM's own
+thread pool runs the lanes; `TVM_NUM_THREADS` must give it as many threads, or lanes run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.tirx import PrimFunc
+
+
+@dataclass(frozen=True)
+class Use:
+    """A kernel and what its parameters are bound to; equal keys are one buffer of the stage."""
+
+    func: PrimFunc
+    keys: tuple[Hashable, ...]
+
+
+def parallel_lanes(lanes: Sequence[Sequence[Use]], serial: bool = False) -> tuple[PrimFunc, tuple[Hashable, ...]]:
+    """One PrimFunc that runs the lanes at the same time, and the keys of its parameters in order.
+
+    Within a lane kernels run in sequence. `serial` runs the lanes one after the other, last first: what a test of their
+    independence wants.
+    """
+    params: dict[Hashable, Any] = {}
+    bodies = [_sequence([_bind(use, params) for use in lane]) for lane in lanes]
+    if serial:
+        body = _sequence(bodies[::-1])
+    else:
+        lane = tirx.Var("lane", "int32")
+        body = bodies[-1]
+        for k in range(len(bodies) - 2, -1, -1):
+            body = tirx.IfThenElse(lane == k, bodies[k], body)
+        body = tirx.For(lane, tirx.IntImm("int32", 0), tirx.IntImm("int32", len(bodies)), tirx.ForKind.PARALLEL, body)
+    root = s_tir.SBlockRealize([], tirx.const(True, "bool"), s_tir.SBlock([], [], [], "root", body))
+    attrs = tvm.ir.make_node("ir.DictAttrs", **{"tirx.noalias": True, "s_tir": True})
+    return PrimFunc(list(params.values()), root, None, attrs), tuple(params)
+
+
+def _sequence(parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else tirx.SeqStmt(list(parts))
+
+
+def _bind(use: Use, params: dict[Hashable, Any]) -> Any:
+    """The kernel's body on the stage's buffers; every use gets variables of its own."""
+    fresh = s_tir.renew_defs(use.func)
+    shared: dict[Any, Any] = {}
+    for param, key in zip(fresh.params, use.keys, strict=True):
+        shared[param] = params.setdefault(key, param)
+
+    def swap(var: Any) -> Any:
+        return shared.get(var, var)
+
+    return tvm_ffi.structural_map(fresh.body, (tirx.Var, swap))

@@ -1,0 +1,134 @@
+"""A merge stage in terms of Relax: stacked weights, joined epilogues, one output, a slice of it for every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.graph import Op
+from tvm_cascade.parallel.merging import place
+from tvm_cascade.passes.stage_graph import StageGraph
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Operators merged into one convolution or product, and the element-wise calls that follow all of them."""
+
+    kind: str  # "conv2d" or "dense"
+    weight: np.ndarray  # OIHW with the enlarged kernel, or (depth, columns)
+    channels: int
+    tail: tuple[Any, ...]  # calls
+    constants: tuple[tuple[np.ndarray | None, ...], ...]  # per call and argument, None for the activation
+    strides: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()  # top, left, bottom, right
+    dilation: tuple[int, ...] = ()
+    layout: str = ""
+
+
+def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None:
+    """The merge of units of operators, each starting with its anchor; None where it cannot be written as one."""
+    heads = [net.graph.ops[u[0]] for u in units]
+    weights = [net.constant(net.bindings[op.index].call.args[1]) for op in heads]
+    if any(w is None for w in weights) or len({len(u) for u in units}) != 1:
+        return None
+    axis = len(net.graph.tensors[heads[0].outputs[0]].shape) - 1
+    call = net.bindings[heads[0].index].call
+    layout = ""
+    if heads[0].kind == "conv2d":
+        layout = str(call.attrs.data_layout)
+        axis = layout.index("C")
+    channels = [net.graph.tensors[op.outputs[0]].shape[axis] for op in heads]
+    tail = _tail(net, [u[1:] for u in units], channels, axis)
+    if tail is None:
+        return None
+    calls, constants = tail
+    found = [w for w in weights if w is not None]
+    if heads[0].kind != "conv2d":
+        return Merge("dense", np.concatenate(found, axis=1), sum(channels), calls, constants)
+    return _convolution(net, heads, found, calls, constants, layout)
+
+
+def _convolution(
+    net: StageGraph, heads: Sequence[Op], weights: Sequence[np.ndarray], calls: tuple, constants: tuple, layout: str
+) -> Merge | None:
+    rows = place([w for op in heads if (w := op.windows[0]) is not None])
+    columns = place([w for op in heads if (w := op.columns[0]) is not None])
+    if rows is None or columns is None:
+        return None
+    stacked = []
+    for k, (op, weight) in enumerate(zip(heads, weights, strict=True)):
+        kernel_layout = str(net.bindings[op.index].call.attrs.kernel_layout)
+        oihw = weight.transpose([kernel_layout.index(letter) for letter in "OIHW"])
+        full = np.zeros((*oihw.shape[:2], rows.extent, columns.extent), oihw.dtype)
+        top, left = rows.offsets[k], columns.offsets[k]
+        full[:, :, top : top + oihw.shape[2], left : left + oihw.shape[3]] = oihw
+        stacked.append(full)
+    first = heads[0]
+    source, out = net.graph.tensors[first.inputs[0]], net.graph.tensors[first.outputs[0]]
+    window, column = first.windows[0], first.columns[0]
+    assert window is not None and column is not None
+
+    def after(outputs: int, inputs: int, stride: int, dilation: int, extent: int, before: int) -> int:
+        """Padding behind the last input so that there are exactly `outputs`."""
+        return max(0, (outputs - 1) * stride + (extent - 1) * dilation + 1 - inputs - before)
+
+    bottom = after(out.rows, source.rows, window.stride, window.dilation, rows.extent, rows.padding)
+    right = after(out.columns, source.columns, column.stride, column.dilation, columns.extent, columns.padding)
+    weight = np.concatenate(stacked)
+    return Merge(
+        "conv2d",
+        weight,
+        weight.shape[0],
+        calls,
+        constants,
+        (window.stride, column.stride),
+        (rows.padding, columns.padding, bottom, right),
+        (window.dilation, column.dilation),
+        layout,
+    )
+
+
+def _tail(
+    net: StageGraph, tails: Sequence[Sequence[int]], channels: Sequence[int], axis: int
+) -> tuple[tuple[Any, ...], tuple[tuple[np.ndarray | None, ...], ...]] | None:
+    """The epilogue for all channels: per call, its constants joined along the channels; None where they differ."""
+    calls, constants = [], []
+    for position in zip(*tails, strict=True):
+        found = [net.bindings[i].call for i in position]
+        first = found[0]
+        if any(c.op != first.op or str(c.attrs) != str(first.attrs) for c in found):
+            return None
+        row: list[np.ndarray | None] = []
+        for k in range(len(first.args)):
+            values = [net.constant(c.args[k]) for c in found]
+            if all(v is None for v in values):
+                row.append(None)
+                continue
+            if any(v is None for v in values):
+                return None
+            joined = _join([v for v in values if v is not None], channels, axis, net, position[0])
+            if joined is None:
+                return None
+            row.append(joined)
+        if row.count(None) != 1:
+            return None
+        calls.append(first)
+        constants.append(tuple(row))
+    return tuple(calls), tuple(constants)
+
+
+def _join(
+    values: Sequence[np.ndarray], channels: Sequence[int], axis: int, net: StageGraph, op: int
+) -> np.ndarray | None:
+    rank = len(net.graph.tensors[net.graph.ops[op].outputs[0]].shape)
+    full = []
+    for value, count in zip(values, channels, strict=True):
+        wide = value.reshape((1,) * (rank - value.ndim) + value.shape)
+        if wide.shape[axis] not in (1, count) or any(d != 1 for a, d in enumerate(wide.shape) if a != axis):
+            return None
+        shape = tuple(count if a == axis else 1 for a in range(rank))
+        full.append(np.broadcast_to(wide, shape))
+    return np.ascontiguousarray(np.concatenate(full, axis=axis))

@@ -1,0 +1,182 @@
+"""The steps of a staged program and where its tensors live: what `ScheduleStages` emits, decided without Relax.
+
+A *step* is one launch point: a kernel, or all kernels of a stage of several groups. Memory is planned over steps, so
+tensors that concurrent groups touch are live for the whole stage and share no bytes. (`StaticPlanBlockMemory` plans for
+one operator after the other and would let a group overwrite what another still reads.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import Graph
+from tvm_cascade.memory import Allocation, Buffer, Problem, allocate, validate
+from tvm_cascade.parallel.problem import MERGE, Schedule
+from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_kernels import Spec
+from tvm_cascade.passes.stage_merge import merge_units
+
+ALIGNMENT = 256  # bytes: what CUDA allocations guarantee, and more than any vector load needs
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`groups` hold indices into `Program.specs`; several groups run at the same time."""
+
+    groups: tuple[tuple[int, ...], ...]
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies: at `offset` bytes into the storage of tensor `root`."""
+
+    root: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Program:
+    """Kernels to build, steps in order, and the place of every tensor."""
+
+    net: StageGraph
+    specs: tuple[Spec, ...]
+    steps: tuple[Step, ...]
+    places: tuple[Place, ...]
+    splits: tuple[int, ...] = ()  # specs that copy one operator's part out of a merged output
+
+
+def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule) -> Program:
+    """Steps and specs of a schedule whose stages hold operator indices."""
+    return _Planner(net, units).plan(schedule)
+
+
+class _Planner:
+    def __init__(self, net: StageGraph, units: UnitGraph) -> None:
+        self.net = net
+        self.graph = net.graph
+        self.kernel_of = {i: k for kernels in units.kernels for k in kernels for i in k}
+        self.unit_of = {i: unit.ops for unit in units.units for i in unit.ops}
+        self.specs: list[Spec] = []
+        self.places = [Place(t.index) for t in net.graph.tensors]
+
+    def plan(self, schedule: Schedule) -> Program:
+        steps: list[Step] = []
+        for number, stage in enumerate(schedule.stages):
+            if stage.strategy == MERGE and (merged := self._merge(stage.members)) is not None:
+                steps.append(Step(((merged,),), number))
+                continue
+            groups = [stage.members] if stage.strategy == MERGE else list(stage.groups)
+            inside = {t for g in groups for i in g for t in self.graph.ops[i].outputs}
+            found = [self._group(g, inside if len(groups) > 1 else set()) for g in groups]
+            lanes = tuple(g for g in found if g)
+            if len(lanes) > 1:
+                steps.append(Step(lanes, number))
+            else:
+                steps += [Step(((k,),), number) for g in lanes for k in g]
+        return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places))
+
+    def _group(self, group: Sequence[int], concurrent: set[int]) -> tuple[int, ...]:
+        """Kernels of one group; a view becomes an alias, or a copy where the same concurrent stage reads it."""
+        found: list[int] = []
+        for kernel in dict.fromkeys(self.kernel_of[i] for i in group):
+            op = self.graph.ops[kernel[0]]
+            if op.view:
+                t = op.outputs[0]
+                read_here = op.inputs[0] in concurrent or any(
+                    o in concurrent for c in self.graph.consumers[t] for o in self.graph.ops[c].outputs
+                )
+                if not read_here and op.inputs[0] not in self.graph.inputs:
+                    source = self.places[op.inputs[0]]
+                    self.places[t] = replace(source, offset=source.offset + op.view_offsets[0])
+                    continue
+            found.append(len(self.specs))
+            self.specs.append(Spec(kernel))
+        return tuple(found)
+
+    def _merge(self, ops: Sequence[int]) -> int | None:
+        """The merged kernel's spec; its operators' outputs are slices of one storage. None where that cannot be."""
+        units = list(dict.fromkeys(self.unit_of[i] for i in ops))
+        merge = merge_units(self.net, units)
+        if merge is None:
+            return None
+        outs = [self.graph.ops[u[-1]].outputs[0] for u in units]
+        first = self.graph.tensors[outs[0]]
+        axis = merge.layout.index("C") if merge.layout else len(first.shape) - 1
+        if any(d != 1 for d in first.shape[:axis]):
+            return None  # slices would not be contiguous
+        offset = 0
+        for t in outs:
+            self.places[t] = Place(outs[0], offset)
+            offset += self.graph.tensors[t].bytes
+        self.specs.append(Spec(tuple(ops), merge))
+        return len(self.specs) - 1
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The arena: one buffer per storage, in the order of `roots`; times are steps."""
+
+    roots: tuple[int, ...]
+    problem: Problem
+    allocation: Allocation
+
+    def offset(self, root: int) -> int:
+        return self.allocation.offsets[self.roots.index(root)]
+
+
+def plan_memory(program: Program) -> MemoryPlan:
+    """Offsets of every storage but the graph's inputs and outputs. Raises `ValidationError` for a defect of ours."""
+    graph = program.net.graph
+    outside = {program.places[t].root for t in (*graph.inputs, *graph.outputs)}
+    life: dict[int, list[int]] = {}
+    for time, step in enumerate(program.steps):
+        for t in touched(program, step):
+            life.setdefault(program.places[t].root, []).append(time)
+    sizes: dict[int, int] = {}
+    for t, place in enumerate(program.places):
+        sizes[place.root] = max(sizes.get(place.root, 0), place.offset + graph.tensors[t].bytes)
+    roots = tuple(r for r in sorted(life) if r not in outside)
+    buffers = tuple(
+        Buffer(k, sizes[r], min(life[r]), max(life[r]) + 1, ALIGNMENT, name=graph.tensors[r].name)
+        for k, r in enumerate(roots)
+    )
+    problem = Problem(buffers)
+    allocation = allocate(problem)
+    validate(problem, allocation)
+    return MemoryPlan(roots, problem, allocation)
+
+
+def touched(program: Program, step: Step) -> tuple[int, ...]:
+    """Tensors that a step reads or writes."""
+    graph = program.net.graph
+    found: dict[int, None] = {}
+    for k in (k for group in step.groups for k in group):
+        found.update(dict.fromkeys((*reads(graph, program.specs[k]), *writes(graph, program.specs[k]))))
+    return tuple(found)
+
+
+def reads(graph: Graph, spec: Spec) -> tuple[int, ...]:
+    """Tensors from outside that a kernel reads, in the order of its parameters."""
+    inside = {t for i in spec.ops for t in graph.ops[i].outputs}
+    return tuple(dict.fromkeys(t for i in spec.ops for t in graph.ops[i].inputs if t not in inside))
+
+
+def writes(graph: Graph, spec: Spec) -> tuple[int, ...]:
+    """Tensors that a kernel writes and something else reads."""
+    made = [t for i in spec.ops for t in graph.ops[i].outputs]
+    return tuple(t for t in made if t in graph.outputs or set(graph.consumers[t]) - set(spec.ops))
+
+
+def check_groups(program: Program) -> None:
+    """Raise `ValidationError` where a group of a step reads what another group of it writes."""
+    graph = program.net.graph
+    for step in program.steps:
+        for a in step.groups:
+            mine = {t for k in a for t in writes(graph, program.specs[k])}
+            for b in step.groups:
+                if a is not b and mine & {t for k in b for t in reads(graph, program.specs[k])}:
+                    raise ValidationError(f"stage {step.stage} runs an operator beside one that it reads from")

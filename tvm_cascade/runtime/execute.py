@@ -1,0 +1,80 @@
+"""Compile a staged module and run it: nothing here is in the loop of an inference but the virtual machine itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+
+def host_target() -> tvm.target.Target:
+    """The CPU of this machine, with its vector instructions."""
+    cpu = tvm.get_global_func("target.llvm_get_system_cpu", allow_missing=True)
+    kind: dict[str, Any] = {"kind": "llvm"}
+    if cpu is not None:
+        kind["mcpu"] = str(cpu())
+    return tvm.target.Target(kind)
+
+
+def stage_pipeline() -> tvm.ir.transform.Pass:
+    """What is left to do for a module of `ScheduleStages`: lower builtins and shapes. Nothing plans or fuses."""
+    return tvm.transform.Sequential(
+        [
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    )
+
+
+def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None) -> Any:
+    """An executable for `relax.VirtualMachine`; the target defaults to this machine's CPU."""
+    return tvm.compile(mod, target or host_target(), relax_pipeline=stage_pipeline())
+
+
+def threads() -> int:
+    """Threads of TVM's pool: `TVM_NUM_THREADS`, else what the pool found. Stages run concurrently up to this many."""
+    value = os.environ.get("TVM_NUM_THREADS")
+    if value:
+        return max(1, int(value))
+    count = tvm.get_global_func("runtime.NumThreads", allow_missing=True)
+    return int(count()) if count is not None else os.cpu_count() or 1
+
+
+class Session:
+    """A compiled module with inputs on the device, to be run and timed."""
+
+    def __init__(self, executable: Any, device: Any = None, function: str = "main") -> None:
+        self.device = device if device is not None else tvm.cpu()
+        self._machine = relax.VirtualMachine(executable, self.device)
+        self._function = self._machine[function]
+
+    def run(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """Outputs as arrays, in order."""
+        result = self._function(*(tvm.runtime.tensor(np.ascontiguousarray(x), self.device) for x in inputs))
+        return [r.numpy() for r in result] if _is_sequence(result) else [result.numpy()]
+
+    def times_ms(self, inputs: Sequence[np.ndarray], repeats: int, warm_up: int = 3) -> list[float]:
+        """Wall-clock milliseconds of `repeats` runs, after `warm_up` runs."""
+        held = [tvm.runtime.tensor(np.ascontiguousarray(x), self.device) for x in inputs]
+        for _ in range(warm_up):
+            self._function(*held)
+        self.device.sync()
+        found = []
+        for _ in range(repeats):
+            start = perf_counter()
+            self._function(*held)
+            self.device.sync()
+            found.append((perf_counter() - start) * 1e3)
+        return found
+
+
+def _is_sequence(value: Any) -> bool:
+    return not hasattr(value, "numpy")
