@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,40 @@ def _toy(arena: int = 80, extra: str = "", weight_bytes: int = 0, prologue: str 
         arena_bytes=arena,
         arena_align=4,
     )
+
+
+def _streaming_toy() -> EmittedNetwork:
+    """The same network, asking for its second input in six rows of four bytes, from the last byte of a whole one."""
+    network = _toy()
+    header = (
+        network.files["toy.h"]
+        .decode()
+        .replace("const void *b;", "int32_t (*b)(void *context, int32_t row, int8_t *to); void *b_context;")
+    )
+    source = network.files["toy.c"].decode()
+    for old, new in (
+        ("inputs->b = toy_arena + 24;", ""),
+        ("    if (inputs->b != (const void *)b) memcpy(b, inputs->b, 24);\n", ""),
+        (
+            "for (int i = 0; i < 24; ++i) {",
+            "for (int i = 0; i < 24; ++i) {\n"
+            "        if (i % 4 == 0 && inputs->b(inputs->b_context, i / 4, b + i) != 0) return -3;",
+        ),
+    ):
+        assert old in source
+        source = source.replace(old, new)
+    a, b = network.inputs
+    return replace(
+        network,
+        files={**network.files, "toy.h": header.encode(), "toy.c": source.encode()},
+        inputs=(a, replace(b, shape=(1, 6, 4), stream_axis=1)),
+        requests=(1,) * 6,
+    )
+
+
+@pytest.fixture(scope="session")
+def streaming_toy() -> EmittedNetwork:
+    return _streaming_toy()
 
 
 @pytest.fixture(scope="session")

@@ -60,6 +60,14 @@ def test_larger_cores_run_code_of_smaller_ones(
     np.testing.assert_array_equal(result.outputs[2][0], reference(*toy_inputs[2]))
 
 
+def test_streamed_rows(
+    streaming_toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, execute: Execute
+) -> None:
+    result = execute(streaming_toy)
+    for (output,), (a, b) in zip(result.outputs, toy_inputs, strict=True):
+        np.testing.assert_array_equal(output, reference(a, b))
+
+
 def loop(iterations: int) -> str:
     """Two instructions an iteration, and the same number around it whatever `iterations` is."""
     arm = '__asm__ volatile(".syntax unified\\n1: subs %0, %0, #1\\n bne 1b" : "+l"(n) : : "cc");'

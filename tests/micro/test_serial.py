@@ -27,10 +27,11 @@ from tvm_cascade.micro.emulator import FirmwareError
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.serial_link import FLAG, Decoder, LinkError, SerialLink, encode
-from tvm_cascade.micro.serial_run import BEGIN, READ, RUN, WRITE, run_serial
+from tvm_cascade.micro.serial_run import BEGIN, CONTINUE, READ, ROW, RUN, WRITE, run_serial
 from tvm_cascade.micro.target import TARGETS
 from tvm_cascade.micro.toolchain import build_project
 
+DAMAGED, WANTS = 1, 3  # outcomes
 Inputs = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -229,6 +230,29 @@ def test_resets_of_the_board(toy: EmittedNetwork, toy_inputs: Inputs, reference:
     port, line = start(toy, error_rate=0.001, events=dict.fromkeys((180, 420, 900, 1500), "reset"))
     check(run_serial(port, toy.interface, inputs, timeout_s=60, answer_s=0.1), inputs, reference)
     assert line.happened == ["reset"] * 4
+
+
+def test_streamed_rows(streaming_toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, start: Callable) -> None:
+    inputs = toy_inputs * 3
+    events = {300: "reset", 700: "hang up", 1500: "reset"}
+    port, line = start(streaming_toy, error_rate=0.002, events=events)
+    result = run_serial(port, streaming_toy.interface, inputs, timeout_s=120, answer_s=0.05)
+    check(result, inputs, reference)
+    assert line.happened == ["reset", "hang up", "reset"] and line.damaged > 0
+
+
+def test_a_row_that_is_damaged_on_its_way_is_asked_for_again(streaming_toy: EmittedNetwork, start: Callable) -> None:
+    port, _ = start(streaming_toy)
+    with SerialLink(port, timeout_s=30) as link:
+        link.request(BEGIN, struct.pack("<I", 0x5A), 0.1)
+        link.request(WRITE, struct.pack("<I", 0) + bytes(24), 0.1)
+        run = struct.pack("<II", 9, zlib.crc32(bytes(24)))
+        for _ in range(2):
+            assert struct.unpack_from("<II", link.request(RUN, run, 0.5)) == (WANTS, 0)
+        row = bytes((1, 2, 3, 4))
+        link.request(ROW, struct.pack("<II", 0, 0) + row, 0.1)
+        for crc, answer in ((5, (DAMAGED, 0)), (zlib.crc32(row), (WANTS, 1))):
+            assert struct.unpack_from("<II", link.request(CONTINUE, struct.pack("<III", 9, 0, crc), 0.5)) == answer
 
 
 def test_a_run_asked_for_twice_runs_once(make_toy: Callable[..., EmittedNetwork], start: Callable) -> None:

@@ -248,8 +248,7 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         if name != f"{network.name}.h"
     ]
     return {
-        **_range_text("input", upper, network.inputs),
-        **_range_text("output", upper, network.outputs),
+        **_serial_text(network),
         "fill_inputs": "\n".join(fill),
         "row_readers": "".join(readers),
         "write_outputs": "\n".join(write),
@@ -261,18 +260,40 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
     }
 
 
-def _range_text(side: str, upper: str, specs: Sequence[IoSpec]) -> dict[str, str]:
-    """The places of the tensors of one side, for serial_main.c."""
-    sizes = [f"{upper}_{side.upper()}{k}_SIZE" for k in range(len(specs))]
-    rows = [
-        f"        {{(uint8_t *)(uintptr_t){side}s.{spec.c_name}, {size}}},"
-        for spec, size in zip(specs, sizes, strict=True)
+def _serial_text(network: EmittedNetwork) -> dict[str, str]:
+    """The places of whole tensors and the callbacks of streamed ones, for serial_main.c."""
+    upper = network.name.upper()
+    whole = [(k, spec) for k, spec in enumerate(network.inputs) if spec.stream_axis is None]
+    streamed = [spec for spec in network.inputs if spec.stream_axis is not None]
+    inputs = [
+        f"    s.in[{n}].data = (uint8_t *)(uintptr_t)s.inputs.{spec.c_name};\n"
+        f"    s.in[{n}].size = {upper}_INPUT{k}_SIZE;"
+        for n, (k, spec) in enumerate(whole)
+    ]
+    outputs = [
+        f"    s.out[{k}].data = (uint8_t *)s.outputs.{spec.c_name};\n    s.out[{k}].size = {upper}_OUTPUT{k}_SIZE;"
+        for k, spec in enumerate(network.outputs)
+    ]
+    callbacks = [
+        f"    s->inputs.{spec.c_name} = read_{spec.c_name};\n    s->inputs.{spec.c_name}_context = s;"
+        for spec in streamed
     ]
     return {
-        f"{side}_count": str(len(specs)),
-        f"{side}_ranges": "\n".join(rows),
-        f"{side}_sizes": " + ".join(sizes),
+        "input_count": str(len(whole)),
+        "output_count": str(len(network.outputs)),
+        "input_ranges": "\n".join(inputs),
+        "output_ranges": "\n".join(outputs),
+        "serial_inputs": "\n".join(callbacks),
+        "row_server": (_template("row_server.c.in") if streamed else "") + "".join(map(_row_callback, streamed)),
     }
+
+
+def _row_callback(spec: IoSpec) -> str:
+    """The callback that asks the other end of the serial link for one row of a streamed input."""
+    return (
+        f"\nstatic int32_t read_{spec.c_name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)\n{{\n"
+        f"    (void)row;\n    return want_row((struct session *)context, (uint8_t *)to, {spec.row_bytes}u);\n}}\n"
+    )
 
 
 def _reader(spec: IoSpec) -> str:

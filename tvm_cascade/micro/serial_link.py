@@ -105,18 +105,18 @@ class SerialLink:
     def request(self, kind: int, payload: bytes = b"", answer_s: float = 0.5) -> bytes:
         """Send a request until its answer comes and return the answer's payload.
 
-        `answer_s` is how long one attempt waits; attempts go on until the link's deadline, then `LinkError` is raised.
+        `answer_s` is how long the first attempt waits, later ones up to 16 times as long: the board may be computing.
+        Attempts go on until the link's deadline, then `LinkError` is raised.
         """
         self._sequence = (self._sequence + 1) % 256
         frame = encode(kind, self._sequence, payload)
-        first = True
+        attempt = 0
         while time.monotonic() < self.deadline:
-            if not first:
-                self.retries += 1
-            first = False
-            answer = self._attempt(frame, kind | REPLY, answer_s)
+            answer = self._attempt(frame, kind | REPLY, answer_s * 2 ** min(attempt, 4))
             if answer is not None:
                 return answer
+            attempt += 1
+            self.retries += 1
         raise LinkError(
             f"{self.port}: the board does not answer; is it flashed with this project's serial image "
             "(`tvm-cascade flash`), and the port the right one?"

@@ -1,8 +1,9 @@
 """Running a network on a real board over its serial port; the board's end is `templates/serial_main.c.in`.
 
 An inference is BEGIN (paint), WRITE of all inputs, RUN with a fresh number and the checksum of the inputs, READ of the
-outputs. A board that was reset in between has lost its inputs or its run: RUN then reports damaged inputs, READ an
-unknown run, and the inference starts over.
+outputs. Of a streamed input RUN asks for one row after another: ROW sends it, CONTINUE says that it is complete. A
+board that was reset in between has lost its inputs or its run: RUN then reports damaged inputs, the others an unknown
+run, and the inference starts over.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tvm_cascade.micro.emulator import FirmwareError, RunResult
 from tvm_cascade.micro.network import Interface
 from tvm_cascade.micro.serial_link import LinkError, SerialLink
 
-HELLO, BEGIN, WRITE, RUN, READ = 1, 2, 3, 4, 5
-_DONE = 0
+HELLO, BEGIN, WRITE, RUN, READ, ROW, CONTINUE = range(1, 8)
+_DONE, _WANTS = 0, 3  # outcomes; any other means that the board has lost what it was told
 _VERSION = 1
 _CHUNK = 128  # bytes of data in a frame
 _PATTERNS = (0xA5, 0x5A)
@@ -77,7 +78,7 @@ def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> N
     answer = link.request(HELLO, answer_s=answer_s)
     want = (
         _VERSION,
-        sum(spec.bytes for spec in interface.inputs),
+        sum(spec.bytes for spec in interface.inputs if spec.stream_axis is None),
         sum(spec.bytes for spec in interface.outputs),
         interface.arena_bytes,
     )
@@ -89,21 +90,52 @@ def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> N
 
 def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, answer_s: float) -> _Inference:
     """One inference, started over as often as the board forgets it."""
+    whole, rows = _split(interface, data)
     while time.monotonic() < link.deadline:
         link.request(BEGIN, struct.pack("<I", pattern), answer_s)
-        for start in range(0, len(data), _CHUNK):
-            link.request(WRITE, struct.pack("<I", start) + data[start : start + _CHUNK], answer_s)
+        for start in range(0, len(whole), _CHUNK):
+            link.request(WRITE, struct.pack("<I", start) + whole[start : start + _CHUNK], answer_s)
         number = secrets.randbelow(0xFFFFFFFF) + 1
-        answer = link.request(RUN, struct.pack("<II", number, zlib.crc32(data)), max(answer_s, 1.0))
-        outcome, status, arena, stack = struct.unpack("<IiII", answer)
-        if outcome != _DONE:
+        answer = _run(link, number, whole, rows, answer_s)
+        if answer is None:
             continue
+        status, arena, stack = answer
         if status != 0:
             raise FirmwareError(f"{link.port}: the network returned {status}")
         outputs = _read_outputs(link, number, sum(spec.bytes for spec in interface.outputs), answer_s)
         if outputs is not None:
             return _Inference(arena, stack, outputs)
     raise LinkError(f"{link.port}: the board kept losing its inputs until the time was up; is its supply stable?")
+
+
+def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:
+    """The bytes of the inputs held whole, and the streamed rows in the order in which the network asks for them."""
+    start = sum(spec.bytes for spec in interface.inputs if spec.stream_axis is None)
+    whole, rows = data[:start], []
+    for k in interface.requests:
+        end = start + interface.inputs[k].row_bytes
+        rows.append(data[start:end])
+        start = end
+    return whole, rows
+
+
+def _run(
+    link: SerialLink, number: int, whole: bytes, rows: Sequence[bytes], answer_s: float
+) -> tuple[int, int, int] | None:
+    """RUN, and rows as long as the board wants them; (status, arena, stack), or None if the board has lost the run."""
+    answer = link.request(RUN, struct.pack("<II", number, zlib.crc32(whole)), answer_s)
+    while True:
+        outcome, first, second, third = struct.unpack("<IiII", answer)
+        if outcome == _DONE:
+            return first, second, third
+        if outcome != _WANTS or first >= len(rows):
+            return None
+        row = rows[first]
+        for start in range(0, len(row), _CHUNK):
+            taken = link.request(ROW, struct.pack("<II", first, start) + row[start : start + _CHUNK], answer_s)
+            if struct.unpack("<I", taken)[0] != _DONE:
+                return None
+        answer = link.request(CONTINUE, struct.pack("<III", number, first, zlib.crc32(row)), answer_s)
 
 
 def _read_outputs(link: SerialLink, number: int, size: int, answer_s: float) -> bytes | None:
