@@ -237,6 +237,8 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         else f"        inputs.{spec.c_name} = read_{spec.c_name};\n        inputs.{spec.c_name}_context = NULL;"
         for k, spec in enumerate(network.inputs)
     ]
+    if network.requests:
+        fill.insert(0, "        fill(&low, sizeof low); /* the run ends where there is none */")
     readers = [_reader(spec) for spec in network.inputs if spec.stream_axis is not None]
     write = [
         f"        port_write(outputs.{spec.c_name}, {upper}_OUTPUT{k}_SIZE);" for k, spec in enumerate(network.outputs)
