@@ -33,7 +33,7 @@ class Read:
     constants: dict[str, np.ndarray]  # by the names of weight leaves
     calls: tuple[relax.Call, ...]  # by the `key` of opaque operators
     params: tuple[relax.Var, ...]
-    tuple_result: bool
+    result: Any  # the function's result: an output's number, or a tuple of results
 
 
 class _NotKnownError(Exception):
@@ -68,11 +68,10 @@ class _Reader:
                     raise GraphError("the function matches shapes: only static ones can be rewritten")
                 self.env[binding.var] = self._value(binding.value)
         result = self._value(func.body.body)
-        outputs = result if isinstance(result, list) else [result]
-        if any(isinstance(r, list) for r in outputs):
-            raise GraphError("the function returns nested tuples")
+        outputs: list[Ref] = []
+        shape = _number(result, outputs)
         dag = Dag(self.pool, tuple(inputs), tuple(outputs))
-        return Read(dag, self.constants, tuple(self.calls), tuple(func.params), isinstance(result, list))
+        return Read(dag, self.constants, tuple(self.calls), tuple(func.params), shape)
 
     def _value(self, expr: Any) -> Value:
         if isinstance(expr, relax.Var):
@@ -97,9 +96,11 @@ class _Reader:
         self.constants[name] = value
         return self.pool.weight(name, value.shape, str(value.dtype))
 
-    def _call(self, call: relax.Call) -> Value:
+    def _call(self, call: Any) -> Value:
         name = str(getattr(call.op, "name", "")).removeprefix("relax.")
         try:
+            if any(self._dequantized(a) for a in call.args):
+                raise _NotKnownError  # an island of `LowerQuantized`: it must arrive there as it is
             if name in _BINARY:
                 return self._binary(_BINARY[name], call)
             if name in _UNARY:
@@ -110,6 +111,12 @@ class _Reader:
             pass
         return self._opaque(call)
 
+    def _dequantized(self, arg: Any) -> bool:
+        fields = arg.fields if isinstance(arg, relax.Tuple) else [arg]
+        refs = [v for f in fields if isinstance(f, relax.Var) and isinstance(v := self.env.get(f), Ref)]
+        keys = [int(r.node["key"]) for r in refs if r.node.kind == "opaque"]  # type: ignore[call-overload]
+        return any(str(getattr(self.calls[k].op, "name", "")) == "relax.dequantize" for k in keys)
+
     def _ref(self, expr: Any) -> Ref:
         value = self._value(expr)
         if isinstance(value, list):
@@ -119,13 +126,13 @@ class _Reader:
     def _make(self, kind: str, *refs: Ref, **attrs: Any) -> Ref:
         return self.pool.make(kind, *refs, **attrs)
 
-    def _binary(self, kind: str, call: relax.Call) -> Ref:
+    def _binary(self, kind: str, call: Any) -> Ref:
         a, b = self._ref(call.args[0]), self._ref(call.args[1])
         if a.type.dtype != b.type.dtype:
             raise _NotKnownError
         return self._make(kind, a, b)
 
-    def _opaque(self, call: relax.Call) -> Value:
+    def _opaque(self, call: Any) -> Value:
         refs: list[Ref] = []
         for arg in call.args:
             self._operands(arg, refs)
@@ -148,6 +155,14 @@ class _Reader:
             raise GraphError("calls are nested: normalize the module first")
 
 
+def _number(value: Value, outputs: list[Ref]) -> Any:
+    """The nesting of a result, its references put into `outputs`."""
+    if isinstance(value, list):
+        return tuple(_number(v, outputs) for v in value)
+    outputs.append(value)
+    return len(outputs) - 1
+
+
 def is_constant(expr: Any) -> bool:
     return hasattr(expr, "value") and hasattr(expr.value, "numpy")
 
@@ -167,7 +182,7 @@ def _axis(value: Any, rank: int) -> int:
     return int(value) % rank
 
 
-def _conv2d(r: _Reader, call: relax.Call) -> Ref:
+def _conv2d(r: _Reader, call: Any) -> Ref:
     x, w, a = r._ref(call.args[0]), r._ref(call.args[1]), call.attrs
     layout, kernel = str(a.data_layout), str(a.kernel_layout)
     groups = int(a.groups)
@@ -183,8 +198,8 @@ def _conv2d(r: _Reader, call: relax.Call) -> Ref:
     return r._make("conv2d", x, w, groups=groups, layout=layout, act="", **attrs)
 
 
-def _pool(kind: str) -> Callable[[_Reader, relax.Call], Ref]:
-    def read(r: _Reader, call: relax.Call) -> Ref:
+def _pool(kind: str) -> Callable[[_Reader, Any], Ref]:
+    def read(r: _Reader, call: Any) -> Ref:
         x, a = r._ref(call.args[0]), call.attrs
         layout = str(a.layout)
         if layout not in ("NCHW", "NHWC") or _ints(a.dilation) != (1, 1) or len(x.shape) != 4:
@@ -200,7 +215,7 @@ def _pool(kind: str) -> Callable[[_Reader, relax.Call], Ref]:
     return read
 
 
-def _matmul(r: _Reader, call: relax.Call) -> Ref:
+def _matmul(r: _Reader, call: Any) -> Ref:
     a, b = r._ref(call.args[0]), r._ref(call.args[1])
     if len(a.shape) < 2 or len(b.shape) < 2 or a.type.dtype != b.type.dtype:
         raise _NotKnownError
@@ -210,7 +225,7 @@ def _matmul(r: _Reader, call: relax.Call) -> Ref:
     return made
 
 
-def _batch_norm(r: _Reader, call: relax.Call) -> Value:
+def _batch_norm(r: _Reader, call: Any) -> Value:
     a = call.attrs
     if bool(a.training) or not (bool(a.center) and bool(a.scale)):
         raise _NotKnownError
@@ -219,19 +234,19 @@ def _batch_norm(r: _Reader, call: relax.Call) -> Value:
     return [y, refs[3], refs[4]]
 
 
-def _clip(r: _Reader, call: relax.Call) -> Ref:
+def _clip(r: _Reader, call: Any) -> Ref:
     low, high = (float(getattr(v, "value", v)) for v in call.args[1:3])
     if (low, high) == (0.0, 6.0):
         return r._make("relu6", r._ref(call.args[0]))
     return r._make("clip", r._ref(call.args[0]), low=low, high=high)
 
 
-def _reshape(r: _Reader, call: relax.Call) -> Ref:
+def _reshape(r: _Reader, call: Any) -> Ref:
     x, shape = r._ref(call.args[0]), _tensor(call.ty)[0]
     return x if x.shape == shape else r._make("reshape", x, shape=shape)
 
 
-def _broadcast(r: _Reader, call: relax.Call) -> Ref:
+def _broadcast(r: _Reader, call: Any) -> Ref:
     x, (shape, dtype) = r._ref(call.args[0]), _tensor(call.ty)
     if x.shape == shape:
         return x
@@ -243,19 +258,19 @@ def _broadcast(r: _Reader, call: relax.Call) -> Ref:
     return r._make("mul", x, ones)
 
 
-def _permute(r: _Reader, call: relax.Call) -> Ref:
+def _permute(r: _Reader, call: Any) -> Ref:
     x = r._ref(call.args[0])
     axes = call.attrs.axes
     perm = tuple(reversed(range(len(x.shape)))) if axes is None else tuple(_axis(i, len(x.shape)) for i in axes)
     return r._make("transpose", x, perm=perm)
 
 
-def _concat(r: _Reader, call: relax.Call) -> Ref:
+def _concat(r: _Reader, call: Any) -> Ref:
     refs = r._value(call.args[0])
     return r._make("concat", *refs, axis=_axis(call.attrs.axis, len(refs[0].shape)))
 
 
-def _split(r: _Reader, call: relax.Call) -> Value:
+def _split(r: _Reader, call: Any) -> Value:
     x = r._ref(call.args[0])
     axis = _axis(call.attrs.axis, len(x.shape))
     sizes = tuple(_tensor(t)[0][axis] for t in call.ty.fields)
@@ -263,24 +278,31 @@ def _split(r: _Reader, call: relax.Call) -> Value:
     return [Ref(node, p) for p in range(len(sizes))]
 
 
-def _mean(r: _Reader, call: relax.Call) -> Ref:
+def _mean(r: _Reader, call: Any) -> Ref:
     x = r._ref(call.args[0])
     axes = call.attrs.axis
     chosen = range(len(x.shape)) if axes is None else sorted(_axis(i, len(x.shape)) for i in axes)
     return r._make("mean", x, axes=tuple(chosen), keepdims=bool(call.attrs.keepdims))
 
 
-def _softmax(r: _Reader, call: relax.Call) -> Ref:
+def _softmax(r: _Reader, call: Any) -> Ref:
     x = r._ref(call.args[0])
     return r._make("softmax", x, axis=_axis(call.attrs.axis, len(x.shape)))
 
 
-def _dropout(r: _Reader, call: relax.Call) -> Value:
+def _uniform(value: float) -> Callable[[_Reader, Any], Ref]:
+    def read(r: _Reader, call: Any) -> Ref:
+        return r._make("full", types=(_tensor(call.ty),), value=value)
+
+    return read
+
+
+def _dropout(r: _Reader, call: Any) -> Value:
     x = r._ref(call.args[0])
     return [x, x]  # nothing is dropped at inference; nobody reads the mask
 
 
-_READERS: dict[str, Callable[[_Reader, relax.Call], Value]] = {
+_READERS: dict[str, Callable[[_Reader, Any], Value]] = {
     "nn.conv2d": _conv2d,
     "nn.max_pool2d": _pool("max_pool2d"),
     "nn.avg_pool2d": _pool("avg_pool2d"),
@@ -298,4 +320,6 @@ _READERS: dict[str, Callable[[_Reader, relax.Call], Value]] = {
     "mean": _mean,
     "nn.softmax": _softmax,
     "nn.dropout": _dropout,
+    "ones": _uniform(1.0),
+    "zeros": _uniform(0.0),
 }

@@ -16,15 +16,23 @@ from tvm_cascade.passes.substitution_read import Read, is_constant
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 from tvm_cascade.substitution.evaluate import evaluate
 
-_BINARY = {"add": relax.op.add, "sub": relax.op.subtract, "mul": relax.op.multiply, "div": relax.op.divide,
-           "maximum": relax.op.maximum, "minimum": relax.op.minimum}  # fmt: skip
-_UNARY = {"relu": relax.op.nn.relu, "sigmoid": relax.op.sigmoid, "tanh": relax.op.tanh, "exp": relax.op.exp,
-          "sqrt": relax.op.sqrt, "rsqrt": relax.op.rsqrt, "neg": relax.op.negative}  # fmt: skip
+_R: Any = relax.op
+_BINARY = {"add": _R.add, "sub": _R.subtract, "mul": _R.multiply, "div": _R.divide, "maximum": _R.maximum,
+           "minimum": _R.minimum}  # fmt: skip
+_UNARY = {"relu": _R.nn.relu, "sigmoid": _R.sigmoid, "tanh": _R.tanh, "exp": _R.exp, "sqrt": _R.sqrt,
+          "rsqrt": _R.rsqrt, "neg": _R.negative}  # fmt: skip
 
 
 def write_function(dag: Dag, read: Read, attrs: Any = None) -> relax.Function:
     """`dag`, a rewritten `read.dag`, as a function with the same parameters and result."""
-    return _Writer(dag, read).write(attrs)
+    return _Writer(dag, read, False).write(attrs)
+
+
+def write_with_parameters(dag: Dag, read: Read, attrs: Any = None) -> tuple[relax.Function, dict[str, np.ndarray]]:
+    """As `write_function`, with every constant a further parameter; their values by name."""
+    writer = _Writer(dag, read, True)
+    func = writer.write(attrs)
+    return func, writer.lifted
 
 
 def fold(dag: Dag, constants: Mapping[str, np.ndarray]) -> dict[Ref, np.ndarray]:
@@ -41,8 +49,11 @@ def fold(dag: Dag, constants: Mapping[str, np.ndarray]) -> dict[Ref, np.ndarray]
 
 
 class _Writer:
-    def __init__(self, dag: Dag, read: Read) -> None:
-        self._dag, self._read = dag, read
+    def __init__(self, dag: Dag, read: Read, lift: bool) -> None:
+        self._dag, self._read, self._lift = dag, read, lift
+        self.lifted: dict[str, np.ndarray] = {}
+        self._vars: list[relax.Var] = []
+        self._constants: dict[tuple[Ref, str], Any] = {}  # by form: see `_form`
         self._folded = fold(dag, read.constants)
         self._builder = relax.BlockBuilder()
         self._exprs: dict[Ref, Any] = dict(zip(dag.inputs, read.params, strict=True))
@@ -50,13 +61,37 @@ class _Writer:
     def write(self, attrs: Any) -> relax.Function:
         bb = self._builder
         given = {k: attrs[k] for k in attrs.keys() if k != "global_symbol"} if attrs is not None else {}  # noqa: SIM118
-        with bb.function("main", list(self._read.params), attrs=given or None):
+        self._lift_constants()
+        name = str(attrs["global_symbol"]) if attrs is not None and "global_symbol" in attrs else "main"
+        with bb.function(name, [*self._read.params, *self._vars], attrs=given or None):
             with bb.dataflow():
                 for node in self._dag.nodes:
                     self._emit_node(node)
                 results = [bb.emit_output(self._expr(r)) for r in self._dag.outputs]
-            bb.emit_func_output(relax.Tuple(results) if self._read.tuple_result else results[0])
-        return bb.finalize()["main"]
+            bb.emit_func_output(_nested(self._read.result, results))
+        return bb.finalize()[name]
+
+    def _lift_constants(self) -> None:
+        read = [(r, _form(n, i)) for n in self._dag.nodes for i, r in enumerate(n.inputs) if r.node.constant]
+        read += [(r, "") for r in self._dag.outputs if r.node.constant]
+        for key in dict.fromkeys(read) if self._lift else ():
+            name, value = f"constant{len(self.lifted)}", self._value(*key)
+            self.lifted[name] = value
+            self._vars.append(relax.Var(name, _tensor_type(value)))
+            self._constants[key] = self._vars[-1]
+
+    def _value(self, ref: Ref, form: str) -> np.ndarray:
+        value = self._folded[ref]
+        if form == "HWIO":
+            value = value.transpose(2, 3, 1, 0)
+        elif form == "NCHW bias":
+            value = value.reshape(1, -1, 1, 1)
+        return np.ascontiguousarray(value) if form else value
+
+    def _constant(self, ref: Ref, form: str = "") -> Any:
+        if (ref, form) not in self._constants:
+            self._constants[ref, form] = relax.const(self._value(ref, form))
+        return self._constants[ref, form]
 
     def _emit_node(self, node: Node) -> None:
         made = self._node(node)
@@ -70,9 +105,7 @@ class _Writer:
         return self._builder.emit(call)
 
     def _expr(self, ref: Ref) -> Any:
-        if ref not in self._exprs:
-            self._exprs[ref] = relax.const(self._folded[ref])
-        return self._exprs[ref]
+        return self._constant(ref) if ref.node.constant else self._exprs[ref]
 
     def _node(self, node: Node) -> relax.Var:
         if node.kind == "opaque":
@@ -83,8 +116,8 @@ class _Writer:
             return self._fused(node)
         args = [self._expr(r) for r in node.inputs]
         if node.kind == "matmul":
-            y = self._emit(relax.op.matmul(args[0], args[1], out_dtype=_wide(node)))
-            return self._activated(y if len(args) == 2 else self._emit(relax.op.add(y, args[2])), str(node["act"]))
+            y = self._emit(_R.matmul(args[0], args[1], out_dtype=_wide(node)))
+            return self._activated(y if len(args) == 2 else self._emit(_R.add(y, args[2])), str(node["act"]))
         return self._step(node.kind, dict(node.attrs), args)
 
     def _step(self, kind: str, a: Mapping[str, Any], args: list[Any]) -> relax.Var:
@@ -97,14 +130,14 @@ class _Writer:
     def _activated(self, x: relax.Var, act: str) -> relax.Var:
         if not act:
             return x
-        return self._emit(relax.op.clip(x, 0.0, 6.0) if act == "relu6" else _UNARY[act](x))
+        return self._emit(_R.clip(x, 0.0, 6.0) if act == "relu6" else _UNARY[act](x))
 
     def _conv2d(self, node: Node) -> relax.Var:
         layout = str(node["layout"])
         kernel, weights = self._kernel(node.inputs[1], layout)
         attrs = {k: list(node[k]) for k in ("strides", "padding", "dilation")}  # type: ignore[call-overload]
         y = self._emit(
-            relax.op.nn.conv2d(
+            _R.nn.conv2d(
                 self._expr(node.inputs[0]),
                 weights,
                 **attrs,
@@ -115,12 +148,12 @@ class _Writer:
             )
         )
         if len(node.inputs) > 2:
-            bias = self._expr(node.inputs[2])
-            if layout == "NCHW":
-                bias = relax.const(bias.value.numpy().reshape(1, -1, 1, 1)) if is_constant(bias) else (
-                    self._emit(relax.op.reshape(bias, (1, node.shape[1], 1, 1)))
-                )  # fmt: skip
-            y = self._emit(relax.op.add(y, bias))
+            bias, form = node.inputs[2], _form(node, 2)
+            if bias.node.constant:
+                bias = self._constant(bias, form)
+            else:
+                bias = self._emit(_R.reshape(self._expr(bias), (1, -1, 1, 1))) if form else self._expr(bias)
+            y = self._emit(_R.add(y, bias))
         return self._activated(y, str(node["act"]))
 
     def _kernel(self, weights: Ref, layout: str) -> tuple[str, Any]:
@@ -128,10 +161,10 @@ class _Writer:
         if layout == "NCHW":
             return "OIHW", self._expr(weights)
         if weights.node.constant:
-            return "HWIO", relax.const(np.ascontiguousarray(self._folded[weights].transpose(2, 3, 1, 0)))
+            return "HWIO", self._constant(weights, "HWIO")
         if weights.node.kind == "transpose" and weights.node["perm"] == (3, 2, 0, 1):
             return "HWIO", self._expr(weights.node.inputs[0])
-        return "HWIO", self._emit(relax.op.permute_dims(self._expr(weights), [2, 3, 1, 0]))
+        return "HWIO", self._emit(_R.permute_dims(self._expr(weights), [2, 3, 1, 0]))
 
     def _fused(self, node: Node) -> relax.Var:
         known: dict[Any, relax.Var] = {}
@@ -160,6 +193,23 @@ class _Writer:
         return relax.Call(call.op, args, call.attrs, call.ty_args)
 
 
+def _nested(shape: Any, results: list[Any]) -> Any:
+    return results[shape] if isinstance(shape, int) else relax.Tuple([_nested(s, results) for s in shape])
+
+
+def _form(node: Node, operand: int) -> str:
+    """How a kernel wants a constant: turned into HWIO, a bias along axis 1, or as it is."""
+    if node.kind != "conv2d" or operand == 0:
+        return ""
+    if operand == 1:
+        return "HWIO" if node["layout"] == "NHWC" else ""
+    return "NCHW bias" if node["layout"] == "NCHW" else ""
+
+
+def _tensor_type(value: Any) -> Any:
+    return relax.TensorType(value.shape, str(value.dtype))
+
+
 def _wide(node: Node) -> str | None:
     return "int32" if node.type.dtype == "int32" else None
 
@@ -174,24 +224,24 @@ def _pool(op: Any) -> Any:
 
 
 def _split(a: Mapping[str, Any], args: list[Any]) -> Any:
-    return relax.op.split(args[0], [int(v) for v in np.cumsum(a["sizes"])[:-1]], axis=a["axis"])
+    return _R.split(args[0], [int(v) for v in np.cumsum(a["sizes"])[:-1]], axis=a["axis"])
 
 
 def _batch_norm(a: Mapping[str, Any], args: list[Any]) -> Any:
-    y = relax.op.nn.batch_norm(*args, axis=a["axis"], epsilon=a["eps"], training=False)
+    y = _R.nn.batch_norm(*args, axis=a["axis"], epsilon=a["eps"], training=False)
     return relax.TupleGetItem(y, 0)
 
 
 _WRITERS: Mapping[str, Any] = {
-    "max_pool2d": _pool(relax.op.nn.max_pool2d),
-    "avg_pool2d": _pool(relax.op.nn.avg_pool2d),
+    "max_pool2d": _pool(_R.nn.max_pool2d),
+    "avg_pool2d": _pool(_R.nn.avg_pool2d),
     "batch_norm": _batch_norm,
-    "concat": lambda a, args: relax.op.concat(args, axis=a["axis"]),
+    "concat": lambda a, args: _R.concat(args, axis=a["axis"]),
     "split": _split,
-    "transpose": lambda a, args: relax.op.permute_dims(args[0], list(a["perm"])),
-    "reshape": lambda a, args: relax.op.reshape(args[0], a["shape"]),
-    "mean": lambda a, args: relax.op.mean(args[0], list(a["axes"]), keepdims=a["keepdims"]),
-    "softmax": lambda a, args: relax.op.nn.softmax(args[0], axis=a["axis"]),
-    "clip": lambda a, args: relax.op.clip(args[0], a["low"], a["high"]),
-    "pad": lambda a, args: relax.op.nn.pad(args[0], [int(v) for pair in a["widths"] for v in pair]),
+    "transpose": lambda a, args: _R.permute_dims(args[0], list(a["perm"])),
+    "reshape": lambda a, args: _R.reshape(args[0], a["shape"]),
+    "mean": lambda a, args: _R.mean(args[0], list(a["axes"]), keepdims=a["keepdims"]),
+    "softmax": lambda a, args: _R.nn.softmax(args[0], axis=a["axis"]),
+    "clip": lambda a, args: _R.clip(args[0], a["low"], a["high"]),
+    "pad": lambda a, args: _R.nn.pad(args[0], [int(v) for pair in a["widths"] for v in pair]),
 }

@@ -105,7 +105,7 @@ def _add_convs(m: Maker) -> list[Ref]:
 
 def _conv_of_concat(m: Maker) -> list[Ref]:
     x = m.image()
-    parts = [x, m.leaf(x.shape)] + m.pick([], [m.leaf(x.shape)])
+    parts = [x, m.leaf(x.shape), *m.pick([], [m.leaf(x.shape)])]
     return [m.conv(m.concat(*parts), 3, strides=m.pick((1, 1), (2, 2)))]
 
 

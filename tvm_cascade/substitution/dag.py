@@ -103,7 +103,7 @@ class Pool:
         if types is None:
             types = infer(kind, tuple(r.node.types[r.port] for r in inputs), dict(attrs))
         flags = tuple([r.node.constant for r in inputs])
-        constant = all(flags) if inputs else kind != "input"
+        constant = kind not in ("input", "opaque") and all(flags)
         read = tuple([r.node.types[r.port] for r in inputs])
         signature = self._signatures.setdefault((kind, attrs, read, flags, types), len(self._signatures))
         made = Node(len(self._nodes), kind, attrs, inputs, types, constant, signature)
@@ -128,7 +128,7 @@ class Dag:
     nodes: tuple[Node, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", tuple(n for n in postorder(self.outputs) if not n.constant and n.inputs))
+        object.__setattr__(self, "nodes", tuple(n for n in postorder(self.outputs) if not n.constant and n.kind != "input"))
 
     def users(self) -> dict[Ref, list[Node]]:
         """Operators that read each reference, topologically, each once."""

@@ -11,7 +11,7 @@ whatever nothing reads any more is gone. Equivalence of exactly those pairs is a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 
@@ -97,8 +97,8 @@ def matches(term: Term, node: Node) -> Iterator[dict[str, Node]]:
             yield {term.name: node, **found}
 
 
-def _operands(terms: tuple[Term | None, ...], refs: tuple[Ref, ...]) -> Iterator[dict[str, Node]]:
-    if not terms:
+def _operands(terms: Sequence[Term | None], refs: Sequence[Ref]) -> Iterator[dict[str, Node]]:
+    if len(terms) == 0:
         yield {}
         return
     first = terms[0]

@@ -63,7 +63,7 @@ class _Recurrent:
         self.net = Net("float32")
         self.hidden = hidden
         self._random = np.random.default_rng(7)
-        self._one = relax.const(np.float32(1))
+        self._one = relax.const(np.ones((), "float32"))
 
     def weights(self) -> _Weights:
         n = self.hidden

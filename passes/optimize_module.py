@@ -1,0 +1,122 @@
+"""`optimize_module`: what the command line's `optimize` does, and the files that it writes.
+
+done = optimize_module(mod, target="cuda", cost="latency")
+print(format_report(done.report))
+save_optimized(done, "faster.onnx")       # or "faster.json", read back with tvm.ir.load_json
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_cascade.cost import AnalyticCost, CostModel, find_device
+from tvm_cascade.errors import GraphError, LoadError
+from tvm_cascade.passes.substitute_graph import substitute
+from tvm_cascade.passes.substitution_read import Read
+from tvm_cascade.passes.substitution_write import fold, write_with_parameters
+from tvm_cascade.substitution.costs import TVM, Engine, parse_cost
+from tvm_cascade.substitution.export_onnx import export_onnx
+from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
+from tvm_cascade.substitution.pattern import Rule
+from tvm_cascade.substitution.report import optimize_report
+from tvm_cascade.substitution.rules import ALL_RULES
+
+_UNITS = {"latency": "ms", "flops": "FLOP", "traffic": "B", "launches": "kernels", "peak": "B"}
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A rewritten module, the search's result for `main`, and the report."""
+
+    mod: tvm.IRModule
+    report: dict[str, object]
+    found: Found
+    read: Read
+
+
+def optimize_module(
+    mod: tvm.IRModule,
+    target: str = "llvm",
+    cost: str = "latency",
+    device: str | None = None,
+    model: CostModel | None = None,
+    engine: Engine = TVM,
+    rules: Sequence[Rule] = ALL_RULES,
+    alpha: float = 1.05,
+    budget: int = 2000,
+    seconds: float = 50.0,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Rewrites `main` for the lowest cost; `mod` stays as it is.
+
+    Parameters
+    ----------
+    cost : str
+        See `parse_cost`: 'latency', 'traffic', 'peak', 'latency,peak<=256KiB', 'latency+1e-9*traffic', ...
+    model : CostModel
+        Where latencies come from; the analytic model of `device` (or of `target`'s generic device) unless given.
+    budget : int
+        Graphs priced per subgraph.
+    seconds : float
+        For the whole search.
+
+    Raises
+    ------
+    GraphError
+        `main` is no straight-line function of static shapes.
+    InfeasibleError
+        No graph found keeps the cost's limit.
+    UsageError
+        The cost or device has an unknown name.
+    """
+    priced = parse_cost(cost, model or AnalyticCost(find_device(device, target)), engine)
+    options = SearchOptions(alpha=alpha, max_graphs=budget)
+    done = substitute(mod, priced, rules, options, seconds, progress, lambda name: name == "main")
+    if "main" not in done.found:
+        raise GraphError(done.skipped.get("main", "the module has no function main"))
+    found, read = done.found["main"], done.read["main"]
+    unit = _UNITS.get(cost.partition(",")[0].strip(), "")
+    return Optimized(done.mod, optimize_report(read.dag, found, unit, engine), found, read)
+
+
+def save_optimized(done: Optimized, path: str | Path, outputs: tuple[str, ...] | None = None) -> Path:
+    """Writes the optimized graph: ONNX for a path that ends in .onnx, else a saved Relax module (`load_optimized`).
+
+    Raises `UnsupportedOperatorError` where an operator has no ONNX form.
+    """
+    target = Path(path)
+    if target.suffix == ".onnx":
+        dag = done.found.dag
+        return export_onnx(dag, fold(dag, done.read.constants), target, outputs, lambda n: _kind(done.read, n))
+    mod = done.mod.clone()
+    func, constants = write_with_parameters(done.found.dag, done.read, mod["main"].attrs)
+    mod.update_func(mod.get_global_var("main"), func)
+    values = io.BytesIO()
+    np.savez(values, **constants)  # type: ignore[arg-type]
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in (("module.py", mod.script().encode()), ("constants.npz", values.getvalue())):
+            archive.writestr(zipfile.ZipInfo(name), data)  # no time stamp: the same bytes every time
+    return target
+
+
+def load_optimized(path: str | Path) -> tvm.IRModule:
+    """A module that `save_optimized` wrote, its constants in place. Raises `LoadError` for anything else."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read("module.py").decode()
+            values = dict(np.load(io.BytesIO(archive.read("constants.npz"))))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise LoadError(path, f"no saved Relax module ({error})") from None
+    return relax.transform.BindParams("main", values)(tvm.script.from_source(text))
+
+
+def _kind(read: Read, node) -> str:
+    return str(getattr(read.calls[node["key"]].op, "name", "opaque")) if node.kind == "opaque" else node.kind

@@ -1,0 +1,177 @@
+"""Substitution graphs as ONNX files, so that other engines can run an optimized graph (MetaFlow, section 5).
+
+Images must be NCHW, as ONNX knows nothing else. Needs onnx, the extra of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.errors import MissingToolError, UnsupportedOperatorError
+from tvm_cascade.substitution.dag import Dag, Node, Ref
+
+OPSET = 17
+_PLAIN = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min", "relu": "Relu",
+          "sigmoid": "Sigmoid", "tanh": "Tanh", "exp": "Exp", "sqrt": "Sqrt", "neg": "Neg"}  # fmt: skip
+
+
+def export_onnx(
+    dag: Dag,
+    folded: Mapping[Ref, np.ndarray],
+    path: str | Path,
+    outputs: tuple[str, ...] | None = None,
+    kinds: Callable[[Node], str] = lambda node: node.kind,
+) -> Path:
+    """Writes the graph with its folded constants (`substitution_write.fold`).
+
+    `kinds` names an opaque operator in messages. Raises `UnsupportedOperatorError` where an operator has no ONNX form,
+    `MissingToolError` without onnx.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from None
+    target = Path(path)
+    bad = sorted({kinds(n) for n in dag.nodes if not _writable(n)})
+    if bad:
+        raise UnsupportedOperatorError(target, bad, sorted({*_PLAIN, *_WRITERS, "conv2d", "matmul", "fused"}))
+    made = _Exporter(dag, folded, outputs).model()
+    onnx.checker.check_model(made)
+    onnx.save(made, str(target))
+    return target
+
+
+def _writable(node: Node) -> bool:
+    if node.get("layout", "NCHW") != "NCHW":
+        return False
+    return node.kind in ("conv2d", "matmul", "fused") or node.kind in _PLAIN or node.kind in _WRITERS
+
+
+class _Exporter:
+    def __init__(self, dag: Dag, folded: Mapping[Ref, np.ndarray], outputs: tuple[str, ...] | None) -> None:
+        from onnx import helper, numpy_helper
+
+        self.helper, self.numpy_helper = helper, numpy_helper
+        self.dag, self.folded, self.given = dag, folded, outputs
+        self.names: dict[Ref, str] = {r: str(r.node["name"]) for r in dag.inputs}
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []
+
+    def model(self) -> Any:
+        for node in self.dag.nodes:
+            self._node(node)
+        results = []
+        for i, ref in enumerate(self.dag.outputs):
+            name = self.given[i] if self.given else f"output{i}"
+            self.nodes.append(self.helper.make_node("Identity", [self._name(ref)], [name]))
+            results.append(self._info(name, ref))
+        inputs = [self._info(self.names[r], r) for r in self.dag.inputs]
+        graph = self.helper.make_graph(self.nodes, "tvm_cascade", inputs, results, self.tensors)
+        opset = [self.helper.make_opsetid("", OPSET)]
+        return self.helper.make_model(graph, opset_imports=opset, ir_version=8, producer_name="tvm_cascade")
+
+    def _info(self, name: str, ref: Ref) -> Any:
+        kind = self.helper.np_dtype_to_tensor_dtype(np.dtype(ref.type.dtype))
+        return self.helper.make_tensor_value_info(name, kind, list(ref.shape))
+
+    def _name(self, ref: Ref) -> str:
+        if ref not in self.names:
+            self.names[ref] = self.tensor(self.folded[ref])
+        return self.names[ref]
+
+    def tensor(self, value: np.ndarray) -> str:
+        """An initializer's name."""
+        name = f"constant{len(self.tensors)}"
+        self.tensors.append(self.numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
+        """An ONNX node's outputs."""
+        made = [f"{kind.lower()}{len(self.nodes)}_{i}" for i in range(outputs)]
+        self.nodes.append(self.helper.make_node(kind, inputs, made, **attrs))
+        return made
+
+    def _node(self, node: Node) -> None:
+        args = [self._name(r) for r in node.inputs]
+        if node.kind == "fused":
+            made = [self._program(node["program"], args, {})]
+        elif node.kind == "conv2d":
+            attrs = {"kernel_shape": node.inputs[1].shape[2:], "strides": node["strides"], "pads": node["padding"]}
+            made = self.emit("Conv", args, dilations=node["dilation"], group=node["groups"], **attrs)
+            made = self._activated(made, str(node["act"]))
+        elif node.kind == "matmul":
+            made = self.emit("MatMul", args[:2])
+            made = self._activated(self.emit("Add", [made[0], args[2]]) if args[2:] else made, str(node["act"]))
+        else:
+            made = self._step(node.kind, dict(node.attrs), args)
+        for port, name in enumerate(made):
+            self.names[Ref(node, port)] = name
+
+    def _step(self, kind: str, attrs: Mapping[str, Any], args: list[str]) -> list[str]:
+        if kind in _PLAIN:
+            return self.emit(_PLAIN[kind], args)
+        return _WRITERS[kind](self, attrs, args)
+
+    def _activated(self, x: list[str], act: str) -> list[str]:
+        return self._step(act, {}, x) if act else x
+
+    def _program(self, term: Any, args: list[str], known: dict[Any, str]) -> str:
+        if isinstance(term, int):
+            return args[term]
+        if term not in known:
+            operands = [self._program(t, args, known) for t in term[2]]
+            known[term] = self._step(term[0], dict(term[1]), operands)[0]
+        return known[term]
+
+
+def _pool(kind: str) -> Any:
+    def write(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
+        more = {"count_include_pad": int(a["count_pad"])} if "count_pad" in a else {}
+        return e.emit(kind, args, kernel_shape=a["kernel"], strides=a["strides"], pads=a["padding"],
+                      ceil_mode=int(a["ceil"]), **more)  # fmt: skip
+
+    return write
+
+
+def _clip(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
+    bounds = [e.tensor(np.array(a.get(k, v), "float32")) for k, v in (("low", 0), ("high", 6))]
+    return e.emit("Clip", [*args, *bounds])
+
+
+def _rsqrt(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
+    return e.emit("Reciprocal", e.emit("Sqrt", args))
+
+
+def _split(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
+    sizes = e.tensor(np.array(a["sizes"], "int64"))
+    return e.emit("Split", [*args, sizes], len(a["sizes"]), axis=a["axis"])
+
+
+def _pad(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
+    widths = [w[0] for w in a["widths"]] + [w[1] for w in a["widths"]]
+    return e.emit("Pad", [*args, e.tensor(np.array(widths, "int64"))])
+
+
+def _reshape(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
+    return e.emit("Reshape", [*args, e.tensor(np.array(a["shape"], "int64"))])
+
+
+_WRITERS: Mapping[str, Callable[[_Exporter, Mapping[str, Any], list[str]], list[str]]] = {
+    "max_pool2d": _pool("MaxPool"),
+    "avg_pool2d": _pool("AveragePool"),
+    "batch_norm": lambda e, a, args: e.emit("BatchNormalization", args, epsilon=a["eps"]),
+    "concat": lambda e, a, args: e.emit("Concat", args, axis=a["axis"]),
+    "transpose": lambda e, a, args: e.emit("Transpose", args, perm=a["perm"]),
+    "mean": lambda e, a, args: e.emit("ReduceMean", args, axes=a["axes"], keepdims=int(a["keepdims"])),
+    "softmax": lambda e, a, args: e.emit("Softmax", args, axis=a["axis"]),
+    "relu6": _clip,
+    "clip": _clip,
+    "rsqrt": _rsqrt,
+    "split": _split,
+    "pad": _pad,
+    "reshape": _reshape,
+}

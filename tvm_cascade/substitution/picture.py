@@ -1,0 +1,72 @@
+"""Two graphs side by side, as SVG, PNG or PDF. Needs matplotlib, the extra `plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tvm_cascade.errors import MissingToolError
+from tvm_cascade.substitution.dag import Dag, Node
+
+_COLOURS = {"conv2d": "#cfe2f3", "matmul": "#cfe2f3", "concat": "#fff2cc", "split": "#fff2cc", "fused": "#d9ead3"}
+_ARROW = {"arrowstyle": "->", "lw": 0.6, "color": "#666666"}
+MAX_DRAWN = 400  # operators: beyond this nothing can be read
+
+
+def describe(node: Node) -> str:
+    """A box's text: 'conv 3x3 s2 -> 256 relu'."""
+    if node.kind == "conv2d":
+        out, _, kh, kw = node.inputs[1].shape
+        stride = node["strides"][0]  # type: ignore[index]
+        parts = [f"conv {kh}x{kw}", f"s{stride}" if stride != 1 else "", f"x{out}", str(node["act"])]
+        return " ".join(p for p in parts if p)
+    if node.kind == "matmul":
+        return f"matmul x{node.shape[-1]} {node['act']}".rstrip()
+    return node.kind
+
+
+def levels(dag: Dag) -> Mapping[Node, tuple[int, int]]:
+    """Column and row of every operator: rows by longest path, columns in the order of discovery."""
+    rows: dict[Node, int] = {}
+    for node in dag.nodes:
+        rows[node] = 1 + max((rows[r.node] for r in node.inputs if r.node in rows), default=-1)
+    used: dict[int, int] = {}
+    places = {}
+    for node in dag.nodes:
+        places[node] = (used.get(rows[node], 0), rows[node])
+        used[rows[node]] = used.get(rows[node], 0) + 1
+    return places
+
+
+def draw(before: Dag, after: Dag, path: str | Path, titles: tuple[str, str] = ("before", "after")) -> Path:
+    """Writes the picture; the file's suffix chooses the format. Raises `MissingToolError` without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingToolError("matplotlib", "pip install 'tvm_cascade[plot]'") from None
+    places = [levels(dag) for dag in (before, after)]
+    rows = max(row for p in places for _, row in p.values()) + 1
+    widths = [max((column for column, _ in p.values()), default=0) + 1 for p in places]
+    figure = Figure(figsize=(2.0 * sum(widths) + 1, 0.45 * min(rows, MAX_DRAWN) + 1))
+    for k, (dag, place) in enumerate(zip((before, after), places, strict=True)):
+        axes = figure.add_subplot(1, 2, k + 1)
+        axes.set_title(f"{titles[k]}: {len(dag.nodes)} operators", fontsize=9)
+        axes.set_axis_off()
+        axes.set_xlim(-0.6, widths[k] - 0.4)
+        axes.set_ylim(rows - 0.3, -0.7)
+        _boxes(axes, dag, place)
+    target = Path(path)
+    figure.savefig(target, bbox_inches="tight")
+    return target
+
+
+def _boxes(axes, dag: Dag, place: Mapping[Node, tuple[int, int]]) -> None:
+    for node in dag.nodes[:MAX_DRAWN]:
+        x, y = place[node]
+        for ref in dict.fromkeys(r.node for r in node.inputs if r.node in place):
+            a, b = place[ref]
+            axes.annotate(
+                "", (x, y - 0.3), (a, b + 0.3), arrowprops={"arrowstyle": "->", "lw": 0.6, "color": "#666666"}
+            )
+        box = {"boxstyle": "round,pad=0.25", "fc": _COLOURS.get(node.kind, "#f3f3f3"), "ec": "#888888", "lw": 0.5}
+        axes.text(x, y, describe(node), ha="center", va="center", fontsize=6, bbox=box)

@@ -1,0 +1,67 @@
+"""What a search did, as data and as text: the keys that scripts rely on, Table 2's columns and the winning sequence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from tvm_cascade.substitution.costs import TVM, Engine, figures, peak_bytes
+from tvm_cascade.substitution.dag import Dag
+from tvm_cascade.substitution.metaflow import Found, Step
+
+
+def columns(dag: Dag, engine: Engine = TVM) -> dict[str, int]:
+    """Table 2 of MetaFlow (SysML 2019) without the time: operators, FLOPs, bytes moved, kernels, peak activations."""
+    each = [figures(node, engine) for node in dag.nodes]
+    return {
+        "operators": len(dag.nodes),
+        "flops": sum(f.flops for f in each),
+        "traffic_bytes": sum(f.traffic for f in each),
+        "launches": sum(f.launches for f in each),
+        "peak_bytes": peak_bytes(dag),
+    }
+
+
+def optimize_report(before: Dag, found: Found, unit: str = "ms", engine: Engine = TVM) -> dict[str, object]:
+    """The `optimize` command's JSON object.
+
+    `cost_before`, `cost_after` in `unit`, `steps` (list of {rule, operators, cost}), `graphs_explored`, `seconds`;
+    also `complete` (no budget cut the search), `before` and `after` with Table 2's columns, and `hash_before` and
+    `hash_after`, the canonical structural hashes.
+    """
+    return {
+        "cost_before": found.cost_before,
+        "cost_after": found.cost_after,
+        "cost_unit": unit,
+        "steps": [{"rule": s.rule, "operators": list(s.operators), "cost": s.cost} for s in found.steps],
+        "graphs_explored": found.graphs,
+        "seconds": round(found.seconds, 3),
+        "complete": found.complete,
+        "before": columns(before, engine),
+        "after": columns(found.dag, engine),
+        "hash_before": before.digest(),
+        "hash_after": found.dag.digest(),
+    }
+
+
+def format_report(report: dict, limit: int = 40) -> str:
+    """The report for people; at most `limit` steps of the winning sequence are printed."""
+    before, after = report["before"], report["after"]
+    unit = report["cost_unit"]
+    lines = [f"{'':16}{'before':>14}{'after':>14}"]
+    lines.append(f"{'cost (' + unit + ')':16}{report['cost_before']:14.4g}{report['cost_after']:14.4g}")
+    lines += [f"{name:16}{before[name]:14,}{after[name]:14,}" for name in before]
+    steps = report["steps"]
+    lines.append(f"{len(steps)} steps, {report['graphs_explored']} graphs, {report['seconds']:.2f} s")
+    lines += format_steps([Step(s["rule"], tuple(s["operators"]), s["cost"]) for s in steps[:limit]])
+    if len(steps) > limit:
+        rest = Counter(s["rule"] for s in steps[limit:])
+        lines.append("then " + ", ".join(f"{rule} x{n}" for rule, n in rest.most_common()))
+    if not report["complete"]:
+        lines.append("the budget ended the search: a larger one may find more")
+    return "\n".join(lines)
+
+
+def format_steps(steps: Sequence[Step]) -> list[str]:
+    """One line a step: its rule, what it matched, the cost after it."""
+    return [f"{i + 1:4} {s.rule:22} {s.cost:10.4g}  {' '.join(s.operators)}" for i, s in enumerate(steps)]
