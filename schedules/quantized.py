@@ -9,7 +9,7 @@ import numpy as np
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.geometry import Sliding
-from tvm_cascade.schedules.requantize import Requantize, accumulator_bounds, plan_requantize
+from tvm_cascade.schedules.requantize import Requantize, accumulator_bounds, constant_channels, plan_requantize
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +111,34 @@ def _conv(
     zero_in = integers(func, "input_zero_point", (0,))[0]
     zero_out = integers(func, "output_zero_point", (0,))[0]
     clamp = integers(func, "clamp", (-128, 127))
+    m, s = (np.broadcast_to(a.ravel(), (outputs,)).astype(np.int64) for a in (multiplier, shift))
+    weights, bias, m, s = _settle(weights, bias.ravel(), m, s, zero_in, zero_out, (clamp[0], clamp[1]))
     low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, (-128, 127))
-    m, s = np.broadcast_to(multiplier.ravel(), (outputs,)), np.broadcast_to(shift.ravel(), (outputs,))
     requantize = plan_requantize(m, s, low, high, zero_out, (clamp[0], clamp[1]))
     times = outputs // channels if depthwise else 1
-    return QuantizedConv(window, weights, bias.ravel(), zero_in, requantize, depthwise, times)
+    return QuantizedConv(window, weights, bias, zero_in, requantize, depthwise, times)
+
+
+def _settle(
+    weights: np.ndarray,
+    bias: np.ndarray,
+    m: np.ndarray,
+    s: np.ndarray,
+    zero_in: int,
+    zero_out: int,
+    clamp: tuple[int, int],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Weights, bias, multipliers and shifts with channels of constant output put in a form that requantizes shortly.
+
+    A constant v is the accumulator 4 (v - zo) under the multiplier 2^30 and the shift -1: (2 (v - zo) + 1) >> 1.
+    """
+    low, high = accumulator_bounds(weights.reshape(-1, weights.shape[-1]), bias, zero_in, (-128, 127))
+    constant, value = constant_channels(m, s, low, high, zero_out, clamp)
+    if not constant.any():
+        return weights, bias, m, s
+    settled = np.where(constant, 0, weights).astype(weights.dtype)
+    settled_bias = np.where(constant, 4 * (value - zero_out), bias).astype(bias.dtype)
+    return settled, settled_bias, np.where(constant, 1 << 30, m), np.where(constant, -1, s)
 
 
 def with_general_requantize(conv: QuantizedConv, multiplier: np.ndarray, shift: np.ndarray) -> QuantizedConv:

@@ -76,6 +76,29 @@ def plan_requantize(
     return Requantize(table, True, zero_point > lo, zero_point, lo, hi)
 
 
+def reference(acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, clamp: tuple[int, int]) -> np.ndarray:
+    """`clamp(MBQM(acc, m, s) + zero_point)`, int64 in and out, elementwise; shifts as TFLite has them."""
+    left, right = np.maximum(s, 0), np.maximum(-s, 0)
+    shifted = ((acc << left) + (1 << 31)) % (1 << 32) - (1 << 31)
+    product = np.array([int(a) * int(b) + (1 << 30) >> 31 for a, b in zip(shifted, m, strict=True)], np.int64)
+    half = (np.int64(1) << right) >> 1
+    rounded = (product + np.where(right > 0, product >> 63, 0) + half) >> right
+    return np.clip(rounded + zero_point, *clamp)
+
+
+def constant_channels(
+    m: np.ndarray, s: np.ndarray, acc_lo: np.ndarray, acc_hi: np.ndarray, zero_point: int, clamp: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which channels give one output whatever the input, and that output (int64).
+
+    The reference is monotone in the accumulator (unless a left shift wraps, which is excluded): equal at both ends, equal
+    between them. Training leaves such channels behind, with weights of 0 and biases beyond 2^30.
+    """
+    low, high = (reference(a, m, s, zero_point, clamp) for a in (acc_lo, acc_hi))
+    safe = np.maximum(np.abs(acc_lo), np.abs(acc_hi)) < (np.int64(1) << (31 - np.clip(s, 0, 31)))
+    return (low == high) & safe & (m >= 0), low
+
+
 def _refusal(m: np.ndarray, s: np.ndarray, acc_lo: np.ndarray, acc_hi: np.ndarray, zero_point: int) -> str:
     if (s > -1).any() or (s < -30).any():
         return "a shift is not to the right"
