@@ -55,7 +55,7 @@ def assemble(costs: SegmentCosts, layout: Layout, figures: Figures) -> Plan:
 def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
     members = costs.members(i, j)
     return Segment(
-        ops=costs.order[i:j],
+        ops=tuple(sorted(costs.order[i:j])),
         trace=Cascade(costs.flow, members, chunk).trace,
         state_bytes=costs.state_bytes(i, j),
         scratch_bytes=costs.scratch_bytes(i, j),

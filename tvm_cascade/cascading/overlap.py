@@ -32,8 +32,8 @@ class Pair:
 
 
 class Overlaps:
-    def __init__(self, flow: Flow, order: Sequence[int], in_place: bool) -> None:
-        self.flow, self.order, self.in_place = flow, order, in_place
+    def __init__(self, flow: Flow, in_place: bool) -> None:
+        self.flow, self.in_place = flow, in_place
         self._progress: dict[tuple[int, int], dict[int, Units]] = {}
 
     def pairs(

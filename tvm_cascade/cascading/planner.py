@@ -6,18 +6,17 @@ offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
-from itertools import pairwise
-
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
+from tvm_cascade.cascading.cuts import smallest_peak
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
+from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
+from tvm_cascade.ordering import order as order_by_memory
 
 _DEFAULTS = PlanOptions()
 
@@ -60,96 +59,34 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     InfeasibleError
         No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
     """
-    flow = Flow(graph, graph.inputs if options.stream_input else (), options.accumulators)
-    costs = SegmentCosts(flow, range(len(graph.ops)), Settings(options.alignment, options.overlap, options.in_place))
-    search = _Search(costs, options)
-    n = len(costs.order)
-    figures = Figures(baseline_peak(graph), smallest_peak(n, search.least_exact))
-    goal = figures.bound if options.sram is None else options.sram
+    search, bound = _orders(graph, options)
+    figures = Figures(baseline_peak(graph), bound)
+    goal = bound if options.sram is None else options.sram
     best: Plan | None = None
-    for layout in search.layouts(max(goal, smallest_peak(n, search.least))):
-        plan = assemble(costs, layout, figures)
+    for layout in search.layouts(max(goal, smallest_peak(search.size, search.least))):
+        plan = assemble(search.costs, layout, figures)
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:
             break
     assert best is not None
-    return _within(best, costs, options, _remedy(options))
+    return _within(best, search.costs, options, _remedy(options))
 
 
-_PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
+def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:
+    """The search over the order whose best cuts need least, and the bound over all orders that were considered."""
+    flow = Flow(graph, graph.inputs if options.stream_input else (), options.accumulators)
+    filed = Search(flow, range(len(graph.ops)), options)
 
+    def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
+        return Search(flow, order, options, filed).least_exact(i, j)
 
-class _Search:
-    """Costs of every segment in every interleaving, and the layouts worth an arena."""
-
-    def __init__(self, costs: SegmentCosts, options: PlanOptions) -> None:
-        self.costs, self.options = costs, options
-        self._least: dict[tuple[int, int], tuple[int, int]] = {}
-
-    def chunks(self, i: int, j: int) -> tuple[int, ...]:
-        """Interleavings of `[i, j)`, coarse first."""
-        return self.options.chunks if len(self.costs.members(i, j)) > 1 else (0,)
-
-    def _bytes(self, i: int, j: int) -> tuple[int, int]:
-        """Bytes of the best interleaving, rounded and exact.
-
-        A segment that cannot come below the best plan by rows, whatever it shares, is not looked at further: the bytes
-        that it needs at least stand for it.
-        """
-        if (i, j) not in self._least:
-            costs, chunks = self.costs, self.chunks(i, j)
-            floor = min(sum(costs.blocks(i, j, c)) for c in chunks) - costs.most_shared(i, j)
-            if len(chunks) > 1 and floor > self.by_rows:
-                self._least[i, j] = floor, floor
-            else:
-                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in chunks]
-                self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
-        return self._least[i, j]
-
-    @cached_property
-    def by_rows(self) -> int:
-        """Bytes of the best cuts when every segment goes by its coarsest interleaving."""
-        return smallest_peak(len(self.costs.order), lambda i, j: self.costs.cost(i, j, self.chunks(i, j)[0]))
-
-    def least(self, i: int, j: int) -> int:
-        """Bytes of `[i, j)`, rounded, in its best interleaving."""
-        return self._bytes(i, j)[0]
-
-    def least_exact(self, i: int, j: int) -> int:
-        return self._bytes(i, j)[1]
-
-    def coarsest(self, i: int, j: int, cap: int) -> int | None:
-        """The coarsest interleaving of `[i, j)` within the cap."""
-        if self.least(i, j) > cap:
-            return None
-        return next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
-
-    def layouts(self, cap: int) -> Iterator[Layout]:
-        """Layouts within the cap, that of least overhead first.
-
-        An arena may need more than the sum of what is live, most of all where outputs trail their inputs downwards one
-        segment after the other: later layouts pay ever more for the number of segments. Each is given once.
-        """
-        n = len(self.costs.order)
-        seen: set[Layout] = set()
-        for limit in dict.fromkeys((cap, smallest_peak(n, self.least))):
-            for price in _PRICES:
-
-                def weight(i: int, j: int, limit: int = limit, price: int = price) -> int | None:
-                    chunk = self.coarsest(i, j, limit)
-                    return None if chunk is None else self._overhead(i, j, chunk) + price
-
-                cuts = cuts_within(n, weight)
-                if cuts is not None:
-                    layout = Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
-                    if layout not in seen:
-                        seen.add(layout)
-                        yield layout
-
-    def _overhead(self, i: int, j: int, chunk: int) -> int:
-        """Kernel calls that a cascade makes dearer; none where an operator runs alone."""
-        return self.costs.calls(i, j, chunk) if len(self.costs.members(i, j)) > 1 else 0
+    chosen, proven = best_order(graph, bytes_of, filed.bound)
+    others = [chosen] if proven else [order_by_memory(graph).order]
+    tried = [filed, *(Search(flow, o, options, filed) for o in others if o != filed.costs.order)]
+    bounds = [search.bound for search in tried]
+    least = min(bounds)
+    return tried[bounds.index(least)], least
 
 
 def _remedy(options: PlanOptions) -> str:

@@ -36,13 +36,12 @@ class Settings:
 class SegmentCosts:
     """Costs of all segments of one execution order."""
 
-    def __init__(self, flow: Flow, order: Sequence[int], settings: Settings) -> None:
+    def __init__(self, flow: Flow, order: Sequence[int], settings: Settings, like: SegmentCosts | None = None) -> None:
         self.flow, self.order, self.settings = flow, tuple(order), settings
         self.place = {op: k for k, op in enumerate(self.order)}
         self.born, self.last = self._lives()
-        self.working = [o for o in self.order if not flow.graph.ops[o].view]
-        self.rings = Heights(flow)
-        self.overlaps = Overlaps(flow, self.order, settings.in_place)
+        self.rings = Heights(flow) if like is None else like.rings
+        self.overlaps = Overlaps(flow, settings.in_place) if like is None else like.overlaps
         self._blocks: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._pairs: dict[tuple[int, int, int], tuple[Pair, ...]] = {}
 
@@ -65,9 +64,12 @@ class SegmentCosts:
         return born, last
 
     def members(self, i: int, j: int) -> tuple[int, ...]:
-        """What runs in `[i, j)`: sources of streamed inputs, then operators in order; views left out."""
+        """What runs in `[i, j)`: sources of streamed inputs, then operators, by index; views left out.
+
+        Order within a segment is the demand's business, so that a segment costs the same whatever the order it came in.
+        """
         sources = [self.flow.source(t) for t in sorted(self.flow.streamed, reverse=True) if i <= self.born[t] < j]
-        return (*sources, *(o for o in self.order[i:j] if not self.flow.graph.ops[o].view))
+        return (*sources, *(o for o in sorted(self.order[i:j]) if not self.flow.graph.ops[o].view))
 
     def held(self, i: int, j: int, chunk: int) -> dict[int, int]:
         """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's."""

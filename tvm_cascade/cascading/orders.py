@@ -1,0 +1,94 @@
+"""Which order to cascade in: order and cuts decided together, against the same live set.
+
+What a segment costs depends on the set of operators that ran before it and on the set that it runs, never on the
+order within either: inside, demand decides. So a plan is a chain of down-closed sets {} = S0 < S1 < ... < Sm = all,
+and its peak the largest c(S, T) along it. With few such sets the best chain is found exactly, by dynamic programming
+over all pairs; the file's order is then one of many chains. With more, the file's order and
+the memory-optimal order of the plain graph are compared, and what is proven is proven for these orders alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm_cascade.graph import Graph
+
+Pair = Callable[[tuple[int, ...], int, int], int]  # bytes of positions [i, j) of an order
+
+MOST_SETS = 200  # sets whose pairs are worth trying
+
+
+def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
+    """All sets of operators closed under predecessors, as bit masks by size; None where there are more than `most`."""
+    needs = [sum(1 << p for p in preds) for preds in graph.predecessors]
+    seen = {0}
+    layer = [0]
+    while layer:
+        following: dict[int, None] = {}
+        for s in layer:
+            for o, need in enumerate(needs):
+                if not s >> o & 1 and need & ~s == 0:
+                    following[s | 1 << o] = None
+        layer = sorted(following)
+        seen.update(layer)
+        if len(seen) > most:
+            return None
+    return sorted(seen, key=lambda s: (s.bit_count(), s))
+
+
+def members(mask: int) -> tuple[int, ...]:
+    """The operators of a set, ascending, which is a topological order."""
+    return tuple(o for o in range(mask.bit_length()) if mask >> o & 1)
+
+
+def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) -> tuple[tuple[int, ...], bool]:
+    """An order in which the best cuts need least, and whether that is proven over all orders.
+
+    `ceiling` is what the file's order needs: it stands unless another needs less. A set whose live tensors alone reach
+    that leads nowhere. Ties go to the fewest segments, then to the smaller set.
+    """
+    n = len(graph.ops)
+    filed = tuple(range(n))
+    sets = down_sets(graph, most)
+    if sets is None or len(sets) == n + 1:
+        return filed, sets is not None
+    full = (1 << n) - 1
+    useful = [s for s in sets if s in (0, full) or _live_bytes(graph, s) < ceiling]
+    best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}  # set -> bytes, segments, the set before
+    for after in useful[1:]:
+        found: tuple[int, int, int] | None = None
+        for before in useful:
+            if before & ~after or before == after or before not in best:
+                continue
+            needed, segments, _ = best[before]
+            if needed >= (found[0] + 1 if found else ceiling):
+                continue
+            order = members(before) + members(after & ~before) + members(full & ~after)
+            needed = max(needed, cost(order, before.bit_count(), after.bit_count()))
+            if needed < ceiling and (found is None or (needed, segments + 1) < found[:2]):
+                found = (needed, segments + 1, before)
+        if found is not None:
+            best[after] = found
+    return (_unwind(best, full) if full in best else filed), True
+
+
+def _live_bytes(graph: Graph, done: int) -> int:
+    """Bytes of the tensors that the operators of a set leave behind for others; views and inputs not counted."""
+    live = 0
+    for t in graph.tensors:
+        maker = graph.producer[t.index]
+        if maker is None or not done >> maker & 1 or graph.ops[maker].view:
+            continue
+        if any(not done >> c & 1 and not graph.ops[c].view for c in graph.consumers[t.index]):
+            live += t.bytes
+    return live
+
+
+def _unwind(best: dict[int, tuple[int, int, int]], full: int) -> tuple[int, ...]:
+    order: tuple[int, ...] = ()
+    at = full
+    while at:
+        before = best[at][2]
+        order = members(at & ~before) + order
+        at = before
+    return order

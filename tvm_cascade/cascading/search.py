@@ -1,0 +1,100 @@
+"""Costs of every segment of an order in every interleaving, and the layouts that are worth an arena."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from tvm_cascade.cascading.assemble import Layout
+from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
+from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.options import PlanOptions
+from tvm_cascade.cascading.segments import SegmentCosts, Settings
+
+_PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
+
+
+class Search:
+    """Costs of every segment in every interleaving, and the layouts worth an arena."""
+
+    def __init__(self, flow: Flow, order: Sequence[int], options: PlanOptions, like: Search | None = None) -> None:
+        settings = Settings(options.alignment, options.overlap, options.in_place)
+        self.costs = SegmentCosts(flow, order, settings, like.costs if like is not None else None)
+        self.options = options
+        self._least: dict[tuple[int, int], tuple[int, int]] = {}
+        self._ceiling: int | None = None if like is None else like.by_rows
+
+    def chunks(self, i: int, j: int) -> tuple[int, ...]:
+        """Interleavings of `[i, j)`, coarse first."""
+        return self.options.chunks if len(self.costs.members(i, j)) > 1 else (0,)
+
+    def _bytes(self, i: int, j: int) -> tuple[int, int]:
+        """Bytes of the best interleaving, rounded and exact.
+
+        A segment that cannot come below the best plan by rows, whatever it shares, is not looked at further: the bytes
+        that it needs at least stand for it.
+        """
+        if (i, j) not in self._least:
+            costs, chunks = self.costs, self.chunks(i, j)
+            floor = min(sum(costs.blocks(i, j, c)) for c in chunks) - costs.most_shared(i, j)
+            if len(chunks) > 1 and floor > self.by_rows:
+                self._least[i, j] = floor, floor
+            else:
+                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in chunks]
+                self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
+        return self._least[i, j]
+
+    @property
+    def by_rows(self) -> int:
+        """Bytes of the best cuts when every segment goes by its coarsest interleaving; of the first order searched."""
+        if self._ceiling is None:
+            self._ceiling = smallest_peak(self.size, lambda i, j: self.costs.cost(i, j, self.chunks(i, j)[0]))
+        return self._ceiling
+
+    @property
+    def size(self) -> int:
+        return len(self.costs.order)
+
+    @property
+    def bound(self) -> int:
+        """Bytes that no arena of this order goes below."""
+        return smallest_peak(self.size, self.least_exact)
+
+    def least(self, i: int, j: int) -> int:
+        """Bytes of `[i, j)`, rounded, in its best interleaving."""
+        return self._bytes(i, j)[0]
+
+    def least_exact(self, i: int, j: int) -> int:
+        return self._bytes(i, j)[1]
+
+    def coarsest(self, i: int, j: int, cap: int) -> int | None:
+        """The coarsest interleaving of `[i, j)` within the cap."""
+        if self.least(i, j) > cap:
+            return None
+        return next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
+
+    def layouts(self, cap: int) -> Iterator[Layout]:
+        """Layouts within the cap, that of least overhead first.
+
+        An arena may need more than the sum of what is live, most of all where outputs trail their inputs downwards one
+        segment after the other: later layouts pay ever more for the number of segments. Each is given once.
+        """
+        n = self.size
+        seen: set[Layout] = set()
+        for limit in dict.fromkeys((cap, smallest_peak(n, self.least))):
+            for price in _PRICES:
+
+                def weight(i: int, j: int, limit: int = limit, price: int = price) -> int | None:
+                    chunk = self.coarsest(i, j, limit)
+                    return None if chunk is None else self._overhead(i, j, chunk) + price
+
+                cuts = cuts_within(n, weight)
+                if cuts is not None:
+                    layout = Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
+                    if layout not in seen:
+                        seen.add(layout)
+                        yield layout
+
+    def _overhead(self, i: int, j: int, chunk: int) -> int:
+        """Kernel calls that a cascade makes dearer; none where an operator runs alone."""
+        return self.costs.calls(i, j, chunk) if len(self.costs.members(i, j)) > 1 else 0
