@@ -19,7 +19,7 @@ import numpy as np
 import tvm
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_cascade.passes.integer import elementwise, softmax  # noqa: F401  (registers their lowering functions)
+from tvm_cascade.passes.integer import elementwise, lookup, softmax  # noqa: F401  (registers their lowering functions)
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.data_movement import lower_split_part
 from tvm_cascade.passes.integer.island import (
@@ -36,6 +36,7 @@ from tvm_cascade.passes.integer.island import (
     constant_of,
     dtype_of,
     name_of,
+    number_of,
     shape_of,
 )
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
@@ -248,7 +249,7 @@ def _bounds(core: Call) -> tuple[float, float | None] | None:
     if name_of(core) == "relax.nn.relu":
         return 0.0, None
     if name_of(core) == "relax.clip":
-        lo, hi = (_number(a) for a in core.args[1:3])
+        lo, hi = (number_of(a) for a in core.args[1:3])
         return lo, hi
     return None
 
@@ -256,13 +257,8 @@ def _bounds(core: Call) -> tuple[float, float | None] | None:
 def _clipped(lo: int, hi: int, clip: Binding | None) -> tuple[int, int]:
     if clip is None:
         return lo, hi
-    low, high = (_number(a) for a in clip.value.args[1:3])
+    low, high = (number_of(a) for a in clip.value.args[1:3])
     return max(lo, int(low)), min(hi, int(high))
-
-
-def _number(prim: Any) -> float:
-    value = getattr(prim, "value", prim)
-    return float(getattr(value, "value", value))
 
 
 def _substitute(expr: Value, renamed: dict[Value, Value]) -> Value:

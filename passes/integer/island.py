@@ -169,6 +169,12 @@ def shape_of(expr: Value) -> tuple[int, ...]:
         raise NotLowered("a shape that is not static") from error
 
 
+def number_of(prim: Value) -> float:
+    """A scalar argument of a call, however it is wrapped."""
+    value = getattr(prim, "value", prim)
+    return float(getattr(value, "value", value))
+
+
 def attributes(holder: Function | Module) -> dict[str, object]:
     """The attributes of a function or module; empty where it has none."""
     return {str(k): v for k, v in holder.attrs.items()} if holder.attrs is not None else {}

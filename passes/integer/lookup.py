@@ -1,0 +1,185 @@
+"""Operators on one stored tensor as tables of 256 entries, computed once by the reference's own arithmetic.
+
+The table is indexed by `stored - lowest`. Float functions follow the reference step by step in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, rounding_divide, srdhm
+from tvm_cascade.passes.integer.island import (
+    ISLANDS,
+    STORED_TYPES,
+    Island,
+    NotLowered,
+    Output,
+    Quantized,
+    constant_of,
+    name_of,
+    number_of,
+)
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
+
+_HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
+
+
+@ISLANDS.lowers("sigmoid", "tanh")
+def lower_float_function(island: Island) -> Value:
+    """Functions that the reference itself tabulates from float32."""
+    x = _operand(island, island.core.args[0])
+    function = {"relax.sigmoid": _sigmoid, "relax.tanh": _tanh}[name_of(island.core)]
+    return lookup(island, x, float_table(function, x, island.output))
+
+
+@ISLANDS.lowers("nn.leakyrelu")
+def lower_leaky_relu(island: Island) -> Value:
+    """`MBQM` with one multiplier on each side of zero; a negative slope is applied after rounding."""
+    x, out = _operand(island, island.core.args[0]), island.output
+    slope = np.float32(x.step * np.float32(island.core.attrs.alpha))
+    d = _centred(x)
+    above = rescale(d, *quantize_multiplier(float(np.float32(x.step / out.scale))))
+    m, s = quantize_multiplier(float(np.float32(slope / out.scale)))
+    below = rescale(d, abs(m), s) * (-1 if m < 0 else 1)
+    return lookup(island, x, _clipped(np.where(d >= 0, above, below), out))
+
+
+@ISLANDS.lowers("abs")
+def lower_abs(island: Island) -> Value:
+    """`MBQM(|x - xz|)`, a copy of the magnitude where the scales are equal."""
+    x, out = _operand(island, island.core.args[0]), island.output
+    magnitude = np.abs(_centred(x))
+    if x.step != out.scale:
+        magnitude = rescale(magnitude, *quantize_multiplier(float(np.float32(x.step / out.scale))))
+    return lookup(island, x, _clipped(magnitude, out))
+
+
+@ISLANDS.lowers("divide")
+def lower_hard_swish(island: Island) -> Value:
+    """`x * relu6(x + 3) / 6`, as the importer spells it, in the reference's 16 bits."""
+    x, out = _operand(island, _hard_swish_input(island)), island.output
+    return lookup(island, x, hard_swish_table(x, out))
+
+
+def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
+    """Emits `table[x - lowest]`."""
+    lowest = int(np.iinfo(x.dtype).min)
+
+    def compute(a: Tensor, t: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            return t[a[index].astype("int32") - i32(lowest)]
+
+        return te.compute(island.output.shape, at, name="lut")
+
+    attrs = {"input_zero_point": x.zero_point, "output_zero_point": island.output.zero_point, "lowest": lowest}
+    return island.emitter.call("lut", compute, [x.value], [table.astype(island.output.dtype)], attrs)
+
+
+def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out: Output) -> np.ndarray:
+    """`rha(f(sx (v - xz)) * (1 / so)) + zo` for every stored v, in float32."""
+    real = (x.step * _centred(x).astype("float32")).astype("float32")
+    scaled = (function(real).astype("float32") * (np.float32(1) / out.scale)).astype("float32")
+    whole = np.trunc(scaled)
+    rounded = whole + np.where(np.abs(scaled - whole) >= 0.5, np.sign(scaled), np.float32(0))
+    return _clipped((rounded + np.float32(out.zero_point)).astype("float32").astype("int64"), out, add_zero=False)
+
+
+def rescale(x: np.ndarray, m: int, s: int) -> np.ndarray:
+    """`MBQM` on int64 arrays, for tables."""
+    shifted = (x << max(s, 0)).astype("int32").astype("int64")
+    return rounding_divide(srdhm(shifted, m), max(-s, 0))
+
+
+def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
+    """The reference's hard-swish: 16-bit fixed point, saturating shifts, the last product truncated toward zero."""
+    fine = np.float32(np.float32(1) / np.float32(1 << _HARD_SWISH_BITS)) * x.step
+    output, output_exponent = quantize_multiplier(float(np.float32(fine / out.scale)))
+    relu, relu_exponent = quantize_multiplier(float(np.float32(fine / (np.float32(3) / np.float32(1 << 15)))))
+    value = _wrap16(_wrap16(_centred(x)) << _HARD_SWISH_BITS)
+    scaled = _srdhm16(value, _to_16_bits(output))
+    gate = value
+    if relu_exponent > 0:
+        gate = _saturate16(gate << (relu_exponent - 1))
+    gate = _srdhm16(gate, _to_16_bits(relu))
+    if relu_exponent > 0:
+        gate = _saturate16(gate << 1)
+    if relu_exponent < 0:
+        gate = rounding_divide(gate, -relu_exponent)
+    gate = (gate + (1 << 15)) >> 1
+    product = gate * scaled
+    product = np.where(product >= 0, product >> 15, -((-product) >> 15))
+    if output_exponent > 0:
+        raise NotLowered("a hard-swish whose output scale is too small for the reference")
+    return _clipped(_wrap16(rounding_divide(product, -output_exponent) + out.zero_point), out, add_zero=False)
+
+
+def _hard_swish_input(island: Island) -> Value:
+    """The x of `multiply(x, clip(add(x, 3), 0, 6)) / 6`."""
+    define = island.reader.define
+    product, six = define(island.core.args[0]), constant_of(define(island.core.args[1]))
+    refusal = NotLowered("a division that is no hard-swish")
+    if name_of(product) != "relax.multiply" or six is None or six.size != 1 or float(six.reshape(-1)[0]) != 6.0:
+        raise refusal
+    gate: Call = define(product.args[1])
+    if name_of(gate) != "relax.clip" or [number_of(a) for a in gate.args[1:3]] != [0.0, 6.0]:
+        raise refusal
+    moved = define(gate.args[0])
+    if name_of(moved) != "relax.add" or not moved.args[0].same_as(product.args[0]):
+        raise refusal
+    three = constant_of(define(moved.args[1]))
+    if three is None or three.size != 1 or float(three.reshape(-1)[0]) != 3.0:
+        raise refusal
+    return product.args[0]
+
+
+def _operand(island: Island, value: Value) -> Quantized:
+    x = island.reader.dequantized(value)
+    if x is None or x.constant is not None or x.dtype not in STORED_TYPES:
+        raise NotLowered("its input is not dequantized from integers")
+    return x
+
+
+def _centred(x: Quantized) -> np.ndarray:
+    """`v - xz` for every stored v, as int64."""
+    info = np.iinfo(x.dtype)
+    return np.arange(info.min, info.max + 1, dtype="int64") - x.zero_point
+
+
+def _clipped(values: np.ndarray, out: Output, add_zero: bool = True) -> np.ndarray:
+    return np.clip(values + (out.zero_point if add_zero else 0), out.lo, out.hi)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.float32(1) / (np.float32(1) + _expf(-x))
+
+
+def _tanh(x: np.ndarray) -> np.ndarray:
+    return np.array([math.tanh(v) for v in x.tolist()], "float32")
+
+
+def _expf(x: np.ndarray) -> np.ndarray:
+    """Correctly rounded, which C's expf almost always is and numpy's is not."""
+    with np.errstate(over="ignore"):
+        return np.array([math.exp(min(v, 89.0)) for v in x.tolist()]).astype("float32")
+
+
+def _to_16_bits(m: int) -> int:
+    return 0x7FFF if m >= 0x7FFF0000 else (m + (1 << 15)) >> 16
+
+
+def _wrap16(x: np.ndarray) -> np.ndarray:
+    return x.astype("int16").astype("int64")
+
+
+def _saturate16(x: np.ndarray) -> np.ndarray:
+    return np.clip(x, -(1 << 15), (1 << 15) - 1)
+
+
+def _srdhm16(a: np.ndarray, b: int) -> np.ndarray:
+    """16-bit SRDHM with gemmlowp's nudge and C's division."""
+    product = a * b
+    nudged = product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))
+    return np.where(nudged >= 0, nudged >> 15, -((-nudged) >> 15))

@@ -1,0 +1,39 @@
+"""Many random cases of one operator, lowered together and compared with the oracle bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.frontend import load
+from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.testing.operator_cases import Generator
+from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
+from tvm_cascade.testing.tflite import ModelWriter
+
+
+def check_operator(
+    generate: Generator, dtype: str, folder: Path, *, cases: int, inputs: int = 3, seed: int = 0
+) -> None:
+    """Asserts that every output of every case equals the reference's on every input, and that nothing stays float.
+
+    One import, one compilation and one oracle serve all cases: the file in `folder` holds them side by side.
+    """
+    rng, writer = np.random.default_rng(seed), ModelWriter()
+    ends = []
+    for _ in range(cases):
+        generate(rng, dtype, writer)
+        ends.append(len(writer.outputs))
+    data = writer.finish()
+    path = folder / "cases.tflite"
+    path.write_bytes(data)
+    lowered = LowerQuantized()(load(path))
+    assert float_remains(lowered) == ()
+    run, reference = Compiled(lowered), Reference(data)
+    for k in range(inputs):
+        arrays = random_inputs(reference.inputs, k)
+        for output, (ours, theirs) in enumerate(zip(run(*arrays), reference.run(arrays), strict=True)):
+            case = next(i for i, end in enumerate(ends) if output < end)
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"case {case}, input {k}, output {output}")
