@@ -79,7 +79,7 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
         from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import
 
         return emit_cuda(program, kernels, plan, lower.cuda_graph)
-    return _emit_cpu(program, kernels, plan, lower)
+    return emit_cpu(program, kernels, plan, lower)
 
 
 class _Functions:
@@ -99,7 +99,8 @@ class _Functions:
         return gv
 
 
-def _emit_cpu(program: Program, kernels: Sequence[Kernel], plan: MemoryPlan, lower: LowerOptions) -> tvm.IRModule:
+def emit_cpu(program: Program, kernels: Sequence[Kernel], plan: MemoryPlan, lower: LowerOptions) -> tvm.IRModule:
+    """The CPU's module: a parallel region per stage of several groups, threads inside kernels elsewhere."""
     emitter = Emitter(program, plan)
     functions = _Functions(emitter)
     for k, kernel in enumerate(kernels):

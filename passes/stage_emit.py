@@ -123,9 +123,7 @@ class Emitter:
         self.call(self._fills[count], [target])
 
     def _result(self, expr: Any) -> Any:
-        found = [
-            self._values.get(("tensor", t)) or self.value(("tensor", t)) for t in self.program.net.tensors_of(expr)
-        ]
+        found = [self.value(("tensor", t)) for t in self.program.net.tensors_of(expr)]
         if not found:
             raise GraphError("the function returns a constant")
         return relax.Tuple(found) if isinstance(expr.ty, relax.TupleType) else found[0]

@@ -113,7 +113,7 @@ def _tail(
             if joined is None:
                 return None
             row.append(joined)
-        if row.count(None) != 1:
+        if sum(value is None for value in row) != 1:
             return None
         calls.append(first)
         constants.append(tuple(row))
