@@ -13,6 +13,7 @@ import numpy as np
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.elementwise import scalar_elementwise
 from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.geometry import Columns, Run, Sliding, fewest_blocks, folded_bias, valid_row
 from tvm_cascade.schedules.intrinsics import call
@@ -119,7 +120,7 @@ def scalar_kernel(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKerne
     """A kernel for `func` in plain arithmetic, None where none here applies."""
     conv = read_conv(func, constants)
     if conv is None:
-        return None
+        return scalar_elementwise(func, constants)
     return depthwise(conv) if conv.depthwise else conv2d(conv)
 
 

@@ -1,0 +1,219 @@
+"""Row kernels of add, sub, mul, relu and requantize: one element at a time, tables where they win.
+
+An operator that reads one activation (its other operand a scalar constant, or none) is a table of 256 outputs. Of the two
+operands of add and sub, TFLite's preparation gives the one with the larger scale the ratio 1/2 exactly, which is a shift; the
+other one's rescale is a table of 256 int32, unless its ratio is 1/2 too. What is left is one requantization a sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.intrinsics import call
+from tvm_cascade.schedules.quantized import attribute, dtype_of, integers, shape_of
+from tvm_cascade.schedules.requantize import Requantize, clamp_value, emit_requantize, plan_requantize, reference
+from tvm_cascade.schedules.row_kernel import RowKernel
+
+Value = Any
+HALF = (1 << 30, 0)  # multiplier and shift of the ratio 1/2
+STORED = np.arange(-128, 128, dtype=np.int64)
+BYTES = (np.arange(256) + 128) % 256  # where the stored value with the bits of byte i is in `STORED`
+
+
+@dataclass(frozen=True, eq=False)
+class Binary:
+    """add, sub or mul of two int8 activations of one shape."""
+
+    kind: str
+    row_elements: int
+    zero_points: tuple[int, int]
+    ratios: tuple[tuple[int, int], ...]  # multiplier and shift: of both operands (add, sub), then of the output
+    zero_out: int
+    clamp: tuple[int, int]
+    head_room: int = 20
+
+
+def _activations(func: PrimFunc) -> int:
+    return integers(func, "num_activations", (1,))[0]
+
+
+def _plain(func: PrimFunc, inputs: int) -> bool:
+    """Whether inputs and output are int8 maps of one shape and one batch."""
+    tensors = [*func.params[:inputs], func.params[-1]]
+    shapes = {shape_of(t) for t in tensors}
+    shape = next(iter(shapes))
+    return len(shapes) == 1 and len(shape) == 4 and shape[0] == 1 and all(dtype_of(t) == "int8" for t in tensors)
+
+
+def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
+    """`MBQM` of int64 values by one ratio."""
+    m, s = (np.full(values.shape, r, np.int64) for r in ratio)
+    return reference(values, m, s, 0, (-(1 << 62), 1 << 62))
+
+
+def read_binary(func: PrimFunc) -> Binary | None:
+    """add, sub or mul of two activations, None for anything else."""
+    kind = str(attribute(func, "op_kind", ""))
+    if kind not in ("add", "sub", "mul") or _activations(func) != 2 or not _plain(func, 2):
+        return None
+    zeros = integers(func, "input_zero_points", (0, 0))
+    if kind == "mul":
+        ratios = ((int(attribute(func, "multiplier")), int(attribute(func, "shift"))),)
+    else:
+        ratios = tuple(zip(integers(func, "multipliers", ()), integers(func, "shifts", ()), strict=True))
+    clamp = integers(func, "clamp", (-128, 127))
+    _, _, width, channels = shape_of(func.params[0])
+    return Binary(
+        kind,
+        width * channels,
+        (zeros[0], zeros[1]),
+        ratios,
+        integers(func, "output_zero_point", (0,))[0],
+        (clamp[0], clamp[1]),
+        integers(func, "head_room", (20,))[0],
+    )
+
+
+def read_table(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> np.ndarray | None:
+    """int8 [256], by the byte of the input, of an operator on one activation; None where it is no such operator."""
+    kind = str(attribute(func, "op_kind", ""))
+    if _activations(func) != 1 or not _plain(func, 1):
+        return None
+    clamp = integers(func, "clamp", (-128, 127))
+    zero_out = integers(func, "output_zero_point", (0,))[0]
+    if kind in ("relu", "requantize") and not constants:
+        zero = integers(func, "input_zero_point", (0,))[0]
+        ratio = (int(attribute(func, "multiplier")), int(attribute(func, "shift")))
+        result = rescale(STORED - zero, ratio)
+    elif kind in ("add", "sub", "mul") and len(constants) == 1 and prod(constants[0].shape) == 1:
+        result = _with_constant(func, kind, int(constants[0].ravel()[0]))
+    else:
+        return None
+    return np.clip(result + zero_out, clamp[0], clamp[1])[BYTES].astype(np.int8)
+
+
+def _with_constant(func: PrimFunc, kind: str, constant: int) -> np.ndarray:
+    zeros = integers(func, "input_zero_points", (0, 0))
+    first = bool(attribute(func, "constant_first", False))
+    fixed = np.full(256, constant, np.int64)
+    a, b = (fixed, STORED) if first else (STORED, fixed)
+    if kind == "mul":
+        ratio = (int(attribute(func, "multiplier")), int(attribute(func, "shift")))
+        return rescale((a - zeros[0]) * (b - zeros[1]), ratio)
+    ra, rb, ro = zip(integers(func, "multipliers", ()), integers(func, "shifts", ()), strict=True)
+    high = integers(func, "head_room", (20,))[0]
+    left, right = rescale((a - zeros[0]) << high, ra), rescale((b - zeros[1]) << high, rb)
+    return rescale(left + right if kind == "add" else left - right, ro)
+
+
+class _Elements:
+    """A row of elements, four a pass."""
+
+    def __init__(self, count: int, inputs: int, constants: tuple[np.ndarray, ...], view: str = "int8") -> None:
+        self.count = count
+        self.k = k = KernelBuilder(["int8"] * inputs, constants, ["int8"])
+        self.xs = [k.view(k.inputs[i][0], view, "xs") for i in range(inputs)]
+        self.rows = [k.let(k.row_offset(i, 0, count), "row") for i in range(inputs)]
+        self.tables = [k.view(p, str(c.dtype), "table") for p, c in zip(k.constants, constants, strict=True)]
+        self.out = k.view(k.outputs[0], "int8", "outs")
+
+    def run(self, element: Any) -> RowKernel:
+        """`element(values)` is the output for one value of every input, as int32."""
+        k = self.k
+        with k.loop(self.count // 4, "i") as i:
+            for u in range(min(4, self.count)):
+                self._one(element, i * 4 + u)
+        for rest in range(max(self.count // 4, 1) * 4, self.count):
+            self._one(element, i32(rest))
+        return k.kernel()
+
+    def _one(self, element: Any, index: Value) -> None:
+        k = self.k
+        values = [k.let(x[row + index].astype("int32"), "x") for x, row in zip(self.xs, self.rows, strict=True)]
+        k.store(self.out, index, element(*values).astype("int8"))
+
+
+def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel:
+    """Every output looked up by its input."""
+    _, _, width, channels = shape_of(func.params[0])
+    row = _Elements(width * channels, 1, (table,), "uint8")
+    return row.run(lambda x: row.tables[0][x].astype("int32"))
+
+
+def mul_kernel(op: Binary) -> RowKernel | None:
+    """Product of two activations; None where its requantization is not a short one."""
+    q = product_requantize(op)
+    if not q.short:
+        return None
+    row = _Elements(op.row_elements, 2, ())
+    m, addend, shift = (i32(int(v)) for v in q.table[0])
+
+    def element(x: Value, y: Value) -> Value:
+        product = row.k.let((x - op.zero_points[0]) * (y - op.zero_points[1]), "p")
+        return emit_requantize(row.k, q, product, m, addend, shift)
+
+    return row.run(element)
+
+
+def product_requantize(op: Binary) -> Requantize:
+    """Requantization of the products of a mul."""
+    reach = prod(max(127 - z, 128 + z) for z in op.zero_points)
+    m, s = (np.array([v]) for v in op.ratios[0])
+    return plan_requantize(m, s, np.array([-reach]), np.array([reach]), op.zero_out, op.clamp)
+
+
+def sum_requantize(op: Binary) -> Requantize:
+    """Requantization of the sums of an add or sub."""
+    reach = sum(max(127 - z, 128 + z) for z in op.zero_points) << op.head_room
+    m, s = (np.array([v]) for v in op.ratios[2])
+    return plan_requantize(m, s, np.array([-reach]), np.array([reach]), op.zero_out, op.clamp)
+
+
+def sum_kernel(op: Binary) -> RowKernel | None:
+    """Sum or difference of two activations; None where the proofs fail. The sum is kept doubled: no shift before `smmlar`."""
+    q = sum_requantize(op)
+    if not q.short or HALF not in op.ratios[:2]:
+        return None
+    shifted = 0 if op.ratios[0] == HALF else 1  # the operand that a shift rescales
+    signs = (1, -1 if op.kind == "sub" else 1)
+    other = 1 - shifted
+    offset = -signs[shifted] * op.zero_points[shifted] * (1 << op.head_room)
+    table = rescale((STORED - op.zero_points[other]) << op.head_room, op.ratios[other])
+    table = (2 * signs[other] * table + offset)[BYTES].astype(np.int32)
+    plain = op.ratios[other] == HALF
+    row = _Elements(op.row_elements, 2, () if plain else (table,))
+    base = offset - signs[other] * op.zero_points[other] * (1 << op.head_room)
+    m, addend, shift = (i32(int(v)) for v in q.table[0])
+
+    def element(x: Value, y: Value) -> Value:
+        own, looked = (x, y) if shifted == 0 else (y, x)
+        left = own * (signs[shifted] << op.head_room)
+        if plain:
+            doubled = left + looked * (signs[other] << op.head_room) + base
+        else:
+            doubled = left + row.tables[0][tirx.bitwise_and(looked, i32(255))]
+        acc = row.k.let(doubled, "acc")
+        high = row.k.let(call("smmlar", acc, m, addend), "h")
+        if q.sign:
+            high = row.k.let(high + tirx.shift_right(acc, i32(31)), "h")
+        return clamp_value(row.k, q, tirx.shift_right(high, shift))
+
+    return row.run(element)
+
+
+def scalar_elementwise(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:
+    """A kernel for an element-wise `func` in plain arithmetic, None where none here applies."""
+    table = read_table(func, constants)
+    if table is not None:
+        return table_kernel(func, table)
+    op = read_binary(func)
+    if op is None:
+        return None
+    return mul_kernel(op) if op.kind == "mul" else sum_kernel(op)
