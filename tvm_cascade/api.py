@@ -23,7 +23,19 @@ from tvm_cascade.micro.measure import RunReport, run_project
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.report.text import block_rows, memory_map, segment_table, summary
 
-__all__ = ["CompileResult", "PlanResult", "RunReport", "compile", "doctor", "load", "plan", "run"]
+__all__ = [
+    "CompileResult",
+    "PlanResult",
+    "RunReport",
+    "compile",
+    "doctor",
+    "load",
+    "optimize",
+    "order",
+    "plan",
+    "run",
+    "stages",
+]
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -279,6 +291,7 @@ def run(
     inputs: str | Path | Mapping[str, np.ndarray] | None = None,
     outputs: str | Path | None = None,
     check: str | Path | None = None,
+    port: str | None = None,
     progress: Progress = _silent,
 ) -> RunReport:
     """Run a compiled project on its emulated board (or `host`) and measure it.
@@ -289,10 +302,82 @@ def run(
         In the model's own types and layouts; None draws them from a fixed seed.
     check : path, optional
         A model file; its reference kernels run on the same inputs.
+    port : str, optional
+        A serial port: run on the real board behind it.
     """
-    return run_project(Path(directory), board, inputs, outputs, check, progress)
+    return run_project(Path(directory), board, inputs, outputs, check, port, progress)
 
 
 def doctor(model: str | Path | None = None) -> Doctor:
     """What is installed and what is missing, and which operators of `model` are."""
     return diagnose(model)
+
+
+def order(
+    model: Model,
+    *,
+    rewrite: bool = False,
+    on_chip: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress = _silent,
+) -> dict[str, object]:
+    """The order of least peak memory (Serenity): the JSON object of `tvm-cascade order`."""
+    from tvm_cascade.ordering.report import order_report
+
+    mod, name = _module(model, input_shapes)
+    graph = pipeline.graph_of(mod)
+    progress(f"{name}: ordering {len(graph.ops)} operators")
+    return order_report(graph, rewrite, on_chip)
+
+
+def stages(
+    model: Model,
+    *,
+    target: str = "cuda",
+    cost: str = "analytic",
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress = _silent,
+    **options: object,
+) -> tuple[dict[str, object], str]:
+    """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same for reading.
+
+    `options` are those of `parallel.report.run_stages`: device, batch, unit, variant, r, s, load, output, picture.
+    """
+    from tvm_cascade.parallel.report import run_stages
+    from tvm_cascade.passes.stage_graph import stage_graph
+
+    if cost != "analytic":
+        raise UsageError(f"--cost {cost} needs a device to measure on and is not available here; use --cost analytic")
+    mod, name = _module(model, input_shapes)
+    graph = stage_graph(mod).graph
+    progress(f"{name}: scheduling {len(graph.ops)} operators")
+    return run_stages(graph, target, **options)  # type: ignore[arg-type]
+
+
+def optimize(
+    model: Model,
+    *,
+    target: str = "cuda",
+    cost: str = "latency",
+    device: str | None = None,
+    alpha: float = 1.05,
+    budget: int = 2000,
+    output: str | Path | None = None,
+    picture: str | Path | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: Progress = _silent,
+) -> tuple[dict[str, object], str]:
+    """An equivalent graph of less cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same for reading."""
+    from tvm_cascade.passes.optimize_module import optimize_module, save_optimized
+    from tvm_cascade.substitution.report import format_report
+
+    mod, name = _module(model, input_shapes)
+    progress(f"{name}: searching")
+    done = optimize_module(mod, target, cost, device, alpha=alpha, budget=budget)
+    if output is not None:
+        save_optimized(done, output)
+    if picture is not None:
+        from tvm_cascade.substitution.picture import draw
+
+        draw(done.read.dag, done.found.dag, picture)
+    return done.report, format_report(done.report)

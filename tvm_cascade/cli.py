@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from tvm_cascade.errors import CascadeError, UsageError
+from tvm_cascade.errors import CascadeError
 from tvm_cascade.sizes import parse_input_shape, parse_size
 
 _TARGETS = "cortex-m0plus, cortex-m3, cortex-m4, cortex-m7, cortex-m33, cortex-m55, host"
@@ -164,13 +164,14 @@ def compile(model: Path, target: str, board: str | None, emit: str | None, optim
 @click.option("--inputs", type=click.Path(path_type=Path), help="An .npz with one array per input. [default: seeded random]")
 @click.option("--outputs", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
 @click.option("--check", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with the reference kernels on this file.")
+@click.option("--port", metavar="DEVICE", help="Run on a real board, over a serial port (after `flash`).")
 @_JSON
 @_guarded
-def run(directory: Path, board: str | None, inputs: Path | None, outputs: Path | None, check: Path | None, as_json: bool) -> None:
+def run(directory: Path, board: str | None, inputs: Path | None, outputs: Path | None, check: Path | None, port: str | None, as_json: bool) -> None:
     """Run the project in DIR on its emulated board, or in this process, and measure what it really takes."""
     from tvm_cascade import api
 
-    result = api.run(directory, board=board, inputs=inputs, outputs=outputs, check=check, progress=_say)
+    result = api.run(directory, board=board, inputs=inputs, outputs=outputs, check=check, port=port, progress=_say)
     _print(as_json, result.to_dict(), result.to_text())
     if result.match is False or not result.equals_host:
         sys.exit(1)
@@ -205,10 +206,91 @@ def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: 
     _print(as_json, data, text)
 
 
-def _require(path: Path) -> Path:
-    if not path.exists():
-        raise UsageError(f"{path} does not exist")
-    return path
+@main.command()
+@_MODEL
+@click.option("--rewrite", is_flag=True, help="Let convolutions read the parts of concats where they lie, if that lowers the peak.")
+@click.option("--on-chip", metavar="SIZE", callback=_size, help="Also count the bytes moved for SIZE bytes of on-chip memory.")
+@click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes, help="Fix the sizes of an input.")
+@_JSON
+@_guarded
+def order(model: Path, rewrite: bool, on_chip: int | None, input_shapes: dict[str, tuple[int, ...]], as_json: bool) -> None:
+    """Find the order of MODEL's operators with the smallest peak memory, whole tensors, proven optimal where it ends."""
+    from tvm_cascade import api
+
+    data = api.order(model, rewrite=rewrite, on_chip=on_chip, input_shapes=input_shapes, progress=_say)
+    proof = "proven optimal" if data["optimal"] else f"best known; bound {data['bound_bytes']}"
+    lines = [
+        f"file order      {data['file_order_peak_bytes']} bytes",
+        f"best order      {data['peak_bytes']} bytes, {proof}",
+        f"search          {data['nodes']} operators in {data['partitions']} partitions, {data['seconds']} s",
+    ]
+    if on_chip is not None:
+        lines.append(f"traffic         {data['traffic_bytes']} bytes with {on_chip} on chip")
+    _print(as_json, data, "\n".join(lines))
+
+
+@main.command()
+@_MODEL
+@click.option("--target", required=True, metavar="T", help="cuda or llvm.")
+@click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
+@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Batch size.")
+@click.option("--unit", type=click.Choice(["op", "fused"]), default="fused", show_default=True, help="What is scheduled as one.")
+@click.option("--variant", type=click.Choice(["sequential", "greedy", "merge", "parallel", "both"]), default="both", show_default=True)
+@click.option("--r", "r", type=click.IntRange(min=0), default=3, show_default=True, help="Operators in a group, at most; 0: any number.")
+@click.option("--s", "s", type=click.IntRange(min=0), default=8, show_default=True, help="Groups in a stage, at most; 0: any number.")
+@click.option("--cost", type=click.Choice(["analytic", "measured", "learned"]), default="analytic", show_default=True)
+@click.option("--load", type=click.Path(path_type=Path), help="Price a saved schedule instead of searching.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the schedule.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the timeline (.png, .svg).")
+@click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes, help="Fix the sizes of an input.")
+@_JSON
+@_guarded
+def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool, **values: Any) -> None:
+    """Find which operators of MODEL run at the same time, or merged into one, for the lowest latency (IOS)."""
+    from tvm_cascade import api
+
+    data, text = api.stages(model, input_shapes=input_shapes, progress=_say, **values)
+    _print(as_json, data, text)
+
+
+@main.command()
+@_MODEL
+@click.option("--target", required=True, metavar="T", help="cuda or llvm.")
+@click.option("--cost", metavar="C", default="latency", show_default=True,
+              help="latency, flops, traffic, launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.")
+@click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
+@click.option("--alpha", type=click.FloatRange(min=1.0), default=1.05, show_default=True, help="How much worse a graph may get on the way.")
+@click.option("--budget", type=click.IntRange(min=1), default=2000, show_default=True, metavar="N", help="Graphs to price, at most, per part.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the graph: .onnx, else a Relax module.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the graph before and after (.png, .svg).")
+@click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes, help="Fix the sizes of an input.")
+@_JSON
+@_guarded
+def optimize(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool, **values: Any) -> None:
+    """Find an equivalent graph for MODEL that costs less, by relaxed substitutions (MetaFlow)."""
+    from tvm_cascade import api
+
+    data, text = api.optimize(model, input_shapes=input_shapes, progress=_say, **values)
+    _print(as_json, data, text)
+
+
+@main.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--board", metavar="B", help="Board by name or .json. [default: the board it was compiled for]")
+@click.option("--image", type=click.Choice(["serial", "application"]), default="serial", show_default=True,
+              help="serial: answers `run --port`; application: main.c as you have written it.")
+@click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
+@_JSON
+@_guarded
+def flash(directory: Path, board: str | None, image: str, tool: str | None, as_json: bool) -> None:
+    """Write the project in DIR to the board that is plugged in."""
+    from tvm_cascade.micro.board import load_board
+    from tvm_cascade.micro.flash import flash_project
+    from tvm_cascade.micro.project import read_project
+
+    project = read_project(directory)
+    done = flash_project(project, load_board(board or project.board), image, tool)
+    _print(as_json, {"elf": str(done.elf), "tool": done.tool}, f"{done.elf} written with {done.tool}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.cascade import Cascade, PreparedGraph, prepare_graph
+from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver import Lowered, lower_plan
 from tvm_cascade.schedules.instrument import count_macs
@@ -60,6 +61,11 @@ def prepare(mod: IRModule, core: Core) -> Prepared:
     lowered = tvm.ir.transform.Sequential(front_phases())(mod)
     made = prepare_graph(lowered, core)
     return Prepared(made.graph, made.extracted, made.kernels, interface_of(mod, made.graph), prelude_of(made.kernels, core))
+
+
+def graph_of(mod: IRModule) -> Graph:
+    """The graph of an imported module, integers lowered."""
+    return extract_graph(tvm.ir.transform.Sequential(front_phases())(mod)).graph
 
 
 def interface_of(mod: IRModule, graph: Graph) -> IoSpec:

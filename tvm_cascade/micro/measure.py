@@ -17,6 +17,7 @@ from tvm_cascade.micro.firmware import HOST_FOLDER
 from tvm_cascade.micro.host import HostProgram, HostResult, run_host
 from tvm_cascade.micro.project import METADATA, Project, read_project
 from tvm_cascade.micro.reference import reference_outputs
+from tvm_cascade.micro.serial_run import run_serial
 from tvm_cascade.micro.toolchain import build_project
 
 
@@ -158,19 +159,24 @@ def run_project(
     inputs: str | Path | Mapping[str, np.ndarray] | None,
     outputs: str | Path | None,
     check: str | Path | None,
+    port: str | None,
     progress: Callable[[str], None],
 ) -> RunReport:
     """One inference of the project in `folder`; see `tvm_cascade.run`."""
     metadata, project = _metadata(folder), read_project(folder)
     feed = _read_inputs(project, inputs)
-    where = board or project.board
+    where = port or board or project.board
     progress(f"{project.name}: running in this process, counting work")
     host = run_host(HostProgram.load(folder / HOST_FOLDER, metadata["host"]), [feed])
     reference = None
     if check is not None:
         progress(f"{project.name}: running the reference kernels on {Path(check).name}")
         reference = reference_outputs(Path(check), feed)
-    if where == "host":
+    if port is not None:
+        progress(f"{project.name}: running on the board at {port}")
+        done = run_serial(port, project.interface, [[feed[s.name] for s in project.interface.inputs]])
+        made, high, stack, instructions = _named(project, done)
+    elif where == "host":
         made, high, stack, instructions = dict(host.outputs[0]), host.arena_high_water, None, None
     else:
         made, high, stack, instructions = _emulate(folder, metadata, project, where, feed, progress)
@@ -208,7 +214,10 @@ def _emulate(folder: Path, metadata: dict, project: Project, where: str, feed: M
         elf = build_project(project, board).elf
     progress(f"{project.name}: emulating {board.name}")
     arrays = [feed[s.name] for s in project.interface.inputs]
-    result = emulator.run(elf, board, project.interface, [arrays])
+    return _named(project, emulator.run(elf, board, project.interface, [arrays]))
+
+
+def _named(project: Project, result: emulator.RunResult) -> tuple[dict[str, np.ndarray], int, int, int | None]:
     made = {s.name: a for s, a in zip(project.interface.outputs, result.outputs[0], strict=True)}
     return made, result.arena_high_water_bytes, result.stack_bytes, result.instructions
 
