@@ -16,39 +16,19 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import Broadcast, BufferStore, PrimFunc, Ramp, Shuffle
+from tvm.tirx import Broadcast, PrimFunc, Shuffle
 
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.geometry import Columns, Run, Sliding, folded_bias, valid_row
+from tvm_cascade.schedules.lanes import LANES, put, requantize_lanes, vector
 from tvm_cascade.schedules.packing import lane_records, lane_table, tailed_interleave
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
-from tvm_cascade.schedules.requantize import Requantize
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
 
 Value = Any
-LANES = 4  # int32 lanes of a vector
-
-
-def vector(buffer: Value, index: Value, lanes: int) -> Value:
-    """`lanes` elements of `buffer` from `index` on."""
-    return tirx.BufferLoad(buffer, [Ramp(i32(index), i32(1), lanes)])
-
-
-def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: int) -> None:
-    k.add(BufferStore(buffer, value, [Ramp(i32(index), i32(1), lanes)]))
-
-
-def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
-    """Four accumulators to four outputs as clamped int32; `shift` is negative to the right."""
-    high = k.let(tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vqrdmulh", acc, m), "h", "int32x4")
-    if q.sign:
-        high = k.let(high + tirx.shift_right(high, Broadcast(i32(31), LANES)), "h", "int32x4")
-    rounded = tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", high, shift, 0, 1, 0)
-    value = k.let(rounded + Broadcast(i32(q.zero_point), LANES), "q", "int32x4")
-    return tirx.max(tirx.min(value, Broadcast(i32(q.hi), LANES)), Broadcast(i32(q.lo), LANES))
-
 
 class _LaneOutputs(ConvRow):
     """Channels in fours: a table of `[m][shift][biases...]` vectors per four."""
@@ -289,9 +269,11 @@ class _Depthwise:
 
 def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> RowKernel | None:
     """A kernel for `func` on a core with vectors, None where none here applies."""
-    conv = read_conv(func, constants) if core.mve and core.backend == "llvm" else None
-    if conv is None:
+    if not core.mve or core.backend != "llvm":
         return None
+    conv = read_conv(func, constants)
+    if conv is None:
+        return vector_elementwise(func, constants)
     return depthwise(conv) if conv.depthwise else conv2d(conv)
 
 

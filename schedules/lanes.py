@@ -1,0 +1,51 @@
+"""Four int32 lanes of a vector in TIR: loads, stores, and TFLite's rescaling by `vqrdmulh` and `vrshl`.
+
+`vqrdmulh` is SRDHM. `vrshl` by -e is RDivPOT but for negative values, where one is subtracted first: h + (h >> 31).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx import Broadcast, BufferStore, Ramp
+
+from tvm_cascade.schedules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.requantize import Requantize
+
+Value = Any
+LANES = 4
+
+
+def vector(buffer: Value, index: Value, lanes: int) -> Value:
+    """`lanes` elements of `buffer` from `index` on."""
+    return tirx.BufferLoad(buffer, [Ramp(i32(index), i32(1), lanes)])
+
+
+def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: int) -> None:
+    """Stores `lanes` elements from `index` on."""
+    k.add(BufferStore(buffer, value, [Ramp(i32(index), i32(1), lanes)]))
+
+
+def _high(k: KernelBuilder, acc: Value, m: Value, sign: bool) -> Value:
+    high = k.let(tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vqrdmulh", acc, m), "h", "int32x4")
+    if not sign:
+        return high
+    return k.let(high + tirx.shift_right(high, Broadcast(i32(31), LANES)), "h", "int32x4")
+
+
+def _rounded(value: Value, shift: Value) -> Value:
+    return tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", value, shift, 0, 1, 0)
+
+
+def rescale_lanes(k: KernelBuilder, acc: Value, ratio: tuple[int, int]) -> Value:
+    """`MBQM` by one multiplier and a shift that is not to the left."""
+    m, s = ratio
+    high = _high(k, acc, Broadcast(i32(m), LANES), s < 0)
+    return _rounded(high, Broadcast(i32(s), LANES)) if s < 0 else high
+
+
+def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
+    """Four accumulators to four outputs as clamped int32; `shift` is negative to the right."""
+    value = k.let(_rounded(_high(k, acc, m, q.sign), shift) + Broadcast(i32(q.zero_point), LANES), "q", "int32x4")
+    return tirx.max(tirx.min(value, Broadcast(i32(q.hi), LANES)), Broadcast(i32(q.lo), LANES))
