@@ -15,6 +15,7 @@ from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import available_ram, load_board
 from tvm_cascade.micro.elf import memory_use, read_sections
 from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.target import get_target
 
 M3 = get_target("cortex-m3")
@@ -71,16 +72,18 @@ def test_compiler_errors_are_passed_on(tmp_path: Path, make_toy: Callable[..., E
         toolchain.build(tmp_path, make_toy(extra="not_declared = 1;"), M3, load_board("mps2-an385"))
 
 
-def test_sources_are_clean_under_strict_warnings(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
-    toolchain.build(tmp_path, toy, M3, load_board("mps2-an386"))
+@pytest.mark.parametrize("kind", ["toy", "streaming_toy"])
+def test_sources_are_clean_under_strict_warnings(
+    kind: str, tmp_path: Path, arm_gcc: None, request: pytest.FixtureRequest
+) -> None:
+    write_project(tmp_path, request.getfixturevalue(kind), M3, load_board("mps2-an386"))
     warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
-    flags = ("-std=c99", *warnings, "-fsyntax-only", "-mcpu=cortex-m3", "-mthumb")
-    defines = ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR")
-    for variant in (defines, ()):
-        sources = [tmp_path / name for name in ("main.c", "startup.c", "port_semihosting.c")]
-        command = ["arm-none-eabi-gcc", *flags, *variant, f"-I{tmp_path / 'boards/mps2-an386'}", *map(str, sources)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    flags = ("-std=c99", *warnings, "-O2", "-c", "-o", "/dev/null", "-mcpu=cortex-m3", "-mthumb")
+    for image, (sources, defines, _) in toolchain.IMAGES.items():
+        for source in sources:
+            command = ["arm-none-eabi-gcc", *flags, *defines, f"-I{tmp_path / 'boards/mps2-an386'}"]
+            done = subprocess.run([*command, str(tmp_path / source)], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{image}: {done.stderr}"
 
 
 def test_missing_compiler_names_the_remedy(

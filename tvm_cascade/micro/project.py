@@ -87,7 +87,7 @@ def write_project(
     }
     (folder / "startup.c").write_text(_template(target.family.startup), encoding="utf-8")
     for name in ("main.c", "serial_main.c", "CMakeLists.txt", "README.md", "toolchain.cmake"):
-        (folder / name).write_text(_fill(_template(f"{name}.in"), values), encoding="utf-8")
+        (folder / name).write_text(fill_template(_template(f"{name}.in"), values), encoding="utf-8")
     own = {
         "interface": network.interface.to_dict(),
         "sources": network.sources,
@@ -111,7 +111,7 @@ def write_host_project(folder: Path, network: EmittedNetwork) -> None:
     for name in ("port.h", "port_host.c", "measure.h"):
         (folder / name).write_text(_template(name), encoding="utf-8")
     values = {"name": network.name, "NAME": network.name.upper(), **_interface_text(network)}
-    (folder / "main.c").write_text(_fill(_template("main.c.in"), values), encoding="utf-8")
+    (folder / "main.c").write_text(fill_template(_template("main.c.in"), values), encoding="utf-8")
     (folder / "board.h").write_text(board_header(None), encoding="utf-8")
 
 
@@ -161,7 +161,7 @@ def linker_script(board: Board) -> str:
         "ram_bytes": str(board.ram.bytes),
         "stack_reserve": str(board.stack_reserve),
     }
-    return _fill(_template("link.ld.in"), values)
+    return fill_template(_template("link.ld.in"), values)
 
 
 def board_header(board: Board | None) -> str:
@@ -223,7 +223,8 @@ def _template(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def _fill(text: str, values: Mapping[str, str]) -> str:
+def fill_template(text: str, values: Mapping[str, str]) -> str:
+    """`text` with every `@key@` replaced."""
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     return text
@@ -253,6 +254,12 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         **_serial_text(network),
         "fill_inputs": "\n".join(fill),
         "row_readers": "".join(readers),
+        "application_readers": "".join(user_callback(spec) for spec in network.inputs if spec.stream_axis is not None),
+        "application_inputs": "".join(
+            f"        inputs.{spec.c_name} = read_{spec.c_name};\n"
+            for spec in network.inputs
+            if spec.stream_axis is not None
+        ),
         "write_outputs": "\n".join(write),
         "describe_inputs": _describe("inputs", network.inputs, "         * "),
         "describe_outputs": _describe("outputs", network.outputs, "         * "),
@@ -304,6 +311,15 @@ def _reader(spec: IoSpec) -> str:
         f"\nstatic int32_t read_{spec.c_name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)\n{{\n"
         "    (void)context;\n    (void)row;\n"
         f"    return port_read(to, {spec.row_bytes}u) == {spec.row_bytes}u ? 0 : -1;\n}}\n"
+    )
+
+
+def user_callback(spec: IoSpec) -> str:
+    """The callback that the user fills in to deliver one row of a streamed input."""
+    return (
+        f"\nstatic int32_t read_{spec.c_name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)\n{{\n"
+        f"    /* USER CODE: write the {spec.row_bytes} bytes of this row; other than 0 ends the run. */\n"
+        "    (void)context;\n    (void)row;\n    (void)to;\n    return 0;\n}\n"
     )
 
 

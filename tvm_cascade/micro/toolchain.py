@@ -21,7 +21,7 @@ from tvm_cascade.micro.project import Project, add_board, compile_flags, write_h
 from tvm_cascade.micro.target import Target
 
 # Images of a folder: sources beside the network's, definitions, suffix of the file name.
-_IMAGES = {
+IMAGES = {
     "emulator": (
         ("main.c", "startup.c", "port_semihosting.c"),
         ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR"),
@@ -117,7 +117,7 @@ def build_project(project: Project, board: Board, jobs: int = 2, image: str = "e
     board.require_target(project.target)
     if image == "serial" and board.uart is None:
         raise UsageError(f"board {board.name} names no uart; add one to its board file")
-    own_sources, defines, suffix = _IMAGES[image]
+    own_sources, defines, suffix = IMAGES[image]
     gcc = find_tool(project.target.family.gcc, project.target.family.compiler_remedy)
     board_folder = add_board(project.folder, board)
     output = project.folder / "build" / (board.name + suffix)
