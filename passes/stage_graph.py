@@ -8,7 +8,7 @@ kind that their `op_kind` attribute tells and without windows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -139,6 +139,8 @@ class _Reader:
         types = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else [var.ty]
         layout = getattr(value.attrs, "data_layout", None) or getattr(value.attrs, "layout", None)
         axes = _axes(layout) or self._like(inputs, types[0])
+        if layout and axes and inputs:
+            self._lay_out(inputs[0], axes)
         outputs = tuple(self._tensor(t, name if k == 0 else f"{name}:{k}", axes) for k, t in enumerate(types))
         self.env[var] = outputs
         self.ops.append(self._op(name, kind, value, inputs, outputs))
@@ -193,6 +195,12 @@ class _Reader:
         if name == "matmul":
             return "matmul" if self.constant(call.args[1]) is None else "dense"
         return _KINDS.get(name, name)
+
+    def _lay_out(self, t: int, axes: tuple[int, int]) -> None:
+        """An input of the graph learns its layout from the first operator that has one."""
+        tensor = self.tensors[t]
+        if tensor.row_axis is None and len(tensor.shape) == 4:
+            self.tensors[t] = replace(tensor, row_axis=axes[0], col_axis=axes[1])
 
     def _like(self, inputs: Sequence[int], ty: Any) -> tuple[int, int] | None:
         """Row and column axis of the first input of the same rank."""

@@ -125,7 +125,7 @@ class _Builder:
         self._args: dict[int, list[Any]] = {}
         if self.spec.merge:
             merge = self.spec.merge
-            weight = self._pack(merge.weight) if self.cpu else merge.weight
+            weight = pack_weights(merge.weight) if self.cpu and merge.kind == "conv2d" else merge.weight
             self._weight = self._parameter(weight)
             self._tail = [[self._parameter(c) if c is not None else None for c in row] for row in merge.constants]
             return
@@ -139,11 +139,8 @@ class _Builder:
         if value is None:
             return expr
         if weights:
-            return self._parameter(self._pack(_oihw(value, str(call.attrs.kernel_layout))))
+            return self._parameter(pack_weights(_oihw(value, str(call.attrs.kernel_layout))))
         return relax.const(value) if value.ndim == 0 else self._parameter(value)
-
-    def _pack(self, oihw: np.ndarray) -> np.ndarray:
-        return pack_weights(oihw)
 
     def _parameter(self, value: np.ndarray) -> Any:
         self.constants.append(np.ascontiguousarray(value))
