@@ -6,7 +6,7 @@ that is live with it. Sort by (offset, rank): a layout is built from its lowest 
 lowest place that the buffers under it allow. At a node, `support[i]` being that place for each buffer i not yet placed:
 
 - *skipped*: if i was passed over for a buffer that comes later in the order, it will not lie at `support[i]`, so it
-  must rest on something not placed yet: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: dead end.
+  must rest on something not placed yet: `low[i] = min(low[j] + size[j])` over the unplaced j live with i; none: fail.
 - *canonical*: a candidate at or above `support[i] + size[i]` of any unplaced i leaves a hole that i would fall into.
 - *section bound*: buffers live at one step stack up. Sorted by `low`, the stack of the k-th and all after it ends no
   lower than `low[k] + sum(size[k:])` (Jackson's rule for one machine with heads), for every k and every step.

@@ -1,10 +1,10 @@
 """Off-chip traffic of an order for a given on-chip memory, under Belady's optimal replacement (Serenity, section 4.2).
 
-Activations are cut into blocks. An operator streams through its inputs and outputs: it touches the blocks of all of them
-side by side, each once. A touched block that is not on chip is fetched (inputs) or made (outputs); where room is needed,
-the block whose next use is farthest away goes, the touched one included (bypass). A block without further use is
-dropped; one that has no copy outside is written back. Belady (1966) minimizes misses; write-backs follow from them and
-are counted, not minimized. Weights are not part of it.
+Activations are cut into blocks. An operator streams through its inputs and outputs: it touches the blocks of all of
+them side by side, each once. A touched block that is not on chip is fetched, unless it is written for the first time;
+where room is needed, the block whose next use is farthest away goes, the touched one included (bypass). A block without
+further use is dropped; one that has no copy outside is written back. Belady (1966) minimizes misses; write-backs follow
+from them and are counted, not minimized. Weights are not part of it.
 
 Reading the network's input for the first time and writing its output are compulsory and counted apart.
 """
@@ -43,17 +43,17 @@ def traffic(graph: Graph, order: Sequence[int], on_chip: int, block: int = 1024)
     resident: dict[int, int] = {}  # block -> its next use
     heap: list[tuple[int, int]] = []  # (-next use, block), stale entries skipped
     outside = {b for t in graph.inputs for b in _blocks(t, 0, graph.tensors[t].bytes, block)}
-    fresh = set(outside)
+    seen: set[int] = set()
     read = written = compulsory = 0
     for (b, writes), nearest in zip(trace, following, strict=True):
+        if b not in resident and (b in seen or not writes):
+            if b in seen:
+                read += sizes[b]
+            else:
+                compulsory += sizes[b]
+        seen.add(b)
         if writes:
             outside.discard(b)
-        elif b not in resident:
-            if b in fresh:
-                compulsory += sizes[b]
-            else:
-                read += sizes[b]
-        fresh.discard(b)
         resident.pop(b, None)
         if nearest == _NEVER:
             continue
@@ -126,7 +126,7 @@ def _accesses(graph: Graph, i: int, place: dict[int, tuple[int, int]], block: in
 
 
 def _next_uses(trace: Sequence[tuple[int, bool]], kept: set[int]) -> list[int]:
-    """For each access the place of the next to the same block; the trace's length for outputs, `_NEVER` for the dead."""
+    """For each access the place of the next to the same block: the trace's length for outputs, `_NEVER` for none."""
     coming: dict[int, int] = dict.fromkeys(kept, len(trace))
     found = [0] * len(trace)
     for at in range(len(trace) - 1, -1, -1):

@@ -25,7 +25,7 @@ from tvm_cascade.ordering.bounds import ancestors, descendants
 from tvm_cascade.ordering.dp import Region
 from tvm_cascade.ordering.model import Model
 
-_MOST_SETS = 2_000  # downsets enumerated for one condition of rule 2
+_MOST_SETS = 500  # downsets enumerated for one condition of rule 2
 
 
 def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
@@ -82,17 +82,17 @@ def _is_cut(m: Model, p: int, low: int, high: int, above: Sequence[int], below: 
 
 def _none_lower(m: Model, base: int, extra: int, limit: int, above: Sequence[int]) -> bool:
     """Whether no downset between `base` and `base | extra` has fewer than `limit` live bytes; False where unsure."""
-    stack, seen = [base], {base}
+    stack, seen = [(base, m.live(base))], {base}
     while stack:
-        done = stack.pop()
-        if m.live(done) < limit:
+        done, live = stack.pop()
+        if live < limit:
             return False
         for i in _members(extra & ~done):
             if not above[i] & ~done:
                 following = done | 1 << i
                 if following not in seen:
                     seen.add(following)
-                    stack.append(following)
+                    stack.append((following, live + m.step(done, i)[1]))
         if len(seen) > _MOST_SETS:
             return False
     return True

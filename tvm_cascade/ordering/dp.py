@@ -1,7 +1,8 @@
 """Dynamic programming over scheduled sets, one layer per number of operators run (Serenity, section 3.1, Algorithm 1).
 
-A run has a budget: steps that need more are not taken (soft budgeting, section 3.2). It is complete unless a layer grew
-beyond `width`, where only its best states survive and the run becomes a beam search that proves nothing.
+A run has a budget: steps that need more are not taken (soft budgeting, section 3.2). Its work is bounded too: a layer
+with more states than the rest of the work allows keeps only the best, and the run becomes a beam search that proves
+nothing. The bound is in steps tried and not in seconds, so that results do not depend on the machine.
 
 Dominance, not in the paper: an operator that is ready, leaves no more memory behind than there was, and needs no more
 than the peak so far (or than a known lower bound of the final peak) is run at once and its alternatives are dropped.
@@ -14,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm_cascade.ordering.model import Model
+
+_NARROWEST = 8  # states of a layer that are always kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class Run:
     complete: bool  # nothing was dropped but for the budget: `order` is optimal, or none exists
     exceeded: int  # bytes: the least demanding step that the budget forbade
     states: int
+    steps: int  # operators tried in a state
 
 
 @dataclass(slots=True)
@@ -49,27 +53,29 @@ class _State:
     op: int
 
 
-def run(m: Model, region: Region, budget: int, floor: int, width: int, dominance: bool = True) -> Run:
+def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance: bool = True) -> Run:
     """The order of a region with the lowest peak, if that is within `budget` bytes.
 
     Parameters
     ----------
     floor : int
         Bytes known to be unavoidable elsewhere: peaks up to there are all alike.
-    width : int
-        States of a layer that are kept.
+    work : int
+        Steps to try, about; a layer may take its share of what is left, four times over.
     """
     inside = region.after & ~region.before
     ready = sum(1 << i for i in _bits(inside) if not m.predecessors[i] & ~region.before)
     layer = {region.before: _State(max(floor, region.live), region.live, ready, None, -1)}
-    states, complete, exceeded = 1, True, 1 << 62
-    for _ in range(region.length):
+    states, steps, complete, exceeded = 1, 0, True, 1 << 62
+    for depth in range(region.length):
         following: dict[int, _State] = {}
         for done, state in layer.items():
-            blocked = _expand(m, done, state, inside, budget, dominance, following)
+            blocked, tried = _expand(m, done, state, inside, budget, dominance, following)
             exceeded = min(exceeded, blocked)
+            steps += tried
         if not following:
-            return Run(None, 0, complete, exceeded, states)
+            return Run(None, 0, complete, exceeded, states, steps)
+        width = max(_NARROWEST, 4 * (work - steps) * states // max(1, steps * (region.length - depth)))
         if len(following) > width:
             complete = False
             best = sorted(following.items(), key=lambda kv: (kv[1].peak, kv[1].live, kv[0]))
@@ -77,7 +83,7 @@ def run(m: Model, region: Region, budget: int, floor: int, width: int, dominance
         states += len(following)
         layer = following
     last = layer[region.after]
-    return Run(_path(last), last.peak, complete, exceeded, states)
+    return Run(_path(last), last.peak, complete, exceeded, states, steps)
 
 
 def _bits(mask: int) -> list[int]:
@@ -91,10 +97,11 @@ def _bits(mask: int) -> list[int]:
 
 def _expand(
     m: Model, done: int, state: _State, inside: int, budget: int, dominance: bool, following: dict[int, _State]
-) -> int:
-    """Put the successors of a state into the next layer; return the least demand that the budget forbade."""
-    blocked, moves = 1 << 62, []
+) -> tuple[int, int]:
+    """Put the successors of a state into the next layer; the least demand that the budget forbade, and steps tried."""
+    blocked, tried, moves = 1 << 62, 0, []
     for op in _bits(state.ready):
+        tried += 1
         need, change = m.step(done, op)
         top = state.live + need
         if dominance and change <= 0 and top <= state.peak:
@@ -117,7 +124,7 @@ def _expand(
             if inside >> s & 1 and not m.predecessors[s] & ~after:
                 ready |= 1 << s
         following[after] = _State(peak, live, ready, state, op)
-    return blocked
+    return blocked, tried
 
 
 def _path(state: _State | None) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Identity graph rewriting (Serenity, section 3.3) on the `Graph`: what it saves, and what it really costs.
 
 Channel-wise partitioning turns `concat -> conv` into k partial convolutions, one per part, that add up in one output
-(equations 3 to 6); an `add` that takes the sum as an operand is absorbed: its other operand is what the sum starts from.
-Kernel-wise partitioning turns `concat -> depthwise` into k depthwise convolutions whose results are concatenated (7, 8).
+(equations 3 to 6), in any order; an `add` of two convolutions is absorbed, both adding to the same output. Kernel-wise
+partitioning turns `concat -> depthwise` into k depthwise convolutions whose results are concatenated (7, 8).
 
 Partial sums of integers are exact only in int32, which the paper does not count: `Accumulate.INT32` does, and shows
 that full-map accumulators cost more than they save. What pays without them is `fold_concats`: the concat never exists

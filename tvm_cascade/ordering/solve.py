@@ -3,9 +3,8 @@
 Adaptive soft budgeting (Serenity, Algorithm 2) corrected: the published loop never runs its scheduler, and its answer
 to "no solution" averages the last two budgets, which may never reach the optimum. Here the budget lies in [low, high):
 `low` is proven unavoidable, `high` is the best order known. The first budget is `low`; a complete run that finds
-nothing raises `low` to the least step it had to refuse, a run that finds an order lowers `high`, and an incomplete one
-without an order lowers the budgets still tried. The number of states is bounded, not seconds, so results do not depend
-on the machine.
+nothing raises `low` to the least step it had to refuse, a run that finds an order lowers `high`, and after an
+incomplete one without an order the budget is raised half way to `high`. Work is bounded in steps, not in seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.baselines import file_order, greedy, kahn_fifo, reverse_post_order
 from tvm_cascade.ordering.bounds import step_bounds
 from tvm_cascade.ordering.cuts import regions
-from tvm_cascade.ordering.dp import Region, Run, run
+from tvm_cascade.ordering.dp import Region, run
 from tvm_cascade.ordering.model import Model, model
 
 
@@ -30,8 +29,7 @@ class OrderOptions:
     divide: bool = True  # cut the graph where that is exact
     budgeting: bool = True  # start from the lower bound instead of from no budget at all
     dominance: bool = True  # run at once what can only help
-    width: int = 50_000  # states of one layer
-    states: int = 400_000  # states in all, about 200,000 a second on a graph of 100 operators
+    work: int = 2_500_000  # steps tried in all; 200,000 a second on 1,000 operators, far more on few
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +75,17 @@ def _solve(
     """Order, bound and states explored of all regions in turn."""
     steps = step_bounds(m)
     bound = max((*steps, m.start))
-    floor, found, states = bound, [], 0
+    floor, found, states, spent = bound, [], 0, 0
     for region in parts:
         inside = region.after & ~region.before
         rows = [[i for i in row if inside >> i & 1] for row in known]
         peaks = [_peak(m, region, row) for row in rows]
         peak = min(peaks)
         best = rows[peaks.index(peak)]
-        share = max(1_000, (options.states - states) * region.length // max(1, _left(parts, region)))
+        share = (options.work - spent) * region.length // max(1, _left(parts, region))
         if peak > floor:
             best, peak, low, used = _region(m, region, best, peak, floor, share, options)
-            bound, states = max(bound, low), states + used
+            bound, states, spent = max(bound, low), states + used[0], spent + used[1]
         floor = max(floor, peak)
         found.extend(best)
     return tuple(found), bound, states
@@ -106,30 +104,26 @@ def _peak(m: Model, region: Region, row: Sequence[int]) -> int:
 
 
 def _region(
-    m: Model, region: Region, best: list[int], peak: int, floor: int, share: int, options: OrderOptions
-) -> tuple[list[int], int, int, int]:
-    """Best order of a region, its peak, the bound proven, states used.
+    m: Model, region: Region, best: list[int], peak: int, floor: int, work: int, options: OrderOptions
+) -> tuple[list[int], int, int, tuple[int, int]]:
+    """Best order of a region, its peak, the bound proven, and states and steps used.
 
-    `ceiling` falls below `peak` where runs with higher budgets were incomplete and found nothing.
+    Without an order within them, budgets up to `low` are proven to be too small, those up to `failed` only seem so.
     """
-    low, ceiling, used = floor, peak, 0
+    low = failed = floor
+    states = steps = 0
     budget = low if options.budgeting else peak - 1
-    while low < ceiling and used < share:
-        width = min(options.width, max(16, (share - used) // max(1, region.length)))
-        result = run(m, region, budget, floor, width, options.dominance)
-        used += result.states
+    while low < peak and steps < work and budget < peak:
+        result = run(m, region, budget, floor, (work - steps) // 2, options.dominance)
+        states, steps = states + result.states, steps + max(1, result.steps)
         if result.order is not None:
             best, peak = list(result.order), result.peak
-            ceiling = min(ceiling, peak)
             low = peak if result.complete else low
+        elif result.complete:
+            low = max(low, result.exceeded)
         else:
-            ceiling, low = _narrow(result, budget, ceiling, low)
-        budget = (low + ceiling - 1) // 2
-    return best, peak, min(low, peak), used
-
-
-def _narrow(result: Run, budget: int, ceiling: int, low: int) -> tuple[int, int]:
-    """Ceiling and low end after a run that found no order."""
-    if result.complete:
-        return ceiling, max(low, result.exceeded)
-    return min(ceiling, budget), low
+            failed = budget
+        budget = (max(low, failed) + peak) // 2 if low < peak else peak
+        if failed > low and (budget == failed or peak - failed < peak // 100):
+            break
+    return best, peak, min(low, peak), (states, steps)

@@ -1,55 +1,91 @@
-"""Small random DAGs of windowed operators, from a seed: strides, dilations, paddings, branches, odd sizes."""
+"""Random graphs for the ordering: small ones with everything in them, large ones like randomly wired networks."""
 
 from __future__ import annotations
 
 from random import Random
 
-from tvm_cascade.graph import Graph
-from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.graph import Graph, Op, Tensor
 
 
-def random_graph(seed: int, *, operators: int = 8, largest: int = 14) -> Graph:
-    """A graph of about `operators` operators on maps of at most `largest` rows; always ends in something."""
-    rng = Random(seed)
-    b = Builder()
-    maps = [b.input(rng.randint(3, largest), rng.randint(2, largest), rng.randint(1, 4))]
-    if rng.random() < 0.2:
-        maps.append(b.input(*b.tensors[maps[0]].shape[1:]))
-    while len(b.ops) < operators:
-        maps.extend(_grow(rng, b, maps))
-    used = {t for op in b.ops for t in op.inputs}
-    ends = [t.index for t in b.tensors if t.index not in used and t.index not in b.inputs]
-    outputs = list(ends)
-    if rng.random() < 0.3:
-        outputs[-1] = b.global_pool(outputs[-1])
-        if rng.random() < 0.6:
-            outputs[-1] = b.softmax(b.dense(b.flatten(outputs[-1]), 3))
-    if rng.random() < 0.15:
-        outputs.append(maps[len(maps) // 2])
-    return b.finish(*dict.fromkeys(outputs), name=f"random{seed}")
+class _Maker:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.tensors: list[Tensor] = []
+        self.ops: list[Op] = []
+
+    def tensor(self, size: int) -> int:
+        self.tensors.append(Tensor(len(self.tensors), f"t{len(self.tensors)}", (size,), "int8"))
+        return len(self.tensors) - 1
+
+    def op(self, inputs: tuple[int, ...], outputs: tuple[int, ...], kind: str = "op", **fields: object) -> None:
+        index = len(self.ops)
+        self.ops.append(Op(index, f"{kind}{index}", kind, inputs, outputs, **fields))  # type: ignore[arg-type]
+
+    def size(self, t: int) -> int:
+        return self.tensors[t].shape[0]
 
 
-def _grow(rng: Random, b: Builder, maps: list[int]) -> list[int]:
-    x = rng.choice(maps[-3:])
-    _, h, w, c = b.tensors[x].shape
-    alike = [m for m in maps if b.tensors[m].shape == b.tensors[x].shape and m != x]
-    near = [m for m in maps if b.tensors[m].shape[:3] == (1, h, w) and m != x]
-    kind = rng.choice(["conv", "conv", "conv", "depthwise", "pool", "relu", "resize", "split", "add", "add", "concat"])
-    kernel, stride = (rng.randint(1, 5), rng.randint(1, 3)), (rng.randint(1, 3), rng.randint(1, 3))
-    dilation = (rng.randint(1, 2), rng.randint(1, 2))
-    fits = (kernel[0] - 1) * dilation[0] < h and (kernel[1] - 1) * dilation[1] < w
-    if kind == "conv":
-        return [b.conv(x, rng.randint(1, 5), kernel, stride, valid=fits and rng.random() < 0.4, dilation=dilation)]
-    if kind == "depthwise":
-        return [b.depthwise(x, kernel, stride)]
-    if kind == "pool":
-        return [b.max_pool(x, min(kernel[0], h, w), stride[0], valid=rng.random() < 0.5)]
-    if kind == "resize" and h * w < 100:
-        return [b.resize(x, 2)]
-    if kind == "split" and c % 2 == 0:
-        return b.split(x, 2)
-    if kind == "add" and alike:
-        return [b.add(rng.choice(alike), x)]
-    if kind == "concat" and near:
-        return [b.concat([x, rng.choice(near)])]
-    return [b.relu(x)]
+def mixed_graph(seed: int, ops: int) -> Graph:
+    """A small graph with views, splits, joins, in-place and multi-output operators, scratch, and kept tensors."""
+    make = _Maker(seed)
+    random = make.random
+    inputs = tuple(make.tensor(random.randrange(1, 9)) for _ in range(random.randrange(1, 3)))
+    while len(make.ops) < ops:
+        reach = range(max(0, len(make.tensors) - 6), len(make.tensors))
+        reads = tuple(random.sample(reach, min(len(reach), random.randrange(1, 4))))
+        draw = random.random()
+        if draw < 0.15:
+            make.op(reads[:1], _pieces(make, reads[0]), "view", view=True)
+        elif draw < 0.3 and len(make.ops) + 3 <= ops:
+            _join(make, reads)
+        else:
+            _compute(make, reads)
+    made = range(len(inputs), len(make.tensors))
+    outputs = tuple(sorted(random.sample(made, min(len(made), random.randrange(1, 3)))))
+    return Graph(tuple(make.tensors), tuple(make.ops), inputs, outputs)
+
+
+def _pieces(make: _Maker, source: int) -> tuple[int, ...]:
+    count = make.random.randrange(1, 3)
+    return tuple(make.tensor(max(1, make.size(source) // count)) for _ in range(count))
+
+
+def _compute(make: _Maker, reads: tuple[int, ...]) -> None:
+    random = make.random
+    first = make.size(reads[0]) if random.random() < 0.4 else random.randrange(1, 9)
+    outputs = tuple(
+        make.tensor(first if k == 0 else random.randrange(1, 9)) for k in range(random.choice((1, 1, 1, 2)))
+    )
+    in_place = tuple(range(len(reads))) if random.random() < 0.5 else ()
+    make.op(reads, outputs, in_place=in_place, scratch_bytes=random.choice((0, 0, 3)))
+
+
+def _join(make: _Maker, reads: tuple[int, ...]) -> None:
+    """Two operators that write into one memory: side by side, or adding up."""
+    random = make.random
+    adds, beside = random.random() < 0.5, random.random() < 0.5
+    size = random.randrange(1, 9)
+    parts = (make.tensor(size), make.tensor(size if adds else random.randrange(1, 9)))
+    for k, part in enumerate(parts):
+        make.op((reads[k % len(reads)],), (part,), attrs={"beside": True} if adds and beside else {})
+    total = size if adds else make.size(parts[0]) + make.size(parts[1])
+    make.op(parts, (make.tensor(total),), "accumulate" if adds else "concat", view=True)
+
+
+def wired_graph(seed: int, ops: int, span: int = 20) -> Graph:
+    """A large graph with wires at random, tensors of 1 to 64 KiB, all read, mostly within `span` operators."""
+    make = _Maker(seed)
+    random = make.random
+    make.tensor(65_536)
+    unread = [0]
+    for k in range(ops - 1):
+        reach = range(max(0, k + 1 - span), k + 1)
+        reads = set(random.sample(reach, min(len(reach), random.choice((1, 1, 2, 2)))))
+        if len(unread) > span // 2:
+            reads.add(unread[0])
+        unread = [t for t in unread if t not in reads]
+        unread.append(make.tensor(1024 * random.choice((1, 4, 8, 16, 32, 64))))
+        make.op(tuple(sorted(reads)), (unread[-1],))
+    last = make.tensor(1024)
+    make.op(tuple(unread), (last,))
+    return Graph(tuple(make.tensors), tuple(make.ops), (0,), (last,))

@@ -1,0 +1,139 @@
+"""The allocator against brute force, published cases and its own validator."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from random import Random
+
+import pytest
+
+from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.memory import AllocateOptions, Buffer, Follow, Problem, allocate, max_live, validate
+from tvm_cascade.memory.fit import Fit, follows_between, overlapping, place_in_order, top
+
+
+def lives(*rows: tuple[int, int, int], capacity: int | None = None) -> Problem:
+    """Rows of (size, first, last), last step included."""
+    return Problem(tuple(Buffer(i, s, a, b + 1) for i, (s, a, b) in enumerate(rows)), capacity)
+
+
+TFLM_ONE = lives((10, 0, 1), (20, 1, 2), (30, 2, 3), (40, 3, 4), (50, 0, 1))
+TFLM_TWO = lives((100, 0, 1), (50, 2, 3), (20, 1, 2))
+
+
+@pytest.mark.parametrize(("problem", "greedy"), [(TFLM_ONE, 90), (TFLM_TWO, 120)])
+def test_first_fit_by_size_is_tflms_planner(problem: Problem, greedy: int) -> None:
+    order = sorted(range(len(problem.buffers)), key=lambda i: -problem.buffers[i].size)
+    offsets = place_in_order(problem, order, Fit.FIRST, overlapping(problem), follows_between(problem))
+    assert top(problem, offsets) == greedy
+
+
+@pytest.mark.parametrize(("problem", "best"), [(TFLM_ONE, 80), (TFLM_TWO, 120)])
+def test_tflms_cases_are_solved_to_optimality(problem: Problem, best: int) -> None:
+    found = allocate(problem)
+    validate(problem, found)
+    assert (found.peak, found.bound, found.optimal) == (best, best, True)
+
+
+def random_problem(seed: int) -> Problem:
+    random = Random(seed)
+    alignment = random.choice((1, 1, 4, None))
+    buffers = []
+    for i in range(random.randrange(1, 7)):
+        first = random.randrange(0, 5)
+        last = first + random.randrange(1, 5)
+        buffers.append(Buffer(i, random.randrange(1, 12), first, last, alignment or random.choice((1, 2, 4))))
+    if random.random() < 0.3:
+        b = buffers[0]
+        buffers[0] = Buffer(0, b.size, b.lower, b.upper, b.alignment, b.alignment * random.randrange(0, 4))
+    return Problem(tuple(buffers))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_equals_brute_force(block: int) -> None:
+    """Some order placed first-fit is optimal: sort the buffers of an optimal layout, pushed down, by offset."""
+    above_bound = 0
+    for seed in range(block * 250, block * 250 + 250):
+        problem = random_problem(seed)
+        near, between = overlapping(problem), follows_between(problem)
+        orders = permutations(range(len(problem.buffers)))
+        best = min(top(problem, place_in_order(problem, o, Fit.FIRST, near, between)) for o in orders)
+        found = allocate(problem)
+        validate(problem, found)
+        assert (found.peak, found.optimal) == (best, True), seed
+        above_bound += best > max_live(problem)
+    assert above_bound > 10
+
+
+def test_a_capacity_stops_the_search_and_proves_its_absence() -> None:
+    problem = lives((4, 0, 2), (4, 3, 8), (4, 0, 8), (4, 9, 20), capacity=8)
+    assert allocate(problem).peak <= 8
+    with pytest.raises(
+        InfeasibleError, match="needs 8 bytes, 7 available; peak at buffer 0, buffer 2; these live together"
+    ):
+        allocate(Problem(problem.buffers, 7))
+
+
+def test_infeasible_above_the_live_bound_is_proven() -> None:
+    seed = next(s for s in range(400) if allocate(random_problem(s)).peak > max_live(random_problem(s)))
+    problem = random_problem(seed)
+    best = allocate(problem).peak
+    with pytest.raises(InfeasibleError, match=f"needs {best} bytes, {best - 1} available"):
+        allocate(Problem(problem.buffers, best - 1))
+
+
+def test_followers_share_bytes() -> None:
+    reader, writer = Buffer(0, 100, 0, 2), Buffer(1, 80, 1, 3)
+    apart = allocate(Problem((reader, writer)))
+    behind = allocate(Problem((reader, writer), follows=(Follow(0, 1, 16),)))
+    validate(Problem((reader, writer), follows=(Follow(0, 1, 16),)), behind)
+    assert (apart.peak, behind.peak, behind.optimal) == (180, 116, True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_follow_problems_are_valid_and_never_worse_than_apart(seed: int) -> None:
+    random = Random(seed)
+    buffers = tuple(Buffer(i, random.randrange(4, 40), i, i + random.randrange(2, 5)) for i in range(8))
+    pairs = [(i, i + 1) for i in range(7) if buffers[i].upper == i + 2]
+    problem = Problem(buffers, follows=tuple(Follow(r, w, random.randrange(-4, 9)) for r, w in pairs))
+    found = allocate(problem)
+    validate(problem, found)
+    assert found.peak <= allocate(Problem(buffers), optimise=False).peak
+
+
+def test_pinned_buffers_stay() -> None:
+    problem = Problem((Buffer(0, 16, 0, 4, offset=8), Buffer(1, 8, 0, 4), Buffer(2, 12, 1, 2)))
+    found = allocate(problem)
+    validate(problem, found)
+    assert found.offsets == (8, 0, 24)
+
+
+@pytest.mark.parametrize(
+    ("buffers", "message"),
+    [
+        ((Buffer(0, 4, 2, 2),), "lives not empty"),
+        ((Buffer(0, -1, 0, 2),), "sizes are at least 0"),
+        ((Buffer(0, 4, 0, 2, 4, 6),), "pinned at 6, which its alignment 4 forbids"),
+        ((Buffer(0, 4, 0, 2), Buffer(0, 4, 0, 2)), "listed twice"),
+        ((Buffer(0, 4, 0, 2, offset=0), Buffer(1, 4, 0, 2, offset=2)), "pinned onto each other"),
+    ],
+)
+def test_bad_buffers_are_refused(buffers: tuple[Buffer, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        allocate(Problem(buffers))
+
+
+def test_the_same_problem_gives_the_same_layout() -> None:
+    random = Random(5)
+    buffers = tuple(
+        Buffer(i, random.randrange(1, 900), a, a + random.randrange(1, 9))
+        for i in range(60)
+        for a in [random.randrange(30)]
+    )
+    found = [allocate(Problem(buffers), options=AllocateOptions(nodes=3_000)) for _ in range(2)]
+    validate(Problem(buffers), found[0])
+    assert found[0].offsets == found[1].offsets
+
+
+def test_nothing_to_allocate() -> None:
+    assert allocate(Problem(())).peak == 0
