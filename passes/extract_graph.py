@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +23,7 @@ from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.instrument import macs_of
+from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
 from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
 
@@ -39,6 +41,7 @@ class Extracted:
     constants: tuple[tuple[np.ndarray, ...], ...]
     accesses: tuple[RowAccess | None, ...]
     kernels: tuple[RowKernel | None, ...]  # the generic ones
+    pixel_kernels: tuple[RowKernel | None, ...]  # generic ones of parts of rows; None also where there is none
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
@@ -70,6 +73,7 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
         tuple(() if a is None else c.constants for a, c in zip(found, source.calls, strict=True)),
         tuple(None if a is None else a.access for a in found),
         tuple(None if a is None else _with_constants(a.kernel, c) for a, c in zip(found, source.calls, strict=True)),
+        tuple(None if a is None else _with_constants(a.pixels, c) for a, c in zip(found, source.calls, strict=True)),
     )
 
 
@@ -89,14 +93,14 @@ class _Analysis:
     """What follows from a PrimFunc and the row axes of its tensors."""
 
     access: RowAccess
-    columns: tuple[Window | None, ...]
     kernel: RowKernel
+    pixels: RowKernel | None
     macs: int
     in_place: tuple[int, ...]
 
 
-def _with_constants(kernel: RowKernel, call: Call) -> RowKernel:
-    return replace(kernel, constants=call.constants)
+def _with_constants(kernel: RowKernel | None, call: Call) -> RowKernel | None:
+    return None if kernel is None else replace(kernel, constants=call.constants)
 
 
 def _pattern(call: Call) -> AccessPattern:
@@ -132,15 +136,30 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     input_axes, output_axes = tuple(t.row_axis for t in inputs), tuple(t.row_axis for t in outputs)
     windows, reason = row_windows(pattern, output_axes, input_axes)
     columns, _ = row_windows(pattern, [t.col_axis for t in outputs], [t.col_axis for t in inputs])
-    access = RowAccess(windows, input_axes, output_axes, reason)
+    access = RowAccess(windows, input_axes, output_axes, reason, columns)
     kernel = row_kernel(call.func, call.constants, access, call.name)
-    rows = outputs[0].rows if outputs else 1
+    rows, pixels = outputs[0].rows if outputs else 1, None
     if kernel.whole:
         single = all(t.rows == 1 for t in outputs) and kernel.reason is None
         whole = tuple(Window.whole(t.rows) if single else None for t in inputs)
-        access = replace(access, windows=whole, opaque=kernel.reason)
-        columns, rows = tuple(Window.whole(t.columns) if single else None for t in inputs), 1
-    return _Analysis(access, columns, kernel, macs_of(kernel.func, rows), in_place_inputs(call.func, len(call.inputs)))
+        across = tuple(Window.whole(t.columns) if single else None for t in inputs)
+        access = replace(access, windows=whole, opaque=kernel.reason, columns=across)
+        rows = 1
+    else:
+        access, pixels = _pixels(call, access, outputs)
+    in_place = in_place_inputs(call.func, len(call.inputs))
+    return _Analysis(access, kernel, pixels, macs_of(kernel.func, rows), in_place)
+
+
+def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[RowAccess, RowKernel | None]:
+    """The pixel kernel, of whole rows where parts of rows cannot be made; columns are then unknown."""
+    unknown = replace(access, columns=(None,) * len(access.columns))
+    contiguous = all(t.row_axis is not None and prod(t.shape[: t.row_axis]) == 1 for t in outputs)
+    for tried in (access, unknown) if contiguous else (unknown,):
+        made = pixel_kernel(call.func, call.constants, tried, f"{call.name}_pixels")
+        if isinstance(made, RowKernel):
+            return (tried if contiguous else access), made
+    return unknown, None
 
 
 def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) -> Op:
@@ -151,7 +170,7 @@ def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) 
         call.inputs,
         call.outputs,
         windows=analysis.access.windows,
-        columns=analysis.columns,
+        columns=analysis.access.columns,
         opaque=analysis.access.opaque,
         macs=analysis.macs,
         weight_bytes=sum(int(c.nbytes) for c in call.constants),

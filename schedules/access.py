@@ -12,13 +12,15 @@ class RowAccess:
     """Rows of every activation input that one output row reads.
 
     `windows[i]`, `input_axes[i]` belong to activation input i, `output_axes[i]` to output i. An axis is None where the
-    tensor is one row. `opaque` says why the operator can only run whole; `windows` then counts for nothing.
+    tensor is one row. `columns[i]` is the window along the columns, the axis behind the row axis; empty where nobody
+    asked. `opaque` says why the operator can only run whole; `windows` then counts for nothing.
     """
 
     windows: tuple[Window | None, ...]
     input_axes: tuple[int | None, ...]
     output_axes: tuple[int | None, ...]
     opaque: str | None = None
+    columns: tuple[Window | None, ...] = ()
 
     @property
     def rowwise(self) -> bool:

@@ -34,6 +34,8 @@ from tvm_cascade.schedules.tir import (
 class Assembly:
     """A row kernel (or one of a whole operator, where `access` is not row-wise) under construction."""
 
+    pixels = False
+
     def __init__(self, access: RowAccess) -> None:
         self.access = access
         self.rowwise = access.rowwise
@@ -147,4 +149,5 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     kernel = tirx.PrimFunc(made.params, stmts, ir.PrimType("int32"), attrs=attrs)
     kernel = tirx.transform.StmtSimplify()(tvm.IRModule({name: kernel}))[name]
     reason = None if made.rowwise else made.access.opaque
-    return RowKernel(kernel, tuple(constants), scratch_bytes, tuple(made.roles), not made.rowwise, reason)
+    roles = tuple(made.roles)
+    return RowKernel(kernel, tuple(constants), scratch_bytes, roles, not made.rowwise, reason, pixels=made.pixels)

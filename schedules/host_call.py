@@ -115,3 +115,94 @@ def _input_values(i: int, x: np.ndarray, access: RowAccess, whole: bool, y: int,
         (Role.PLANE, i): strides[0],
         (Role.ROW_STRIDE, i): strides[1],
     }
+
+
+def run_pixels(
+    kernel: RowKernel,
+    access: RowAccess,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    chunk: int,
+    spare: int = 0,
+) -> None:
+    """Compute `outputs` by calling a pixel kernel for runs of `chunk` columns, with every input in a pixel ring.
+
+    Rings have their least number of slots plus `spare`, and hold garbage wherever the call may not read. The output
+    goes through a ring of `chunk + spare` slots. Inputs without contiguous pixels are in rings of rows.
+    """
+    host = HostKernel(kernel)
+    rows, columns = (outputs[0].shape[a + k] for a in access.output_axes[:1] if a is not None for k in (0, 1))
+    chunk = chunk if any(c is not None for c in access.columns) else columns
+    calls = [(y, x, min(x + chunk, columns)) for y in range(rows) for x in range(0, columns, chunk)]
+    by_pixels = {p.index for p in kernel.params if p.role is Role.PIXELS}
+    rings = [_least_pixels(access, i, x, calls) + spare if i in by_pixels else 0 for i, x in enumerate(inputs)]
+    for y, x0, x1 in calls:
+        values: Values = {(Role.Y, 0): y, (Role.X0, 0): x0, (Role.X1, 0): x1}
+        values[Role.SCRATCH, 0] = np.full(kernel.scratch_bytes, GARBAGE, "int8")
+        values |= {(Role.CONSTANT, i): c for i, c in enumerate(kernel.constants)}
+        for i, x in enumerate(inputs):
+            if i in by_pixels:
+                values |= _pixel_input(access, i, x, rings[i], (y, x0, x1))
+            else:
+                values |= _input_values(i, x, access, False, y, rows, spare)
+        made = [_pixel_output(values, i, o, a, (y, x0), chunk + spare) for i, (o, a) in _outputs(outputs, access)]
+        host(*(values[p.role, p.index] for p in host.params))
+        start = y * columns + x0
+        for (i, (o, axis)), ring in zip(_outputs(outputs, access), made, strict=True):
+            if (Role.OUTPUT_SLOT, i) in values and prod(o.shape[:axis]) == 1:
+                picked = [p % len(ring) for p in range(start, start + x1 - x0)]
+                _pixels_of(o, axis)[start : start + x1 - x0] = ring[picked]
+            else:
+                np.moveaxis(o, axis, 0)[y] = ring
+
+
+def _pixel_output(values: Values, i: int, output: np.ndarray, axis: int, at: tuple[int, int], slots: int) -> np.ndarray:
+    """Storage for what one call writes: a pixel ring, or one row where pixels are not contiguous."""
+    y, x0 = at
+    row = np.full(np.delete(output.shape, axis), GARBAGE, output.dtype)
+    values[Role.OUTPUT, i], values[Role.OUTPUT_PLANE, i] = row, prod(output.shape[axis + 1 :])
+    if prod(output.shape[:axis]) != 1:
+        return row
+    ring = np.full((slots, *_pixels_of(output, axis).shape[1:]), GARBAGE, output.dtype)
+    values[Role.OUTPUT_BASE, i], values[Role.OUTPUT_PIXELS, i] = ring, slots
+    values[Role.OUTPUT_SLOT, i] = (y * output.shape[axis + 1] + x0) % slots
+    return ring
+
+
+def _outputs(outputs: Sequence[np.ndarray], access: RowAccess) -> list[tuple[int, tuple[np.ndarray, int]]]:
+    return [(i, (o, a)) for i, (o, a) in enumerate(zip(outputs, access.output_axes, strict=True)) if a is not None]
+
+
+def _pixels_of(x: np.ndarray, axis: int) -> np.ndarray:
+    """A view of a tensor as its row-major stream of pixels."""
+    return x.reshape(x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
+
+
+def _covered(access: RowAccess, i: int, x: np.ndarray, call: tuple[int, int, int]) -> list[tuple[int, int]]:
+    """Ranges of pixels that one call may read of input i, one for each row of its window."""
+    (y, x0, x1), axis, window = call, access.input_axes[i], access.windows[i]
+    assert axis is not None and window is not None
+    height, width, across = x.shape[axis], x.shape[axis + 1], access.columns[i]
+    left, right = 0, width
+    if across is not None and across.stride:
+        left, right = across.rows(x0, width).start, across.rows(x1 - 1, width).stop
+    return [(r * width + left, r * width + right) for r in window.rows(y, height)]
+
+
+def _least_pixels(access: RowAccess, i: int, x: np.ndarray, calls: Sequence[tuple[int, int, int]]) -> int:
+    spans = [_covered(access, i, x, call) for call in calls]
+    return max(1, *(s[-1][1] - s[0][0] for s in spans if s))
+
+
+def _pixel_input(access: RowAccess, i: int, x: np.ndarray, slots: int, call: tuple[int, int, int]) -> Values:
+    axis, window = access.input_axes[i], access.windows[i]
+    assert axis is not None and window is not None
+    stream = _pixels_of(x, axis)
+    ring = np.full((slots, *stream.shape[1:]), GARBAGE, x.dtype)
+    for start, stop in _covered(access, i, x, call):
+        for p in range(start, stop):
+            ring[p % slots] = stream[p]
+    (y, x0, _), across, width = call, access.columns[i], x.shape[axis + 1]
+    left = 0 if across is None or across.stride == 0 else max(across.first(x0), 0)
+    slot = (max(window.first(y), 0) * width + left) % slots
+    return {(Role.INPUT, i): ring, (Role.PIXEL_SLOT, i): slot, (Role.PIXELS, i): slots}

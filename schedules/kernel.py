@@ -11,13 +11,15 @@ Row r of a tensor lies at slot `r % height` of its storage. Parameters, in order
 - per output: a pointer to the first element of its row y, and `out{i}_plane` where its rows are not contiguous;
 - `y`, the output row. A whole-operator kernel ignores it: the pointers are then those of whole tensors.
 
-A pixel kernel (`RowKernel.pixels`) makes columns `[x0, x1)` of row y. Pixel p of a tensor (`p = row * columns + column`)
+A pixel kernel (`RowKernel.pixels`) makes columns `[x0, x1)` of row y. Pixel p of a tensor, `row * columns + column`,
 lies at slot `p % pixels` of its storage. Its parameters differ:
 
 - `x{i}_slot` is the slot of pixel `max(first(y), 0) * columns + max(first column of x0, 0)`, the first that can be
   read; `x{i}_pixels` stands in the place of the height: the pixel slots of the storage;
 - per output: `out{i}`, pointer to slot 0 of its storage; `out{i}_slot`, the slot of pixel (y, x0); `out{i}_pixels`;
-- `y`, `x0`, `x1`.
+- `y`, `x0`, `x1`. An operator whose columns are not known always makes whole rows: x0 is 0 and x1 the row's width.
+
+Tensors without contiguous pixels (NCHW) have the parameters of a row kernel here too: the roles tell.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Role(Enum):
     OUTPUT = "output"  # pointer to row y of output `index`
     OUTPUT_PLANE = "output_plane"  # int32, elements from one plane of the output's storage to the next
     Y = "y"  # int32, the output row
+    PIXEL_SLOT = "pixel_slot"  # int32, slot of the first pixel that may be read
     PIXELS = "pixels"  # int32, pixel slots of the storage
+    OUTPUT_BASE = "output_base"  # pointer to slot 0 of the storage of output `index`
     OUTPUT_SLOT = "output_slot"  # int32, slot of pixel (y, x0)
     OUTPUT_PIXELS = "output_pixels"  # int32, pixel slots of the output's storage
     X0 = "x0"  # int32, first output column
@@ -59,7 +63,7 @@ class Param:
 
     @property
     def is_pointer(self) -> bool:
-        return self.role in (Role.INPUT, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT)
+        return self.role in (Role.INPUT, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.OUTPUT_BASE)
 
 
 @dataclass(frozen=True)

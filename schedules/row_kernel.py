@@ -1,9 +1,10 @@
 """Row kernels: one output row of an operator as a function of pointers, cut out of the operator's own PrimFunc.
 
 The operator is scheduled so that its row loop is outermost (`schedules.staging`), padding becomes loop bounds
-(`schedules.padding`), the body of the row loop becomes the kernel (`schedules.assembly`) and its buffers become pointers
-(`schedules.flatten`). A driver calls the kernels of a cascade in any order that a plan asks for. The kernels know no ring
-heights, so operators of one shape share a kernel whatever the plan. `schedules.kernel` tells what to pass to one.
+(`schedules.padding`), the body of the row loop becomes the kernel (`schedules.assembly`) and its buffers become
+pointers (`schedules.flatten`). A driver calls the kernels of a cascade in any order that a plan asks for. The kernels
+know no ring heights, so operators of one shape share a kernel whatever the plan. `schedules.kernel` tells what to pass
+to one.
 """
 
 from __future__ import annotations

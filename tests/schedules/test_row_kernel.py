@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from tvm import te, tirx, topi
 
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.access import RowAccess
-from tvm_cascade.schedules.host_call import run_rows
+from tvm_cascade.schedules.host_call import run_pixels, run_rows
+from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.row_kernel import Role, RowKernel, row_kernel
 
 GARBAGE = 77
@@ -137,8 +139,11 @@ def run_plain(func: tirx.PrimFunc, arrays: Sequence[np.ndarray], outputs: Sequen
 def analyse(
     func: tirx.PrimFunc, activations: int, input_axes: Sequence[int | None], output_axes: Sequence[int | None]
 ) -> RowAccess:
-    windows, reason = row_windows(AccessPattern(func, activations), output_axes, input_axes)
-    return RowAccess(windows, tuple(input_axes), tuple(output_axes), reason)
+    pattern = AccessPattern(func, activations)
+    windows, reason = row_windows(pattern, output_axes, input_axes)
+    across = [[None if a is None else a + 1 for a in axes] for axes in (output_axes, input_axes)]
+    columns, _ = row_windows(pattern, *across)
+    return RowAccess(windows, tuple(input_axes), tuple(output_axes), reason, columns)
 
 
 def check(
@@ -166,7 +171,22 @@ def check(
         run_rows(kernel, access, inputs, got, spare)
         for g, e in zip(got, expected, strict=True):
             np.testing.assert_array_equal(g, e)
+    if not whole:
+        check_pixels(func, access, inputs, constants, expected)
     return kernel
+
+
+def check_pixels(func, access: RowAccess, inputs, constants, expected: Sequence[np.ndarray]) -> None:
+    """Pixel kernels too, by parts of rows where the output has contiguous pixels; else whole rows from pixel rings."""
+    if any(np.prod(e.shape[:a]) != 1 for e, a in zip(expected, access.output_axes, strict=True)):
+        access = replace(access, columns=(None,) * len(access.columns))
+    kernel = pixel_kernel(func, constants, access)
+    assert isinstance(kernel, RowKernel), kernel
+    for chunk, spare in ((1, 0), (3, 1), (1000, 0), (2, 1000)):
+        got = [np.full(e.shape, GARBAGE, e.dtype) for e in expected]
+        run_pixels(kernel, access, inputs, got, chunk, spare)
+        for g, e in zip(got, expected, strict=True):
+            np.testing.assert_array_equal(g, e)
 
 
 CONVOLUTIONS = [
@@ -261,4 +281,20 @@ def test_planes() -> None:
     ]
     check(prim_func(x, topi.transpose(x, (0, 2, 3, 1))), axis=2, out_axis=1)
     batch = act(3, 5, 4, 2)
-    check(prim_func(batch, topi.nn.pool2d(batch, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "max", layout="NHWC")))
+    check(
+        prim_func(batch, topi.nn.pool2d(batch, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "max", layout="NHWC")),
+    )
+
+
+def test_rows_that_cannot_be_parted() -> None:
+    """A softmax along the row: no part of a row can be made, but whole rows out of and into pixel rings can."""
+    x = act(1, 4, 6, 3, dtype="float32")
+    func = te.create_prim_func([x, topi.nn.softmax(x, 2)])
+    access = analyse(func, 1, [1], [1])
+    assert pixel_kernel(func, [], access) == (
+        "T_softmax_expsum cannot be computed pixel by pixel without computing parts of it twice"
+    )
+    data = np.random.default_rng(0).standard_normal((1, 4, 6, 3)).astype("float32")
+    expected = np.zeros_like(data)
+    run_plain(func, [data], [expected])
+    check_pixels(func, replace(access, columns=(None,)), [data], [], [expected])
