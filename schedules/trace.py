@@ -1,0 +1,106 @@
+"""Traces as small programs: what repeats is written once, on two levels.
+
+A cascade settles into a pattern: the same operators for every pixel of a row, the same rows for most of a map. The trace is
+split greedily into runs of equal blocks, the sequence of those runs into runs again, and the driver replays
+
+    for outer in blocks: repeat: for inner in runs[outer]: repeat: for step in steps[inner]: run it
+
+from three tables in flash. A trace that does not repeat stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_LONGEST_PERIOD = 96  # steps of a block, runs of a block
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`items[start : start + length]` of the level below, `count` times."""
+
+    start: int
+    length: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`expand` gives the trace back."""
+
+    steps: tuple[int, ...]
+    runs: tuple[Loop, ...]  # over steps
+    blocks: tuple[Loop, ...]  # over runs
+
+    def expand(self) -> list[int]:
+        """The trace."""
+        trace: list[int] = []
+        for block in self.blocks:
+            for _ in range(block.count):
+                for run in self.runs[block.start : block.start + block.length]:
+                    trace += self.steps[run.start : run.start + run.length] * run.count
+        return trace
+
+    @property
+    def bytes(self) -> int:
+        """Size of the tables."""
+        return len(self.steps) + 6 * (len(self.runs) + len(self.blocks))
+
+
+def compress(trace: Sequence[int]) -> Program:
+    """The trace as a program; equal blocks are stored once."""
+    symbols = np.asarray(trace, np.int64)
+    steps: list[int] = []
+    placed: dict[tuple[int, ...], int] = {}
+    runs: list[Loop] = []
+    for loop in tandem_runs(symbols):
+        content = tuple(int(v) for v in symbols[loop.start : loop.start + loop.length])
+        runs.append(Loop(_place(content, steps, placed), loop.length, loop.count))
+    names: dict[Loop, int] = {}
+    sequence = np.array([names.setdefault(r, len(names)) for r in runs], np.int64)
+    distinct = list(names)
+    table: list[int] = []
+    known: dict[tuple[int, ...], int] = {}
+    blocks: list[Loop] = []
+    for loop in tandem_runs(sequence):
+        content = tuple(int(v) for v in sequence[loop.start : loop.start + loop.length])
+        blocks.append(Loop(_place(content, table, known), loop.length, loop.count))
+    return Program(tuple(steps), tuple(distinct[k] for k in table), tuple(blocks))
+
+
+def _place(content: tuple[int, ...], table: list[int], placed: dict[tuple[int, ...], int]) -> int:
+    if content not in placed:
+        placed[content] = len(table)
+        table += content
+    return placed[content]
+
+
+def tandem_runs(symbols: np.ndarray) -> list[Loop]:
+    """`symbols` as loops over its own pieces, in order: greedily the block whose repeats cover most."""
+    n = len(symbols)
+    covered, period = np.ones(n, np.int64), np.ones(n, np.int64)
+    for p in range(1, min(_LONGEST_PERIOD, n // 2) + 1):
+        same = symbols[p:] == symbols[:-p]
+        stops = np.append(np.nonzero(~same)[0], len(same))
+        run = stops[np.searchsorted(stops, np.arange(len(same)))] - np.arange(len(same))
+        cover = np.where(run >= p, (run // p + 1) * p, 0)
+        better = cover > covered[: len(cover)]
+        covered[: len(cover)][better] = cover[better]
+        period[: len(cover)][better] = p
+    loops: list[Loop] = []
+    i = 0
+    while i < n:
+        if covered[i] > period[i]:
+            loops.append(Loop(i, int(period[i]), int(covered[i] // period[i])))
+            i += int(covered[i])
+        elif loops and loops[-1].count == 1 and loops[-1].length < _LONGEST_PERIOD:
+            last = loops.pop()
+            loops.append(Loop(last.start, last.length + 1, 1))
+            i += 1
+        else:
+            loops.append(Loop(i, 1, 1))
+            i += 1
+    return loops
