@@ -19,11 +19,12 @@ import numpy as np
 import tvm
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_cascade.passes.integer import elementwise, lookup, softmax  # noqa: F401  (registers their lowering functions)
+from tvm_cascade.passes.integer import elementwise, lookup, reduction, softmax  # noqa: F401  (registers their lowering functions)
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.data_movement import lower_split_part
 from tvm_cascade.passes.integer.island import (
     DIRECT,
+    INDEX,
     ISLANDS,
     STORED_TYPES,
     Emitter,
@@ -130,6 +131,10 @@ class _Lowering:
             return self._island(value, last, clip, emitter)
         if operator == "relax.dequantize":
             return self._dequantize(value, emitter)
+        counted = self.reader.define(value.args[0]) if operator == "relax.astype" else value
+        if name_of(counted) in INDEX.functions:
+            output = Output(shape_of(last), dtype_of(last), np.float32(0), 0, 0, 0)
+            return INDEX.functions[name_of(counted)](Island(counted, output, self.reader, emitter))
         if dtype_of(last) not in STORED_TYPES:
             return None
         if operator == "relax.astype":

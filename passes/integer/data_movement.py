@@ -9,6 +9,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
 from tvm_cascade.passes.integer.fixed_point import i32
+from tvm_cascade.passes.integer.gathering import lower_mirror_pad
 from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, NotLowered, Output, Quantized, shape_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
@@ -55,6 +56,8 @@ def lower_stored_concat(island: Island) -> Value:
 @DIRECT.lowers("nn.pad")
 def lower_pad(island: Island) -> Value:
     core = island.core
+    if str(core.attrs.pad_mode) == "reflect":
+        return lower_mirror_pad(island)
     if str(core.attrs.pad_mode) != "constant":
         raise NotLowered(f"padding of mode {core.attrs.pad_mode}")
     shape, widths = shape_of(core.args[0]), [int(w) for w in core.attrs.pad_width]

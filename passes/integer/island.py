@@ -220,3 +220,4 @@ class Registry:
 
 ISLANDS = Registry()  # dequantize -> operator -> quantize
 DIRECT = Registry()  # operators on stored integers
+INDEX = Registry()  # operators from stored integers to indices

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
-from tvm_cascade.testing import activation_cases, operator_cases
+from tvm_cascade.testing import activation_cases, move_cases, operator_cases
 from tvm_cascade.testing.operator_check import check_operator
 
 CASES = 200  # of each of the common operators for each type
@@ -24,3 +24,9 @@ def test_common_operators_equal_the_reference(tmp_path: Path, operator: str, dty
 @pytest.mark.parametrize("operator, dtype", activation_cases.KINDS)
 def test_activations_equal_the_reference(tmp_path: Path, operator: str, dtype: str) -> None:
     check_operator(activation_cases.OPERATORS[operator], dtype, tmp_path, cases=MORE_CASES, seed=len(operator))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("operator", move_cases.OPERATORS)
+def test_moves_and_comparisons_equal_the_reference(tmp_path: Path, operator: str, dtype: str) -> None:
+    check_operator(move_cases.OPERATORS[operator], dtype, tmp_path, cases=MORE_CASES, seed=len(operator))

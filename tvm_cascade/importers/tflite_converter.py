@@ -8,19 +8,13 @@ quantize` islands or, for operators that only move or compare stored values, dir
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import tflite as _tflite
 import tvm
-from tvm import relax as _relax
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-# the package's generated classes type every accessor as optional: here it is untyped
-tflite: Any = _tflite
-relax: Any = _relax
-Value: TypeAlias = Any  # a Relax expression
-Operator: TypeAlias = Any  # of the file
+from tvm_cascade.importers.tflite_moves import MoveConverters, Operator, Value, relax, tflite
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset(
@@ -72,7 +66,7 @@ class Refused(Exception):
 _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
 
 
-class Converter(stock.OperatorConverter):
+class Converter(MoveConverters):
     """`OperatorConverter` whose results carry the names of the model's tensors."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _IN_ISLANDS
@@ -81,13 +75,13 @@ class Converter(stock.OperatorConverter):
         super().__init__(*args, **kwargs)
         self.convert_map.update(
             {
+                **self.moves(),
                 "AVERAGE_POOL_2D": self._average_pool,
                 "FULLY_CONNECTED": self._fully_connected,
                 "PAD": self._pad,
                 "PADV2": self._pad,
                 "RELU_0_TO_1": self._relu_0_to_1,
                 "SOFTMAX": self._softmax,
-                "SPLIT": self._split,
             }
         )
 
@@ -138,6 +132,10 @@ class Converter(stock.OperatorConverter):
         outputs = self.get_output_tensors(op)
         if len(outputs) == 1:
             self._bind(outputs[0], result)
+            return
+        if isinstance(result, relax.Tuple):
+            for output, value in zip(outputs, result.fields, strict=True):
+                self._bind(output, value)
             return
         result = self.bb.emit(result)
         for k, output in enumerate(outputs):
@@ -190,7 +188,7 @@ class Converter(stock.OperatorConverter):
 
     def _softmax(self, op: Operator) -> Value:
         """The importer drops beta: here it multiplies the logits."""
-        options = _options(op, tflite.SoftmaxOptions)
+        options = self.options(op, tflite.SoftmaxOptions)
         tensor, logits = self._only_input(op)
         if tensor.qnn_params:
             logits = self.dequantize(logits, tensor)
@@ -223,12 +221,6 @@ class Converter(stock.OperatorConverter):
     def _average_pool(self, op: Operator) -> Value:
         """Stored values only, whatever the scales say; padding is not counted."""
         return self.convert_pool2d(op, pool_type="average")
-
-    def _split(self, op: Operator) -> Value:
-        """A split into one part is its input (the importer binds a tuple where a tensor is expected)."""
-        if _options(op, tflite.SplitOptions).NumSplits() == 1:
-            return self.get_tensor_expr(self.get_input_tensors(op)[1])
-        return self.convert_split(op)
 
     def _fully_connected(self, op: Operator) -> Value:
         """TFLite flattens every input to [-1, K] and gives it the output's declared shape: the importer fails on rank 4
@@ -281,15 +273,6 @@ def round_half_away(x: float | np.floating) -> int:
     """`std::round`: to the nearest integer, ties away from zero."""
     whole = np.trunc(x)
     return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
-
-
-def _options(op: Operator, kind: type) -> Any:
-    options = kind()
-    table = op.BuiltinOptions()
-    if table is None:
-        raise tvm.error.OpAttributeInvalid(f"{kind.__name__} are missing")
-    options.Init(table.Bytes, table.Pos)
-    return options
 
 
 def _quantization(tensor: Any) -> dict[str, object] | None:

@@ -5,7 +5,7 @@ Only the `test` extra has LiteRT, so it is imported where it is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flatbuffers
@@ -91,7 +91,7 @@ class Compiled:
         return [f.numpy() for f in fields]
 
 
-def random_inputs(details: list[Mapping[str, Any]], seed: int) -> list[np.ndarray]:
+def random_inputs(details: Sequence[Mapping[str, Any]], seed: int) -> list[np.ndarray]:
     """Stored inputs of three kinds by turns: uniform, narrow around the middle, constant at an end of the range."""
     rng = np.random.default_rng(seed)
     arrays = []

@@ -1,0 +1,222 @@
+"""Operators whose output elements are input elements at computed places: gather, tile, mirror pad, nearest resize.
+
+`resize_bilinear` blends four of them: int8 in the reference's 10-bit fixed point, uint8 in its float32, term by term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import numpy as np
+
+from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_clamp
+from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, NotLowered, constant_of, shape_of
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+
+_FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
+
+
+@DIRECT.lowers("take")
+def lower_gather(island: Island) -> Value:
+    """Gather by constant indices along one axis."""
+    data, indices = island.core.args[:2]
+    table = constant_of(island.reader.define(indices))
+    shape = shape_of(data)
+    if table is None or island.core.attrs.axis is None:
+        raise NotLowered("a gather by indices that are not constant")
+    axis = int(island.core.attrs.axis) % len(shape)
+    if table.size and not (int(table.min()) >= 0 and int(table.max()) < shape[axis]):
+        raise NotLowered("a gather by indices outside of its input")
+
+    def compute(a: Tensor, t: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            chosen = t[tuple(index[axis : axis + table.ndim])] if table.ndim else t[()]
+            return a[(*index[:axis], chosen, *index[axis + table.ndim :])]
+
+        return te.compute(island.output.shape, at, name="gather")
+
+    return island.emitter.call("gather", compute, [data], [table.astype("int32")], {"axis": axis})
+
+
+@DIRECT.lowers("tile")
+def lower_tile(island: Island) -> Value:
+    data = island.core.args[0]
+    shape = shape_of(data)
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            own = index[len(index) - len(shape) :]
+            return a[tuple(i if d == e else i % d for i, d, e in zip(own, shape, extents, strict=True))]
+
+        extents = island.output.shape[len(island.output.shape) - len(shape) :]
+        return te.compute(island.output.shape, at, name="tile")
+
+    return island.emitter.call("tile", compute, [data], attrs={"repeats": [int(r) for r in island.core.attrs.repeats]})
+
+
+def lower_mirror_pad(island: Island) -> Value:
+    """Padding by reflection without the edge; see `data_movement.lower_pad` for the rest."""
+    data = island.core.args[0]
+    shape, widths = shape_of(data), [int(w) for w in island.core.attrs.pad_width]
+    if any(w < 0 or w >= d for d, b, e in zip(shape, widths[::2], widths[1::2], strict=True) for w in (b, e)):
+        raise NotLowered("a reflection wider than its input")
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            return a[tuple(_reflected(i, *w) for i, *w in zip(index, shape, widths[::2], widths[1::2], strict=True))]
+
+        return te.compute(island.output.shape, at, name="mirror_pad")
+
+    return island.emitter.call("mirror_pad", compute, [data], attrs={"pad_width": widths})
+
+
+@DIRECT.lowers("image.resize2d")
+def lower_resize_nearest(island: Island) -> Value:
+    if str(island.core.attrs.method) != "nearest_neighbor":
+        raise NotLowered(f"a resize by {island.core.attrs.method} on stored values")
+    grids = _grids(island)
+    sources = [nearest_sources(g) for g in grids]
+    exact = [_as_ratio(g, s) for g, s in zip(grids, sources, strict=True)]
+    tables = [s.astype("int32") for s, e in zip(sources, exact, strict=True) if e is None]
+
+    def compute(a: Tensor, *given: Tensor) -> Tensor:
+        def at(n: Index, y: Index, x: Index, c: Index) -> Scalar:
+            rest = list(given)
+            places = [
+                rest.pop(0)[i] if ratio is None else (i * ratio[0] // ratio[1])
+                for i, ratio in zip((y, x), exact, strict=True)
+            ]
+            return a[n, places[0], places[1], c]
+
+        return te.compute(island.output.shape, at, name="resize_nearest")
+
+    return island.emitter.call("resize_nearest", compute, [island.core.args[0]], tables, _resize_attrs(grids))
+
+
+@ISLANDS.lowers("image.resize2d")
+def lower_resize_bilinear(island: Island) -> Value:
+    if str(island.core.attrs.method) != "linear":
+        raise NotLowered(f"a resize by {island.core.attrs.method}")
+    x = island.operand(0)
+    if x.step != island.output.scale or x.zero_point != island.output.zero_point:
+        raise NotLowered("a resize with unequal scales")
+    rows, columns = _grids(island)
+    blend = _te_blend_int8 if island.output.dtype == "int8" else _te_blend_uint8
+
+    def compute(a: Tensor) -> Tensor:
+        return te.compute(
+            island.output.shape,
+            lambda n, y, xx, c: blend(a, n, c, rows, y, columns, xx),
+            name="resize_bilinear",
+        )
+
+    return island.emitter.call("resize_bilinear", compute, [x.value], attrs=_resize_attrs((rows, columns)))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One axis of a resize."""
+
+    source: int  # extent of the input
+    target: int  # extent of the output
+    align_corners: bool
+    half_pixel: bool
+
+    @property
+    def step(self) -> np.float32:
+        """Input per output, as the reference divides it."""
+        if self.align_corners and self.target > 1:
+            return np.float32(self.source - 1) / np.float32(self.target - 1)
+        return np.float32(self.source) / np.float32(self.target)
+
+
+def nearest_sources(grid: Grid) -> np.ndarray:
+    """The input index of every output index, in the reference's float32."""
+    offset = np.float32(0.5) if grid.half_pixel else np.float32(0)
+    real = (np.arange(grid.target, dtype="float32") + offset) * grid.step
+    whole = [round_half_away(v) for v in real] if grid.align_corners else np.floor(real).astype("int64")
+    return np.clip(whole, 0, grid.source - 1)
+
+
+def _as_ratio(grid: Grid, sources: np.ndarray) -> tuple[int, int] | None:
+    """(p, q) with `sources[i] == i * p // q`: a place that a scheduler understands; None where there is none."""
+    common = gcd(grid.source, grid.target)
+    p, q = grid.source // common, grid.target // common
+    return (p, q) if np.array_equal(np.arange(grid.target) * p // q, sources) else None
+
+
+def _grids(island: Island) -> tuple[Grid, Grid]:
+    attrs = island.core.attrs
+    mode = str(attrs.coordinate_transformation_mode)
+    if str(attrs.layout) != "NHWC" or mode not in ("align_corners", "half_pixel", "asymmetric"):
+        raise NotLowered(f"a resize of layout {attrs.layout} and mode {mode}")
+    _, height, width, _ = shape_of(island.core.args[0])
+    _, rows, columns, _ = island.output.shape
+    flags = (mode == "align_corners", mode == "half_pixel")
+    return Grid(height, rows, *flags), Grid(width, columns, *flags)
+
+
+def _resize_attrs(grids: Sequence[Grid]) -> dict[str, object]:
+    return {"align_corners": int(grids[0].align_corners), "half_pixel": int(grids[0].half_pixel)}
+
+
+def _reflected(i: Index, extent: int, before: int, after: int) -> Scalar:
+    j = i - before if before else i
+    j = tirx.Select(j < 0, 0 - j, j) if before else j
+    return tirx.Select(j > extent - 1, i32(2 * extent - 2) - j, j) if after else j
+
+
+def _te_fixed_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
+    """The two source indices of output `i`, and the second one's weight in 1024ths."""
+    one = 1 << _FRACTION_BITS
+    if grid.align_corners and grid.target > 1:
+        step = (one * (grid.source - 1) + (grid.target - 1) // 2) // (grid.target - 1)
+    else:
+        step = (one * grid.source + grid.target // 2) // grid.target
+    place = i * step + (step // 2 - one // 2) if grid.half_pixel else i * step
+    first = tirx.max(place, i32(0)) >> i32(_FRACTION_BITS)  # C's division truncates what lies left of the first pixel
+    second = tirx.min((place + i32(one - 1)) >> i32(_FRACTION_BITS), i32(grid.source - 1))
+    return tirx.min(first, i32(grid.source - 1)), second, place - (first << i32(_FRACTION_BITS))
+
+
+def _te_blend_int8(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
+    y0, y1, wy = _te_fixed_place(rows, y)
+    x0, x1, wx = _te_fixed_place(columns, x)
+    one = i32(1 << _FRACTION_BITS)
+    total = (
+        a[n, y0, x0, c].astype("int32") * (one - wy) * (one - wx)
+        + a[n, y1, x0, c].astype("int32") * wy * (one - wx)
+        + a[n, y0, x1, c].astype("int32") * (one - wy) * wx
+        + a[n, y1, x1, c].astype("int32") * wy * wx
+    )
+    bits = 2 * _FRACTION_BITS
+    half = tirx.Select(total > i32(0), i32(1 << (bits - 1)), i32(-(1 << (bits - 1))))
+    return te_clamp(tirx.truncdiv(total + half, i32(1 << bits)), -128, 127, "int8")
+
+
+def _te_float_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
+    """As `_te_fixed_place`, with the weight in float32."""
+    step = tirx.const(float(grid.step), "float32")
+    place = i.astype("float32") * step
+    if grid.half_pixel:
+        place = (i.astype("float32") + tirx.const(0.5, "float32")) * step - tirx.const(0.5, "float32")
+    low = tirx.floor(place).astype("int32")
+    first, last = tirx.max(low, i32(0)), i32(grid.source - 1)
+    above = tirx.ceil(place).astype("int32")
+    return tirx.min(first, last), tirx.min(above, last), place - tirx.min(first, last).astype("float32")
+
+
+def _te_blend_uint8(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
+    y0, y1, wy = _te_float_place(rows, y)
+    x0, x1, wx = _te_float_place(columns, x)
+    one = tirx.const(1.0, "float32")
+    total = (
+        a[n, y0, x0, c].astype("float32") * (one - wy) * (one - wx)
+        + a[n, y1, x0, c].astype("float32") * wy * (one - wx)
+        + a[n, y0, x1, c].astype("float32") * (one - wy) * wx
+        + a[n, y1, x1, c].astype("float32") * wy * wx
+        + tirx.const(0.5, "float32")
+    )
+    return total.astype("int32").astype("uint8")

@@ -1,0 +1,179 @@
+"""TFLite operators that move values, where Relax's importer refuses them, loses something or takes too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tflite as _tflite
+import tvm
+from tvm import relax as _relax
+from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+# the packages' classes get their fields at run time, or type them all as optional: here they are untyped
+tflite: Any = _tflite
+relax: Any = _relax
+Value: TypeAlias = Any  # a Relax expression
+Operator: TypeAlias = Any  # of the file
+
+
+class MoveConverters(stock.OperatorConverter):
+    """Entries for `convert_map`, by TFLite's names in `MOVES`."""
+
+    def options(self, op: Operator, kind: type) -> Any:
+        """The operator's table of options."""
+        options = kind()
+        table = op.BuiltinOptions()
+        if table is None:
+            raise tvm.error.OpAttributeInvalid(f"{kind.__name__} are missing")
+        options.Init(table.Bytes, table.Pos)
+        return options
+
+    def moves(self) -> dict[str, Any]:
+        """What this class converts."""
+        return {
+            "ARG_MAX": lambda op: self._arg(op, relax.op.argmax),
+            "ARG_MIN": lambda op: self._arg(op, relax.op.argmin),
+            "BATCH_TO_SPACE_ND": self._batch_to_space,
+            "EXPAND_DIMS": self._expand_dims,
+            "GATHER": self._gather,
+            "MIRROR_PAD": self._mirror_pad,
+            "PACK": self._pack,
+            "SPACE_TO_BATCH_ND": self._space_to_batch,
+            "SPLIT": self._split,
+            "SPLIT_V": self._split_v,
+            "SQUEEZE": self._squeeze,
+        }
+
+    def _shape(self, tensor: stock.TensorWrapper) -> list[int]:
+        return stock.to_int_list(self.get_tensor_shape(tensor))
+
+    def _ints(self, tensor: stock.TensorWrapper) -> list[int]:
+        """A constant operand, flat."""
+        if self.has_expr(tensor.tensor_idx):
+            raise tvm.error.OpNotImplemented("an operand that must be constant is computed")
+        return [int(v) for v in self.get_tensor_value(tensor).reshape(-1)]
+
+    def _arg(self, op: Operator, relax_op: Any) -> Value:
+        """Relax counts in int64, TFLite in the declared type."""
+        x, axis = self.get_input_tensors(op)
+        declared = self.get_tensor_type_str(self.get_output_tensors(op)[0].tensor.Type())
+        found = relax_op(self.get_tensor_expr(x), axis=self._ints(axis)[0], keepdims=False)
+        return found if declared == "int64" else relax.op.astype(found, declared)
+
+    def _gather(self, op: Operator) -> Value:
+        """The importer checks constant indices in Python, one by one for every output element."""
+        data, indices = self.get_input_tensors(op)
+        options = self.options(op, tflite.GatherOptions)
+        shape = self._shape(data)
+        if options.BatchDims():
+            raise tvm.error.OpNotImplemented("GATHER with batch dimensions")
+        axis = options.Axis() % len(shape)
+        if self.has_expr(indices.tensor_idx):
+            places = relax.op.astype(self.get_expr(indices.tensor_idx), "int32")
+        else:
+            table = self.get_tensor_value(indices)
+            if table.size and not (int(table.min()) >= 0 and int(table.max()) < shape[axis]):
+                raise tvm.error.OpAttributeInvalid("indices lie outside of the tensor")
+            places = relax.const(table.astype("int32"), "int32")
+        return relax.op.take(self.get_tensor_expr(data), places, axis=axis, mode="fast")
+
+    def _mirror_pad(self, op: Operator) -> Value:
+        """The importer refuses the symmetric mode, which repeats the edge."""
+        data, widths = self.get_input_tensors(op)
+        pads = self._ints(widths)
+        value = self.get_tensor_expr(data)
+        if self.options(op, tflite.MirrorPadOptions).Mode() == tflite.MirrorPadMode.REFLECT:
+            return relax.op.nn.pad(value, pad_width=pads, pad_mode="reflect")
+        for axis, (extent, before, after) in enumerate(zip(self._shape(data), pads[::2], pads[1::2], strict=True)):
+            if before or after:
+                places = np.pad(np.arange(extent), (before, after), mode="symmetric").astype("int32")
+                value = self.bb.emit(relax.op.take(value, relax.const(places, "int32"), axis=axis, mode="fast"))
+        return value
+
+    def _pack(self, op: Operator) -> Value:
+        """A concatenation of reshaped inputs; the importer counts a negative axis from the wrong rank."""
+        inputs = self.get_input_tensors(op)
+        shape = self._shape(inputs[0])
+        axis = self.options(op, tflite.PackOptions).Axis() % (len(shape) + 1)
+        unit = [*shape[:axis], 1, *shape[axis:]]
+        parts = [self.bb.emit(relax.op.reshape(self.get_tensor_expr(t), unit)) for t in inputs]
+        return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis)
+
+    def _split(self, op: Operator) -> Value:
+        """A split into one part is its input (the importer binds a tuple where a tensor is expected)."""
+        axis, data = self.get_input_tensors(op)
+        parts = self.options(op, tflite.SplitOptions).NumSplits()
+        value = self.get_tensor_expr(data)
+        return value if parts == 1 else relax.op.split(value, parts, axis=self._ints(axis)[0])
+
+    def _split_v(self, op: Operator) -> Value:
+        """Sizes may leave one part to be computed, as -1."""
+        data, sizes, axis = self.get_input_tensors(op)
+        shape, at = self._shape(data), self._ints(axis)[0]
+        extents = self._ints(sizes)
+        known = sum(e for e in extents if e >= 0)
+        extents = [shape[at] - known if e < 0 else e for e in extents]
+        value = self.get_tensor_expr(data)
+        ends = [int(e) for e in np.cumsum(extents)[:-1]]
+        return value if not ends else relax.op.split(value, ends, axis=at)
+
+    def _squeeze(self, op: Operator) -> Value:
+        """No axes mean all of extent 1, where the importer squeezes none."""
+        data = self.get_input_tensors(op)[0]
+        shape = self._shape(data)
+        options = self.options(op, tflite.SqueezeOptions)
+        axes = {int(a) % len(shape) for a in options.SqueezeDimsAsNumpy()} if options.SqueezeDimsLength() else None
+        kept = [e for d, e in enumerate(shape) if (e != 1 if axes is None else d not in axes)]
+        return relax.op.reshape(self.get_tensor_expr(data), kept)
+
+    def _expand_dims(self, op: Operator) -> Value:
+        """The importer calls Relax with an argument too many."""
+        data, axis = self.get_input_tensors(op)
+        shape = self._shape(data)
+        at = self._ints(axis)[0] % (len(shape) + 1)
+        return relax.op.reshape(self.get_tensor_expr(data), [*shape[:at], 1, *shape[at:]])
+
+    def _space_to_batch(self, op: Operator) -> Value:
+        """Pad, then views and a transpose: the importer calls a packed function that no target but the host has."""
+        data, block, widths = self.get_input_tensors(op)
+        output = self.get_output_tensors(op)[0]
+        blocks, pads = self._ints(block), self._ints(widths)
+        fill = float(output.qnn_params["zero_point"].value.numpy()) if output.qnn_params else 0.0
+        n, *spatial = self._shape(data)
+        rest = spatial[len(blocks) :]
+        value = self.get_tensor_expr(data)
+        if any(pads):
+            value = self.bb.emit(relax.op.nn.pad(value, pad_width=[0, 0, *pads, *([0, 0] * len(rest))], pad_value=fill))
+        inner = [d + pads[2 * i] + pads[2 * i + 1] for i, d in enumerate(spatial[: len(blocks)])]
+        split = [v for d, b in zip(inner, blocks, strict=True) for v in (d // b, b)]
+        count = len(blocks)
+        order = [*(2 + 2 * i for i in range(count)), 0, *(1 + 2 * i for i in range(count))]
+        order += range(1 + 2 * count, 1 + 2 * count + len(rest))
+        value = self._rearranged(value, [n, *split, *rest], order)
+        return relax.op.reshape(
+            value, [n * int(np.prod(blocks)), *(d // b for d, b in zip(inner, blocks, strict=True)), *rest]
+        )
+
+    def _batch_to_space(self, op: Operator) -> Value:
+        """Views, a transpose and a crop."""
+        data, block, crop = self.get_input_tensors(op)
+        blocks, crops = self._ints(block), self._ints(crop)
+        n, *spatial = self._shape(data)
+        count, rest = len(blocks), spatial[len(blocks) :]
+        batch = n // int(np.prod(blocks))
+        order = [count, *(v for i in range(count) for v in (count + 1 + i, i))]
+        order += range(2 * count + 1, 2 * count + 1 + len(rest))
+        value = self._rearranged(self.get_tensor_expr(data), [*blocks, batch, *spatial], order)
+        inner = [d * b for d, b in zip(spatial[:count], blocks, strict=True)]
+        value = relax.op.reshape(value, [batch, *inner, *rest])
+        if not any(crops):
+            return value
+        axes = list(range(1, count + 1))
+        ends = [d - e for d, e in zip(inner, crops[1::2], strict=True)]
+        return relax.op.strided_slice(self.bb.emit(value), axes=axes, begin=crops[::2], end=ends)
+
+    def _rearranged(self, value: Value, shape: Sequence[int], order: Sequence[int]) -> Value:
+        split = self.bb.emit(relax.op.reshape(value, list(shape)))
+        return self.bb.emit(relax.op.permute_dims(split, list(order)))
