@@ -21,6 +21,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.cost.interface import CostModel
 from tvm_cascade.cost.packing import pack
+from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.scheduler import schedule as find_schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
@@ -28,11 +29,11 @@ from tvm_cascade.parallel.validate import validate_schedule
 from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_emit import Emitter, keys
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.stage_kernels import Kernel, build_kernels
+from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_program import MemoryPlan, Program, check_groups, plan_memory, plan_program
 from tvm_cascade.schedules.cpu_float import schedule_cpu
 
-_PARALLEL_WORK = 400_000  # multiply-accumulates, or values read, above which a kernel alone uses all threads
+PARALLEL_WORK = 400_000  # multiply-accumulates, or values read, above which a kernel alone uses all threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def emit_cpu(program: Program, kernels: Sequence[Kernel], plan: MemoryPlan, lowe
             emitter.poison(time)
         if len(step.groups) == 1:
             for k in step.groups[0]:
-                func = schedule_cpu(kernels[k].func, _work(program, k) >= _PARALLEL_WORK)
+                func = schedule_cpu(kernels[k].func, work_of(program.net.graph, program.specs[k]) >= PARALLEL_WORK)
                 args = [emitter.value(key) for key in keys(program, k, kernels[k])]
                 emitter.call(functions.add(func, kernels[k].name), args)
             continue
@@ -125,12 +126,11 @@ def emit_cpu(program: Program, kernels: Sequence[Kernel], plan: MemoryPlan, lowe
 
 def _lanes(program: Program, groups: Sequence[tuple[int, ...]], workers: int) -> list[list[int]]:
     """Kernels of each lane: groups packed onto workers, longest first, each group whole."""
-    work = [float(sum(_work(program, k) for k in group)) for group in groups]
+    work = [float(sum(work_of(program.net.graph, program.specs[k]) for k in group)) for group in groups]
     return [[k for g in sorted(lane) for k in groups[g]] for lane in pack(work, workers)]
 
 
-def _work(program: Program, k: int) -> int:
-    graph = program.net.graph
-    spec = program.specs[k]
+def work_of(graph: Graph, spec: Spec) -> int:
+    """Multiply-accumulates of a kernel, with eight for every value read: what decides whether threads pay."""
     values = sum(graph.tensors[t].bytes // 4 for i in spec.ops for t in graph.ops[i].inputs)
     return sum(graph.ops[i].macs for i in spec.ops) + 8 * values

@@ -53,6 +53,10 @@ class AnalyticCost:
             return self._cpu_stage(groups)
         return self._gpu_stage(groups)
 
+    def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
+        """The merged operator alone."""
+        return self.op_ms(merged)
+
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
         """Works on arithmetic and memory, and the time alone; see the module's text for why they are bounds.
 

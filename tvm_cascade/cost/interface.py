@@ -76,8 +76,26 @@ class CostModel(Protocol):
         """Milliseconds of a stage: its groups concurrently, each group's operators in sequence."""
         ...
 
+    def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
+        """Milliseconds of operators merged into one; `parts` are what they were."""
+        ...
+
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
         """Lower bounds for one operator; `mergeable`: a merge may spare it the reading of its input."""
+        ...
+
+
+class Runner(Protocol):
+    """Runs stages on a device: local now, a remote one behind the same methods."""
+
+    device: str  # names the device and its setting: records of others do not mix with its own
+
+    def run(self, groups: Groups, repeats: int) -> list[float]:
+        """Milliseconds of `repeats` runs of a stage."""
+        ...
+
+    def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
+        """Milliseconds of `repeats` runs of operators merged into one."""
         ...
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from tvm_cascade.cost import records
 from tvm_cascade.cost.interface import CostModel, OpBound, OpFeatures
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.baselines import greedy, sequential
@@ -39,7 +40,9 @@ class BlockCost:
 
     def merged(self, members: tuple[int, ...]) -> float | None:
         """Milliseconds of the members merged into one operator."""
-        return self._model.op_ms(merged_features(self._graph, [self._nodes[v] for v in members]))
+        units = [self._nodes[v] for v in members]
+        parts = [self._graph.features[v][0] for v in units]
+        return self._model.merged_ms(merged_features(self._graph, units), parts)
 
     def bounds(self) -> Sequence[OpBound] | None:
         """Bounds of each unit: the sum of its kernels'."""
@@ -117,6 +120,20 @@ def _solve(block: Block, cost: BlockCost, options: Options) -> tuple[Schedule, S
 def _operators(units: UnitGraph, nodes: range, stage: Stage) -> Stage:
     groups = tuple(tuple(i for v in group for i in units.units[nodes[v]].ops) for group in stage.groups)
     return Stage(stage.strategy, groups)
+
+
+def priced_stages(found: NetworkSchedule) -> tuple[tuple[str, list[list[OpFeatures]]], ...]:
+    """Stages as cost models know them: strategy, and the kernels of each group (of a merge: its parts)."""
+    units = found.units
+    owner = {i: unit.index for unit in units.units for i in unit.ops}
+    stages = []
+    for stage in found.schedule.stages:
+        if stage.strategy == MERGE:
+            parts = [units.features[v][0] for v in dict.fromkeys(owner[i] for i in stage.members)]
+            stages.append((records.MERGE, [parts]))
+        else:
+            stages.append((records.CONCURRENT, features_of(units, stage)))
+    return tuple(stages)
 
 
 def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:

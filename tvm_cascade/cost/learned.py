@@ -1,0 +1,163 @@
+"""A learned stage cost: gradient-boosted trees that decide what is worth measuring.
+
+The trees predict the logarithm of measured over analytic cost from features of the stage. The search then runs on
+measured costs where they are known and predicted ones elsewhere; the stages of what it finds, and the stages next to
+them in promise, are measured, the trees are trained again, and so on until the schedule found consists of measured
+stages and no longer improves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import exp, log
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.cost.analytic import AnalyticCost
+from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures
+from tvm_cascade.cost.measured import MeasuredCost, Stages
+from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, stage_key
+from tvm_cascade.errors import MissingToolError
+
+_KINDS = ("conv2d", "depthwise_conv2d", "dense", "max_pool2d", "avg_pool2d", "concat", "add")
+
+
+def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[float]:
+    """Features of a stage: sizes, balance between groups, mixture of kinds, and the analytic model's view of it."""
+    ops = [op for group in groups for op in group]
+    lengths = sorted((sum(analytic.op_ms(op) for op in group) for group in groups), reverse=True)
+    total = sum(lengths) or 1e-9
+    works, sizes = [op.work for op in ops], [op.bytes for op in ops]
+    return [
+        float(strategy == MERGE),
+        float(len(groups)),
+        float(len(ops)),
+        float(max(len(g) for g in groups)),
+        log(total),
+        lengths[0] / total,
+        (lengths[1] if len(lengths) > 1 else 0.0) / total,
+        log(sum(works) + 1),
+        log(max(works) + 1),
+        log(min(works) + 1),
+        log(sum(sizes) + 1),
+        log(max(sizes) + 1),
+        log(sum(op.weight_bytes for op in ops) + 1),
+        log(max(op.output_elements for op in ops) + 1),
+        log(min(op.output_elements for op in ops) + 1),
+        float(np.mean([log(op.reduction) for op in ops])),
+        float(np.mean([log(op.parallel_rows) for op in ops])),
+        *(sum(op.kind == kind for op in ops) / len(ops) for kind in _KINDS),
+    ]
+
+
+class LearnedCost:
+    """Measured where known, predicted elsewhere. `refine` drives the measurements."""
+
+    fork_ms = 0.0
+
+    def __init__(self, measured: MeasuredCost, analytic: AnalyticCost, seed: int = 0) -> None:
+        self.measured, self.analytic, self.seed = measured, analytic, seed
+        self.name = f"learned:{measured.runner.device}"
+        self.asked: dict[str, tuple[str, Groups]] = {}  # stages that searches wanted to know
+        self._guesses: dict[str, float] = {}
+        self._trees: Any = None
+
+    def op_ms(self, op: OpFeatures) -> float:
+        """The operator alone."""
+        return self.stage_ms([[op]])
+
+    def stage_ms(self, groups: Groups) -> float:
+        """A concurrent stage."""
+        return self._cost(CONCURRENT, groups)
+
+    def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
+        """The merged operator."""
+        return self._cost(MERGE, [parts])
+
+    def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
+        """Neither measurements nor trees prove bounds."""
+        return NO_BOUND
+
+    def train(self) -> None:
+        """Fit the trees to all records of the device's store."""
+        try:
+            import xgboost
+        except ImportError:
+            raise MissingToolError("xgboost", "pip install xgboost") from None
+        records = [r for r in self.measured.store if r.median > 0]
+        self._guesses.clear()
+        if len(records) < 4:
+            return
+        rows = np.array([stage_vector(r.strategy, r.groups, self.analytic) for r in records])
+        wanted = np.array([log(r.median / self._analytic(r.strategy, r.groups)) for r in records])
+        settings = {"max_depth": 4, "eta": 0.12, "subsample": 0.9, "seed": self.seed, "nthread": 1}
+        self._trees = xgboost.train(settings, xgboost.DMatrix(rows, label=wanted), num_boost_round=120)
+
+    def predict(self, wanted: Sequence[tuple[str, Groups]]) -> None:
+        """Predict many stages at once: one at a time is slow."""
+        missing = [(stage_key(s, g), s, g) for s, g in wanted]
+        missing = [m for m in missing if m[0] not in self._guesses]
+        if not missing:
+            return
+        shift = np.zeros(len(missing))
+        if self._trees is not None:
+            shift = self._trees.inplace_predict(np.array([stage_vector(s, g, self.analytic) for _, s, g in missing]))
+        for (key, strategy, groups), by in zip(missing, shift, strict=True):
+            self._guesses[key] = self._analytic(strategy, groups) * exp(float(by))
+
+    def _cost(self, strategy: str, groups: Groups) -> float:
+        moving = [[op for op in group if op.kind != "view"] for group in groups]
+        moving = [group for group in moving if group]
+        if not moving:
+            return 0.0
+        key = stage_key(strategy, moving)
+        known: Record | None = self.measured.store.get(key)
+        if known is not None:
+            return known.median
+        if key not in self._guesses:
+            self.asked[key] = strategy, moving
+            self.predict([(strategy, moving)])
+        return self._guesses[key]
+
+    def _analytic(self, strategy: str, groups: Groups) -> float:
+        """The analytic cost; of a merge, that of its parts in sequence, which the trees correct."""
+        return max(self.analytic.stage_ms(groups), 1e-6)
+
+
+def refine(
+    model: LearnedCost,
+    search: Callable[[], tuple[object, Stages]],
+    budget: int,
+    first: Sequence[tuple[str, Groups]] = (),
+) -> object:
+    """Search, measure what was found, learn, and again; at most `budget` new measurements.
+
+    Parameters
+    ----------
+    search : callable
+        Returns a result and its stages as `(strategy, groups)`, priced by `model`.
+    first : stages
+        Measured before anything is predicted: the operators alone, usually.
+    """
+    start = model.measured.measurements
+
+    def left() -> int:
+        return budget - (model.measured.measurements - start)
+
+    for strategy, groups in first:
+        if left() > 0:
+            model.measured.record(strategy, groups)
+    model.train()
+    result, stages = search()
+    while left() > 0:
+        before = model.measured.measurements
+        for strategy, groups in stages:
+            if left() > 0:
+                model.measured.record(strategy, groups)
+        if model.measured.measurements == before:
+            break  # everything that was found is measured: no prediction can improve it further
+        model.train()
+        model.predict(list(model.asked.values()))
+        result, stages = search()
+    return result

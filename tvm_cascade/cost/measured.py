@@ -1,0 +1,104 @@
+"""Stage costs measured on the device (IOS, section 5 measures every stage so).
+
+The median of repeated runs, repeated until its 95 % confidence interval is narrow; cached by structure in a database.
+A search that takes the minimum over thousands of noisy costs picks the lucky ones. `confirm` therefore measures a
+winner's stages again and lets the search run once more, until the winner stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures, Runner
+from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, RecordStore, stage_key
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """When a measurement is good enough."""
+
+    first: int = 10  # runs of a stage at first
+    most: int = 80  # runs at most
+    precision: float = 0.03  # half width of the confidence interval, relative to the median
+    rounds: int = 3  # of re-measuring finalists
+
+
+class MeasuredCost:
+    """Costs from a `Runner`, through a `RecordStore`. Knows no bounds: the search prices every stage."""
+
+    fork_ms = 0.0
+
+    def __init__(self, runner: Runner, store: RecordStore, options: MeasureOptions = MeasureOptions()) -> None:
+        self.runner, self.store, self.options = runner, store, options
+        self.name = f"measured:{runner.device}"
+        self.measurements = 0
+
+    def op_ms(self, op: OpFeatures) -> float:
+        """The operator alone."""
+        return self.stage_ms([[op]])
+
+    def stage_ms(self, groups: Groups) -> float:
+        """The median of a concurrent stage, measured unless the store knows it."""
+        return self.record(CONCURRENT, groups).median
+
+    def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
+        """The median of the merged operator."""
+        return self.record(MERGE, [parts]).median
+
+    def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
+        """Measurements prove no bounds."""
+        return NO_BOUND
+
+    def record(self, strategy: str, groups: Groups) -> Record:
+        """The stage's record, measured now where it is new."""
+        moving = _moving(groups)
+        known = self.store.get(stage_key(strategy, moving))
+        if known is not None:
+            return known
+        if not moving:
+            return Record("", strategy, (), (0.0,))
+        self.measurements += 1
+        found = self.store.add(strategy, moving, self._run(strategy, moving, self.options.first))
+        while len(found.samples) < self.options.most and not self._precise(found):
+            found = self.store.add(strategy, moving, self._run(strategy, moving, len(found.samples)))
+        return found
+
+    def again(self, strategy: str, groups: Groups) -> None:
+        """Add a fresh set of samples to a stage's record."""
+        moving = _moving(groups)
+        if moving:
+            self.store.add(strategy, moving, self._run(strategy, moving, self.options.first))
+
+    def _run(self, strategy: str, groups: Groups, repeats: int) -> list[float]:
+        return self.runner.run_merged(groups[0], repeats) if strategy == MERGE else self.runner.run(groups, repeats)
+
+    def _precise(self, record: Record) -> bool:
+        low, high = record.interval
+        return high - low <= 2 * self.options.precision * record.median
+
+
+def _moving(groups: Groups) -> list[list[OpFeatures]]:
+    """Groups without views, which cost nothing."""
+    found = [[op for op in group if op.kind != "view"] for group in groups]
+    return [group for group in found if group]
+
+
+Stages = tuple[tuple[str, Groups], ...]
+
+
+def confirm(model: MeasuredCost, search: Callable[[], tuple[object, Stages]]) -> object:
+    """Search until the winner survives a second measurement of its stages.
+
+    `search` returns a result and its stages as `(strategy, groups)`, priced by `model`.
+    """
+    result, stages = search()
+    for _ in range(model.options.rounds):
+        for strategy, groups in stages:
+            model.again(strategy, groups)
+        result, after = search()
+        same = [stage_key(s, _moving(g)) for s, g in after] == [stage_key(s, _moving(g)) for s, g in stages]
+        stages = after
+        if same:
+            break
+    return result

@@ -1,0 +1,107 @@
+"""One store for everything that was measured: what the learned model trains on and what later searches need not repeat.
+
+An SQLite file (or memory). A record's key is structural, so equal stages of other networks are found again; the device
+is part of it. Features are kept beside the samples: a learner needs no network to train.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import median
+
+from tvm_cascade.cost.interface import Groups, OpFeatures
+from tvm_cascade.errors import LoadError
+
+CONCURRENT, MERGE = "c", "m"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A measured stage: samples in milliseconds, in the order they were taken."""
+
+    key: str
+    strategy: str  # CONCURRENT or MERGE (then `groups` is one group: the merged operators)
+    groups: tuple[tuple[OpFeatures, ...], ...]
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.samples)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """A 95 % confidence interval of the median, from order statistics: no assumption on the noise."""
+        return median_interval(self.samples)
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """Order statistics that hold the median with 95 % confidence (normal approximation of the binomial)."""
+    ordered = sorted(samples)
+    n = len(ordered)
+    reach = 1.96 * sqrt(n) / 2
+    low, high = int(n / 2 - reach), int(n / 2 + reach)
+    return ordered[max(0, low)], ordered[min(n - 1, high)]
+
+
+def stage_key(strategy: str, groups: Groups) -> str:
+    """A digest of a stage's structure: the order of its groups does not matter, that within a group does."""
+    parts = sorted(repr([astuple(op) for op in group]) for group in groups)
+    return hashlib.sha256(repr((strategy, parts)).encode()).hexdigest()[:32]
+
+
+class RecordStore:
+    """Records of one device in a database file; a path of None keeps them in memory.
+
+    Raises `LoadError` for a file that is no such database.
+    """
+
+    def __init__(self, path: str | Path | None, device: str) -> None:
+        self.device = device
+        try:
+            self._base = sqlite3.connect(":memory:" if path is None else str(path))
+            self._base.execute(
+                "CREATE TABLE IF NOT EXISTS stages (device TEXT, key TEXT, strategy TEXT, features TEXT, samples TEXT,"
+                " PRIMARY KEY (device, key))"
+            )
+        except sqlite3.Error as error:
+            raise LoadError(path, f"is no database of measurements: {error}") from None
+        self._held: dict[str, Record] = {r.key: r for r in self._read()}
+
+    def get(self, key: str) -> Record | None:
+        """The record of that key, if it was measured on this device."""
+        return self._held.get(key)
+
+    def add(self, strategy: str, groups: Groups, samples: Sequence[float]) -> Record:
+        """Append samples to a stage's record and write it."""
+        key = stage_key(strategy, groups)
+        known = self._held.get(key)
+        every = (*(known.samples if known else ()), *samples)
+        made = Record(key, strategy, tuple(tuple(g) for g in groups), tuple(every))
+        self._held[key] = made
+        text = json.dumps([[astuple(op) for op in group] for group in made.groups])
+        self._base.execute(
+            "INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)",
+            (self.device, key, strategy, text, json.dumps(every)),
+        )
+        self._base.commit()
+        return made
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(tuple(self._held.values()))
+
+    def _read(self) -> Iterator[Record]:
+        rows = self._base.execute(
+            "SELECT key, strategy, features, samples FROM stages WHERE device = ? ORDER BY key", (self.device,)
+        )
+        for key, strategy, text, samples in rows:
+            groups = tuple(tuple(OpFeatures(*f[:-1], shape=tuple(f[-1])) for f in group) for group in json.loads(text))
+            yield Record(key, strategy, groups, tuple(json.loads(samples)))
