@@ -137,16 +137,29 @@ class Flow:
         maker = self.maker(root)
         return through and owner.rows > 1 and maker is not None and maker in members
 
+    @cached_property
+    def _pixels(self) -> tuple[int, ...]:
+        """Columns of each tensor, 1 where its pixels cannot be addressed one by one."""
+        return tuple(t.columns if has_pixels(t) else 1 for t in self.graph.tensors)
+
+    @cached_property
+    def bytes(self) -> tuple[int, ...]:
+        """Bytes of each whole tensor."""
+        return tuple(t.bytes for t in self.graph.tensors)
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(t.rows for t in self.graph.tensors)
+
     def columns(self, tensor: int, chunk: int) -> int:
         """Units of a row."""
-        t = self.graph.tensors[tensor]
-        return t.columns if chunk and has_pixels(t) else 1
+        return self._pixels[tensor] if chunk else 1
 
     def units(self, tensor: int, chunk: int) -> int:
-        return self.graph.tensors[tensor].rows * self.columns(tensor, chunk)
+        return self.rows[tensor] * self._pixels[tensor] if chunk else self.rows[tensor]
 
     def unit_bytes(self, tensor: int, chunk: int) -> int:
-        return self.graph.tensors[tensor].bytes // max(self.units(tensor, chunk), 1)
+        return self.bytes[tensor] // max(self.units(tensor, chunk), 1)
 
     def steps(self, op: int, chunk: int = 0, accumulate: bool = False) -> Steps:
         """Steps of an operator or source; `accumulate` where it consumes its input into an accumulator."""

@@ -7,13 +7,14 @@ end of what it has written (this step included) does not pass the front:
 
     offset(input) - offset(output) >= max over steps of (end of written - front),    steps with a living input only.
 
+A rolling buffer may begin behind the front in the same way, for it is filled later than its segment starts to read.
 For the segment's sink the steps upstream are exact; for an output that is also read inside they are a safe lower bound.
 An element-wise operator may write over the very elements that its step reads (`in_place`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,29 +28,46 @@ class Pair:
     """Tensors of a `memory.Follow`, with its distance in bytes."""
 
     reader: int  # the dying input
-    writer: int  # the output
+    writer: int  # the output or ring
     distance: int
+    size: int  # bytes of the writer's block
+
+    @property
+    def reach(self) -> int:
+        """Bytes at the start of the reader that the writer may cover; where negative, none."""
+        return self.size - self.distance
 
 
 class Overlaps:
     def __init__(self, flow: Flow, in_place: bool) -> None:
         self.flow, self.in_place = flow, in_place
         self._progress: dict[tuple[int, int], dict[int, Units]] = {}
+        self._distances: dict[object, int] = {}
 
     def pairs(
-        self, members: Sequence[int], dying: Sequence[int], rising: Sequence[int], chunk: int
+        self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], chunk: int
     ) -> tuple[Pair, ...]:
-        """Every output in `rising` behind every input in `dying`, where that saves anything."""
-        if not dying or not rising:
+        """Every tensor in `made` (units held of each) behind every input in `dying`, where that saves anything."""
+        if not dying or not made:
             return ()
         cascade = Cascade(self.flow, members, chunk)
-        found = [Pair(x, y, self._distance(cascade, x, y)) for y in rising for x in dying]
-        return tuple(p for p in found if p.distance < self.flow.graph.tensors[p.writer].bytes)
+        found: list[Pair] = []
+        for x in dying:
+            readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
+            for y, units in made.items():
+                key = (x, y, units, chunk, readers)
+                if key not in self._distances:
+                    self._distances[key] = self._distance(cascade, x, y, units)
+                size = units * self.flow.unit_bytes(y, chunk)
+                if self._distances[key] < size:
+                    found.append(Pair(x, y, self._distances[key], size))
+        return tuple(found)
 
-    def _distance(self, cascade: Cascade, x: int, y: int) -> int:
-        """Bytes; the output's size where it must stay clear of the input altogether."""
+    def _distance(self, cascade: Cascade, x: int, y: int, units: int) -> int:
+        """Bytes; the writer's size where it must stay clear of the input altogether."""
         flow, chunk = self.flow, cascade.chunk
         taken, given = flow.graph.tensors[x], flow.graph.tensors[y]
+        size = units * flow.unit_bytes(y, chunk)
         maker = flow.maker(y)
         assert maker is not None
         steps = cascade.steps(maker)
@@ -58,12 +76,16 @@ class Overlaps:
         for reader, read in cascade.readers(x):
             done = self._done(cascade, maker, reader)
             if done is None:
-                return given.bytes
+                return size
             if reader == maker and read.in_place and self._alike(x, y):
                 done, least = done + 1, 0
             front = np.minimum(front, front_bytes(taken, read.keep[done], flow.columns(x, chunk)))
-        written = end_bytes(given, steps.made[flow.outputs(maker).index(y)][1:], flow.columns(y, chunk))
-        alive = front < taken.bytes
+        made = steps.made[flow.outputs(maker).index(y)][1:]
+        if units < flow.units(y, chunk):
+            written = np.minimum(made * flow.unit_bytes(y, chunk), size)
+        else:
+            written = end_bytes(given, made, flow.columns(y, chunk))
+        alive = (front < taken.bytes) & (written > 0)
         return int((written - front)[alive].max(initial=least))
 
     def _alike(self, x: int, y: int) -> bool:

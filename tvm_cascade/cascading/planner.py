@@ -6,6 +6,8 @@ offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.cuts import smallest_peak
 from tvm_cascade.cascading.flow import Flow
@@ -63,14 +65,24 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     figures = Figures(baseline_peak(graph), bound)
     goal = bound if options.sram is None else options.sram
     best: Plan | None = None
-    for layout in search.layouts(max(goal, smallest_peak(search.size, search.least))):
-        plan = assemble(search.costs, layout, figures)
+    for tried, layout in _layouts(search, options, goal):
+        plan = assemble(tried.costs, layout, figures)
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:
             break
     assert best is not None
     return _within(best, search.costs, options, _remedy(options))
+
+
+def _layouts(search: Search, options: PlanOptions, goal: int) -> Iterator[tuple[Search, Layout]]:
+    """Layouts to try, best first: with rings behind dying inputs, and without, where the arena turns out the better."""
+    least = smallest_peak(search.size, search.least)
+    yield from ((search, layout) for layout in search.layouts(max(goal, least)))
+    if options.overlap:
+        plain = Search(search.costs.flow, search.costs.order, options, search, rings_follow=False)
+        least = smallest_peak(plain.size, plain.least)
+        yield from ((plain, layout) for layout in plain.layouts(max(goal, least)))
 
 
 def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:

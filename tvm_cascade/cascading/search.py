@@ -17,8 +17,15 @@ _PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in
 class Search:
     """Costs of every segment in every interleaving, and the layouts worth an arena."""
 
-    def __init__(self, flow: Flow, order: Sequence[int], options: PlanOptions, like: Search | None = None) -> None:
-        settings = Settings(options.alignment, options.overlap, options.in_place)
+    def __init__(
+        self,
+        flow: Flow,
+        order: Sequence[int],
+        options: PlanOptions,
+        like: Search | None = None,
+        rings_follow: bool = True,
+    ) -> None:
+        settings = Settings(options.alignment, options.overlap, options.in_place, rings_follow)
         self.costs = SegmentCosts(flow, order, settings, like.costs if like is not None else None)
         self.options = options
         self._least: dict[tuple[int, int], tuple[int, int]] = {}

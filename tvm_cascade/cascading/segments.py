@@ -31,6 +31,7 @@ class Settings:
     alignment: int = 4  # bytes, of every block
     overlap: bool = False  # outputs behind dying inputs
     in_place: bool = False  # element-wise operators over their input
+    rings_follow: bool = True  # with `overlap`, rolling buffers behind dying inputs too
 
 
 class SegmentCosts:
@@ -44,6 +45,8 @@ class SegmentCosts:
         self.overlaps = Overlaps(flow, settings.in_place) if like is None else like.overlaps
         self._blocks: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._pairs: dict[tuple[int, int, int], tuple[Pair, ...]] = {}
+        self._shared: dict[tuple[int, int, int], int] = {}
+        self._members: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
         """For every root the position of its maker and of its last reader.
@@ -68,8 +71,11 @@ class SegmentCosts:
 
         Order within a segment is the demand's business, so that a segment costs the same whatever the order it came in.
         """
-        sources = [self.flow.source(t) for t in sorted(self.flow.streamed, reverse=True) if i <= self.born[t] < j]
-        return (*sources, *(o for o in sorted(self.order[i:j]) if not self.flow.graph.ops[o].view))
+        if (i, j) not in self._members:
+            sources = [self.flow.source(t) for t in sorted(self.flow.streamed, reverse=True) if i <= self.born[t] < j]
+            working = [o for o in sorted(self.order[i:j]) if not self.flow.graph.ops[o].view]
+            self._members[i, j] = (*sources, *working)
+        return self._members[i, j]
 
     def held(self, i: int, j: int, chunk: int) -> dict[int, int]:
         """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's."""
@@ -98,7 +104,7 @@ class SegmentCosts:
         key = (i, j, chunk)
         if key not in self._blocks:
             flow = self.flow
-            across = [flow.graph.tensors[t].bytes for t in self._across(i)]
+            across = [flow.bytes[t] for t in self._across(i)]
             inside = [flow.unit_bytes(t, chunk) * units for t, units in self.held(i, j, chunk).items()]
             sums = [flow.graph.ops[o].accumulator_bytes for o in self.accumulating(i, j)]
             self._blocks[key] = (*across, *inside, *sums, self.state_bytes(i, j), self.scratch_bytes(i, j))
@@ -112,40 +118,53 @@ class SegmentCosts:
         """The same without rounding: what no arena can go below."""
         return sum(self.blocks(i, j, chunk)) - self.shared(i, j, chunk)
 
-    def _dying_and_rising(self, i: int, j: int) -> tuple[list[int], list[int]]:
-        """Roots whose last reader is in `[i, j)`, and roots made in it that outlive it."""
-        dying = [t for t, b in self.born.items() if b < i <= self.last[t] < j]
-        rising = [t for t, b in self.born.items() if i <= b < j <= self.last[t] and t not in self.flow.streamed]
-        return dying, rising
+    def _dying(self, i: int, j: int) -> list[int]:
+        """Roots from before whose last reader is in `[i, j)`."""
+        return [t for t, b in self.born.items() if b < i <= self.last[t] < j]
 
     def most_shared(self, i: int, j: int) -> int:
-        """Bytes that outputs and dying inputs of `[i, j)` could share at the very most, in any interleaving."""
+        """Bytes that anything made in `[i, j)` could share with dying inputs at the very most, in any interleaving."""
         if not self.settings.overlap:
             return 0
-        tensors = self.flow.graph.tensors
-        dying, rising = self._dying_and_rising(i, j)
-        return min(sum(tensors[t].bytes for t in dying), sum(tensors[t].bytes for t in rising))
+        return sum(self.flow.bytes[t] for t in self._dying(i, j))
 
     def pairs(self, i: int, j: int, chunk: int) -> tuple[Pair, ...]:
-        """Outputs of `[i, j)` that may follow an input that dies in it, with the distance to keep."""
+        """Outputs and rings of `[i, j)` that may follow an input that dies in it, with the distance to keep."""
         if not self.settings.overlap:
             return ()
         key = (i, j, chunk)
         if key not in self._pairs:
-            dying, rising = self._dying_and_rising(i, j)
-            self._pairs[key] = self.overlaps.pairs(self.members(i, j), dying, rising, chunk)
+            rings = self.settings.rings_follow
+            held = self.held(i, j, chunk).items()
+            made = {t: u for t, u in held if t not in self.flow.streamed and (rings or self.last[t] >= j)}
+            self._pairs[key] = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, chunk)
         return self._pairs[key]
 
     def shared(self, i: int, j: int, chunk: int) -> int:
-        """The most bytes that outputs and dying inputs of `[i, j)` can have in common."""
-        tensors = self.flow.graph.tensors
-        by_writer: dict[int, int] = {}
-        for pair in self.pairs(i, j, chunk):
-            both = min(tensors[pair.reader].bytes, tensors[pair.writer].bytes)
-            bytes_shared = max(0, min(both, tensors[pair.writer].bytes - pair.distance))
-            by_writer[pair.writer] = by_writer.get(pair.writer, 0) + bytes_shared
-        total = sum(min(tensors[t].bytes, b) for t, b in by_writer.items())
-        return min(total, sum(tensors[t].bytes for t in {p.reader for p in self.pairs(i, j, chunk)}))
+        """The most bytes that outputs, rings and dying inputs of `[i, j)` can have in common.
+
+        Rings cover the start of an input X: packed by reach, f bytes at most. An output Y that must stay d behind
+        covers at most |Y| - max(d, 0) bytes, and leaves min(f, -d) to the rings where d < 0.
+        """
+        key = (i, j, chunk)
+        if key not in self._shared:
+            by_reader: dict[int, list[Pair]] = {}
+            for pair in self.pairs(i, j, chunk):
+                by_reader.setdefault(pair.reader, []).append(pair)
+            self._shared[key] = sum(self._shared_with(t, pairs, j) for t, pairs in by_reader.items())
+        return self._shared[key]
+
+    def _shared_with(self, reader: int, pairs: Sequence[Pair], j: int) -> int:
+        whole = self.flow.bytes[reader]
+        front = 0
+        for pair in sorted(pairs, key=lambda p: (p.reach, p.writer)):
+            if self.last[pair.writer] < j:
+                front = min(front + pair.size, pair.reach)
+        outputs = [p for p in pairs if self.last[p.writer] >= j]
+        if len(outputs) == 1:
+            only = outputs[0]
+            return min(whole, max(front, only.size + min(front, -only.distance)))
+        return min(whole, front + sum(min(p.size, p.reach) for p in outputs))
 
     def calls(self, i: int, j: int, chunk: int) -> int:
         """Kernel calls of `[i, j)`: what a finer interleaving costs in time."""
