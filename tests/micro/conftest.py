@@ -23,7 +23,12 @@ HEADER = """\
 #define TOY_INPUT0_SIZE 24
 #define TOY_INPUT1_SIZE 24
 #define TOY_OUTPUT0_SIZE 24
+#ifdef TVM_CASCADE_SHARED_ARENA
+extern uint8_t tvm_cascade_arena[];
+#define toy_arena tvm_cascade_arena
+#else
 extern uint8_t toy_arena[];
+#endif
 struct toy_inputs {{ const void *a; const void *b; }};
 struct toy_outputs {{ void *y; }};
 int32_t toy_run(const struct toy_inputs *inputs, const struct toy_outputs *outputs);
@@ -37,7 +42,9 @@ SOURCE = """\
 #include <string.h>
 extern const int8_t toy_weights[24];
 extern const uint8_t toy_padding[];
+#ifndef TVM_CASCADE_SHARED_ARENA
 __attribute__((section(".bss.toy_arena"), aligned(TOY_ARENA_ALIGN))) uint8_t toy_arena[TOY_ARENA_SIZE];
+#endif
 
 void toy_map_inputs(struct toy_inputs *inputs) {{ inputs->a = toy_arena; inputs->b = toy_arena + 24; }}
 void toy_map_outputs(struct toy_outputs *outputs) {{ outputs->y = toy_arena + 48; }}
@@ -121,6 +128,21 @@ def _streaming_toy() -> EmittedNetwork:
 @pytest.fixture(scope="session")
 def streaming_toy() -> EmittedNetwork:
     return _streaming_toy()
+
+
+def _renamed(network: EmittedNetwork, name: str) -> EmittedNetwork:
+    """The same network under another name."""
+    files = {
+        file.replace("toy", name): text.replace(b"toy", name.encode()).replace(b"TOY", name.upper().encode())
+        for file, text in network.files.items()
+    }
+    sources = tuple(source.replace("toy", name) for source in network.sources)
+    return replace(network, name=name, files=files, sources=sources)
+
+
+@pytest.fixture(scope="session")
+def renamed() -> Callable[[EmittedNetwork, str], EmittedNetwork]:
+    return _renamed
 
 
 @pytest.fixture(scope="session")

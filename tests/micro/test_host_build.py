@@ -35,13 +35,13 @@ def test_clean_and_correct(
     reference: Callable,
     sanitized: Callable,
 ) -> None:
-    done = sanitized(toy, b"".join(map(toy.interface.pack_inputs, toy_inputs)))
+    done = sanitized(toy, b"".join(bytes(4) + toy.interface.pack_inputs(one) for one in toy_inputs))
     assert (done.returncode, done.stderr) == (0, "")
     data = (tmp_path / "results.bin").read_bytes()[8:]
     for k, (a, b) in enumerate(toy_inputs):
         record = data[k * 52 : (k + 1) * 52]
-        assert struct.unpack_from("<iI", record) == (0, 72)
-        (output,) = toy.interface.unpack_outputs(record[28:])
+        assert struct.unpack_from("<iI", record, 24) == (0, 72)
+        (output,) = toy.interface.unpack_outputs(record[:24])
         np.testing.assert_array_equal(output, reference(a, b))
 
 
@@ -49,5 +49,5 @@ def test_a_write_behind_the_arena_is_caught(
     make_toy: Callable[..., EmittedNetwork], toy_inputs: list[tuple[np.ndarray, np.ndarray]], sanitized: Callable
 ) -> None:
     network = make_toy(extra="{ volatile int k = 80; toy_arena[k] = 1; }")
-    done = sanitized(network, network.interface.pack_inputs(toy_inputs[0]))
+    done = sanitized(network, bytes(4) + network.interface.pack_inputs(toy_inputs[0]))
     assert done.returncode != 0 and "out of bounds" in done.stderr

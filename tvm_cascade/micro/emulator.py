@@ -18,21 +18,32 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.network import Interface
+from tvm_cascade.micro.network import IoSpec
 
 _PATTERNS = (0xA5, 0x5A)
 _MAGIC = 0x31435654
+_START = struct.pack("<I", 1)  # before the inputs of every inference
 _RECORD = struct.Struct("<i6I")  # status, arena, stack, low before and after, coarse before and after
 _FAULT_BITS = {
     0: "instruction access", 1: "data access", 8: "instruction bus error", 9: "precise bus error",
     10: "imprecise bus error", 16: "undefined instruction", 17: "invalid state", 19: "no coprocessor",
     20: "stack overflow", 24: "unaligned access", 25: "division by zero",
 }  # fmt: skip
+
+
+class Runnable(Protocol):
+    """What a run must know of an image: how inputs become bytes and bytes outputs."""
+
+    @property
+    def outputs(self) -> tuple[IoSpec, ...]: ...
+    def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes: ...
+    def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]: ...
 
 
 class FirmwareError(ToolError):
@@ -64,7 +75,7 @@ class _Inference:
 def run(
     elf: Path,
     board: Board,
-    interface: Interface,
+    interface: Runnable,
     inputs: Sequence[Sequence[np.ndarray]],
     timeout_s: float = 600.0,
 ) -> RunResult:
@@ -97,7 +108,7 @@ def run(
 
 
 def _result(
-    board: Board, interface: Interface, main: Sequence[_Inference], again: Sequence[_Inference], seconds: float
+    board: Board, interface: Runnable, main: Sequence[_Inference], again: Sequence[_Inference], seconds: float
 ) -> RunResult:
     everything = (*main, *again)
     counter = board.counter
@@ -119,7 +130,7 @@ class _Job:
     def __init__(self, qemu: str, elf: Path, board: Board, folder: Path, pattern: int, packed: Sequence[bytes]) -> None:
         folder.mkdir()
         self.folder, self.elf, self.board, self.count = folder, elf, board, len(packed)
-        (folder / "inputs.bin").write_bytes(struct.pack("<I", pattern) + b"".join(packed))
+        (folder / "inputs.bin").write_bytes(struct.pack("<I", pattern) + b"".join(_START + data for data in packed))
         command = [
             qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments,
             "-kernel", str(elf.resolve()), "-icount", "shift=7",
@@ -136,7 +147,7 @@ class _Job:
             self.process.kill()
         self.process.wait()
 
-    def finish(self, interface: Interface, deadline: float) -> list[_Inference]:
+    def finish(self, interface: Runnable, deadline: float) -> list[_Inference]:
         try:
             status = self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -151,12 +162,12 @@ class _Job:
             raise FirmwareError(f"{self.elf.name} on {self.board.name}: {_explain(console, status, self.elf, prefix)}")
         return self._read(interface, console)
 
-    def _inferences_done(self, interface: Interface) -> int:
+    def _inferences_done(self, interface: Runnable) -> int:
         results = self.folder / "results.bin"
         record = _RECORD.size + sum(spec.bytes for spec in interface.outputs)
         return max(0, results.stat().st_size - 8) // record if results.exists() else 0
 
-    def _read(self, interface: Interface, console: str) -> list[_Inference]:
+    def _read(self, interface: Runnable, console: str) -> list[_Inference]:
         results = self.folder / "results.bin"
         data = results.read_bytes() if results.exists() else b""
         record = _RECORD.size + sum(spec.bytes for spec in interface.outputs)
@@ -166,14 +177,15 @@ class _Job:
         return [self._inference(data[8 + k * record : 8 + (k + 1) * record], overhead) for k in range(self.count)]
 
     def _inference(self, data: bytes, overhead: int) -> _Inference:
-        status, arena, stack, low, low_after, coarse, coarse_after = _RECORD.unpack_from(data)
+        outputs, measured = data[: -_RECORD.size], data[-_RECORD.size :]
+        status, arena, stack, low, low_after, coarse, coarse_after = _RECORD.unpack(measured)
         name, counter = self.elf.name, self.board.counter
         if status != 0:
             raise FirmwareError(f"{name} on {self.board.name}: the network returned {status}")
         ticks = counter.ticks((low, low_after), (coarse, coarse_after)) if counter else 0
         if counter:
             ticks -= counter.ticks((0, overhead), (0, 0))
-        return _Inference(status, arena, stack, max(0, ticks), data[_RECORD.size :])
+        return _Inference(status, arena, stack, max(0, ticks), outputs)
 
 
 def _explain(console: str, status: int, elf: Path, prefix: str) -> str:

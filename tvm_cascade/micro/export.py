@@ -49,8 +49,8 @@ def export_zephyr(project: Project, out: Path) -> tuple[str, ...]:
             "flags": " ".join(project.network_flags),
             "float": "CONFIG_FPU=y\nCONFIG_FP_HARDABI=y\n" if hard_float else "",
         }
-        for place, template in _ZEPHYR.items():
-            _write(folder / place.replace("NAME", name), fill_template(template, values))
+        for place, text in _ZEPHYR.items():
+            _write(folder / place.replace("NAME", name), fill_template(text, values))
 
     return _publish(write, out)
 
@@ -71,8 +71,8 @@ def export_arduino(project: Project, out: Path) -> tuple[str, ...]:
             _pack(project, folder / "src" / _arduino_folder(target.gcc_flags, target.mcpu) / f"lib{name}_kernels.a")
             precompiled = f"precompiled=true\nldflags=-l{name}_kernels\n"
         values = {**_values(project), "precompiled": precompiled}
-        for place, template in _ARDUINO.items():
-            _write(folder / place.replace("NAME", name), fill_template(template, values))
+        for place, text in _ARDUINO.items():
+            _write(folder / place.replace("NAME", name), fill_template(text, values))
 
     return _publish(write, out)
 
@@ -93,7 +93,7 @@ def _values(project: Project) -> dict[str, str]:
         "version": VERSION,
         "target": project.target.name,
         "arena_bytes": str(interface.arena_bytes),
-        "callbacks": "".join(map(user_callback, streamed)),
+        "callbacks": "".join(user_callback(spec, spec.c_name) for spec in streamed),
         "set_callbacks": "".join(f"    inputs.{s.c_name} = read_{s.c_name};\n" for s in streamed),
         "inputs": "\n".join(_about("inputs", spec) for spec in interface.inputs),
         "outputs": "\n".join(_about("outputs", spec) for spec in interface.outputs),

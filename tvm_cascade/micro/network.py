@@ -100,8 +100,7 @@ class Interface:
         """
         if len(arrays) != len(self.inputs):
             raise UsageError(f"{len(arrays)} input arrays given, the network has {len(self.inputs)}")
-        # what is asked for later cannot end the run: a word does that starts every inference
-        parts: list[bytes] = [b"\1\0\0\0"] if self.requests else []
+        parts: list[bytes] = []
         rows: dict[int, np.ndarray] = {}
         for k, (spec, array) in enumerate(zip(self.inputs, arrays, strict=True)):
             if array.dtype != np.dtype(spec.dtype) or array.nbytes != spec.bytes:

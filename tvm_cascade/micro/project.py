@@ -67,8 +67,7 @@ def write_project(
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in network.files.items():
         (folder / name).write_bytes(content)
-    for name in _VERBATIM:
-        (folder / name).write_text(_template(name), encoding="utf-8")
+    copy_runtime(folder, target)
     values = {
         "name": network.name,
         "NAME": network.name.upper(),
@@ -85,9 +84,8 @@ def write_project(
         "objects": " ".join(network.objects),
         **_interface_text(network),
     }
-    (folder / "startup.c").write_text(_template(target.family.startup), encoding="utf-8")
     for name in ("main.c", "serial_main.c", "CMakeLists.txt", "README.md", "toolchain.cmake"):
-        (folder / name).write_text(fill_template(_template(f"{name}.in"), values), encoding="utf-8")
+        (folder / name).write_text(fill_template(template(f"{name}.in"), values), encoding="utf-8")
     own = {
         "interface": network.interface.to_dict(),
         "sources": network.sources,
@@ -103,15 +101,22 @@ def write_project(
     return read_project(folder)
 
 
+def copy_runtime(folder: Path, target: Target) -> None:
+    """Write the files that are the same for every network: start-up code, ports, measuring."""
+    for name in _VERBATIM:
+        (folder / name).write_text(template(name), encoding="utf-8")
+    (folder / "startup.c").write_text(template(target.family.startup), encoding="utf-8")
+
+
 def write_host_project(folder: Path, network: EmittedNetwork) -> None:
     """Write what a measuring program of this machine needs: the network, main.c and the host's port."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in network.files.items():
         (folder / name).write_bytes(content)
     for name in ("port.h", "port_host.c", "measure.h"):
-        (folder / name).write_text(_template(name), encoding="utf-8")
+        (folder / name).write_text(template(name), encoding="utf-8")
     values = {"name": network.name, "NAME": network.name.upper(), **_interface_text(network)}
-    (folder / "main.c").write_text(fill_template(_template("main.c.in"), values), encoding="utf-8")
+    (folder / "main.c").write_text(fill_template(template("main.c.in"), values), encoding="utf-8")
     (folder / "board.h").write_text(board_header(None), encoding="utf-8")
 
 
@@ -161,7 +166,7 @@ def linker_script(board: Board) -> str:
         "ram_bytes": str(board.ram.bytes),
         "stack_reserve": str(board.stack_reserve),
     }
-    return fill_template(_template("link.ld.in"), values)
+    return fill_template(template("link.ld.in"), values)
 
 
 def board_header(board: Board | None) -> str:
@@ -219,7 +224,8 @@ def _read_csr(register: CounterRegister) -> str:
     )
 
 
-def _template(name: str) -> str:
+def template(name: str) -> str:
+    """The text of a file in `templates/`."""
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
@@ -238,9 +244,7 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         else f"        inputs.{spec.c_name} = read_{spec.c_name};\n        inputs.{spec.c_name}_context = NULL;"
         for k, spec in enumerate(network.inputs)
     ]
-    if network.requests:
-        fill.insert(0, "        fill(&low, sizeof low); /* the run ends where there is none */")
-    readers = [_reader(spec) for spec in network.inputs if spec.stream_axis is not None]
+    readers = [row_callback(spec, spec.c_name) for spec in network.inputs if spec.stream_axis is not None]
     write = [
         f"        port_write(outputs.{spec.c_name}, {upper}_OUTPUT{k}_SIZE);" for k, spec in enumerate(network.outputs)
     ]
@@ -254,7 +258,9 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         **_serial_text(network),
         "fill_inputs": "\n".join(fill),
         "row_readers": "".join(readers),
-        "application_readers": "".join(user_callback(spec) for spec in network.inputs if spec.stream_axis is not None),
+        "application_readers": "".join(
+            user_callback(spec, spec.c_name) for spec in network.inputs if spec.stream_axis is not None
+        ),
         "application_inputs": "".join(
             f"        inputs.{spec.c_name} = read_{spec.c_name};\n"
             for spec in network.inputs
@@ -293,7 +299,7 @@ def _serial_text(network: EmittedNetwork) -> dict[str, str]:
         "input_ranges": "\n".join(inputs),
         "output_ranges": "\n".join(outputs),
         "serial_inputs": "\n".join(callbacks),
-        "row_server": (_template("row_server.c.in") if streamed else "") + "".join(map(_row_callback, streamed)),
+        "row_server": (template("row_server.c.in") if streamed else "") + "".join(map(_row_callback, streamed)),
     }
 
 
@@ -305,19 +311,19 @@ def _row_callback(spec: IoSpec) -> str:
     )
 
 
-def _reader(spec: IoSpec) -> str:
+def row_callback(spec: IoSpec, name: str) -> str:
     """The callback that reads one row of a streamed input from the port."""
     return (
-        f"\nstatic int32_t read_{spec.c_name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)\n{{\n"
+        f"\nstatic int32_t read_{name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)\n{{\n"
         "    (void)context;\n    (void)row;\n"
         f"    return port_read(to, {spec.row_bytes}u) == {spec.row_bytes}u ? 0 : -1;\n}}\n"
     )
 
 
-def user_callback(spec: IoSpec) -> str:
+def user_callback(spec: IoSpec, name: str) -> str:
     """The callback that the user fills in to deliver one row of a streamed input."""
     return (
-        f"\nstatic int32_t read_{spec.c_name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)\n{{\n"
+        f"\nstatic int32_t read_{name}(void *context, int32_t row, {C_TYPES[spec.dtype]} *to)\n{{\n"
         f"    /* USER CODE: write the {spec.row_bytes} bytes of this row; other than 0 ends the run. */\n"
         "    (void)context;\n    (void)row;\n    (void)to;\n    return 0;\n}\n"
     )

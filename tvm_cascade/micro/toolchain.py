@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,33 +118,55 @@ def build_project(project: Project, board: Board, jobs: int = 2, image: str = "e
     if image == "serial" and board.uart is None:
         raise UsageError(f"board {board.name} names no uart; add one to its board file")
     own_sources, defines, suffix = IMAGES[image]
-    gcc = find_tool(project.target.family.gcc, project.target.family.compiler_remedy)
-    board_folder = add_board(project.folder, board)
-    output = project.folder / "build" / (board.name + suffix)
-    output.mkdir(parents=True, exist_ok=True)
-    flags = (*project.target.gcc_flags, *compile_flags(project.optimise), f"-I{project.folder}", f"-I{board_folder}")
+    return build_image(
+        name=project.name,
+        folder=project.folder,
+        target=project.target,
+        board=board,
+        optimise=project.optimise,
+        sources={**{s: project.network_flags for s in project.sources}, **{s: defines for s in own_sources}},
+        objects=project.objects,
+        arena_bytes=project.interface.arena_bytes,
+        output=project.folder / "build" / (board.name + suffix),
+        jobs=jobs,
+    )
 
-    def compile_one(source: str) -> Path:
-        own = project.network_flags if source in project.sources else defines
-        made = output / f"{source}.o"
-        _run_tool((gcc, *flags, *own, "-c", str(project.folder / source), "-o", str(made)))
+
+def build_image(
+    *,
+    name: str,
+    folder: Path,
+    target: Target,
+    board: Board,
+    optimise: str,
+    sources: Mapping[str, Sequence[str]],
+    objects: Sequence[str],
+    arena_bytes: int,
+    output: Path,
+    jobs: int = 2,
+) -> BuildResult:
+    """Compile `sources` (files of `folder`, each with options of its own), link them with `objects` into `output`."""
+    gcc = find_tool(target.family.gcc, target.family.compiler_remedy)
+    board_folder = add_board(folder, board)
+    output.mkdir(parents=True, exist_ok=True)
+    flags = (*target.gcc_flags, *compile_flags(optimise), f"-I{folder}", f"-I{board_folder}")
+
+    def compile_one(source: str) -> str:
+        made = str(output / f"{source}.o")
+        _run_tool((gcc, *flags, *sources[source], "-c", str(folder / source), "-o", made))
         return made
 
     # Largest first: the weights' file takes as long as all others together.
-    sources = sorted((*project.sources, *own_sources), key=lambda name: -(project.folder / name).stat().st_size)
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        objects = list(pool.map(compile_one, sources))
-    objects += [project.folder / name for name in project.objects]
-    elf = output / f"{project.name}.elf"
-    _link(gcc, project, board, sorted(objects), elf)
+        made = list(pool.map(compile_one, sorted(sources, key=lambda source: -(folder / source).stat().st_size)))
+    elf = output / f"{name}.elf"
+    link_flags = (*target.gcc_flags, *target.family.link_flags, f"-T{board_folder / 'link.ld'}")
+    _link((gcc, *link_flags, *sorted([*made, *(str(folder / one) for one in objects)]), "-lm", "-o", str(elf)), board)
     ram_bytes, flash_bytes = memory_use(elf, board)
-    return BuildResult(elf, ram_bytes, flash_bytes, project.interface.arena_bytes)
+    return BuildResult(elf, ram_bytes, flash_bytes, arena_bytes)
 
 
-def _link(gcc: str, project: Project, board: Board, objects: Sequence[Path], elf: Path) -> None:
-    script = project.folder / "boards" / board.name / "link.ld"
-    flags = (*project.target.gcc_flags, *project.target.family.link_flags, f"-T{script}")
-    command = (gcc, *flags, *map(str, objects), "-lm", "-o", str(elf))
+def _link(command: Sequence[str], board: Board) -> None:
     try:
         _run_tool(command)
     except ToolError as error:

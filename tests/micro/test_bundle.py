@@ -1,0 +1,80 @@
+"""Several networks in one image: they share an arena, and each still computes what it does alone."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro import emulator
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.bundle import build_bundle, write_bundle
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.project import Project, write_project
+from tvm_cascade.micro.target import get_target
+
+BOARD = load_board("mps2-an386")
+Inputs = list[tuple[np.ndarray, np.ndarray]]
+
+
+@pytest.fixture
+def projects(
+    tmp_path: Path, make_toy: Callable[..., EmittedNetwork], streaming_toy: EmittedNetwork, renamed: Callable
+) -> list[Project]:
+    """A network of 200 bytes, one of 80 that streams an input, one of 96."""
+    networks = [make_toy(arena=200), renamed(streaming_toy, "rows"), renamed(make_toy(arena=96), "other")]
+    target = get_target("cortex-m4")
+    return [write_project(tmp_path / network.name, network, target, BOARD) for network in networks]
+
+
+def test_networks_share_their_arena(
+    tmp_path: Path, projects: list[Project], toy_inputs: Inputs, reference: Callable, emulator_tools: None
+) -> None:
+    bundle = write_bundle(tmp_path / "b", projects, BOARD)
+    built = build_bundle(bundle, BOARD)
+    assert (built.ram_bytes, built.arena_bytes, built.other_ram_bytes) == (200, 200, 0)
+    one, two, three = toy_inputs
+    inputs = [(*one, *two, *three), (*two, *three, *one)]
+    result = emulator.run(built.elf, BOARD, bundle, inputs)
+    for outputs, given in zip(result.outputs, inputs, strict=True):
+        for k, output in enumerate(outputs):
+            np.testing.assert_array_equal(output, reference(given[2 * k], given[2 * k + 1]))
+    assert result.arena_high_water_bytes == 72
+    assert result.instructions is not None and result.instructions > 600
+
+
+def test_application_compiles_without_warnings(tmp_path: Path, projects: list[Project], arm_gcc: None) -> None:
+    bundle = write_bundle(tmp_path / "b", projects, BOARD)
+    build_bundle(bundle, BOARD, image="application")
+    warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+    flags = ("-std=c99", *warnings, "-c", "-o", "/dev/null", "-mcpu=cortex-m3", "-mthumb", "-DTVM_CASCADE_SHARED_ARENA")
+    for defines in ((), ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR")):
+        for source in ("main.c", "arena.c"):
+            include = f"-I{tmp_path / 'b' / 'boards' / BOARD.name}"
+            command = ["arm-none-eabi-gcc", *flags, *defines, include, str(tmp_path / "b" / source)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+def test_what_does_not_go_together(tmp_path: Path, projects: list[Project]) -> None:
+    with pytest.raises(UsageError, match="at least two networks"):
+        write_bundle(tmp_path / "b", projects[:1], BOARD)
+    with pytest.raises(UsageError, match="need different names, not toy, toy"):
+        write_bundle(tmp_path / "b", [projects[0], projects[0]], BOARD)
+    other = replace(projects[1], target=get_target("cortex-m3"))
+    with pytest.raises(UsageError, match="need one target, not cortex-m4, cortex-m3"):
+        write_bundle(tmp_path / "b", [projects[0], other], BOARD)
+    with pytest.raises(UsageError, match="cannot run code for cortex-m4"):
+        write_bundle(tmp_path / "b", projects, load_board("microbit"))
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        write_bundle(tmp_path / "toy", projects, BOARD)
+    header = projects[0].folder / "toy.h"
+    header.write_text(header.read_text().replace("TVM_CASCADE_SHARED_ARENA", "X"))
+    with pytest.raises(UsageError, match="without a sharable arena: compile it again"):
+        write_bundle(tmp_path / "b", projects, BOARD)
+    assert not (tmp_path / "b").exists()

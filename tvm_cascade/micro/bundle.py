@@ -1,0 +1,203 @@
+"""Several networks in one image, sharing one arena.
+
+The networks are compiled with TVM_CASCADE_SHARED_ARENA, which makes each of them use `tvm_cascade_arena` in place of an
+array of its own; `arena.c` defines it, as large as the largest needs: the maximum of the arenas, not their sum.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.network import Interface, IoSpec
+from tvm_cascade.micro.project import (
+    METADATA,
+    Project,
+    add_board,
+    copy_runtime,
+    fill_template,
+    row_callback,
+    template,
+    user_callback,
+)
+from tvm_cascade.micro.target import Target
+from tvm_cascade.micro.toolchain import IMAGES, BuildResult, build_image
+
+NAME = "networks"  # of the image
+SHARED = "-DTVM_CASCADE_SHARED_ARENA"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A folder of several networks. A run executes all of them once, in order."""
+
+    folder: Path
+    networks: tuple[Project, ...]
+    target: Target
+    optimise: str
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the shared arena."""
+        return max(network.interface.arena_bytes for network in self.networks)
+
+    @property
+    def outputs(self) -> tuple[IoSpec, ...]:
+        """Outputs of all networks, one network after the other."""
+        return tuple(spec for network in self.networks for spec in network.interface.outputs)
+
+    def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
+        """The inputs of all networks, one network after the other, as the firmware reads them."""
+        parts, start = [], 0
+        for network in self.networks:
+            end = start + len(network.interface.inputs)
+            parts.append(network.interface.pack_inputs(arrays[start:end]))
+            start = end
+        if start != len(arrays):
+            raise UsageError(f"{len(arrays)} input arrays given, the networks have {start}")
+        return b"".join(parts)
+
+    def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]:
+        """The arrays of `outputs`."""
+        return Interface(NAME, (), self.outputs, 0, 1).unpack_outputs(data)
+
+
+def write_bundle(folder: Path, projects: Sequence[Project], board: Board) -> Bundle:
+    """Copy the networks of compiled project folders into the new folder `folder`, with a main.c that calls them all.
+
+    Raises `UsageError` for fewer than two networks, equal names, different targets, a board that cannot run them,
+    networks that were compiled without a sharable arena, or a folder that is not empty.
+    """
+    target = _check(folder, projects)
+    board.require_target(target)
+    folder.mkdir(parents=True, exist_ok=True)
+    for project in projects:
+        for name in (f"{project.name}.h", *project.sources, *project.objects):
+            shutil.copyfile(project.folder / name, folder / name)
+    networks = tuple(replace(project, folder=folder) for project in projects)
+    bundle = Bundle(folder, networks, target, projects[0].optimise)
+    copy_runtime(folder, target)
+    (folder / "main.c").write_text(fill_template(template("bundle_main.c.in"), _main_text(bundle)), encoding="utf-8")
+    (folder / "arena.c").write_text(_arena_text(bundle), encoding="utf-8")
+    names = [project.name for project in projects]
+    own = {"networks": names, "target": target.name, "board": board.name, "arena_bytes": bundle.arena_bytes}
+    (folder / METADATA).write_text(json.dumps({"bundle": own}, indent=2) + "\n", encoding="utf-8")
+    add_board(folder, board)
+    return bundle
+
+
+def build_bundle(bundle: Bundle, board: Board, image: str = "emulator", jobs: int = 2) -> BuildResult:
+    """Build the image of a bundle: `emulator` (measured) or `application`. Raises as `toolchain.build_project`."""
+    if image not in ("emulator", "application"):
+        raise UsageError(f"a bundle has no {image!r} image; known: emulator, application")
+    board.require_target(bundle.target)
+    own_sources, defines, suffix = IMAGES[image]
+    sources = {source: (*n.network_flags, SHARED) for n in bundle.networks for source in n.sources}
+    own = dict.fromkeys((*own_sources, "arena.c"), (*defines, SHARED))
+    return build_image(
+        name=NAME,
+        folder=bundle.folder,
+        target=bundle.target,
+        board=board,
+        optimise=bundle.optimise,
+        sources={**sources, **own},
+        objects=[name for network in bundle.networks for name in network.objects],
+        arena_bytes=bundle.arena_bytes,
+        output=bundle.folder / "build" / (board.name + suffix),
+        jobs=jobs,
+    )
+
+
+def _check(folder: Path, projects: Sequence[Project]) -> Target:
+    names = [project.name for project in projects]
+    if len(names) < 2:
+        raise UsageError("a bundle takes at least two networks")
+    if len(set(names)) < len(names):
+        raise UsageError(f"networks of a bundle need different names, not {', '.join(names)}")
+    targets = {project.target.name: project.target for project in projects}
+    if len(targets) > 1:
+        raise UsageError(f"networks of a bundle need one target, not {', '.join(targets)}")
+    for project in projects:
+        header = (project.folder / f"{project.name}.h").read_text(encoding="utf-8")
+        if "TVM_CASCADE_SHARED_ARENA" not in header:
+            raise UsageError(f"{project.folder} was compiled without a sharable arena: compile it again")
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} exists and is not empty; name a new folder")
+    return projects[0].target
+
+
+def _arena_text(bundle: Bundle) -> str:
+    align = max(network.interface.arena_align for network in bundle.networks)
+    return (
+        "/* The arena of all networks of this image: as large as the largest needs. */\n#include <stdint.h>\n\n"
+        f"extern uint8_t tvm_cascade_arena[{bundle.arena_bytes}];\n"
+        f'__attribute__((section(".bss.tvm_cascade_arena"), aligned({align}))) '
+        f"uint8_t tvm_cascade_arena[{bundle.arena_bytes}];\n"
+    )
+
+
+def _main_text(bundle: Bundle) -> dict[str, str]:
+    streamed = [(n.name, s) for n in bundle.networks for s in n.interface.inputs if s.stream_axis is not None]
+    return {
+        "includes": "\n".join(f'#include "{network.name}.h"' for network in bundle.networks),
+        "arena_bytes": str(bundle.arena_bytes),
+        "row_readers": "".join(row_callback(spec, f"{name}_{spec.c_name}") for name, spec in streamed),
+        "application_readers": "".join(user_callback(spec, f"{name}_{spec.c_name}") for name, spec in streamed),
+        "measured_networks": "\n".join(_measured(network) for network in bundle.networks),
+        "application_networks": "\n".join(_application(network) for network in bundle.networks),
+    }
+
+
+def _prepare(network: Project) -> list[str]:
+    """Declarations and mapping of one network, callbacks included."""
+    name = network.name
+    lines = [
+        f"struct {name}_inputs inputs;",
+        f"struct {name}_outputs outputs;",
+        f"{name}_map_inputs(&inputs);",
+        f"{name}_map_outputs(&outputs);",
+    ]
+    for spec in network.interface.inputs:
+        if spec.stream_axis is not None:
+            lines.append(f"inputs.{spec.c_name} = read_{name}_{spec.c_name};")
+            lines.append(f"inputs.{spec.c_name}_context = 0;")
+    return lines
+
+
+def _measured(network: Project) -> str:
+    name, upper, interface = network.name, network.name.upper(), network.interface
+    whole = [(k, spec) for k, spec in enumerate(interface.inputs) if spec.stream_axis is None]
+    return _block(
+        *_prepare(network),
+        *(f"fill(inputs.{spec.c_name}, {upper}_INPUT{k}_SIZE);" for k, spec in whole),
+        "const uint32_t coarse = counter_coarse();",
+        "low = counter_low();",
+        f"const int32_t result = {name}_run(&inputs, &outputs);",
+        "ticks += counter_low() - low;",
+        "coarse_ticks += counter_coarse() - coarse;",
+        "status = status != 0 ? status : result;",
+        *(f"port_write(outputs.{spec.c_name}, {upper}_OUTPUT{k}_SIZE);" for k, spec in enumerate(interface.outputs)),
+    )
+
+
+def _application(network: Project) -> str:
+    return _block(
+        *_prepare(network),
+        "/* USER CODE: write the inputs. */",
+        f"if ({network.name}_run(&inputs, &outputs) != 0) {{",
+        "    return 1;",
+        "}",
+        "/* USER CODE: read the outputs. */",
+    )
+
+
+def _block(*lines: str) -> str:
+    """A C block of its own inside of main's loop."""
+    return "\n".join(("        {", *(f"            {line}" for line in lines), "        }"))
