@@ -16,11 +16,13 @@ from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
+from tvm_cascade.schedules.choose import kernels_of_plan
 from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
-from tvm_cascade.schedules.row_kernel import RowKernel
+from tvm_cascade.schedules.kernel import RowKernel
+from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.select import Core, select
 
 ENTRY = "cascade_main"
@@ -37,6 +39,18 @@ class PreparedGraph:
     graph: Graph
     extracted: Extracted
     kernels: tuple[RowKernel | None, ...]
+
+    def kernels_of(self, plan: Plan, generic: bool = False) -> list[RowKernel | None]:
+        """The kernels that a plan calls; `generic` ones run on every machine."""
+        return kernels_of_plan(plan, self.extracted.kernels if generic else self.kernels, self._pixel_kernel)
+
+    def _pixel_kernel(self, index: int) -> RowKernel:
+        func, access = self.extracted.funcs[index], self.extracted.accesses[index]
+        assert func is not None and access is not None
+        made = pixel_kernel(func, self.extracted.constants[index], access)
+        if isinstance(made, str):
+            raise ValidationError(f"{self.graph.ops[index].name} was planned by pixels: {made}")
+        return made
 
 
 def prepare_graph(mod: IRModule, core: Core) -> PreparedGraph:
@@ -73,7 +87,7 @@ class Cascade:
             mod = mod.clone()
             prepared = prepare_graph(mod, on)
             plan = plan_graph(prepared.graph, chosen)
-            return planned_module(mod, plan, lower_plan(plan, prepared.kernels))
+            return planned_module(mod, plan, lower_plan(plan, prepared.kernels_of(plan)))
 
         return apply
 
@@ -85,7 +99,9 @@ def _copy_function(dtype: str) -> PrimFunc:
     views = [tirx.decl_buffer((1 << 30,), dtype, f"{h.name}_view", data=h) for h in (to, source)]
     body = For(i, 0, count, tirx.ForKind.SERIAL, BufferStore(views[0], views[1][i], [i]))
     stmts = [tirx.DeclBuffer(v, data=h) for v, h in zip(views, (to, source), strict=True)]
-    return PrimFunc([to, source, count], SeqStmt([*stmts, body, tirx.Return(tirx.const(0, "int32"))]), PrimType("int32"))
+    return PrimFunc(
+        [to, source, count], SeqStmt([*stmts, body, tirx.Return(tirx.const(0, "int32"))]), PrimType("int32")
+    )
 
 
 def _entry(plan: Plan, lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar) -> PrimFunc:
@@ -112,7 +128,9 @@ def _entry(plan: Plan, lowered: Lowered, copies: dict[str, GlobalVar], invoke: G
     body += [move(t, p, True) for t, p in zip(graph.inputs, ins, strict=True)]
     body.append(Evaluate(Call(invoke, [base, tirx.address_of(flash[0])], ret_ty="int32")))
     body += [move(t, p, False) for t, p in zip(graph.outputs, outs, strict=True)]
-    return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr({"global_symbol": ENTRY, "tirx.noalias": True})
+    return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr(
+        {"global_symbol": ENTRY, "tirx.noalias": True}
+    )
 
 
 def _port(tensor: Tensor, name: str) -> tirx.Var:

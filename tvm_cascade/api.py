@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -130,8 +130,7 @@ def _module(model: Model, input_shapes: Mapping[str, tuple[int, ...]] | None) ->
 
 
 def _plan_options(alignment: int, **values: object) -> PlanOptions:
-    known = {f.name for f in fields(PlanOptions)}
-    return PlanOptions(alignment=alignment, **{k: v for k, v in values.items() if k in known})  # type: ignore[arg-type]
+    return PlanOptions(alignment=alignment, pixels=True, **values)  # type: ignore[arg-type]
 
 
 def plan(

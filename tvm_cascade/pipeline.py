@@ -93,8 +93,8 @@ def lower(prepared: PreparedGraph, plan: Plan, counted: bool = False, fetch: str
     `fetch` names the C function that delivers rows of streamed inputs.
     """
     if not counted:
-        return lower_plan(plan, prepared.kernels, fetch=fetch)
-    return lower_plan(plan, prepared.extracted.kernels, transform=count_macs, counted=True)
+        return lower_plan(plan, prepared.kernels_of(plan), fetch=fetch)
+    return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
 
 
 def frontier_points(graph: Graph, options: PlanOptions, chosen: Plan) -> tuple[tuple[int, float], ...]:

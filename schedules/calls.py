@@ -1,0 +1,170 @@
+"""The call of one step of an operator: what each parameter of its kernel gets.
+
+By rows, step k is output row k. By pixels, with n = ceil(columns / chunk), it is row k // n, columns from (k % n) * chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call, GlobalVar
+from tvm.tirx import Evaluate
+
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import ITEM_BYTES, Op, Window
+from tvm_cascade.schedules.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.places import Memory, Place, i32, places, strides
+
+Expr = tvm.ir.Expr
+
+
+class Calls:
+    """Calls of a plan's kernels, for its driver."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernels: Sequence[RowKernel | None],
+        functions: Sequence[GlobalVar | None],
+        constants: Sequence[Sequence[int]],
+        memory: Memory,
+        macs: tirx.Var | None,
+        fetch: str | None,
+        host_fetch: GlobalVar,
+    ) -> None:
+        self.plan, self.graph = plan, plan.graph
+        self.kernels, self.functions, self.constants = kernels, functions, constants
+        self.memory, self.macs = memory, macs
+        self.fetch, self.host_fetch = fetch, host_fetch
+        self.places = places(plan)
+        self.offsets = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
+
+    def operator(self, index: int, step: Expr, segment: int) -> tirx.Stmt:
+        """Step `step` of an operator (all of it, with a whole kernel)."""
+        op, kernel, function = self.graph.ops[index], self.kernels[index], self.functions[index]
+        assert kernel is not None and function is not None
+        self._check(op, kernel)
+        y, x0, x1 = self._position(op, kernel, step, segment)
+        args = [self._argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
+        if self.macs is not None:
+            args.append(self.macs)
+        return Evaluate(Call(function, args, ret_ty="int32"))
+
+    def source(self, t: int, row: Expr) -> Expr:
+        """Ask the caller for a row of a streamed input."""
+        place, tensor = self.places[t], self.graph.tensors[t]
+        slot = row if place.height >= tensor.rows else tirx.truncmod(row, i32(place.height))
+        to = self.memory.address("arena", "int8", place.offset + slot * place.row_bytes)
+        args = [self.memory.context, i32(self.graph.inputs.index(t)), row, to]
+        if self.fetch is None:
+            return Call(self.host_fetch, args, ret_ty="int32")
+        return tirx.call_extern("int32", self.fetch, *args)
+
+    def _check(self, op: Op, kernel: RowKernel) -> None:
+        if kernel.pixels:
+            return
+        for t in (*op.inputs, *op.outputs):
+            if self.places[t].by_pixels:
+                raise ValidationError(f"{op.name} runs by rows and {self.graph.tensors[t].name} is kept by pixels")
+
+    def _position(self, op: Op, kernel: RowKernel, step: Expr, segment: int) -> tuple[Expr, Expr, Expr]:
+        if not kernel.pixels:
+            return step, i32(0), i32(0)
+        columns, chunk = self.graph.tensors[op.outputs[0]].columns, self.plan.segments[segment].chunk
+        per_row = -(-columns // chunk)
+        if per_row == 1:
+            return step, i32(0), i32(columns)
+        y = tirx.truncdiv(step, i32(per_row))
+        x0 = (step - y * per_row) * chunk
+        x1 = x0 + chunk if columns % chunk == 0 else tirx.min(x0 + chunk, i32(columns))
+        return y, x0, x1
+
+    def _argument(
+        self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int
+    ) -> Expr:
+        match param.role:
+            case Role.Y:
+                return y
+            case Role.X0:
+                return x0
+            case Role.X1:
+                return x1
+            case Role.SCRATCH:
+                fits = kernel.scratch_bytes <= self.plan.segments[segment].scratch_bytes
+                spare = -(-self.plan.peak // 8) * 8
+                return self.memory.address("arena", "int8", self.offsets[f"scratch {segment}"] if fits else spare)
+            case Role.CONSTANT:
+                return self.memory.address("flash", param.dtype, self.constants[op.index][param.index])
+            case Role.OUTPUT | Role.OUTPUT_PLANE | Role.OUTPUT_BASE | Role.OUTPUT_SLOT | Role.OUTPUT_PIXELS:
+                return self._output(op.outputs[param.index], kernel, param, y, x0)
+            case _:
+                return self._input(op, kernel, param, y, x0)
+
+    def _input(self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr) -> Expr:
+        t = op.inputs[param.index]
+        place, tensor = self.places[t], self.graph.tensors[t]
+        if param.role is Role.INPUT:
+            return self.memory.address("arena", place.dtype, place.offset)
+        if param.role is Role.HEIGHT:
+            return i32(place.height)
+        if param.role is Role.PIXELS:
+            return i32(place.pixels)
+        window = op.windows[param.index] if op.windows and not kernel.whole else None
+        if param.role is Role.SLOT:
+            return _row_slot(window, y, place, tensor.rows)
+        if param.role is Role.PIXEL_SLOT:
+            across = op.columns[param.index] if op.columns else None
+            return _pixel_slot(window, across, y, x0, tensor.columns, place, tensor.rows)
+        plane, stride = strides(tensor, place)
+        return i32(plane if param.role is Role.PLANE else stride)
+
+    def _output(self, t: int, kernel: RowKernel, param: Param, y: Expr, x0: Expr) -> Expr:
+        place, tensor = self.places[t], self.graph.tensors[t]
+        if param.role is Role.OUTPUT_PIXELS:
+            return i32(place.pixels)
+        if param.role is Role.OUTPUT_SLOT:
+            pixel = y * tensor.columns + x0
+            return pixel if place.pixels >= tensor.rows * tensor.columns else tirx.truncmod(pixel, i32(place.pixels))
+        plane, stride = strides(tensor, place)
+        if param.role is Role.OUTPUT_PLANE:
+            return i32(plane)
+        if kernel.whole or param.role is Role.OUTPUT_BASE:
+            return self.memory.address("arena", place.dtype, place.offset)
+        slot = y if place.height >= tensor.rows else tirx.truncmod(y, i32(place.height))
+        return self.memory.address("arena", place.dtype, place.offset // ITEM_BYTES[place.dtype] + slot * stride)
+
+
+def _first(window: Window, position: Expr) -> Expr:
+    first = position * window.stride
+    if window.denominator > 1:
+        first = tirx.truncdiv(first, i32(window.denominator))
+    return first
+
+
+def _row_slot(window: Window | None, row: Expr, place: Place, rows: int) -> Expr:
+    """Slot of the window's first row, counted modulo the ring also where it is padding."""
+    if window is None or window.stride == 0:
+        return i32(0)
+    first = _first(window, row)
+    if place.height >= rows and window.padding == 0:
+        return first
+    shift = -(-window.padding // place.height) * place.height - window.padding
+    return tirx.truncmod(first + shift, i32(place.height))
+
+
+def _pixel_slot(
+    window: Window | None, across: Window | None, y: Expr, x0: Expr, columns: int, place: Place, rows: int
+) -> Expr:
+    """Slot of the first pixel that can be read: the window's, or the tensor's edge where that is padding."""
+    if window is None or window.stride == 0:
+        return i32(0)
+    row = _first(window, y) - window.padding
+    row = tirx.max(row, i32(0)) if window.padding > 0 else row
+    pixel = row * columns
+    if across is not None and across.stride > 0:
+        column = _first(across, x0) - across.padding
+        pixel = pixel + (tirx.max(column, i32(0)) if across.padding > 0 else column)
+    return pixel if place.pixels >= rows * columns else tirx.truncmod(pixel, i32(place.pixels))

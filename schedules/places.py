@@ -1,0 +1,124 @@
+"""Where things are when a plan runs: constants in the flash image, tensors in the arena, and pointers to both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+
+from tvm_cascade.cascading.plan import Granularity, Plan
+from tvm_cascade.graph import ITEM_BYTES, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FlashItem:
+    """A constant in the flash image: `offset` and `size` in bytes."""
+
+    label: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+
+@dataclass
+class Flash:
+    """Constants laid out one behind the other, equal ones once."""
+
+    data: bytearray = field(default_factory=bytearray)
+    items: list[FlashItem] = field(default_factory=list)
+    known: dict[tuple[bytes, int], int] = field(default_factory=dict)
+
+    def add(self, label: str, array: np.ndarray) -> int:
+        raw = np.ascontiguousarray(array).tobytes()
+        align = 8 if array.dtype.itemsize == 8 else 4
+        if (raw, align) in self.known:
+            return self.known[raw, align]
+        self.data.extend(b"\0" * (-len(self.data) % align))
+        offset = len(self.data)
+        self.data.extend(raw)
+        self.items.append(FlashItem(label, str(array.dtype), tuple(array.shape), offset, len(raw)))
+        self.known[raw, align] = offset
+        return offset
+
+
+def i32(value: int) -> tvm.ir.Expr:
+    return tirx.const(value, "int32")
+
+
+class Memory:
+    """Typed views of the arena and of flash inside one function."""
+
+    def __init__(self, arena_bytes: int, flash_bytes: int) -> None:
+        self.arena = tirx.Var("arena", PointerType(PrimType("int8")))
+        self.flash = tirx.Var("flash", PointerType(PrimType("int8")))
+        self.context = tirx.Var("context", PointerType(PrimType("int8")))
+        self.sizes = {"arena": max(arena_bytes, 8), "flash": max(flash_bytes, 8)}
+        self.views: dict[tuple[str, str], tirx.Var] = {}
+
+    def view(self, where: str, dtype: str) -> tirx.Var:
+        key = (where, dtype)
+        if key not in self.views:
+            handle = self.arena if where == "arena" else self.flash
+            count = -(-self.sizes[where] // ITEM_BYTES[dtype])
+            self.views[key] = tirx.decl_buffer((count,), dtype, f"{where}_{dtype}", data=handle)
+        return self.views[key]
+
+    def address(self, where: str, dtype: str, byte_offset: tvm.ir.Expr | int) -> tvm.ir.Expr:
+        """Pointer to `byte_offset`, which is a multiple of the type's size."""
+        item = ITEM_BYTES[dtype]
+        index = i32(byte_offset // item) if isinstance(byte_offset, int) else byte_offset
+        return tirx.address_of(self.view(where, dtype)[index])
+
+    def declarations(self) -> list[tirx.Stmt]:
+        return [
+            tirx.DeclBuffer(view, data=self.arena if where == "arena" else self.flash)
+            for (where, _), view in self.views.items()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor's rows or pixels are: byte offset of slot 0, row slots, pixel slots, bytes of a row."""
+
+    offset: int
+    height: int
+    pixels: int
+    row_bytes: int
+    dtype: str
+    by_pixels: bool  # the ring holds no whole number of rows
+
+
+def places(plan: Plan) -> list[Place]:
+    """The place of every tensor."""
+    found: list[Place] = []
+    for tensor, storage in zip(plan.graph.tensors, plan.storages, strict=True):
+        by_pixels = storage.granularity is Granularity.PIXEL
+        pixels = storage.pixels if by_pixels else storage.height * tensor.columns
+        found.append(
+            Place(place_of(plan, tensor.index), storage.height, pixels, tensor.row_bytes, tensor.dtype, by_pixels)
+        )
+    return found
+
+
+def strides(tensor: Tensor, place: Place) -> tuple[int, int]:
+    """Elements from plane to plane and from row to row: a ring keeps the rows of all planes together."""
+    row = place.row_bytes // ITEM_BYTES[place.dtype]
+    if tensor.row_axis is None:
+        return row, row
+    across = prod(tensor.shape[tensor.row_axis + 1 :])
+    whole = place.height >= tensor.rows
+    return (across * tensor.rows, across) if whole and row != across else (across, row)
+
+
+def place_of(plan: Plan, tensor: int) -> int:
+    """Byte offset of a tensor in the arena, through its views."""
+    storage, shift = plan.storages[tensor], 0
+    while storage.root is not None:
+        shift += storage.byte_offset
+        storage = plan.storages[storage.root]
+    return plan.allocation.offsets[plan.buffers.index(f"tensor {storage.tensor}")] + shift
