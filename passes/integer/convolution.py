@@ -66,8 +66,8 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     source, padding = fold_pad(island.reader, x, tuple(int(p) for p in attrs.padding))
     geometry = _geometry(core, island.output.shape, padding)
     bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
-    multiplier, shift = _multipliers(x, kernel, island.output.scale, channels)
-    bound = _bound(data, kernel.zero_point, x, bias, depthwise)
+    multiplier, shift = channel_multipliers(x, kernel, island.output.scale, channels)
+    bound = accumulator_bound(data, kernel.zero_point, x, bias, depthwise)
     compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise)
     return island.emitter.call(
         "depthwise_conv2d" if depthwise else "conv2d",
@@ -207,7 +207,8 @@ def _geometry(core: Call, out: tuple[int, ...], padding: tuple[int, int, int, in
     return _Geometry((sy, sx), padding, (dy, dx), out[1], out[2])
 
 
-def _multipliers(x: Quantized, w: Quantized, out: np.float32, channels: int) -> tuple[np.ndarray, np.ndarray]:
+def channel_multipliers(x: Quantized, w: Quantized, out: np.float32, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    """`QM` of every output channel, as two int32 arrays."""
     scales = np.broadcast_to(w.scale.reshape(-1), channels)
     if w.dtype == "uint8":
         real = (x.step * scales).astype("float64") / np.float64(out)
@@ -219,7 +220,7 @@ def _multipliers(x: Quantized, w: Quantized, out: np.float32, channels: int) -> 
     return multiplier, shift
 
 
-def _bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray, depthwise: bool) -> int:
+def accumulator_bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray, depthwise: bool) -> int:
     """Bound on any partial sum of any channel, bias included."""
     info = np.iinfo(x.dtype)
     reach = max(info.max - x.zero_point, x.zero_point - info.min)

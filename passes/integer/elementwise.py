@@ -10,11 +10,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tvm_cascade.passes.integer import convolution, dense
+from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, NotLowered, Quantized, name_of
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
+_BIASED = {
+    "relax.nn.conv2d": convolution.lower_biased,
+    "relax.nn.conv2d_transpose": transposed_convolution.lower_biased,
+    "relax.matmul": dense.lower_biased,
+}
 _HEAD_ROOM = 20  # bits that add and sub shift their operands up by
 
 
@@ -23,7 +28,7 @@ def lower_add(island: Island) -> Value:
     """A residual add, or the bias of a convolution or fully connected layer."""
     core = island.core
     left, bias = island.reader.define(core.args[0]), island.reader.dequantized(core.args[1])
-    biased = {"relax.nn.conv2d": convolution.lower_biased, "relax.matmul": dense.lower_biased}.get(name_of(left))
+    biased = _BIASED.get(name_of(left))
     if biased is None:
         return _sum(island, "add")
     if bias is None or bias.constant is None:
@@ -172,3 +177,47 @@ def _reach(x: Quantized) -> int:
 def _broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
     own = index[len(index) - len(x.shape) :]
     return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]
+
+
+@ISLANDS.lowers("nn.prelu")
+def lower_prelu(island: Island) -> Value:
+    """One multiplier for what is positive, one with the stored slope of its channel for the rest."""
+    x, slopes = _stored(island.operand(0)), _slopes(island)
+    out = island.output
+    axis = int(island.core.attrs.axis) % len(out.shape)
+    above = _multiplier(np.float64(np.float32(x.step / out.scale)))
+    below = _multiplier(np.float64(np.float32(np.float32(x.step * slopes.step) / out.scale)))
+    data = slopes.constant
+    if data is None or x.constant is not None:
+        raise NotLowered("slopes that are not constant")
+
+    def compute(a: Tensor, alpha: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            d = a[index].astype("int32") - i32(x.zero_point)
+            slope = alpha[index[axis]].astype("int32") - i32(slopes.zero_point)
+            scaled = tirx.Select(
+                d >= i32(0),
+                te_rescale(d, *above, _reach(x)),
+                te_rescale(d * slope, *below, _reach(x) * _reach(slopes)),
+            )
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, at, name="prelu")
+
+    attrs = {
+        "input_zero_point": x.zero_point,
+        "slope_zero_point": slopes.zero_point,
+        "output_zero_point": out.zero_point,
+        "multipliers": [above[0], below[0]],
+        "shifts": [above[1], below[1]],
+    }
+    return island.emitter.call("prelu", compute, [x.value], [data.reshape(-1)], attrs)
+
+
+def _slopes(island: Island) -> Quantized:
+    """The slopes, which the importer reshapes to one a channel."""
+    given = island.reader.define(island.core.args[1])
+    found = island.reader.dequantized(given.args[0] if name_of(given) == "relax.reshape" else given)
+    if found is None:
+        raise NotLowered("slopes that are not dequantized from integers")
+    return _stored(found)

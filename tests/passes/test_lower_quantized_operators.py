@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
-from tvm_cascade.testing import activation_cases, move_cases, operator_cases
+from tvm_cascade.testing import activation_cases, move_cases, operator_cases, weighted_cases
 from tvm_cascade.testing.operator_check import check_operator
 
 CASES = 200  # of each of the common operators for each type
@@ -30,3 +30,8 @@ def test_activations_equal_the_reference(tmp_path: Path, operator: str, dtype: s
 @pytest.mark.parametrize("operator", move_cases.OPERATORS)
 def test_moves_and_comparisons_equal_the_reference(tmp_path: Path, operator: str, dtype: str) -> None:
     check_operator(move_cases.OPERATORS[operator], dtype, tmp_path, cases=MORE_CASES, seed=len(operator))
+
+
+@pytest.mark.parametrize("operator, dtype", weighted_cases.KINDS)
+def test_weighted_operators_equal_the_reference(tmp_path: Path, operator: str, dtype: str) -> None:
+    check_operator(weighted_cases.OPERATORS[operator], dtype, tmp_path, cases=MORE_CASES, seed=len(operator))

@@ -42,7 +42,7 @@ _MOVES_ONLY = frozenset(
         "UNPACK",
     }
 )
-_IN_ISLANDS = frozenset({"RELU_0_TO_1"})
+_IN_ISLANDS = frozenset({"PRELU", "RELU_0_TO_1"})
 
 _FUSED_BOUNDS = {
     tflite.ActivationFunctionType.RELU: (0.0, None),
@@ -81,7 +81,9 @@ class Converter(MoveConverters):
                 "PAD": self._pad,
                 "PADV2": self._pad,
                 "RELU_0_TO_1": self._relu_0_to_1,
+                "PRELU": self._prelu,
                 "SOFTMAX": self._softmax,
+                "TRANSPOSE_CONV": self._transpose_conv,
             }
         )
 
@@ -222,6 +224,65 @@ class Converter(MoveConverters):
         """Stored values only, whatever the scales say; padding is not counted."""
         return self.convert_pool2d(op, pool_type="average")
 
+    def _prelu(self, op: Operator) -> Value:
+        """With one slope a channel where the slopes are so given, which the importer flattens away; quantized too."""
+        x, slopes = self.get_input_tensors(op)
+        shape, given = stock.to_int_list(self.get_tensor_shape(x)), stock.to_int_list(self.get_tensor_shape(slopes))
+        data, alpha = self.get_tensor_expr(x), self.get_tensor_expr(slopes)
+        if x.qnn_params:
+            data, alpha = self.dequantize(data, x), self.dequantize(alpha, slopes)
+        if int(np.prod(given)) == given[-1] == shape[-1]:
+            result = relax.op.nn.prelu(data, relax.op.reshape(alpha, [shape[-1]]), axis=len(shape) - 1)
+        else:
+            result = relax.op.add(
+                relax.op.nn.relu(data), relax.op.multiply(alpha, relax.op.minimum(data, relax.const(0.0, "float32")))
+            )
+        output = self.get_output_tensors(op)[0]
+        return self.quantize(result, output) if output.qnn_params else result
+
+    def _transpose_conv(self, op: Operator) -> Value:
+        """Gives the output the size that the file declares, which the importer computes from the padding alone.
+
+        Float ones are emitted in NCHW, the one layout that Relax legalizes.
+        """
+        inputs, output = self.get_input_tensors(op), self.get_output_tensors(op)[0]
+        options = self.options(op, tflite.TransposeConvOptions)
+        weights, x = inputs[1], inputs[2]
+        if self.has_expr(weights.tensor_idx):
+            raise tvm.error.OpNotImplemented("TRANSPOSE_CONV with computed weights")
+        size, extents = (stock.to_int_list(self.get_tensor_shape(t))[1:3] for t in (x, output))
+        kernel = stock.to_int_list(self.get_tensor_shape(weights))[1:3]
+        strides = [options.StrideH(), options.StrideW()]
+        padding, extra = _transposed_padding(size, extents, kernel, strides, options.Padding() == tflite.Padding.SAME)
+        data = self.get_tensor_value(weights).transpose(3, 0, 1, 2)
+        w = relax.const(np.ascontiguousarray(data), str(data.dtype))
+        value = self.get_tensor_expr(x)
+        window = {"strides": strides, "padding": padding, "output_padding": extra, "kernel_layout": "IOHW"}
+        if x.qnn_params:
+            scaled = relax.op.dequantize(
+                w, weights.qnn_params["scale"], weights.qnn_params["zero_point"], axis=1 if data.ndim else 0
+            )
+            result = relax.op.nn.conv2d_transpose(self.dequantize(value, x), scaled, data_layout="NHWC", **window)
+        else:
+            planes = relax.op.nn.conv2d_transpose(relax.op.permute_dims(value, [0, 3, 1, 2]), w, **window)
+            result = relax.op.permute_dims(planes, [0, 2, 3, 1])
+        if len(inputs) == 4 and inputs[3].tensor_idx >= 0:
+            bias = self.get_tensor_expr(inputs[3])
+            result = relax.op.add(result, self.dequantize(bias, inputs[3]) if inputs[3].qnn_params else bias)
+        return self._activated(result, output, options.FusedActivationFunction())
+
+    def _activated(self, value: Value, output: stock.TensorWrapper, activation: int) -> Value:
+        """A float result with its fused activation, stored as `output` is."""
+        if not output.qnn_params:
+            return self.convert_fused_activation_function(value, activation)
+        return self.convert_qnn_fused_activation_function(
+            self.quantize(value, output),
+            activation,
+            float(output.qnn_params["scale"].value.numpy()),
+            int(output.qnn_params["zero_point"].value.numpy()),
+            self.get_tensor_type_str(output.tensor.Type()),
+        )
+
     def _fully_connected(self, op: Operator) -> Value:
         """TFLite flattens every input to [-1, K] and gives it the output's declared shape: the importer fails on rank 4
         and takes keep_num_dims for granted."""
@@ -256,6 +317,21 @@ class Converter(MoveConverters):
             return convert(op)
         finally:
             self.exp_tab.set_expr(name, plain, force_override=True)
+
+
+def _transposed_padding(
+    size: list[int], extents: list[int], kernel: list[int], strides: list[int], same: bool
+) -> tuple[list[int], list[int]]:
+    """Padding [t, l, b, r] and output padding [rows, columns] of a transposed convolution of `size` into `extents`."""
+    before, after, extra = [], [], []
+    for n, m, k, s in zip(size, extents, kernel, strides, strict=True):
+        total = max((-(-m // s) - 1) * s + k - m, 0) if same else 0
+        before.append(total // 2)
+        after.append(total - total // 2)
+        left = m - ((n - 1) * s + k - total)
+        after[-1] += max(-left, 0)  # what the declared size cuts off
+        extra.append(max(left, 0))
+    return [*before, *after], extra
 
 
 def last_line(error: Exception) -> str:

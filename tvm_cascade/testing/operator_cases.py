@@ -67,7 +67,7 @@ def _spatial(rng: np.random.Generator) -> tuple[list[int], list[int], list[int],
     return size, kernel, stride, dilation, padding
 
 
-def _weights(
+def weights(
     rng: np.random.Generator, w: ModelWriter, shape: tuple[int, ...], dtype: str, axis: int
 ) -> tuple[int, np.ndarray]:
     """Weights and the scale of every channel: per channel or per tensor for int8, with a zero point for uint8."""
@@ -82,12 +82,12 @@ def _weights(
     return w.tensor(shape, "int8", scales, 0, axis=axis, data=data), scales
 
 
-def _bias(rng: np.random.Generator, w: ModelWriter, units: int, scales: np.ndarray, x_scale: float) -> int:
+def biases(rng: np.random.Generator, w: ModelWriter, units: int, scales: np.ndarray, x_scale: float) -> int:
     data = rng.integers(-20000, 20000, size=units).astype("int32")
     return w.tensor((units,), "int32", (scales * x_scale).astype("float32"), 0, data=data)
 
 
-def _output_scale(rng: np.random.Generator, x_scale: float, scales: np.ndarray, terms: int) -> float:
+def output_scale(rng: np.random.Generator, x_scale: float, scales: np.ndarray, terms: int) -> float:
     """From an output that saturates to one that hardly moves."""
     typical = x_scale * float(np.median(scales)) * 127 * 127 * np.sqrt(terms)
     return float(np.float32(typical * log_uniform(rng, 2e-4, 1.0)))
@@ -98,11 +98,11 @@ def conv2d(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     n, cin, cout = dims(rng, 2, 9, 9)
     xs, xz = quantized(rng, dtype)
     x = w.activation((n, *size, cin), dtype, xs, xz)
-    weights, scales = _weights(rng, w, (cout, *kernel, cin), dtype, 0)
-    bias = _bias(rng, w, cout, scales, xs)
+    filters, scales = weights(rng, w, (cout, *kernel, cin), dtype, 0)
+    bias = biases(rng, w, cout, scales, xs)
     _convolved(
-        rng, dtype, w, "CONV_2D", "Conv2DOptions", [x, weights, bias], (n, cout), (size, kernel, stride, dilation),
-        padding, _output_scale(rng, xs, scales, kernel[0] * kernel[1] * cin),
+        rng, dtype, w, "CONV_2D", "Conv2DOptions", [x, filters, bias], (n, cout), (size, kernel, stride, dilation),
+        padding, output_scale(rng, xs, scales, kernel[0] * kernel[1] * cin),
     )  # fmt: skip
 
 
@@ -111,11 +111,11 @@ def depthwise_conv2d(rng: np.random.Generator, dtype: str, w: ModelWriter) -> No
     n, channels, times = dims(rng, 2, 7, 3)
     xs, xz = quantized(rng, dtype)
     x = w.activation((n, *size, channels), dtype, xs, xz)
-    weights, scales = _weights(rng, w, (1, *kernel, channels * times), dtype, 3)
-    bias = _bias(rng, w, channels * times, scales, xs)
+    filters, scales = weights(rng, w, (1, *kernel, channels * times), dtype, 3)
+    bias = biases(rng, w, channels * times, scales, xs)
     _convolved(
-        rng, dtype, w, "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions", [x, weights, bias], (n, channels * times),
-        (size, kernel, stride, dilation), padding, _output_scale(rng, xs, scales, kernel[0] * kernel[1]),
+        rng, dtype, w, "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions", [x, filters, bias], (n, channels * times),
+        (size, kernel, stride, dilation), padding, output_scale(rng, xs, scales, kernel[0] * kernel[1]),
         depthMultiplier=times,
     )  # fmt: skip
 
@@ -148,11 +148,11 @@ def fully_connected(rng: np.random.Generator, dtype: str, w: ModelWriter) -> Non
     flat = rng.random() < 0.5 or depth % 2
     shape = (n, depth) if flat else (n, 1, 2, depth // 2)
     x = w.activation(shape, dtype, xs, xz)
-    weights, scales = _weights(rng, w, (units, depth), dtype, 0)
-    bias = _bias(rng, w, units, scales, xs) if rng.random() < 0.8 else -1
-    out = w.tensor((n, units), dtype, _output_scale(rng, xs, scales, depth), zero_point(rng, dtype))
+    filters, scales = weights(rng, w, (units, depth), dtype, 0)
+    bias = biases(rng, w, units, scales, xs) if rng.random() < 0.8 else -1
+    out = w.tensor((n, units), dtype, output_scale(rng, xs, scales, depth), zero_point(rng, dtype))
     w.operator(
-        "FULLY_CONNECTED", [x, weights, bias], [out], "FullyConnectedOptions", fusedActivationFunction=activation(rng),
+        "FULLY_CONNECTED", [x, filters, bias], [out], "FullyConnectedOptions", fusedActivationFunction=activation(rng),
         version=4,
     )  # fmt: skip
 

@@ -1,0 +1,85 @@
+"""conv2d_transpose, as a convolution of stride 1 over an input spread apart.
+
+The padded stage holds the input with `stride - 1` rows and columns of its zero point between neighbours, which
+contribute nothing; the weights are flipped when the layer is compiled. Multipliers and rounding are the
+convolution's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvm_cascade.passes.integer.convolution import accumulator_bound, channel_multipliers
+from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale_channel
+from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+
+
+@ISLANDS.lowers("nn.conv2d_transpose")
+def lower_conv2d_transpose(island: Island) -> Value:
+    """Transposed convolution without bias."""
+    return lower_biased(island, island.core, None)
+
+
+def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
+    """Transposed convolution `core` plus a constant bias of stored int32."""
+    attrs, out = core.attrs, island.output
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW") or int(attrs.groups) != 1:
+        raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}, or groups")
+    if [int(d) for d in attrs.dilation] != [1, 1]:
+        raise NotLowered("a dilated transposed convolution")
+    x, kernel = island.reader.dequantized(core.args[0]), island.reader.dequantized(core.args[1])
+    if x is None or x.constant is not None or kernel is None or kernel.constant is None:
+        raise NotLowered("its input is not dequantized from integers, or its weights are not constant")
+    flipped = np.ascontiguousarray(kernel.constant[:, :, ::-1, ::-1].transpose(2, 3, 0, 1))  # [kh, kw, in, out]
+    kh, kw, depth, channels = flipped.shape
+    bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
+    multiplier, shift = channel_multipliers(x, kernel, out.scale, channels)
+    bound = accumulator_bound(flipped, kernel.zero_point, x, bias, depthwise=False)
+    strides, padding = [int(s) for s in attrs.strides], [int(p) for p in attrs.padding]
+    top, left = kh - 1 - padding[0], kw - 1 - padding[1]
+
+    def compute(a: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
+        spread = _te_spread(a, strides, (top, left), (out.shape[1] + kh - 1, out.shape[2] + kw - 1), x.zero_point)
+        ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, depth), "rc")
+
+        def product(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+            value = spread[n, y + ry, xx + rx, rc].astype("int32") - i32(x.zero_point)
+            return te.sum(value * (w[ry, rx, rc, c].astype("int32") - i32(kernel.zero_point)), axis=[ry, rx, rc])
+
+        acc = te.compute(out.shape, product, name="conv2d_transpose_acc")
+
+        def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+            scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], shift, bound)
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, finish, name="conv2d_transpose")
+
+    described = {
+        "strides": strides,
+        "padding": padding,
+        "input_zero_point": x.zero_point,
+        "weight_zero_point": kernel.zero_point,
+        "output_zero_point": out.zero_point,
+        "clamp": [out.lo, out.hi],
+        "layout": "NHWC",
+        "kernel_layout": "HWIO, flipped",
+    }
+    return island.emitter.call("conv2d_transpose", compute, [x.value], [flipped, bias, multiplier, shift], described)
+
+
+def _te_spread(a: Tensor, strides: list[int], before: tuple[int, int], extents: tuple[int, int], value: int) -> Tensor:
+    """Row i of `a` at row `before + i * stride`, `value` elsewhere."""
+    n, h, w, c = (int(d) for d in a.shape)
+    (sy, sx), (top, left) = strides, before
+
+    def at(b: Index, y: Index, x: Index, k: Index) -> Scalar:
+        i, j = y - top, x - left
+        inside = tirx.all(i >= 0, i < h * sy, j >= 0, j < w * sx)
+        if sy > 1:
+            inside = tirx.all(inside, (i % sy).equal(0))
+        if sx > 1:
+            inside = tirx.all(inside, (j % sx).equal(0))
+        return tirx.if_then_else(inside, a[b, i // sy, j // sx, k], tirx.const(value, str(a.dtype)))
+
+    return te.compute((n, *extents, c), at, name="conv2d_transpose_pad")

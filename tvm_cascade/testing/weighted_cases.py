@@ -1,0 +1,54 @@
+"""Random single-operator cases of further operators with weights or statistics; see `operator_cases`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from tvm_cascade.testing.operator_cases import (
+    SAME,
+    Generator,
+    biases,
+    dims,
+    log_uniform,
+    output_scale,
+    quantized,
+    stored,
+    weights,
+    zero_point,
+)
+from tvm_cascade.testing.tflite import ModelWriter
+
+
+def transpose_conv(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    n, h, wd, cin, cout = dims(rng, 2, 5, 5, 6, 6)
+    kernel, stride, padding = list(dims(rng, 4, 4)), list(dims(rng, 3, 3)), int(rng.integers(0, 2))
+    xs, xz = quantized(rng, dtype)
+    x = w.activation((n, h, wd, cin), dtype, xs, xz)
+    filters, scales = weights(rng, w, (cout, *kernel, cin), dtype, 0)
+    extents = [
+        d * s if padding == SAME else (d - 1) * s + max(k, s) for d, s, k in zip((h, wd), stride, kernel, strict=True)
+    ]
+    shape = w.constant(np.array([n, *extents, cout], "int32"))
+    inputs = [shape, filters, x] + ([biases(rng, w, cout, scales, xs)] if rng.random() < 0.5 else [])
+    scale = output_scale(rng, xs, scales, kernel[0] * kernel[1] * cin)
+    out = w.tensor((n, *extents, cout), dtype, scale, zero_point(rng, dtype))
+    w.operator(
+        "TRANSPOSE_CONV", inputs, [out], "TransposeConvOptions", padding=padding, strideH=stride[0], strideW=stride[1],
+        version=3,
+    )  # fmt: skip
+
+
+def prelu(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    shape = dims(rng, 2, 5, 5, 7)
+    xs, xz = quantized(rng, dtype)
+    x = w.activation(shape, dtype, xs, xz)
+    slopes = w.constant(stored(rng, (1, 1, shape[3]), dtype), log_uniform(rng, 1e-3, 1e-2), zero_point(rng, dtype))
+    out = w.tensor(shape, dtype, float(np.float32(xs * log_uniform(rng, 0.3, 3.0))), zero_point(rng, dtype))
+    w.operator("PRELU", [x, slopes], [out])
+
+
+OPERATORS: Mapping[str, Generator] = MappingProxyType({"transpose_conv": transpose_conv, "prelu": prelu})
+KINDS = tuple((name, dtype) for name in OPERATORS for dtype in ("int8", "uint8"))
