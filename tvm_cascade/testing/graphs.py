@@ -135,7 +135,7 @@ class Builder:
         out = self.tensor((1, units), None, None)
         size = self.tensors[x].bytes
         return self.op("dense", [x], [out], [None], [None], opaque="every output reads every input",
-                       macs=size * units, weight_bytes=(size + 4) * units)  # fmt: skip
+                       accumulator_bytes=4 * units, macs=size * units, weight_bytes=(size + 4) * units)  # fmt: skip
 
     def softmax(self, x: int) -> int:
         out = self.tensor(self.tensors[x].shape, None, None)
