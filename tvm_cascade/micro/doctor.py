@@ -32,6 +32,9 @@ _TOOLS = (  # program, what for, remedy
     (RISCV.gcc, "compile for riscv32", RISCV.compiler_remedy),
     (RISCV.qemu, "run on the emulated riscv32 board", RISCV.qemu_remedy),
     ("gcc", "host builds under sanitizers", "apt-get install gcc (Debian, Ubuntu) or xcode-select --install (macOS)"),
+    ("pyocd", "flash", "pip install pyocd"),
+    ("openocd", "flash", "apt-get install openocd (Debian, Ubuntu) or brew install open-ocd (macOS)"),
+    ("st-flash", "flash", "apt-get install stlink-tools (Debian, Ubuntu) or brew install stlink (macOS)"),
     (
         "cmake",
         "building an emitted folder without this program",
