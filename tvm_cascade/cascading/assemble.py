@@ -9,7 +9,6 @@ from itertools import pairwise
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
-from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.memory import Allocation, Buffer, Follow, Problem, allocate
 
 
@@ -56,9 +55,9 @@ def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
     members = costs.members(i, j)
     return Segment(
         ops=tuple(sorted(costs.order[i:j])),
-        trace=Cascade(costs.flow, members, chunk).trace,
+        trace=costs.trace(i, j, chunk),
         state_bytes=costs.state_bytes(i, j),
-        scratch_bytes=costs.scratch_bytes(i, j),
+        scratch_bytes=costs.scratch_bytes(i, j, chunk),
         chunk=chunk,
         accumulating=costs.accumulating(i, j),
         streamed=tuple(-1 - o for o in members if o < 0),

@@ -19,6 +19,7 @@ class PlanOptions:
     sram: int | None = None  # cap in bytes; None asks for the smallest peak
     max_macs: float = 1.0  # executed multiply-accumulates, as a factor of the network's
     stream_input: bool = False  # inputs arrive row by row through a callback instead of lying in the arena
+    slack: float = 0.0  # without a cap: how far above the smallest peak a coarser, faster plan may lie, as a fraction
     layerwise: bool = False  # every operator a segment of its own, in file order
     overlap: bool = True  # a segment's output may follow its dying input through the same memory
     granularity: str = "auto"  # of rolling buffers: "row", "pixel" or "auto"
@@ -31,6 +32,8 @@ class PlanOptions:
     def __post_init__(self) -> None:
         if self.sram is not None and self.sram < 0:
             raise UsageError(f"a cap of {self.sram} bytes: give a positive size")
+        if self.slack < 0.0:
+            raise UsageError(f"a slack of {self.slack}: give a fraction of at least 0")
         if self.max_macs < 1.0:
             raise UsageError(f"--max-macs {self.max_macs}: give a factor of at least 1")
         if self.granularity not in ("row", "pixel", "auto"):

@@ -63,7 +63,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """
     search, bound = _orders(graph, options)
     figures = Figures(baseline_peak(graph), bound)
-    goal = bound if options.sram is None else options.sram
+    goal = int(bound * (1 + options.slack)) if options.sram is None else options.sram
     best: Plan | None = None
     for tried, layout in _layouts(search, options, goal):
         plan = assemble(tried.costs, layout, figures)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from tvm_cascade.cascading.assemble import Layout
@@ -29,6 +29,7 @@ class Search:
         self.costs = SegmentCosts(flow, order, settings, like.costs if like is not None else None)
         self.options = options
         self._least: dict[tuple[int, int], tuple[int, int]] = {}
+        self._coarsest: dict[tuple[int, int, int], int | None] = {}
         self._ceiling: int | None = None if like is None else like.by_rows
 
     def chunks(self, i: int, j: int) -> tuple[int, ...]:
@@ -78,29 +79,31 @@ class Search:
         """The coarsest interleaving of `[i, j)` within the cap."""
         if self.least(i, j) > cap:
             return None
-        return next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
+        key = (i, j, cap)
+        if key not in self._coarsest:
+            self._coarsest[key] = next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
+        return self._coarsest[key]
 
-    def layouts(self, cap: int) -> Iterator[Layout]:
-        """Layouts within the cap, that of least overhead first.
+    def layouts(self, cap: int) -> list[Layout]:
+        """Layouts within the cap, that of least overhead first, each once.
 
         An arena may need more than the sum of what is live, most of all where outputs trail their inputs downwards one
-        segment after the other: later layouts pay ever more for the number of segments. Each is given once.
+        segment after the other: so there are layouts that stay further below the cap, and some of fewer segments.
         """
-        n = self.size
-        seen: set[Layout] = set()
-        for limit in dict.fromkeys((cap, smallest_peak(n, self.least))):
+        least = smallest_peak(self.size, self.least)
+        found: dict[Layout, int] = {}
+        for limit in dict.fromkeys((cap, (cap + least) // 2, (cap + 7 * least) // 8, least)):
             for price in _PRICES:
 
                 def weight(i: int, j: int, limit: int = limit, price: int = price) -> int | None:
                     chunk = self.coarsest(i, j, limit)
                     return None if chunk is None else self._overhead(i, j, chunk) + price
 
-                cuts = cuts_within(n, weight)
+                cuts = cuts_within(self.size, weight)
                 if cuts is not None:
                     layout = Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
-                    if layout not in seen:
-                        seen.add(layout)
-                        yield layout
+                    found.setdefault(layout, sum(self._overhead(*piece) for piece in layout.pieces))
+        return sorted(found, key=lambda layout: (found[layout], layout.cuts, layout.chunks))
 
     def _overhead(self, i: int, j: int, chunk: int) -> int:
         """Kernel calls that a cascade makes dearer; none where an operator runs alone."""

@@ -45,6 +45,7 @@ class SegmentCosts:
         self.overlaps = Overlaps(flow, settings.in_place) if like is None else like.overlaps
         self._blocks: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._pairs: dict[tuple[int, int, int], tuple[Pair, ...]] = {}
+        self._traces: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         self._shared: dict[tuple[int, int, int], int] = {}
         self._members: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -90,8 +91,16 @@ class SegmentCosts:
         count = len(self.members(i, j))
         return COUNTER_BYTES * count if count > 1 else 0
 
-    def scratch_bytes(self, i: int, j: int) -> int:
-        return max((self.flow.graph.ops[o].scratch_bytes for o in self.order[i:j]), default=0)
+    def scratch_bytes(self, i: int, j: int, chunk: int) -> int:
+        """The largest scratch of an operator; by pixels that of gathering a step's window counts."""
+        return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
+
+    def _scratch(self, op: int, chunk: int) -> int:
+        node = self.flow.graph.ops[op]
+        if not chunk or node.patch_bytes == (0, 0) or not goes_by_pixels(self.flow.graph, op):
+            return node.scratch_bytes
+        n = min(chunk, self.flow.graph.tensors[node.outputs[0]].columns)
+        return node.patch_bytes[0] + n * node.patch_bytes[1] + node.scratch_bytes
 
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
         """Operators of `[i, j)` that sum up their input as it comes."""
@@ -107,7 +116,7 @@ class SegmentCosts:
             across = [flow.bytes[t] for t in self._across(i)]
             inside = [flow.unit_bytes(t, chunk) * units for t, units in self.held(i, j, chunk).items()]
             sums = [flow.graph.ops[o].accumulator_bytes for o in self.accumulating(i, j)]
-            self._blocks[key] = (*across, *inside, *sums, self.state_bytes(i, j), self.scratch_bytes(i, j))
+            self._blocks[key] = (*across, *inside, *sums, self.state_bytes(i, j), self.scratch_bytes(i, j, chunk))
         return self._blocks[key]
 
     def cost(self, i: int, j: int, chunk: int = 0) -> int:
@@ -165,6 +174,13 @@ class SegmentCosts:
             only = outputs[0]
             return min(whole, max(front, only.size + min(front, -only.distance)))
         return min(whole, front + sum(min(p.size, p.reach) for p in outputs))
+
+    def trace(self, i: int, j: int, chunk: int) -> tuple[int, ...]:
+        """The execution order of `[i, j)`, step by step."""
+        key = (self.members(i, j), chunk)
+        if key not in self._traces:
+            self._traces[key] = Cascade(self.flow, self.members(i, j), chunk).trace
+        return self._traces[key]
 
     def calls(self, i: int, j: int, chunk: int) -> int:
         """Kernel calls of `[i, j)`: what a finer interleaving costs in time."""
