@@ -22,6 +22,7 @@ from tvm_cascade.passes.relax_ops import Call, read_function
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.access import RowAccess
+from tvm_cascade.schedules.accumulate import Accumulating, accumulate_kernel
 from tvm_cascade.schedules.instrument import macs_of
 from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
@@ -42,6 +43,7 @@ class Extracted:
     accesses: tuple[RowAccess | None, ...]
     kernels: tuple[RowKernel | None, ...]  # the generic ones
     pixel_kernels: tuple[RowKernel | None, ...]  # generic ones of parts of rows; None also where there is none
+    accumulators: tuple[Accumulating | None, ...]  # kernels that sum up their input as its rows come, where there are
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
@@ -67,6 +69,9 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
         found.append(analysis)
         ops.append(_view(index, call, view, tensors) if analysis is None else _op(index, call, analysis, tensors))
     graph = Graph(tensors, tuple(ops), source.inputs, source.outputs, function)
+    sums = [_accumulator(op, a, c, graph) for op, a, c in zip(ops, found, source.calls, strict=True)]
+    sizes = [0 if s is None else s.accumulator_bytes for s in sums]
+    graph = replace(graph, ops=tuple(replace(o, accumulator_bytes=b) for o, b in zip(ops, sizes, strict=True)))
     return Extracted(
         graph,
         tuple(None if a is None else c.func for a, c in zip(found, source.calls, strict=True)),
@@ -74,6 +79,7 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
         tuple(None if a is None else a.access for a in found),
         tuple(None if a is None else _with_constants(a.kernel, c) for a, c in zip(found, source.calls, strict=True)),
         tuple(None if a is None else _with_constants(a.pixels, c) for a, c in zip(found, source.calls, strict=True)),
+        tuple(sums),
     )
 
 
@@ -95,6 +101,7 @@ class _Analysis:
     access: RowAccess
     kernel: RowKernel
     pixels: RowKernel | None
+    accumulating: Accumulating | None
     macs: int
     in_place: tuple[int, ...]
 
@@ -148,7 +155,27 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     else:
         access, pixels = _pixels(call, access, outputs)
     in_place = in_place_inputs(call.func, len(call.inputs))
-    return _Analysis(access, kernel, pixels, macs_of(kernel.func, rows), in_place)
+    sums = accumulate_kernel(call.func, call.constants, f"{call.name}_sum") if len(inputs) == 1 else None
+    accumulating = sums if isinstance(sums, Accumulating) else None
+    return _Analysis(access, kernel, pixels, accumulating, macs_of(kernel.func, rows), in_place)
+
+
+def _accumulator(op: Op, analysis: _Analysis | None, call: Call, graph: Graph) -> Accumulating | None:
+    """The accumulating kernel, if the pixels that hold the input are whole numbers of its granules."""
+    if analysis is None or analysis.accumulating is None:
+        return None
+    owner, offset = graph.tensors[op.inputs[0]], 0
+    while (maker := graph.producer[owner.index]) is not None and graph.ops[maker].view:
+        offset += graph.ops[maker].view_offsets[graph.ops[maker].outputs.index(owner.index)]
+        owner = graph.tensors[graph.ops[maker].inputs[0]]
+    axis = owner.row_axis
+    if axis is None or offset or prod(owner.shape[:axis]) != 1 or prod(owner.shape) != analysis.accumulating.elements:
+        return None
+    unit = prod(owner.shape[axis + (2 if owner.col_axis == axis + 1 else 1) :])
+    if unit % analysis.accumulating.granule:
+        return None
+    kernel = replace(analysis.accumulating.kernel, constants=call.constants)
+    return replace(analysis.accumulating, kernel=kernel)
 
 
 def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[RowAccess, RowKernel | None]:

@@ -51,6 +51,9 @@ class Role(Enum):
     OUTPUT_BASE = "output_base"  # pointer to slot 0 of the storage of output `index`
     OUTPUT_SLOT = "output_slot"  # int32, slot of pixel (y, x0)
     OUTPUT_PIXELS = "output_pixels"  # int32, pixel slots of the output's storage
+    ACCUMULATOR = "accumulator"  # pointer to what an accumulating kernel keeps between calls
+    BEGIN = "begin"  # int32, first element of the flattened input to consume
+    END = "end"  # int32, first element after the last to consume
     X0 = "x0"  # int32, first output column
     X1 = "x1"  # int32, first output column after the last
 
@@ -63,7 +66,7 @@ class Param:
 
     @property
     def is_pointer(self) -> bool:
-        return self.role in (Role.INPUT, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.OUTPUT_BASE)
+        return self.role in (Role.INPUT, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.OUTPUT_BASE, Role.ACCUMULATOR)
 
 
 @dataclass(frozen=True)

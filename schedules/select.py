@@ -40,6 +40,15 @@ def rules() -> tuple[tuple[str, Rule], ...]:
     return tuple(found)
 
 
+def first_rule(func: PrimFunc, constants: Sequence[np.ndarray], core: Core) -> RowKernel | None:
+    """The kernel of the first performance schedule that takes an operator, None where none does."""
+    for name, rule in rules():
+        kernel = rule(func, tuple(constants), core)
+        if kernel is not None:
+            return replace(kernel, rule=name)
+    return None
+
+
 def select(
     func: PrimFunc,
     constants: Sequence[np.ndarray],
@@ -54,8 +63,7 @@ def select(
     been made before.
     """
     if access.rowwise and (generic is None or not generic.whole):
-        for rule_name, rule in rules():
-            kernel = rule(func, tuple(constants), core)
-            if kernel is not None:
-                return replace(kernel, rule=rule_name)
+        kernel = first_rule(func, constants, core)
+        if kernel is not None:
+            return kernel
     return generic or row_kernel(func, constants, access, name)

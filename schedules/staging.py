@@ -46,14 +46,7 @@ def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc
     annotated `row` and `column`. With None the operator is scheduled to run whole. Raises `NotRowwiseError` where a
     stage has to be computed outside of these loops.
     """
-    func = narrow_indices(func)
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
-    sch.work_on("main")
-    root = sch.get_sblock("root")
-    finals = _finals(sch, root, outputs_of(func))
-    for block in list(sch.get_child_blocks(root)):
-        if not _is_final(sch, block, finals) and _moves_data(sch, block):
-            sch.compute_inline(block)
+    sch, root, finals = _started(func)
     if outer is not None:
         for block, axes in zip(finals, outer, strict=True):
             _outermost(sch, block, axes)
@@ -64,6 +57,23 @@ def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc
         if sch.get(block).init is not None:
             _split_initialisation(sch, block)
     return _lower_blocks(sch.mod)["main"]
+
+
+def inlined(func: PrimFunc) -> PrimFunc:
+    """`func` with the stages that only move data inlined, and no output written by a reduction."""
+    return _started(func)[0].mod["main"]
+
+
+def _started(func: PrimFunc) -> tuple[Any, Any, list[Any]]:
+    func = narrow_indices(func)
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    sch.work_on("main")
+    root = sch.get_sblock("root")
+    finals = _finals(sch, root, outputs_of(func))
+    for block in list(sch.get_child_blocks(root)):
+        if not _is_final(sch, block, finals) and _moves_data(sch, block):
+            sch.compute_inline(block)
+    return sch, root, finals
 
 
 def _finals(sch: Any, root: Any, outputs: tuple[Var, ...]) -> list[Any]:
