@@ -40,7 +40,7 @@ PARALLEL_WORK = 400_000  # multiply-accumulates, or values read, above which a k
 class LowerOptions:
     """How a schedule is lowered. The last two are for tests: they must not change any result."""
 
-    target: str = "llvm"  # "llvm" or "cuda"
+    target: str = "llvm"  # "llvm", or "cuda" with an architecture: "cuda -arch=sm_90"
     workers: int = 2  # lanes of a parallel region on a CPU
     cuda_graph: bool = True
     serial_reversed: bool = False  # groups of a stage one after the other, last first
@@ -75,12 +75,11 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     check_groups(program)
     cpu = not lower.target.startswith("cuda")
     kernels = build_kernels(net, program.specs, cpu)
-    plan = plan_memory(program)
     if not cpu:
         from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import
 
-        return emit_cuda(program, kernels, plan, lower.cuda_graph)
-    return emit_cpu(program, kernels, plan, lower)
+        return emit_cuda(program, kernels, lower.target, lower.cuda_graph)
+    return emit_cpu(program, kernels, plan_memory(program), lower)
 
 
 class _Functions:
@@ -95,7 +94,7 @@ class _Functions:
         for other, gv in found:
             if tvm_ffi.structural_equal(other, func):
                 return gv
-        gv = self.emitter.function(func, name)
+        gv = self.emitter.function(func.with_attr("tirx.is_scheduled", True), name)
         found.append((func, gv))
         return gv
 

@@ -20,7 +20,8 @@ _NOTHING = relax.TupleType([])
 class Emitter:
     """Collects bindings and kernels; `finish` returns the module."""
 
-    def __init__(self, program: Program, plan: MemoryPlan) -> None:
+    def __init__(self, program: Program, plan: MemoryPlan, static: bool = False) -> None:
+        """`static`: write a function of the arena, inputs and outputs in it, instead of `main`."""
         self.program, self.plan = program, plan
         self.graph = program.net.graph
         self.bindings: list[Any] = []
@@ -29,6 +30,10 @@ class Emitter:
         self._values: dict[Hashable, Any] = {}
         self._storages: dict[int, Any] = {}
         self.params = []
+        if static:
+            size = max(plan.allocation.peak, ALIGNMENT)
+            self.arena = relax.Var("arena", relax.TensorType((size,), "uint8"))
+            return
         for t in self.graph.inputs:
             tensor = self.graph.tensors[t]
             self.params.append(relax.Var(tensor.name, relax.TensorType(tensor.shape, tensor.dtype)))
@@ -37,7 +42,7 @@ class Emitter:
 
     def function(self, func: PrimFunc, name: str) -> Any:
         """Add a kernel under a free name."""
-        return self._builder.add_func(func.with_attr("tirx.is_scheduled", True), name)
+        return self._builder.add_func(func, name)
 
     def call(self, gv: Any, args: Sequence[Any], result: Any = _NOTHING) -> Any:
         """Call a kernel or a packed function; the result's variable."""
@@ -79,13 +84,17 @@ class Emitter:
 
     def finish(self) -> tvm.IRModule:
         """The module with `main` and the kernels."""
-        result = self._result(self.program.net.result)
+        result = self.result()
         body = relax.SeqExpr([relax.BindingBlock(self.bindings)], result)
         ret = result.ty if result.ty is not None else None
-        func = relax.Function(self.params, body, ret, is_pure=False).with_attr("global_symbol", "main")
-        func = func.with_attr("relax.force_pure", True).with_attr("num_input", len(self.params))
+        func = relax.Function(self.params, body, ret, is_pure=False).with_attr("num_input", len(self.params))
+        return self.module({"main": func})
+
+    def module(self, functions: Mapping[str, Any]) -> tvm.IRModule:
+        """The kernels and some Relax functions."""
         mod = self._builder.get()
-        mod["main"] = func
+        for name, func in functions.items():
+            mod[name] = func.with_attr("global_symbol", name).with_attr("relax.force_pure", True)
         return mod
 
     def _storage(self, name: str, size: int) -> Any:
@@ -122,7 +131,9 @@ class Emitter:
         target = self._at(self.arena, offset, (count,), "float32", "dead")
         self.call(self._fills[count], [target])
 
-    def _result(self, expr: Any) -> Any:
+    def result(self) -> Any:
+        """The function's result, with the structure of the original one."""
+        expr = self.program.net.result
         found = [self.value(("tensor", t)) for t in self.program.net.tensors_of(expr)]
         if not found:
             raise GraphError("the function returns a constant")

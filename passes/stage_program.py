@@ -128,11 +128,19 @@ class MemoryPlan:
         return self.allocation.offsets[self.roots.index(root)]
 
 
-def plan_memory(program: Program) -> MemoryPlan:
-    """Offsets of every storage but the graph's inputs and outputs. Raises `ValidationError` for a defect of ours."""
+def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
+    """Offsets of every storage. Raises `ValidationError` for a defect of ours.
+
+    The graph's inputs and outputs stay outside, unless the plan is `static`: then the arena holds copies of the inputs
+    from the start and the outputs until the end, so that nothing in the program depends on the caller's addresses.
+    """
     graph = program.net.graph
-    outside = {program.places[t].root for t in (*graph.inputs, *graph.outputs)}
+    outside = set() if static else {program.places[t].root for t in (*graph.inputs, *graph.outputs)}
     life: dict[int, list[int]] = {}
+    if static:
+        life = {program.places[t].root: [0] for t in graph.inputs}
+        for t in graph.outputs:
+            life.setdefault(program.places[t].root, []).append(len(program.steps))
     for time, step in enumerate(program.steps):
         for t in touched(program, step):
             life.setdefault(program.places[t].root, []).append(time)

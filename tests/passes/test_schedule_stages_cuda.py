@@ -1,0 +1,148 @@
+"""The CUDA form of a staged program, without a GPU: calls in the IR, capture, memory, and kernels that nvcc accepts.
+
+The runtime's stream functions exist on the CPU too, where they do nothing. So the very program that a GPU would run,
+host kernels, streams, arena and all, runs here with CPU kernels; only the two CUDA graph builtins are stood in for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.passes.stage_kernels import build_kernels
+from tvm_cascade.passes.stage_program import plan_memory, plan_program
+from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.testing.zoo.inception import inception_e
+
+V100 = AnalyticCost(find_device("v100"))
+
+
+@pytest.fixture(scope="module")
+def staged():
+    """Inception's last block, narrow: network, units, schedule, a module's input."""
+    mod = inception_e(width=0.0625)
+    net = stage_graph(mod)
+    units = unit_graph(net.graph, "fused")
+    found = schedule(net.graph, V100, Options(variant="parallel")).schedule
+    data = np.random.default_rng(0).standard_normal(net.graph.tensors[0].shape).astype("float32")
+    return net, units, found, data
+
+
+@pytest.fixture
+def graph_builtins():
+    """Stand-ins for the two CUDA graph builtins that only a CUDA runtime has; they record that they ran."""
+    calls: list[str] = []
+    held: dict[int, object] = {}
+    invoke = tvm.get_global_func("vm.builtin.invoke_closure")
+
+    def cached(context, func, index):
+        if index not in held:
+            calls.append("allocate")
+            held[index] = invoke(context, func)
+        return held[index]
+
+    def capture(context, func, args, index):
+        calls.append("run")
+        return invoke(context, func, *args)
+
+    tvm_ffi.register_global_func("vm.builtin.cuda_graph.get_cached_alloc", cached, override=True)
+    tvm_ffi.register_global_func("vm.builtin.cuda_graph.run_or_capture", capture, override=True)
+    yield calls
+    for name in ("get_cached_alloc", "run_or_capture"):
+        tvm_ffi.remove_global_func(f"vm.builtin.cuda_graph.{name}") if hasattr(tvm_ffi, "remove_global_func") else None
+
+
+@pytest.mark.parametrize("cuda_graph", [True, False])
+def test_the_program_with_streams_computes_the_same(staged, graph_builtins, cuda_graph):
+    net, units, found, data = staged
+    program = plan_program(net, units, found)
+    kernels = build_kernels(net, program.specs, cpu=False)
+    session = Session(compile_stages(emit_cuda(program, kernels, "cuda", cuda_graph, device="cpu:0")))
+    results = [session.run(data)[0] for _ in range(3)]
+    expected = Session(compile_stages(lower_stages(net, units, found, LowerOptions()))).run(data)[0]
+    for result in results:
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    assert graph_builtins == ["allocate"] + ["run"] * 3 * cuda_graph
+
+
+def test_every_group_is_forked_and_joined(staged):
+    net, units, found, _ = staged
+    mod = lower_stages(net, units, found, LowerOptions(target="cuda -arch=sm_90"))
+    lines = mod["staged"].script().splitlines()
+    events = [
+        m.groups() for line in lines if (m := re.search(r'StreamSyncFromTo", R.str\("cuda:0"\), (\w+), (\w+)', line))
+    ]
+    sides = sum(len(s.groups) - 1 for s in found.stages)
+    assert sides > 0 and len(events) == 2 * sides
+    assert [e for e in events if e[0] == "here"] and all("here" in e for e in events)
+    waiting: set[str] = set()
+    current = "here"
+    for line in lines:
+        if m := re.search(r'StreamSyncFromTo", R.str\("cuda:0"\), (\w+), (\w+)', line):
+            waiting = waiting | {m[2]} if m[1] == "here" else waiting - {m[1]}
+        elif m := re.search(r'SetStream", R.str\("cuda:0"\), (\w+)', line):
+            current = m[1]
+        elif "kernel_" in line:
+            assert current == "here" or current in waiting
+    assert not waiting and current == "here"
+
+
+def test_capture_structure(staged):
+    net, units, found, _ = staged
+    mod = lower_stages(net, units, found, LowerOptions(target="cuda -arch=sm_90"))
+    main, body = mod["main"].script(), mod["staged"].script()
+    assert main.count("vm.builtin.cuda_graph.run_or_capture") == 1
+    assert main.count("vm.builtin.cuda_graph.get_cached_alloc") == 1
+    assert "alloc_storage" not in body and "alloc_tensor" not in body and "StreamCreate" not in body
+    assert mod["stage_resources"].script().count("Device_StreamCreate") == max(len(s.groups) for s in found.stages) - 1
+    plain = lower_stages(net, units, found, LowerOptions(target="cuda -arch=sm_90", cuda_graph=False))
+    assert "run_or_capture" not in plain["main"].script()
+
+
+def test_static_memory_keeps_inputs_and_results_in_the_arena(staged):
+    net, units, found, _ = staged
+    program = plan_program(net, units, found)
+    plan = plan_memory(program, static=True)
+    outputs = {program.places[t].root for t in net.graph.outputs}
+    assert outputs | set(net.graph.inputs) <= set(plan.roots)
+    last = {b.name: b.upper for b in plan.problem.buffers}
+    assert all(last[net.graph.tensors[r].name] == len(program.steps) + 1 for r in outputs)
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_90"])
+def test_builds_without_a_gpu(staged, arch, tmp_path):
+    net, units, found, _ = staged
+    target = f"cuda -arch={arch}"
+    executable = compile_stages(lower_stages(net, units, found, LowerOptions(target=target)), cuda_target(target))
+    source = _cuda_source(executable.mod)
+    assert source.count("__global__") >= len({u.anchor for u in units.units}) // 3
+    if arch != "sm_90" or shutil.which("nvcc") is None:
+        return  # CUDA 13 dropped sm_70; one architecture is enough for nvcc
+    (tmp_path / "kernels.cu").write_text(source)
+    command = ["nvcc", f"-arch={arch}", "-cubin", "-o", str(tmp_path / "kernels.cubin"), str(tmp_path / "kernels.cu")]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    assert (tmp_path / "kernels.cubin").stat().st_size > 0
+
+
+def _cuda_source(module) -> str:
+    """Source of the CUDA module below an executable: two levels down, beside the host code."""
+    for host in module.imports:
+        for device in host.imports:
+            if device.kind == "cuda":
+                return device.inspect_source()
+    raise AssertionError("no CUDA module was built")
