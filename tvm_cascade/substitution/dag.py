@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tvm_cascade.substitution.ops import COMMUTATIVE, TensorType, infer
+from tvm_cascade.substitution.ops import COMMUTATIVE, WRITERS, TensorType, infer
 
 Attr = object  # int, float, str, bool or nested tuples of them: hashable and comparable
 _NAMED = ("input", "weight")  # leaves whose type is no function of their attributes
@@ -96,6 +96,8 @@ class Pool:
         """The operator itself. Operands of commutative operators are put in the pool's order, so commuting is free."""
         if kind in COMMUTATIVE and len(inputs) == 2 and _place(inputs[1]) < _place(inputs[0]):
             inputs = (inputs[1], inputs[0])
+        if kind == "concat" and len(attrs) > 1 and any(r.node.kind not in WRITERS for r in inputs):
+            attrs = tuple(a for a in attrs if a[0] != "in_place")
         key = (kind, attrs, inputs, types if kind in _NAMED else None)
         found = self._nodes.get(key)
         if found is not None:
@@ -128,7 +130,9 @@ class Dag:
     nodes: tuple[Node, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", tuple(n for n in postorder(self.outputs) if not n.constant and n.kind != "input"))
+        object.__setattr__(
+            self, "nodes", tuple(n for n in postorder(self.outputs) if not n.constant and n.kind != "input")
+        )
 
     def users(self) -> dict[Ref, list[Node]]:
         """Operators that read each reference, topologically, each once."""

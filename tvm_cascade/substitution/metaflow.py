@@ -8,7 +8,9 @@ come out in the order of discovery.
 
 Independent gains hide alternatives: once several have been made elsewhere, an early fork lies above alpha * Cost(Gopt)
 and is dropped. So rules without a choice to make (constants folded, views that cancel) can be `eager`: they are applied
-after every step instead of being searched. `exhaustive` and the comparisons with it use none.
+after every step instead of being searched. And a site that lowers the cost and shares no operator with another site is
+taken at once (`isolated`): k of them would otherwise be 2^k graphs. Both are heuristics, as a later substitution could
+have wanted those operators; `exhaustive` uses neither, and the tests compare with it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from math import inf, isinf
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.substitution.costs import AnyCost, peak_bytes
-from tvm_cascade.substitution.dag import Dag, Ref, replace, replaced
+from tvm_cascade.substitution.dag import Dag, Node, Ref, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 from tvm_cascade.substitution.rules import EAGER_RULES
 
@@ -37,6 +39,7 @@ class SearchOptions:
     max_seconds: float = 30.0  # per subgraph; the result then depends on the machine's speed
     threshold: int = 30  # operators above which a graph is split (section 4.3)
     eager: tuple[Rule, ...] = EAGER_RULES  # applied wherever they fit after every step, not searched
+    isolated: bool = True  # a gain at a site that no other site touches is taken at once, not searched
     window: int = 12  # operators of the last sweep's windows; 0 leaves the sweep out (split.py)
 
 
@@ -73,6 +76,7 @@ class _State:
     cost: float
     parent: _State | None = None
     sites: tuple[Site, ...] = ()
+    open: list[Site] | None = None  # where rules apply next, once it is known
 
 
 def search(
@@ -93,7 +97,8 @@ def search(
     eager = Matcher(tuple(r for r in options.eager if r in matcher.rules))
     begin = time.monotonic()
     given = _State(dag, cost.total(dag))
-    best = first = _settle(given, (), dag.outputs, eager, cost)
+    settler = _Settler(cost, eager, matcher if options.isolated else None)
+    best = first = settler.state(given, None, dag.outputs)
     visited = {dag.outputs, first.dag.outputs}
     queue: list[tuple[float, int, _State]] = [(first.cost, 0, first)]
     graphs, complete = len(visited), True
@@ -101,7 +106,7 @@ def search(
         value, _, state = heapq.heappop(queue)
         if state is not first and value >= options.alpha * best.cost:
             break  # re-pruning: all that is left costs as much or more
-        for site in matcher.sites(state.dag):
+        for site in matcher.sites(state.dag) if state.open is None else state.open:
             outputs = replaced(state.dag, site.target)
             if outputs in visited:
                 continue
@@ -109,7 +114,7 @@ def search(
                 complete = False
                 break
             visited.add(outputs)
-            child = _settle(state, (site,), outputs, eager, cost)
+            child = settler.state(state, site, outputs)
             if child.dag.outputs is not outputs:
                 if child.dag.outputs in visited:
                     continue
@@ -130,14 +135,47 @@ def search(
     return Found(best.dag, given.cost, best.cost, _sequence(best, cost), graphs, seconds, complete)
 
 
-def _settle(state: _State, sites: tuple[Site, ...], outputs: tuple[Ref, ...], eager: Matcher, cost: AnyCost) -> _State:
-    """The state after `sites`, with eager rules applied until none fits."""
-    old = state.dag
-    dag = Dag(old.pool, old.inputs, outputs)
-    while eager.rules and (fitting := eager.sites(dag)):
-        sites = (*sites, fitting[0])
-        dag = replace(dag, fitting[0].target)
-    return _State(dag, cost.total(dag), state, sites)
+@dataclass(frozen=True, slots=True)
+class _Settler:
+    """Brings a new graph to rest: eager rules, then isolated gains, until neither is left."""
+
+    cost: AnyCost
+    eager: Matcher
+    matcher: Matcher | None  # None: isolated gains are left to the search
+
+    def state(self, parent: _State, site: Site | None, outputs: tuple[Ref, ...]) -> _State:
+        """The state after `site`, settled."""
+        old = parent.dag
+        dag = Dag(old.pool, old.inputs, outputs)
+        sites = () if site is None else (site,)
+        value: float | None = None
+        while True:
+            if self.eager.rules and (fitting := self.eager.sites(dag)):
+                sites, value = (*sites, fitting[0]), None
+                dag = replace(dag, fitting[0].target)
+                continue
+            value = self.cost.total(dag) if value is None else value
+            if self.matcher is None:
+                return _State(dag, value, parent, sites)
+            following = self.matcher.sites(dag)
+            gain = self._isolated(dag, value, following)
+            if gain is None:
+                return _State(dag, value, parent, sites, following)
+            chosen, dag, value = gain
+            sites = (*sites, chosen)
+
+    def _isolated(self, dag: Dag, value: float, found: list[Site]) -> tuple[Site, Dag, float] | None:
+        touched: dict[Node, int] = {}
+        for site in found:
+            for node in site.nodes:
+                touched[node] = touched.get(node, 0) + 1
+        for site in found:
+            if all(touched[n] == 1 for n in site.nodes):
+                made = replace(dag, site.target)
+                cost = self.cost.total(made)
+                if cost < value * (1 - _GAIN):
+                    return site, made, cost
+        return None
 
 
 def exhaustive(dag: Dag, cost: AnyCost, rules: Sequence[Rule], max_graphs: int = 10**9) -> Found:
@@ -146,7 +184,7 @@ def exhaustive(dag: Dag, cost: AnyCost, rules: Sequence[Rule], max_graphs: int =
     matcher = Matcher(tuple(rules))
     first = _State(dag, cost.total(dag))
     best, visited, layer, complete = first, {dag.outputs}, [first], True
-    none = Matcher(())
+    settler = _Settler(cost, Matcher(()), None)
     while layer and complete:
         following: list[_State] = []
         for state in layer:
@@ -155,7 +193,7 @@ def exhaustive(dag: Dag, cost: AnyCost, rules: Sequence[Rule], max_graphs: int =
                 if outputs in visited:
                     continue
                 visited.add(outputs)
-                child = _settle(state, (site,), outputs, none, cost)
+                child = settler.state(state, site, outputs)
                 following.append(child)
                 if child.cost < best.cost * (1 - _GAIN):
                     best = child

@@ -26,6 +26,8 @@ UNARY = frozenset({"relu", "relu6", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "
 ELEMENTWISE = BINARY | UNARY | {"fused"}
 ACTIVATIONS = frozenset({"relu", "relu6", "sigmoid", "tanh"})  # that a convolution's or product's kernel can apply
 POOLS = frozenset({"max_pool2d", "avg_pool2d"})
+# Operators whose kernel can write its result into a part of a larger tensor.
+WRITERS = frozenset({"conv2d", "matmul", "fused", "opaque"}) | POOLS | BINARY | UNARY
 _WIDE = {"int8": "int32", "uint8": "int32"}
 
 Types = tuple[TensorType, ...]

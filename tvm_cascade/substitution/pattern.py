@@ -120,28 +120,30 @@ class Matcher:
     def sites(self, dag: Dag) -> list[Site]:
         """All sites in the graph: rules of one root operator by operator, then the others rule by rule."""
         found: list[Site] = []
-        pool = dag.pool
+        pool, single = dag.pool, self._single
+        by_kind: dict[str, list[Node]] = {}
         for node in dag.nodes:
-            known = self._single.get(node)
+            known = single.get(node)
             if known is None:
-                known = self._single[node] = tuple(self._at(pool, node))
+                known = single[node] = tuple(self._at(pool, node))
             found += known
-        joint = [r for r in self.rules if len(r.roots) > 1]
-        aware = [r for r in self.rules if r.context is not None]
-        for rule in joint:
-            self._join(rule, dag, found)
-        if aware:
-            users = dag.users()
-            for rule in aware:
-                self._aware(rule, dag, users, found)
+            by_kind.setdefault(node.kind, []).append(node)
+        users: dict[Ref, list[Node]] | None = None
+        for rule in self.rules:
+            if len(rule.roots) > 1:
+                self._join(rule, dag, _of(by_kind, rule), found)
+            elif rule.context is not None and (nodes := _of(by_kind, rule)):
+                users = dag.users() if users is None else users
+                self._aware(rule, dag, users, nodes, found)
         return found
 
     def _at(self, pool: Pool, node: Node) -> Iterator[Site]:
         for rule in self.rules:
-            if len(rule.roots) > 1 or rule.context is not None or node.kind not in rule.roots[0].kinds:
+            root = rule.roots[0]
+            if len(rule.roots) > 1 or rule.context is not None or node.kind not in root.kinds:
                 continue
             seen: set[tuple[Ref, ...]] = set()
-            for named in matches(rule.roots[0], node):
+            for named in matches(root, node):
                 match = Match(named)
                 target = rule.target(pool, match)
                 if target and (key := tuple(target.values())) not in seen:
@@ -155,13 +157,11 @@ class Matcher:
             known = self._roots[key] = tuple(Match(n) for n in matches(rule.roots[place], node))
         return known
 
-    def _join(self, rule: Rule, dag: Dag, found: list[Site]) -> None:
+    def _join(self, rule: Rule, dag: Dag, nodes: Sequence[Node], found: list[Site]) -> None:
         assert rule.shared is not None
-        kinds = rule.roots[0].kinds
         buckets: dict[Ref, list[Node]] = {}
-        for node in dag.nodes:
-            if node.kind in kinds:
-                buckets.setdefault(rule.shared(node), []).append(node)
+        for node in nodes:
+            buckets.setdefault(rule.shared(node), []).append(node)
         for bucket in buckets.values():
             for i, a in enumerate(bucket):
                 for b in bucket if rule.ordered else bucket[i + 1 :]:
@@ -182,16 +182,21 @@ class Matcher:
         if site is not None:
             found.append(site)
 
-    def _aware(self, rule: Rule, dag: Dag, users: Mapping[Ref, list[Node]], found: list[Site]) -> None:
+    def _aware(
+        self, rule: Rule, dag: Dag, users: Mapping[Ref, list[Node]], nodes: Sequence[Node], found: list[Site]
+    ) -> None:
         assert rule.context is not None
-        for node in dag.nodes:
-            if node.kind not in rule.roots[0].kinds:
-                continue
+        for node in nodes:
             for match in self._root(rule, 0, node):
                 target = rule.context(dag, users, node, match)
                 if target:
                     reads = [n for r in target for n in (r.node,) if n is not node]
                     found.append(Site(rule, tuple(dict.fromkeys((*match.nodes, *reads))), target))
+
+
+def _of(by_kind: Mapping[str, list[Node]], rule: Rule) -> list[Node]:
+    """Operators that the rule's first root can match, kind by kind."""
+    return [n for kind, nodes in by_kind.items() if kind in rule.roots[0].kinds for n in nodes]
 
 
 def reaches(start: Ref, goal: Node) -> bool:

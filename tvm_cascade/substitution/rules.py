@@ -17,6 +17,7 @@ PAPER_RULES = tuple(
     for name in (
         "enlarge_kernel",
         "fuse_convs",
+        "fuse_convs_enlarged",
         "fuse_conv_add",
         "fuse_activation",
         "merge_groups",
@@ -29,6 +30,7 @@ PAPER_RULES = tuple(
         "factor",
         "merge_matmuls",
         "fuse_elementwise",
+        "batch_unary",
     )
 )
 

@@ -1,7 +1,8 @@
 """Rules that move data: concatenations, splits, transposes, reshapes, and pools around activations. All are exact.
 
 `exclusive_concat` is the published artifact's flag: a concatenation whose every operand is a kernel's result that
-nothing else reads costs no copy, as the kernels can write into its parts. The graph stays the same but for the flag.
+nothing else reads costs no copy, as the kernels can write into its parts. The graph stays the same but for the flag,
+which the pool drops again as soon as an operand is no kernel's result any more.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
-from tvm_cascade.substitution.ops import BINARY, UNARY
+from tvm_cascade.substitution.ops import ACTIVATIONS, BINARY, UNARY, WRITERS
 from tvm_cascade.substitution.pattern import Match, Rule, Target, op
 from tvm_cascade.substitution.rules_conv import result
 
 _MONOTONE = frozenset({"relu", "relu6", "sigmoid", "tanh", "clip"})
-_WRITERS = frozenset({"conv2d", "matmul", "max_pool2d", "avg_pool2d", "fused"}) | BINARY | UNARY
 
 
 def concat(pool: Pool, parts: list[Ref], axis: int) -> Ref:
@@ -92,7 +92,7 @@ def _exclusive_concat(dag: Dag, users: Mapping[Ref, list[Node]], node: Node, m: 
     if node.get("in_place") or len(set(node.inputs)) != len(node.inputs):
         return None
     for ref in node.inputs:
-        if ref.node.kind not in _WRITERS or users.get(ref, []) != [node] or ref in dag.outputs:
+        if ref.node.kind not in WRITERS or users.get(ref, []) != [node] or ref in dag.outputs:
             return None
     return {result(node): dag.pool.make("concat", *node.inputs, axis=node["axis"], in_place=True)}
 
@@ -163,6 +163,9 @@ def _concat_of_unary(pool: Pool, m: Match) -> Target | None:
         (r.node.kind, r.node.attrs) != (first.kind, first.attrs) for r in joined.inputs
     ):
         return None
+    sources = [r.node.inputs[0].node for r in joined.inputs]
+    if first.kind in ACTIVATIONS and any(n.kind in ("conv2d", "matmul") and not n["act"] for n in sources):
+        return None  # a kernel applies it for nothing
     moved = concat(pool, [r.node.inputs[0] for r in joined.inputs], int(joined["axis"]))  # type: ignore[call-overload]
     return {result(joined): pool.make(first.kind, moved, **dict(first.attrs))}
 

@@ -30,6 +30,7 @@ from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 
 _INFINITE = 1 << 28
 _MARGIN = 0.25  # share of the operators tied to each side
+_AROUND = 12  # operators around a cut that are searched again, at least
 
 
 def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
@@ -229,7 +230,7 @@ def optimize(
                      begin + total_seconds, {}, [], before)  # fmt: skip
     parts = pieces(dag, rules, options.threshold)
     stitched, cuts = _pass(worker, dag, parts)
-    stitched = _around_cuts(worker, stitched, cuts, options.threshold)
+    stitched = _around_cuts(worker, stitched, cuts, max(options.threshold, _AROUND))
     if options.window:
         stitched = _sweep(worker, stitched, options.window)
     after = cost.total(stitched)
