@@ -22,6 +22,7 @@ class MakeBelieve:
     """Another device than the analytic model thinks, every stage off by a fixed factor, every run noisy."""
 
     device = "make-believe"
+    workers = 8
 
     def __init__(self, noise: float) -> None:
         base = find_device("v100")

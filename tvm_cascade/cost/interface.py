@@ -89,6 +89,7 @@ class Runner(Protocol):
     """Runs stages on a device: local now, a remote one behind the same methods."""
 
     device: str  # names the device and its setting: records of others do not mix with its own
+    workers: int  # cores or streams that run groups at the same time
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
         """Milliseconds of `repeats` runs of a stage."""

@@ -73,8 +73,15 @@ def run_stages(
         found = _loaded(graph, load, options, model)
     else:
         found = schedule(graph, model, options)
+    return finish_report(found, model, output, picture)
+
+
+def finish_report(
+    found: NetworkSchedule, model: CostModel, output: str | Path | None, picture: str | Path | None
+) -> tuple[dict[str, object], str]:
+    """Save the schedule and draw the timeline where asked; the JSON object and the text."""
     if output is not None:
-        save_schedule(output, graph, found.schedule, model.name)
+        save_schedule(output, found.units.graph, found.schedule, model.name)
     if picture is not None:
         draw_timeline(found.units, found.schedule, model, picture)
     return describe(found, model), _text(found, model)

@@ -1,0 +1,99 @@
+"""`tvm-cascade stages` for a module: any of the three cost models, saved schedules, a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tvm
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost.interface import CostModel
+from tvm_cascade.cost.learned import LearnedCost, refine
+from tvm_cascade.cost.measured import MeasuredCost, confirm
+from tvm_cascade.cost.records import CONCURRENT, RecordStore
+from tvm_cascade.errors import UsageError
+from tvm_cascade.parallel.problem import Options
+from tvm_cascade.parallel.report import finish_report, run_stages
+from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
+from tvm_cascade.parallel.units import UnitGraph, unit_graph
+from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+
+COSTS = ("analytic", "measured", "learned")
+_LEARNED_BUDGET = 400  # measurements of a learned search, besides the operators alone
+
+
+def stages(
+    mod: tvm.IRModule,
+    target: str = "cuda",
+    device: str | None = None,
+    batch: int | None = None,
+    unit: str = "fused",
+    variant: str = "both",
+    r: int | None = 3,
+    s: int | None = 8,
+    cost: str = "analytic",
+    load: str | Path | None = None,
+    output: str | Path | None = None,
+    picture: str | Path | None = None,
+    database: str | Path | None = None,
+) -> tuple[dict[str, object], str]:
+    """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
+
+    `database` keeps measurements between runs (default: in memory). Raises `UsageError` for wrong options and for
+    measuring on a device that this machine does not have, `LoadError` for an unreadable schedule.
+    """
+    if cost not in COSTS:
+        raise UsageError(f"unknown cost {cost}: choose one of {', '.join(COSTS)}")
+    net = stage_graph(mod)
+    if cost == "analytic":
+        return run_stages(net.graph, target, device, batch, unit, variant, r, s, load, output, picture)
+    if not target.startswith("llvm"):
+        raise UsageError(f"--cost {cost} measures on this machine's CPU: use --target llvm, or --cost analytic")
+    if batch not in (None, 1):
+        raise UsageError(f"--cost {cost} measures the model as it is loaded: set the batch with --input-shape")
+    options = Options(variant=variant, unit=unit, r=r or None, s=s or None)
+    units = unit_graph(net.graph, unit)
+    model = measured_model(net, units, database)
+    if load is not None:
+        return run_stages(net.graph, target, device, None, unit, variant, r, s, load, output, picture, model)
+    if cost == "measured":
+        found = search_measured(net, model, options)
+        return finish_report(found, model, output, picture)
+    found, learned = search_learned(net, units, model, options)
+    return finish_report(found, learned, output, picture)
+
+
+def measured_model(net: StageGraph, units: UnitGraph, database: str | Path | None) -> MeasuredCost:
+    """Costs measured on this machine's CPU."""
+    from tvm_cascade.runtime.measure import CpuRunner
+
+    runner = CpuRunner(net, units)
+    return MeasuredCost(runner, RecordStore(database, runner.device))
+
+
+def search_measured(net: StageGraph, model: MeasuredCost, options: Options) -> NetworkSchedule:
+    """Every stage measured, the winner's once more."""
+    found = []
+
+    def search():
+        found.append(schedule(net.graph, model, options))
+        return found[-1], priced_stages(found[-1])
+
+    confirm(model, search)
+    return found[-1]
+
+
+def search_learned(
+    net: StageGraph, units: UnitGraph, measured: MeasuredCost, options: Options, budget: int = _LEARNED_BUDGET
+) -> tuple[NetworkSchedule, CostModel]:
+    """Few stages measured, the others predicted; returns the schedule and the model that priced it."""
+    model = LearnedCost(measured, AnalyticCost(find_device("cpu", "llvm", measured.runner.workers)))
+    alone = [(CONCURRENT, [[k]]) for kernels in units.features for k in kernels if k.kind != "view"]
+    found = []
+
+    def search():
+        found.append(schedule(net.graph, model, options))
+        return found[-1], priced_stages(found[-1])
+
+    refine(model, search, budget + len(set(map(str, alone))), alone)
+    return found[-1], model
