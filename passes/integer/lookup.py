@@ -27,12 +27,33 @@ from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Valu
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 
 
-@ISLANDS.lowers("sigmoid", "tanh")
+@ISLANDS.lowers("sigmoid", "tanh", "exp")
 def lower_float_function(island: Island) -> Value:
     """Functions that the reference itself tabulates from float32."""
     x = _operand(island, island.core.args[0])
-    function = {"relax.sigmoid": _sigmoid, "relax.tanh": _tanh}[name_of(island.core)]
+    function = {"relax.sigmoid": _sigmoid, "relax.tanh": _tanh, "relax.exp": _expf}[name_of(island.core)]
     return lookup(island, x, float_table(function, x, island.output))
+
+
+@ISLANDS.lowers("log")
+def lower_log(island: Island) -> Value:
+    """The logarithm, of what is not positive the lowest output."""
+    x, out = _operand(island, island.core.args[0]), island.output
+    lowest = np.float32(np.float32(np.iinfo(out.dtype).min - out.zero_point) * out.scale)
+
+    def log(values: np.ndarray) -> np.ndarray:
+        return np.array([math.log(v) if v > 0 else lowest for v in values.tolist()], "float32")
+
+    return lookup(island, x, float_table(log, x, out))
+
+
+@ISLANDS.lowers("negative")
+def lower_negative(island: Island) -> Value:
+    """The reference negates stored values and wraps: right where no side has an offset or another scale."""
+    x, out = _operand(island, island.core.args[0]), island.output
+    if x.zero_point or out.zero_point or x.step != out.scale:
+        raise NotLowered("a negation between zero points or scales, which the reference ignores")
+    return lookup(island, x, (-_centred(x)).astype(out.dtype))
 
 
 @ISLANDS.lowers("nn.leakyrelu")

@@ -13,7 +13,16 @@ import numpy as np
 
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, Island, NotLowered, dtype_of, name_of
+from tvm_cascade.passes.integer.island import (
+    DIRECT,
+    ISLANDS,
+    STORED_TYPES,
+    Island,
+    NotLowered,
+    Quantized,
+    dtype_of,
+    name_of,
+)
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 
@@ -76,20 +85,29 @@ def lower_average_pool2d(island: Island) -> Value:
 
 @ISLANDS.lowers("mean")
 def lower_mean(island: Island) -> Value:
-    x = island.operand(0)
-    out = island.output
-    rank = len(x.shape)
-    axes = sorted(
-        {int(a) % rank for a in island.core.attrs.axis} if island.core.attrs.axis is not None else range(rank)
-    )
+    """The count divides the multiplier, shifted up by as many bits as leave it in 31."""
+    x, axes = island.operand(0), _axes(island)
     count = prod(x.shape[a] for a in axes)
-    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(out.scale)))
+    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
     bits = min(count.bit_length() - 1, 32, 31 + s)
-    m, s = (m << bits) // count, s - bits
+    return _rescaled_sum(island, "mean", x, axes, (m << bits) // count, s - bits)
+
+
+@ISLANDS.lowers("sum")
+def lower_sum(island: Island) -> Value:
+    """As the reference sums uint8. (Its int8 sum reads its input as unsigned; this one does not.)"""
+    x = island.operand(0)
+    m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
+    return _rescaled_sum(island, "sum", x, _axes(island), m, s)
+
+
+def _rescaled_sum(island: Island, kind: str, x: Quantized, axes: list[int], m: int, s: int) -> Value:
+    out, rank = island.output, len(x.shape)
+    count = prod(x.shape[a] for a in axes)
     info = np.iinfo(x.dtype)
     bound = count * (info.max - info.min)
     if s > 30 or bound > INT32_MAX:
-        raise NotLowered("a mean whose sum or multiplier exceeds 32 bits")
+        raise NotLowered(f"a {kind} whose sum or multiplier exceeds 32 bits")
     kept = bool(island.core.attrs.keepdims)
 
     def compute(a: Tensor) -> Tensor:
@@ -100,13 +118,13 @@ def lower_mean(island: Island) -> Value:
             at = [reduced.get(axis, left[axis]) for axis in range(rank)]
             return te.sum(a[tuple(at)].astype("int32"), axis=list(reduced.values()))
 
-        acc = te.compute(out.shape, total, name="mean_acc")
+        acc = te.compute(out.shape, total, name=f"{kind}_acc")
 
         def finish(*index: Index) -> Scalar:
             scaled = te_rescale(acc[index] - i32(x.zero_point * count), m, s, bound)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
-        return te.compute(out.shape, finish, name="mean")
+        return te.compute(out.shape, finish, name=kind)
 
     attrs = {
         "axes": axes,
@@ -116,7 +134,13 @@ def lower_mean(island: Island) -> Value:
         "shift": s,
         "clamp": [out.lo, out.hi],
     }
-    return island.emitter.call("mean", compute, [x.value], attrs=attrs)
+    return island.emitter.call(kind, compute, [x.value], attrs=attrs)
+
+
+def _axes(island: Island) -> list[int]:
+    """The axes that a reduction reduces, ascending."""
+    rank, given = len(island.operand(0).shape), island.core.attrs.axis
+    return sorted({int(a) % rank for a in given} if given is not None else range(rank))
 
 
 def _with_gaps(index: tuple[Index, ...], axes: list[int], rank: int) -> list[Index | int]:

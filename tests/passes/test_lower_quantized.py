@@ -118,6 +118,20 @@ def test_float_networks_pass_through(tmp_path: Path) -> None:
     assert [r.reason for r in float_remains(_lowered(tmp_path, writer))] == ["float in the model"]
 
 
+def test_sums_of_int8_are_those_of_uint8_moved_by_128(tmp_path: Path) -> None:
+    """The oracle cannot tell: it reads int8 as unsigned here."""
+    results = []
+    data = np.random.default_rng(0).integers(0, 256, (5, 40)).astype("uint8")
+    for dtype, offset in (("uint8", 0), ("int8", 128)):
+        writer = ModelWriter()
+        x = writer.activation((5, 40), dtype, 0.1, 131 - offset)
+        axes = writer.constant(np.array([1], "int32"))
+        writer.operator("SUM", [x, axes], [writer.tensor((5,), dtype, 1.3, 121 - offset)], "ReducerOptions")
+        stored = (data.astype("int16") - offset).astype(dtype)
+        results.append(Compiled(_lowered(tmp_path, writer))(stored)[0].astype("int16") + offset)
+    np.testing.assert_array_equal(*results)
+
+
 def _double(acc: np.ndarray, e: float) -> np.ndarray:
     product = acc.astype("float64") * e
     whole = np.trunc(product)

@@ -48,6 +48,23 @@ def abs_(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("ABS", [x], [w.tensor(shape, dtype, out_scale, zero_point(rng, dtype))], "AbsOptions")
 
 
+def exp(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    x, shape, _ = _input(rng, dtype, w, 0.05)
+    out = w.tensor(shape, dtype, log_uniform(rng, 1e-2, 10.0), zero_point(rng, dtype))
+    w.operator("EXP", [x], [out], "ExpOptions")
+
+
+def log(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    x, shape, _ = _input(rng, dtype, w)
+    w.operator("LOG", [x], [w.tensor(shape, dtype, log_uniform(rng, 5e-3, 0.1), zero_point(rng, dtype))])
+
+
+def neg(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    shape, scale = dims(rng, 3, 4, 5), log_uniform(rng, 1e-3, 1.0)
+    x = w.activation(shape, dtype, scale, 0)
+    w.operator("NEG", [x], [w.tensor(shape, dtype, scale, 0)], "NegOptions")
+
+
 OPERATORS: Mapping[str, Generator] = MappingProxyType(
     {
         "logistic": _fixed_output("LOGISTIC", 1 / 256, -128),
@@ -55,8 +72,13 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
         "hard_swish": hard_swish,
         "leaky_relu": leaky_relu,
         "abs": abs_,
+        "exp": exp,
+        "log": log,
+        "neg": neg,
     }
 )
 
-# the reference has no uint8 form of abs
-KINDS = tuple((name, dtype) for name in OPERATORS for dtype in ("int8", "uint8") if (name, dtype) != ("abs", "uint8"))
+_INT8_ONLY = frozenset({"abs", "exp", "log", "neg"})  # the reference has no uint8 form
+KINDS = tuple(
+    (name, dtype) for name in OPERATORS for dtype in ("int8", "uint8") if dtype == "int8" or name not in _INT8_ONLY
+)

