@@ -27,6 +27,7 @@ def test_folder_is_complete_and_reads_back(tmp_path: Path, toy: EmittedNetwork) 
         "boards/mps2-an385/link.ld", "boards/mps2-an385/board.h", "boards/mps2-an385/board.cmake",
     }  # fmt: skip
     assert read_project(tmp_path / "p") == project
+    assert project.network() == toy
     assert (project.board, project.optimise, project.interface) == ("mps2-an385", "size", toy.interface)
     assert json.loads((tmp_path / "p" / "metadata.json").read_text())["plan"] == {"peak": 80}
 

@@ -42,6 +42,23 @@ class Project:
     def name(self) -> str:
         return self.interface.name
 
+    def network(self) -> EmittedNetwork:
+        """The network as it was emitted, read back from the folder."""
+        names = (f"{self.name}.h", *self.sources, *self.objects)
+        interface = self.interface
+        return EmittedNetwork(
+            name=self.name,
+            files={name: (self.folder / name).read_bytes() for name in names},
+            sources=self.sources,
+            objects=self.objects,
+            inputs=interface.inputs,
+            outputs=interface.outputs,
+            arena_bytes=interface.arena_bytes,
+            arena_align=interface.arena_align,
+            c_flags=self.network_flags,
+            requests=interface.requests,
+        )
+
 
 def compile_flags(optimise: str) -> tuple[str, ...]:
     """Compiler options for everything in a folder; raises `UsageError` for an unknown `optimise`."""
