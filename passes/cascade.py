@@ -7,7 +7,7 @@ and copies outputs out; row kernels and driver are private functions beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
@@ -19,9 +19,10 @@ from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
 from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
-from tvm_cascade.schedules.choose import kernels_of_plan
+from tvm_cascade.schedules.choose import Kernel, kernels_of_plan
 from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.kernel import RowKernel
+from tvm_cascade.schedules.patch import Patch, patch_kernel
 from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.select import Core, select
 
@@ -40,9 +41,21 @@ class PreparedGraph:
     extracted: Extracted
     kernels: tuple[RowKernel | None, ...]
 
-    def kernels_of(self, plan: Plan, generic: bool = False) -> list[RowKernel | None]:
+    core: Core = Core()
+
+    def kernels_of(self, plan: Plan, generic: bool = False) -> list[Kernel | None]:
         """The kernels that a plan calls; `generic` ones run on every machine."""
-        return kernels_of_plan(plan, self.extracted.kernels if generic else self.kernels, self._pixel_kernel)
+        if generic:
+            return kernels_of_plan(plan, self.extracted.kernels, self._pixel_kernel)
+        return kernels_of_plan(plan, self.kernels, self._pixel_kernel, self.patch)
+
+    def patch(self, index: int, chunk: int) -> Patch | None:
+        """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""
+        func, kernel = self.extracted.funcs[index], self.kernels[index]
+        if func is None or kernel is None or kernel.rule == "generic":
+            return None
+        constants = self.extracted.constants[index]
+        return patch_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, chunk)
 
     def _pixel_kernel(self, index: int) -> RowKernel:
         func, access = self.extracted.funcs[index], self.extracted.accesses[index]
@@ -67,7 +80,19 @@ def prepare_graph(mod: IRModule, core: Core) -> PreparedGraph:
             kernels.append(None)
             continue
         kernels.append(select(func, extracted.constants[op.index], access, core, op.kind, generic))
-    return PreparedGraph(with_kernels(extracted.graph, kernels), extracted, tuple(kernels))
+    graph = with_kernels(extracted.graph, kernels)
+    made = PreparedGraph(graph, extracted, tuple(kernels), core)
+    return replace(made, graph=_with_patches(made))
+
+
+def _with_patches(prepared: PreparedGraph) -> Graph:
+    """The graph with what each operator needs to gather the window of a step by pixels."""
+    ops = []
+    for op in prepared.graph.ops:
+        patch = prepared.patch(op.index, 1)
+        gathers = [g for g in patch.gathers if g is not None] if patch is not None else []
+        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in gathers), sum(g.each for g in gathers))))
+    return replace(prepared.graph, ops=tuple(ops))
 
 
 class Cascade:

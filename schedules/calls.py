@@ -10,15 +10,17 @@ from collections.abc import Sequence
 import tvm
 from tvm import tirx
 from tvm.ir import Call, GlobalVar
-from tvm.tirx import Evaluate
+from tvm.tirx import Evaluate, IfThenElse, SeqStmt
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op, Window
 from tvm_cascade.schedules.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.patch import Patch
 from tvm_cascade.schedules.places import Memory, Place, i32, places, strides
 
 Expr = tvm.ir.Expr
+Constants = Sequence[Sequence[Sequence[int]]]  # by operator and kernel: offsets of its constants in flash
 
 
 class Calls:
@@ -27,9 +29,9 @@ class Calls:
     def __init__(
         self,
         plan: Plan,
-        kernels: Sequence[RowKernel | None],
-        functions: Sequence[GlobalVar | None],
-        constants: Sequence[Sequence[int]],
+        kernels: Sequence[RowKernel | Patch | None],
+        functions: Sequence[Sequence[GlobalVar]],
+        constants: Constants,
         memory: Memory,
         macs: tirx.Var | None,
         fetch: str | None,
@@ -44,14 +46,92 @@ class Calls:
 
     def operator(self, index: int, step: Expr, segment: int) -> tirx.Stmt:
         """Step `step` of an operator (all of it, with a whole kernel)."""
-        op, kernel, function = self.graph.ops[index], self.kernels[index], self.functions[index]
-        assert kernel is not None and function is not None
+        op, kernel = self.graph.ops[index], self.kernels[index]
+        assert kernel is not None
+        if isinstance(kernel, Patch):
+            return self._patch(op, kernel, step, segment)
         self._check(op, kernel)
-        y, x0, x1 = self._position(op, kernel, step, segment)
+        bound, y, x0, x1 = self._position(op, step, segment) if kernel.pixels else ([], step, i32(0), i32(0))
         args = [self._argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
         if self.macs is not None:
             args.append(self.macs)
+        return _sequence([*bound, Evaluate(Call(self.functions[index][0], args, ret_ty="int32"))])
+
+    def _patch(self, op: Op, patch: Patch, step: Expr, segment: int) -> tirx.Stmt:
+        """Gather the window of a step's pixels, then run the row kernel on it."""
+        bound, y, x0, x1 = self._position(op, step, segment)
+        functions = list(self.functions[op.index])
+        gathers = functions[1 if patch.tail is None else 2 :]
+        scratch = self.offsets.get(f"scratch {segment}", 0)
+        places: list[int | None] = []
+        stmts: list[tirx.Stmt] = []
+        for position, gather in enumerate(patch.gathers):
+            places.append(None if gather is None else scratch)
+            if gather is None:
+                continue
+            place, slot = self._pixel_input(op, position, y, x0)
+            ends = [self.memory.address("arena", place.dtype, at) for at in (place.offset, scratch)]
+            args = [ends[0], slot, i32(place.pixels), ends[1], y, x0, x1 - x0]
+            stmts.append(Evaluate(Call(gathers.pop(0), args, ret_ty="int32")))
+            scratch += gather.bytes(patch.chunk)
+        main = self._on_patch(op, patch, patch.main, functions[0], places, (y, x0), segment)
+        if patch.tail is None:
+            return _sequence([*bound, *stmts, main])
+        tail = self._on_patch(op, patch, patch.tail, functions[1], places, (y, x0), segment)
+        return _sequence([*bound, *stmts, IfThenElse(tirx.EQ(x1 - x0, i32(patch.chunk)), main, tail)])
+
+    def _on_patch(
+        self,
+        op: Op,
+        patch: Patch,
+        kernel: RowKernel,
+        function: GlobalVar,
+        places: Sequence[int | None],
+        at: tuple[Expr, Expr],
+        segment: int,
+    ) -> tirx.Stmt:
+        args: list[Expr] = []
+        for param in kernel.params:
+            match param.role:
+                case Role.INPUT:
+                    place, slot = self._pixel_input(op, param.index, *at)
+                    own = places[param.index]
+                    item = ITEM_BYTES[place.dtype]
+                    pixel = place.row_bytes // self.graph.tensors[op.inputs[param.index]].columns
+                    where = own if own is not None else place.offset // item + slot * (pixel // item)
+                    args.append(self.memory.address("arena", place.dtype, where))
+                case Role.OUTPUT:
+                    args.append(self._pixel_output(op.outputs[param.index], *at))
+                case Role.SLOT | Role.Y:
+                    args.append(i32(0))
+                case Role.HEIGHT:
+                    gather = patch.gathers[param.index]
+                    args.append(i32(1 if gather is None else gather.rows))
+                case Role.SCRATCH:
+                    offset = self.offsets[f"scratch {segment}"] + patch.own_offset
+                    args.append(self.memory.address("arena", "int8", offset))
+                case Role.CONSTANT:
+                    which = 0 if kernel is patch.main else 1
+                    args.append(self.memory.address("flash", param.dtype, self.constants[op.index][which][param.index]))
+                case _:
+                    raise ValidationError(f"{op.name}: a row kernel on a patch has no parameter {param.role.value}")
         return Evaluate(Call(function, args, ret_ty="int32"))
+
+    def _pixel_input(self, op: Op, position: int, y: Expr, x0: Expr) -> tuple[Place, Expr]:
+        t = op.inputs[position]
+        place, tensor = self.places[t], self.graph.tensors[t]
+        return place, _pixel_slot(
+            op.windows[position], op.columns[position], y, x0, tensor.columns, place, tensor.rows
+        )
+
+    def _pixel_output(self, t: int, y: Expr, x0: Expr) -> Expr:
+        place, tensor = self.places[t], self.graph.tensors[t]
+        item = ITEM_BYTES[place.dtype]
+        pixel = y * tensor.columns + x0
+        slot = pixel if place.pixels >= tensor.rows * tensor.columns else tirx.truncmod(pixel, i32(place.pixels))
+        return self.memory.address(
+            "arena", place.dtype, place.offset // item + slot * (place.row_bytes // tensor.columns // item)
+        )
 
     def source(self, t: int, row: Expr) -> Expr:
         """Ask the caller for a row of a streamed input."""
@@ -70,17 +150,18 @@ class Calls:
             if self.places[t].by_pixels:
                 raise ValidationError(f"{op.name} runs by rows and {self.graph.tensors[t].name} is kept by pixels")
 
-    def _position(self, op: Op, kernel: RowKernel, step: Expr, segment: int) -> tuple[Expr, Expr, Expr]:
-        if not kernel.pixels:
-            return step, i32(0), i32(0)
+    def _position(self, op: Op, step: Expr, segment: int) -> tuple[list[tirx.Stmt], Expr, Expr, Expr]:
+        """Statements that bind, and then: row, first column, first column after the last of a step by pixels."""
         columns, chunk = self.graph.tensors[op.outputs[0]].columns, self.plan.segments[segment].chunk
         per_row = -(-columns // chunk)
         if per_row == 1:
-            return step, i32(0), i32(columns)
-        y = tirx.truncdiv(step, i32(per_row))
-        x0 = (step - y * per_row) * chunk
-        x1 = x0 + chunk if columns % chunk == 0 else tirx.min(x0 + chunk, i32(columns))
-        return y, x0, x1
+            return [], step, i32(0), i32(columns)
+        y, x0 = tirx.Var(f"y_{op.index}", "int32"), tirx.Var(f"x_{op.index}", "int32")
+        bound: list[tirx.Stmt] = [
+            tirx.Bind(y, tirx.truncdiv(step, i32(per_row))),
+            tirx.Bind(x0, (step - y * per_row) * chunk),
+        ]
+        return bound, y, x0, x0 + chunk if columns % chunk == 0 else tirx.min(x0 + chunk, i32(columns))
 
     def _argument(
         self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int
@@ -97,7 +178,7 @@ class Calls:
                 spare = -(-self.plan.peak // 8) * 8
                 return self.memory.address("arena", "int8", self.offsets[f"scratch {segment}"] if fits else spare)
             case Role.CONSTANT:
-                return self.memory.address("flash", param.dtype, self.constants[op.index][param.index])
+                return self.memory.address("flash", param.dtype, self.constants[op.index][0][param.index])
             case Role.OUTPUT | Role.OUTPUT_PLANE | Role.OUTPUT_BASE | Role.OUTPUT_SLOT | Role.OUTPUT_PIXELS:
                 return self._output(op.outputs[param.index], kernel, param, y, x0)
             case _:
@@ -135,6 +216,10 @@ class Calls:
             return self.memory.address("arena", place.dtype, place.offset)
         slot = y if place.height >= tensor.rows else tirx.truncmod(y, i32(place.height))
         return self.memory.address("arena", place.dtype, place.offset // ITEM_BYTES[place.dtype] + slot * stride)
+
+
+def _sequence(stmts: list[tirx.Stmt]) -> tirx.Stmt:
+    return SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
 
 
 def _first(window: Window, position: Expr) -> Expr:

@@ -19,7 +19,9 @@ from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.schedules.calls import Calls
+from tvm_cascade.schedules.choose import Kernel
 from tvm_cascade.schedules.kernel import RowKernel
+from tvm_cascade.schedules.patch import Patch
 from tvm_cascade.schedules.places import Flash, FlashItem, Memory, i32, place_of
 from tvm_cascade.schedules.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.trace import Program, compress
@@ -43,7 +45,7 @@ class Lowered:
     invoke: str
     flash: bytes
     flash_items: tuple[FlashItem, ...]
-    kernels: tuple[str, ...]  # by operator, "" for views
+    kernels: tuple[tuple[str, ...], ...]  # functions of every operator, none for views
     counted: bool = False
     spare_bytes: int = 0
 
@@ -62,7 +64,12 @@ class _Trace:
 
 class _Driver:
     def __init__(
-        self, plan: Plan, kernels: Sequence[RowKernel | None], names: Sequence[str], counted: bool, fetch: str | None
+        self,
+        plan: Plan,
+        kernels: Sequence[Kernel | None],
+        names: Sequence[Sequence[str]],
+        counted: bool,
+        fetch: str | None,
     ) -> None:
         self.plan = plan
         self.streamed = streamed_inputs(plan)
@@ -70,16 +77,16 @@ class _Driver:
         self.status = tirx.decl_buffer((1,), "int32", "status_data", data=self.status_pointer)
         self.flash = Flash()
         self.macs = tirx.Var("macs", PointerType(PrimType("int64"))) if counted else None
-        self.globals = {n: GlobalVar(n) for n in (*names, HOST_FETCH) if n}
+        self.globals = {n: GlobalVar(n) for n in (*(n for own in names for n in own), HOST_FETCH)}
         constants = [
-            () if k is None else tuple(self.flash.add(f"{op.name} {i}", c) for i, c in enumerate(k.constants))
+            [[self.flash.add(f"{op.name} {i}", c) for i, c in enumerate(part.constants)] for part in _parts(k)]
             for op, k in zip(plan.graph.ops, kernels, strict=True)
         ]
         self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
         self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
         self.spare_bytes = _spare_bytes(plan, kernels)
         self.memory = Memory(plan.peak + self.spare_bytes, len(self.flash.data))
-        functions = [self.globals.get(n) for n in names]
+        functions = [[self.globals[n] for n in own] for own in names]
         self.calls = Calls(plan, kernels, functions, constants, self.memory, self.macs, fetch, self.globals[HOST_FETCH])
 
     def _trace(self, index: int, segment: Segment) -> _Trace | None:
@@ -194,7 +201,21 @@ class _Driver:
         return PrimFunc(params, SeqStmt(stmts), PrimType("int32"), attrs=tvm.ir.make_node("ir.DictAttrs", **{}))
 
 
-def _spare_bytes(plan: Plan, kernels: Sequence[RowKernel | None]) -> int:
+def _parts(kernel: Kernel | None) -> list[RowKernel]:
+    """The kernels with constants of their own."""
+    if isinstance(kernel, Patch):
+        return [k for k in (kernel.main, kernel.tail) if k is not None]
+    return [] if kernel is None else [kernel]
+
+
+def _functions(kernel: Kernel | None, kind: str) -> list[tuple[str, PrimFunc]]:
+    """What the driver calls for an operator, with the start of each name."""
+    if isinstance(kernel, Patch):
+        return [(prefix or kind, f) for prefix, f in kernel.functions()]
+    return [] if kernel is None else [(kind, kernel.func)]
+
+
+def _spare_bytes(plan: Plan, kernels: Sequence[Kernel | None]) -> int:
     """Bytes behind the arena for kernels that need more scratch than their segment was planned with."""
     planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
     over = [k.scratch_bytes for o, k in enumerate(kernels) if k is not None and k.scratch_bytes > planned[o]]
@@ -203,7 +224,7 @@ def _spare_bytes(plan: Plan, kernels: Sequence[RowKernel | None]) -> int:
 
 def lower_plan(
     plan: Plan,
-    kernels: Sequence[RowKernel | None],
+    kernels: Sequence[Kernel | None],
     *,
     name: str = "invoke",
     transform: Callable[[PrimFunc], PrimFunc] | None = None,
@@ -212,23 +233,21 @@ def lower_plan(
 ) -> Lowered:
     """Turn a plan and the kernels of its operators (None for views) into functions.
 
-    A kernel is a row kernel, or a pixel kernel where the operator's segment goes by pixels (`schedules.choose`).
+    A kernel is a row kernel, or a pixel kernel or patch where the operator's segment goes by pixels (`schedules.choose`).
     `transform` is applied to every kernel (the counting of multiply-accumulates, for one); with `counted` the kernels
     and the driver take a last parameter `int64* macs`. Rows of streamed inputs come from the C function `fetch(context,
     input, row, destination)`; None takes them from whole inputs that lie one behind the other at `context`.
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
-    names: list[str] = []
+    names: list[list[str]] = []
     for op, kernel in zip(plan.graph.ops, kernels, strict=True):
-        if kernel is None:
-            names.append("")
-            continue
-        func = kernel.func if transform is None else transform(kernel.func)
-        if any(plan.storages[t].root is not None for t in op.outputs):
-            func = func.without_attr("tirx.noalias")
-        func = func.without_attr("global_symbol")
-        names.append(_share(func, op.kind, functions, by_hash))
+        aliased = any(plan.storages[t].root is not None for t in op.outputs)
+        names.append([])
+        for stem, func in _functions(kernel, op.kind):
+            func = func if transform is None else transform(func)
+            func = func.without_attr("tirx.noalias") if aliased else func
+            names[-1].append(_share(func.without_attr("global_symbol"), stem, functions, by_hash))
     driver = _Driver(plan, kernels, names, counted, fetch)
     invoke = driver.build()
     if driver.streamed and fetch is None:
@@ -236,7 +255,7 @@ def lower_plan(
     mod = IRModule({driver.globals[n]: functions[n] for n in functions} | {GlobalVar(name): invoke})
     flash = driver.flash
     return Lowered(
-        plan, mod, name, bytes(flash.data), tuple(flash.items), tuple(names), counted, driver.spare_bytes
+        plan, mod, name, bytes(flash.data), tuple(flash.items), tuple(tuple(n) for n in names), counted, driver.spare_bytes
     )
 
 

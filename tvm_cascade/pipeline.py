@@ -39,8 +39,8 @@ def front_phases() -> list[tvm.ir.transform.Pass]:
 class Prepared(PreparedGraph):
     """A module ready for planning: its graph and kernels, and its inputs and outputs as the model names them."""
 
-    io: IoSpec
-    prelude: str  # C text that the kernels' helpers need
+    io: IoSpec = IoSpec((), ())
+    prelude: str = ""  # C text that the kernels' helpers need
 
 
 _CORES: dict[str, dict[str, bool]] = {
@@ -60,7 +60,14 @@ def prepare(mod: IRModule, core: Core) -> Prepared:
     """Integers, graph and kernels of an imported module (or of one that was built with Relax)."""
     lowered = tvm.ir.transform.Sequential(front_phases())(mod)
     made = prepare_graph(lowered, core)
-    return Prepared(made.graph, made.extracted, made.kernels, interface_of(mod, made.graph), prelude_of(made.kernels, core))
+    return Prepared(
+        made.graph,
+        made.extracted,
+        made.kernels,
+        core,
+        interface_of(mod, made.graph),
+        prelude_of(made.kernels, core),
+    )
 
 
 def graph_of(mod: IRModule) -> Graph:

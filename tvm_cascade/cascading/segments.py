@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.flow import Flow, goes_by_pixels
 from tvm_cascade.cascading.heights import Heights
 from tvm_cascade.cascading.overlap import Overlaps, Pair
 from tvm_cascade.cascading.simulate import Cascade
