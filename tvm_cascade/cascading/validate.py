@@ -224,20 +224,29 @@ def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> _Area:
 
 def _step(memory: _Memory, s: int, segment: Segment, op: Op, k: int) -> None:
     plan = memory.plan
-    if op.scratch_bytes > segment.scratch_bytes:
-        raise ValidationError(f"operator {op.name} needs {op.scratch_bytes} bytes of scratch")
+    scratch = _scratch(plan, segment, op)
+    if scratch > segment.scratch_bytes:
+        raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch")
     wanted, outputs = _areas(plan, segment, op, k)
     reads = [(i, *memory.area(area)) for i, area in wanted]
     for i, addresses, tags in reads:
         name = plan.graph.tensors[op.inputs[i]].name
         memory.check(addresses, tags, f"step {k} of {op.name}: part of its input {name}")
-    memory.write(memory.block(f"scratch {s}", op.scratch_bytes), _SCRATCH, f"scratch of {op.name}")
+    memory.write(memory.block(f"scratch {s}", scratch), _SCRATCH, f"scratch of {op.name}")
     if op.index in segment.accumulating:
         memory.check(memory.block(f"accumulator {op.index}", op.accumulator_bytes), _SUM - op.index, "accumulator")
     written = [memory.area(area) for area in outputs]
     for (addresses, tags), area in zip(written, outputs, strict=True):
         memory.write(addresses, tags, plan.graph.tensors[area.tensor].name)
     _check_clobbering(op, k, reads, [addresses for addresses, _ in written], len(memory.tags))
+
+
+def _scratch(plan: Plan, segment: Segment, op: Op) -> int:
+    """Bytes of the operator's own while a step runs; by pixels it gathers the step's window besides."""
+    over, chunk = _grid(plan, segment, op)
+    if not chunk or op.patch_bytes == (0, 0):
+        return op.scratch_bytes
+    return op.patch_bytes[0] + min(chunk, over.columns) * op.patch_bytes[1] + op.scratch_bytes
 
 
 def _check_clobbering(
