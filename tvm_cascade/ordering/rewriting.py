@@ -11,7 +11,7 @@ and its consumers read the parts where they lie.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -39,13 +39,17 @@ def cell(graph: Graph, ops: Sequence[int], name: str = "cell") -> Graph:
     return _rebuild(graph.tensors, [graph.ops[i] for i in sorted(ops)], inputs, outputs, name)
 
 
-def fold_concats(graph: Graph) -> Graph:
-    """`graph` without its concats: their consumers read the parts. A concat that is a graph output stays."""
+def fold_concats(graph: Graph, names: Collection[str] | None = None) -> Graph:
+    """`graph` without its concats (those of `names`, if given): their consumers read the parts.
+
+    A concat that is a graph output stays.
+    """
     parts: dict[int, tuple[int, ...]] = {}
     ops = []
     for op in graph.ops:
         inputs = tuple(p for t in op.inputs for p in parts.get(t, (t,)))
-        if op.kind == "concat" and not set(op.outputs) & set(graph.outputs):
+        wanted = op.kind == "concat" and (names is None or op.name in names)
+        if wanted and not set(op.outputs) & set(graph.outputs):
             parts[op.outputs[0]] = inputs
         else:
             ops.append(_reading(op, inputs))

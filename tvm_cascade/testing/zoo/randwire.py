@@ -84,8 +84,8 @@ class Design:
     head: int = 1280  # channels before the classifier
 
 
-CIFAR10 = Design((24, 56, 168), (1, 2, 2), 10)
-CIFAR100 = Design((78, 156, 312), (2, 2, 2), 100)
+CIFAR10 = Design((22, 48, 172), (1, 2, 2), 10)
+CIFAR100 = Design((76, 160, 324), (2, 2, 2), 100)
 
 
 def network(design: Design = CIFAR10, wiring: Wiring | None = None, dtype: str = "int8", seed: int = 0) -> Counted:
