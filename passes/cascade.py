@@ -16,14 +16,13 @@ from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
-from tvm_cascade.errors import UsageError, ValidationError
+from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
 from tvm_cascade.schedules.choose import Kernel, kernels_of_plan
 from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.patch import Patch, patch_kernel
-from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.select import Core, select
 
 ENTRY = "cascade_main"
@@ -45,9 +44,10 @@ class PreparedGraph:
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[Kernel | None]:
         """The kernels that a plan calls; `generic` ones run on every machine."""
-        if generic:
-            return kernels_of_plan(plan, self.extracted.kernels, self._pixel_kernel)
-        return kernels_of_plan(plan, self.kernels, self._pixel_kernel, self.patch)
+        made = self.extracted
+        rows = made.kernels if generic else self.kernels
+        patches = None if generic else self.patch
+        return kernels_of_plan(plan, rows, made.pixel_kernels, made.accumulators, patches)
 
     def patch(self, index: int, chunk: int) -> Patch | None:
         """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""
@@ -56,14 +56,6 @@ class PreparedGraph:
             return None
         constants = self.extracted.constants[index]
         return patch_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, chunk)
-
-    def _pixel_kernel(self, index: int) -> RowKernel:
-        func, access = self.extracted.funcs[index], self.extracted.accesses[index]
-        assert func is not None and access is not None
-        made = pixel_kernel(func, self.extracted.constants[index], access)
-        if isinstance(made, str):
-            raise ValidationError(f"{self.graph.ops[index].name} was planned by pixels: {made}")
-        return made
 
 
 def prepare_graph(mod: IRModule, core: Core) -> PreparedGraph:

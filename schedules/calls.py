@@ -12,9 +12,12 @@ from tvm import tirx
 from tvm.ir import Call, GlobalVar
 from tvm.tirx import Evaluate, IfThenElse, SeqStmt
 
+from tvm_cascade.cascading.flow import has_pixels
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op, Window
+from tvm_cascade.schedules.accumulate import Accumulating
+from tvm_cascade.schedules.choose import Kernel, together
 from tvm_cascade.schedules.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.patch import Patch
 from tvm_cascade.schedules.places import Memory, Place, i32, places, strides
@@ -29,7 +32,7 @@ class Calls:
     def __init__(
         self,
         plan: Plan,
-        kernels: Sequence[RowKernel | Patch | None],
+        kernels: Sequence[Kernel | None],
         functions: Sequence[Sequence[GlobalVar]],
         constants: Constants,
         memory: Memory,
@@ -50,12 +53,60 @@ class Calls:
         assert kernel is not None
         if isinstance(kernel, Patch):
             return self._patch(op, kernel, step, segment)
+        if isinstance(kernel, Accumulating):
+            return self._accumulate(op, kernel, step, segment)
         self._check(op, kernel)
         bound, y, x0, x1 = self._position(op, step, segment) if kernel.pixels else ([], step, i32(0), i32(0))
         args = [self._argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
         if self.macs is not None:
             args.append(self.macs)
         return _sequence([*bound, Evaluate(Call(self.functions[index][0], args, ret_ty="int32"))])
+
+    def _accumulate(self, op: Op, sums: Accumulating, step: Expr, segment: int) -> tirx.Stmt:
+        """Consume the next row, or run of pixels, of the input; in two parts where a run wraps around its ring."""
+        t = op.inputs[0]
+        while self.plan.storages[t].root is not None:
+            t = self.plan.storages[t].root
+        owner, place, chunk = self.graph.tensors[t], self.places[t], self.plan.segments[segment].chunk
+        pixels = owner.columns if chunk and has_pixels(owner) else 1
+        unit = owner.row_bytes // ITEM_BYTES[owner.dtype] // pixels
+        bound, y, x0, x1 = self._tile(f"{op.index}", step, pixels, chunk if pixels > 1 else 1)
+        slots = place.pixels if pixels > 1 else place.height
+        first = y * pixels + x0
+        whole = slots >= owner.rows * pixels
+        slot = first if whole else tirx.truncmod(first, i32(slots))
+        begin, end = first * unit, (y * pixels + x1) * unit
+        base = place.offset // ITEM_BYTES[place.dtype]
+        if whole or pixels == 1 or together(self.plan, t, chunk):
+            return _sequence([*bound, self._piece(op, sums, base + slot * unit, begin, end, segment)])
+        wraps = tirx.GT(slot + (x1 - x0), i32(slots))
+        middle = begin + (i32(slots) - slot) * unit
+        parts = [
+            self._piece(op, sums, base + slot * unit, begin, middle, segment),
+            self._piece(op, sums, i32(base), middle, end, segment),
+        ]
+        single = self._piece(op, sums, base + slot * unit, begin, end, segment)
+        return _sequence([*bound, IfThenElse(wraps, SeqStmt(parts), single)])
+
+    def _piece(self, op: Op, sums: Accumulating, at: Expr, begin: Expr, end: Expr, segment: int) -> tirx.Stmt:
+        args: list[Expr] = []
+        for param in sums.kernel.params:
+            match param.role:
+                case Role.INPUT:
+                    args.append(self.memory.address("arena", param.dtype, at))
+                case Role.ACCUMULATOR:
+                    args.append(self.memory.address("arena", param.dtype, self.offsets[f"accumulator {op.index}"]))
+                case Role.BEGIN:
+                    args.append(begin)
+                case Role.END:
+                    args.append(end)
+                case Role.OUTPUT:
+                    args.append(self.memory.address("arena", param.dtype, self.places[op.outputs[param.index]].offset))
+                case _:
+                    args.append(self._argument(op, sums.kernel, param, i32(0), i32(0), i32(0), segment))
+        if self.macs is not None:
+            args.append(self.macs)
+        return Evaluate(Call(self.functions[op.index][0], args, ret_ty="int32"))
 
     def _patch(self, op: Op, patch: Patch, step: Expr, segment: int) -> tirx.Stmt:
         """Gather the window of a step's pixels, then run the row kernel on it."""
@@ -151,12 +202,15 @@ class Calls:
                 raise ValidationError(f"{op.name} runs by rows and {self.graph.tensors[t].name} is kept by pixels")
 
     def _position(self, op: Op, step: Expr, segment: int) -> tuple[list[tirx.Stmt], Expr, Expr, Expr]:
-        """Statements that bind, and then: row, first column, first column after the last of a step by pixels."""
         columns, chunk = self.graph.tensors[op.outputs[0]].columns, self.plan.segments[segment].chunk
+        return self._tile(f"{op.index}", step, columns, chunk)
+
+    def _tile(self, name: str, step: Expr, columns: int, chunk: int) -> tuple[list[tirx.Stmt], Expr, Expr, Expr]:
+        """Statements that bind, and then: row, first column, first column after the last of a step by pixels."""
         per_row = -(-columns // chunk)
         if per_row == 1:
             return [], step, i32(0), i32(columns)
-        y, x0 = tirx.Var(f"y_{op.index}", "int32"), tirx.Var(f"x_{op.index}", "int32")
+        y, x0 = tirx.Var(f"y_{name}", "int32"), tirx.Var(f"x_{name}", "int32")
         bound: list[tirx.Stmt] = [
             tirx.Bind(y, tirx.truncdiv(step, i32(per_row))),
             tirx.Bind(x0, (step - y * per_row) * chunk),

@@ -6,30 +6,44 @@ from collections.abc import Callable, Sequence
 
 from tvm_cascade.cascading.flow import goes_by_pixels
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment
+from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Op
+from tvm_cascade.schedules.accumulate import Accumulating
 from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.patch import Patch
 
-PixelKernel = Callable[[int], RowKernel]
 PatchKernel = Callable[[int, int], Patch | None]
-Kernel = RowKernel | Patch
+Kernel = RowKernel | Patch | Accumulating
 
 
 def kernels_of_plan(
-    plan: Plan, rows: Sequence[RowKernel | None], pixels: PixelKernel, patches: PatchKernel | None = None
+    plan: Plan,
+    rows: Sequence[RowKernel | None],
+    pixels: Sequence[RowKernel | None],
+    accumulators: Sequence[Accumulating | None],
+    patches: PatchKernel | None = None,
 ) -> list[Kernel | None]:
     """The kernel of every operator (None for views) as its segment runs it.
 
-    `rows` are the row kernels by operator, `pixels` makes the generic pixel kernel of an operator, `patches` the one that
-    a performance schedule serves, for a number of pixels a step.
+    `rows`, `pixels` and `accumulators` are the kernels by operator, `patches` makes those that a performance schedule
+    serves, for a number of pixels a step.
     """
     chosen: list[Kernel | None] = list(rows)
     for segment in plan.segments:
         for o in segment.ops:
-            if segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):
+            if o in segment.accumulating:
+                chosen[o] = _required(accumulators[o], plan, o, "to sum up its input")
+            elif segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):
                 patch = patches(o, segment.chunk) if patches is not None else None
-                chosen[o] = patch if patch is not None and _lies_right(plan, o, patch, segment) else pixels(o)
+                fits = patch is not None and _lies_right(plan, o, patch, segment)
+                chosen[o] = patch if fits else _required(pixels[o], plan, o, "by pixels")
     return chosen
+
+
+def _required(kernel: Kernel | None, plan: Plan, op: int, how: str) -> Kernel:
+    if kernel is None:
+        raise ValidationError(f"{plan.graph.ops[op].name} was planned {how} and has no such kernel")
+    return kernel
 
 
 def _lies_right(plan: Plan, op: int, patch: Patch, segment: Segment) -> bool:
@@ -37,11 +51,12 @@ def _lies_right(plan: Plan, op: int, patch: Patch, segment: Segment) -> bool:
     node: Op = plan.graph.ops[op]
     direct = [t for t, g in zip(node.inputs, patch.gathers, strict=True) if g is None]
     return patch.scratch_bytes <= segment.scratch_bytes and all(
-        _together(plan, t, patch.chunk) for t in (*direct, *node.outputs)
+        together(plan, t, patch.chunk) for t in (*direct, *node.outputs)
     )
 
 
-def _together(plan: Plan, tensor: int, chunk: int) -> bool:
+def together(plan: Plan, tensor: int, chunk: int) -> bool:
+    """Whether the pixels of every step of `chunk` are neighbours in a tensor's storage."""
     storage, columns = plan.storages[tensor], plan.graph.tensors[tensor].columns
     slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * columns
     whole = slots >= plan.graph.tensors[tensor].rows * columns

@@ -18,6 +18,7 @@ from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.schedules.accumulate import Accumulating
 from tvm_cascade.schedules.calls import Calls
 from tvm_cascade.schedules.choose import Kernel
 from tvm_cascade.schedules.kernel import RowKernel
@@ -205,6 +206,8 @@ def _parts(kernel: Kernel | None) -> list[RowKernel]:
     """The kernels with constants of their own."""
     if isinstance(kernel, Patch):
         return [k for k in (kernel.main, kernel.tail) if k is not None]
+    if isinstance(kernel, Accumulating):
+        return [kernel.kernel]
     return [] if kernel is None else [kernel]
 
 
@@ -212,13 +215,16 @@ def _functions(kernel: Kernel | None, kind: str) -> list[tuple[str, PrimFunc]]:
     """What the driver calls for an operator, with the start of each name."""
     if isinstance(kernel, Patch):
         return [(prefix or kind, f) for prefix, f in kernel.functions()]
+    if isinstance(kernel, Accumulating):
+        return [(f"{kind}_sum", kernel.kernel.func)]
     return [] if kernel is None else [(kind, kernel.func)]
 
 
 def _spare_bytes(plan: Plan, kernels: Sequence[Kernel | None]) -> int:
     """Bytes behind the arena for kernels that need more scratch than their segment was planned with."""
     planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
-    over = [k.scratch_bytes for o, k in enumerate(kernels) if k is not None and k.scratch_bytes > planned[o]]
+    needed = {o: max((p.scratch_bytes for p in _parts(k)), default=0) for o, k in enumerate(kernels)}
+    over = [b for o, b in needed.items() if b > planned[o]]
     return -plan.peak % 8 + max(over) if over else 0
 
 

@@ -130,7 +130,7 @@ def _module(model: Model, input_shapes: Mapping[str, tuple[int, ...]] | None) ->
 
 
 def _plan_options(alignment: int, **values: object) -> PlanOptions:
-    return PlanOptions(alignment=alignment, pixels=True, **values)  # type: ignore[arg-type]
+    return PlanOptions(alignment=alignment, pixels=True, accumulators=True, **values)  # type: ignore[arg-type]
 
 
 def plan(

@@ -20,7 +20,7 @@ from tvm_cascade.micro.project import METADATA, read_project, write_project
 from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import MemoryOverflowError, build_project
 from tvm_cascade.pipeline import Prepared, lower
-from tvm_cascade.report.text import block_rows
+from tvm_cascade.report.text import block_rows, live_bytes
 from tvm_cascade.schedules.driver import place_of
 from tvm_cascade.schedules.streaming import streamed_inputs
 
@@ -204,9 +204,5 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
 def peak_operators(plan: Plan) -> list[str]:
     """Operators of the segment with the most live bytes."""
     rows = block_rows(plan)
-
-    def live(k: int) -> int:
-        return sum(int(str(r["bytes"])) for r in rows if int(str(r["lower"])) <= k < int(str(r["upper"])))
-
-    k = max(range(len(plan.segments)), key=lambda i: (live(i), -i))
+    k = max(range(len(plan.segments)), key=lambda i: (live_bytes(rows, i), -i))
     return [plan.graph.ops[o].name for o in plan.segments[k].ops if not plan.graph.ops[o].view]

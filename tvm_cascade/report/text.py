@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from tvm_cascade.cascading.plan import Plan, Storage
 
 
 def _name(plan: Plan, block: str) -> str:
     kind, _, number = block.partition(" ")
+    if kind == "accumulator":
+        return f"sums of {plan.graph.ops[int(number)].name}"
     if kind != "tensor":
         return f"{'row counters' if kind == 'state' else kind} of segment {number}"
     tensor = plan.graph.tensors[int(number)]
@@ -26,6 +30,7 @@ def _ring(storage: Storage, rows: int) -> str:
 def block_rows(plan: Plan) -> list[dict[str, object]]:
     """One record per block of the arena: name, kind, offset and size in bytes, life in segments."""
     rows: list[dict[str, object]] = []
+    segment_of = {o: k for k, s in enumerate(plan.segments) for o in s.ops}
     for block, offset in zip(plan.buffers, plan.allocation.offsets, strict=True):
         kind, _, number = block.partition(" ")
         k = int(number)
@@ -33,6 +38,8 @@ def block_rows(plan: Plan) -> list[dict[str, object]]:
             storage = plan.storages[k]
             size, lower, upper = storage.size, storage.lower, storage.upper
             ring = storage.is_ring(plan.graph.tensors[k].rows)
+        elif kind == "accumulator":
+            size, lower, upper, ring = plan.graph.ops[k].accumulator_bytes, segment_of[k], segment_of[k] + 1, False
         else:
             segment = plan.segments[k]
             size = segment.state_bytes if kind == "state" else segment.scratch_bytes
@@ -63,12 +70,26 @@ def memory_map(plan: Plan, width: int = 48) -> str:
     return "\n".join(lines)
 
 
+def live_bytes(rows: Sequence[Mapping[str, object]], segment: int) -> int:
+    """Bytes of the arena that blocks occupy while a segment runs; bytes that two of them share count once."""
+    spans = [
+        (int(str(r["offset"])), int(str(r["offset"])) + int(str(r["bytes"])))
+        for r in rows
+        if int(str(r["lower"])) <= segment < int(str(r["upper"]))
+    ]
+    total, reached = 0, 0
+    for start, stop in sorted(spans):
+        total += max(stop - max(start, reached), 0)
+        reached = max(reached, stop)
+    return total
+
+
 def segment_table(plan: Plan) -> str:
     """Live bytes of every segment and what runs in it."""
     rows = block_rows(plan)
     lines = [f"{'segment':>7} {'live bytes':>10}  operators"]
     for k, segment in enumerate(plan.segments):
-        live = sum(int(str(r["bytes"])) for r in rows if int(str(r["lower"])) <= k < int(str(r["upper"])))
+        live = live_bytes(rows, k)
         names = [plan.graph.ops[o].name for o in segment.ops if not plan.graph.ops[o].view]
         if not names:
             continue
