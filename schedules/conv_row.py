@@ -1,8 +1,8 @@
 """What every hand-scheduled convolution row has in common: blocks of pixels and channels, edges, bias, requantization.
 
-A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and blocks
-of output channels the inner one, so that the packed weights stream in order. A subclass adds one kernel row to a block's
-accumulators.
+A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
+blocks of output channels the inner one, so that the packed weights stream in order. A subclass adds one kernel row to a
+block's accumulators.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tvm_cascade.schedules.geometry import (
     channel_table,
     folded_bias,
     row_bases,
+    row_offsets,
     table_width,
+    valid_row,
 )
 from tvm_cascade.schedules.intrinsics import call
 from tvm_cascade.schedules.packing import interleave
@@ -40,6 +42,7 @@ class Blocking:
     channels: int  # of a packed block; where fewer pixels are left, several packed blocks are taken at once
     unroll: int = 4  # passes up to which the loop over a kernel row is written out
     step: int = 4  # most steps in one pass of a rolled loop
+    rows: bool = False  # whether the loop over kernel rows is written out, with a test at rows that may be padding
 
 
 class ConvRow(ABC):
@@ -67,12 +70,16 @@ class ConvRow(ABC):
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        self.rows = row_bases(k, g)
+        self.rows = row_offsets(k, g) if self.written_out else row_bases(k, g)
         self.r0, self.r1 = g.bounds(k, k.y)
         self.bias = bias_index(k, g)
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
         return k.kernel()
+
+    @property
+    def written_out(self) -> bool:
+        return self.blocking.rows or self.g.kernel[0] == 1
 
     def _columns(self, index: int, group: Columns) -> None:
         count, pixels = group.stop - group.start, self.blocking.pixels
@@ -96,11 +103,16 @@ class ConvRow(ABC):
         k, g = self.k, self.g
         acc = self.start(index, channel, pixels, size)
         column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels
-        with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
-            at = k.let((self.rows if g.kernel[0] == 1 else self.rows[r]) + column, "at")
-            stride = self.length * self.packed(size)
-            weights = k.let(channel * (g.kernel[0] * self.length) + r * stride, "wat")
-            self.row(acc, at, weights, group, pixels, size)
+        stride = self.length * self.packed(size)
+        weights = channel * (g.kernel[0] * self.length)
+        if self.written_out:
+            for r, row in enumerate(self.rows):
+                with valid_row(k, g, r, self.r0, self.r1):
+                    self.row(acc, k.let(row + column, "at"), weights + r * stride, group, pixels, size)
+        else:
+            with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
+                at = k.let(self.rows[r] + column, "at")
+                self.row(acc, at, k.let(weights + r * stride, "wat"), group, pixels, size)
         self.outputs(acc, x, channel, pixels, size)
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
@@ -122,7 +134,7 @@ class ConvRow(ABC):
         return min(size, self.blocking.channels)
 
     def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
-        """Where the first of the `group` weights from `tap` on (a multiple of `group`) of the block's channel `j` lies."""
+        """Where the `group` weights from `tap` on (a multiple of `group`) of the block's channel `j` start."""
         packed = self.packed(size)
         block = weights + j // packed * (self.g.kernel[0] * self.length * packed)
         return block + tap * packed + j % packed * self.group
@@ -134,9 +146,7 @@ class ConvRow(ABC):
         packed = self.packed(size)
         return self.place(weights, size, j, 0) - j % packed * (self.group - 1) + tap * packed
 
-    def singles(
-        self, acc: Value, at: Value, weights: Value, taps: range, lo: int, pixels: int, size: int
-    ) -> None:
+    def singles(self, acc: Value, at: Value, weights: Value, taps: range, lo: int, pixels: int, size: int) -> None:
         """Multiplies and adds tap by tap; `lo` is the tap that `at` points to."""
         k, g = self.k, self.g
         for tap in taps:

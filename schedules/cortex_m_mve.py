@@ -1,13 +1,14 @@
 """Row kernels for Cortex-M55 and M85: the M-profile vector extension, through LLVM.
 
-- Convolutions whose input channels are a multiple of eight: 2 pixels x 4 channels, sixteen (or eight widened) products a
-  `vmladava`. Tails of eight use int16 lanes, so nothing is read beyond the row.
+- Convolutions whose input channels are a multiple of eight: 2 pixels x 4 channels, sixteen (or eight widened) products
+  a `vmladava`. Tails of eight use int16 lanes, so nothing is read beyond the row.
 - First layers and other odd depths: lanes over four output channels, one input value times a vector at a time.
-- Depthwise: lanes over eight channels. Two products fit int16 (weights are at least -127, proved per layer), so two taps are
-  multiplied and added there before they are widened into the accumulators of even and odd channels.
+- Depthwise: lanes over eight channels. Two products fit int16 (weights are at least -127, proved per layer), so two
+  taps are multiplied and added there before they are widened into the accumulators of even and odd channels.
 
-Requantization is `vqrdmulh` (SRDHM) and `vrshl` (RDivPOT but for the sign term, see `schedules.requantize`). The C back end
-has no vectors of TIR: there this core takes the DSP kernels.
+Two pixels by four channels take eight even registers, lr among them: LLVM must not make low-overhead loops of these
+(`-disable-arm-loloops`; the feature `lob` itself has to stay on, or LLVM 22 drops vector copies). Requantization:
+`schedules.lanes`. The C back end cannot print vectors of TIR: there this core takes the DSP kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tvm.tirx import Broadcast, PrimFunc, Shuffle
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.emit import KernelBuilder, i32
-from tvm_cascade.schedules.geometry import Columns, Run, Sliding, folded_bias, valid_row
+from tvm_cascade.schedules.geometry import Columns, Run, Sliding, folded_bias, row_offsets, valid_row
 from tvm_cascade.schedules.lanes import LANES, put, requantize_lanes, vector
 from tvm_cascade.schedules.packing import lane_records, lane_table, tailed_interleave
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
@@ -30,6 +31,7 @@ from tvm_cascade.schedules.select import Core
 
 Value = Any
 
+
 class _LaneOutputs(ConvRow):
     """Channels in fours: a table of `[m][shift][biases...]` vectors per four."""
 
@@ -37,13 +39,32 @@ class _LaneOutputs(ConvRow):
         conv = self.conv
         folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
         self.words = LANES * (2 + folded.shape[0] * folded.shape[1])
-        return lane_table(conv.requantize.table, folded.reshape(-1, conv.outputs))
+        self.passes = self.pass_counts()
+        head = np.array(self.passes + [0] * (-len(self.passes) % LANES), np.int32)
+        return np.concatenate([head, lane_table(conv.requantize.table, folded.reshape(-1, conv.outputs))])
+
+    def pass_counts(self) -> list[int]:
+        """Passes of the loops over a kernel row that must stay loops.
+
+        They lie in front of the table, where LLVM cannot see them: it would write the loops out, move the loads of all
+        passes to the front and spill.
+        """
+        groups = self.g.column_groups()
+        return sorted({n for n, _ in (self.split((c.k1 - c.k0) * self.g.channels) for c in groups) if n > 1})
+
+    def split(self, taps: int) -> tuple[int, int]:
+        """Passes and steps a pass of the loop over `taps` of a kernel row."""
+        count = taps // self.group
+        step = count if count <= self.blocking.unroll else best_step(count, self.blocking.step)
+        return (count // step, step) if count else (0, 0)
+
+    def opaque(self, passes: int) -> Value:
+        return self.k.let(self.table[i32(self.passes.index(passes))], "passes") if passes > 1 else passes
 
     def block_words(self, channel: Value, j: int) -> Value:
         """Where the words of the four channels from `channel + j` on start."""
-        return (channel // LANES if isinstance(channel, int) else tirx.truncdiv(channel, i32(LANES))) * self.words + (
-            j // LANES * self.words
-        )
+        first = channel // LANES if isinstance(channel, int) else tirx.truncdiv(channel, i32(LANES))
+        return first * self.words + (j // LANES * self.words + -(-len(self.passes) // LANES) * LANES)
 
     def bias_words(self, index: int) -> Value:
         """Offset of the bias vector for the row at hand and column group `index`: `bias_index` counts from 3."""
@@ -59,6 +80,10 @@ class _Dot(_LaneOutputs):
     """Sixteen products at a time along a kernel row."""
 
     group = 16
+
+    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+        super().__init__(conv, blocking)
+        self.words_of_w = self.k.view(self.k.constants[0], "int32", "ww")
 
     def pack(self) -> tuple[np.ndarray, np.ndarray]:
         conv = self.conv
@@ -79,14 +104,13 @@ class _Dot(_LaneOutputs):
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         k, c = self.k, self.g.channels
         lo, hi = group.k0 * c, group.k1 * c
-        count = (min(hi, self.whole) - lo) // self.group
-        step = count if count <= self.blocking.unroll else best_step(count, self.blocking.step)
-        if count:
-            with k.loop(count // step, "i") as i:
+        passes, step = self.split(hi - lo)
+        if passes:
+            with k.loop(self.opaque(passes), "i") as i:
                 for u in range(step):
                     self._dot(acc, at, weights, (i * step + u) * self.group, lo, self.group, pixels, size)
         if hi > self.whole:
-            self._dot(acc, at, weights, i32(count * self.group), lo, 8, pixels, size)
+            self._dot(acc, at, weights, i32(passes * step * self.group), lo, 8, pixels, size)
 
     def _dot(
         self, acc: Value, at: Value, weights: Value, tap: Value, lo: int, lanes: int, pixels: int, size: int
@@ -100,11 +124,16 @@ class _Dot(_LaneOutputs):
         for j in range(size):
             block = weights + j // LANES * (g.kernel[0] * self.length * LANES)
             place = block + (tap + lo) * LANES + j % LANES * lanes
-            w = k.let(vector(self.w, place, lanes).astype(wide), "wv", wide)
+            w = k.let(self._weights(place) if lanes == 16 else vector(self.w, place, lanes).astype(wide), "wv", wide)
             for p, x in enumerate(xs):
                 value = acc[i32(p * size + j)]
                 total = tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.vmldava", 0, 0, 0, value, x, w)
                 k.store(acc, p * size + j, total)
+
+    def _weights(self, place: Value) -> Value:
+        """Sixteen weights, loaded as words (flash is aligned to them): immediate offsets then reach four times as far."""
+        words = vector(self.words_of_w, place // 4 if isinstance(place, int) else tirx.truncdiv(place, i32(4)), LANES)
+        return tirx.reinterpret("int8x16", words)
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
         lanes = [i32(i) for i in range(LANES)]
@@ -135,8 +164,8 @@ class _Outer(_LaneOutputs):
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         k, g = self.k, self.g
         lo, hi = group.k0 * g.channels, group.k1 * g.channels
-        step = hi - lo if hi - lo <= self.blocking.unroll else best_step(hi - lo, self.blocking.step)
-        with k.loop((hi - lo) // step, "i") as i:
+        passes, step = self.split(hi - lo)
+        with k.loop(self.opaque(passes), "i") as i:
             for u in range(step):
                 self._tap(acc, at + i * step + u, weights, i * step + u + lo, pixels, size)
 
@@ -175,7 +204,7 @@ def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
 
 
 class _Depthwise:
-    """Records of eight channels: m, shift and biases of the even and the odd channels, then the weights, eight a tap."""
+    """Records of eight channels: m, shift and biases of the even and the odd ones, then the weights, eight a tap."""
 
     def __init__(self, conv: QuantizedConv, pixels: int) -> None:
         self.conv, self.pixels = conv, pixels
@@ -191,7 +220,7 @@ class _Depthwise:
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        self.rows = [k.let(k.row_offset(0, tap, g.row_elements), "row") for tap in range(g.kernel[0])]
+        self.rows = row_offsets(k, g)
         self.r0, self.r1 = g.bounds(k, k.y)
         self.bias = 0 if len(g.row_variants()) == 1 else k.let(g.variant(k.y), "bias")
         for run in g.runs(self.pixels):

@@ -15,7 +15,7 @@ from tvm.tirx import PrimFunc
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.elementwise import scalar_elementwise
 from tvm_cascade.schedules.emit import KernelBuilder, i32
-from tvm_cascade.schedules.geometry import Columns, Run, Sliding, fewest_blocks, folded_bias, valid_row
+from tvm_cascade.schedules.geometry import Columns, Run, Sliding, fewest_blocks, folded_bias, row_offsets, valid_row
 from tvm_cascade.schedules.intrinsics import call
 from tvm_cascade.schedules.packing import scalar_records
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
@@ -73,7 +73,7 @@ class _Depthwise:
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        self.rows = [k.let(k.row_offset(0, tap, g.row_elements), "row") for tap in range(g.kernel[0])]
+        self.rows = row_offsets(k, g)
         self.r0, self.r1 = g.bounds(k, k.y)
         self.bias = 3 if len(g.row_variants()) == 1 else k.let(g.variant(k.y) + 3, "bias")
         for run in g.runs(self.pixels):

@@ -14,7 +14,19 @@ import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
-from tvm.tirx import AllocBuffer, Bind, BufferStore, DeclBuffer, Evaluate, For, ForKind, IfThenElse, PrimFunc, SeqStmt, Var
+from tvm.tirx import (
+    AllocBuffer,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    PrimFunc,
+    SeqStmt,
+    Var,
+)
 
 from tvm_cascade.schedules.row_kernel import RowKernel, contract_params
 

@@ -1,8 +1,8 @@
 """Rows and columns of a sliding window: which taps of an output row or column are inside the input.
 
-A row kernel restricts its loop over kernel rows to `[r0, r1)` of the output row at hand, and treats output columns as left
-edge, interior and right edge, so that padding takes no RAM and the interior no tests. The input's zero point is folded into
-the bias; taps outside then need bias corrections, one table for every distinct set of valid taps.
+A row kernel restricts its loop over kernel rows to `[r0, r1)` of the output row at hand, and treats output columns as
+left edge, interior and right edge, so that padding takes no RAM and the interior no tests. The input's zero point is
+folded into the bias; taps outside then need bias corrections, one table for every distinct set of valid taps.
 """
 
 from __future__ import annotations
@@ -131,10 +131,13 @@ def fewest_blocks(width: int, choices: tuple[int, ...]) -> int:
     return min(choices, key=lambda p: (-(-width // p), p))
 
 
+def row_offsets(k: KernelBuilder, g: Sliding, index: int = 0) -> list[Value]:
+    """Offsets of the window's rows in input `index`."""
+    return [k.let(k.row_offset(index, tap, g.row_elements), "row") for tap in range(g.kernel[0])]
+
+
 def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
-    """Offsets of the window's rows in input `index`, as a local table (a plain value for one row)."""
-    if g.kernel[0] == 1:
-        return k.let(k.row_offset(index, 0, g.row_elements), "row")
+    """Offsets of the window's rows in input `index`, as a local table that a loop may index."""
     table = k.local(g.kernel[0], "rows")
     for tap in range(g.kernel[0]):
         k.store(table, tap, k.row_offset(index, tap, g.row_elements))
@@ -162,8 +165,8 @@ def folded_bias(
 ) -> np.ndarray:
     """Bias less zero point times the valid weights, int32 [row variants, column groups, channels].
 
-    `weights` is [kh, kw, inputs, channels]: for depthwise inputs is 1. With `every_column` all columns count as valid, in
-    one group: for kernels that multiply the zero point where columns are padding.
+    `weights` is [kh, kw, inputs, channels]: for depthwise inputs is 1. With `every_column` all columns count as valid,
+    in one group: for kernels that multiply the zero point where columns are padding.
     """
     w = weights.astype(np.int64).sum(axis=2)
     variants = g.row_variants()
