@@ -12,6 +12,7 @@ from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.flatten import Pointer, Slots, pointer, row_major, to_pointers, to_scratch, window_start
 from tvm_cascade.schedules.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.padding import conditions_to_bounds
+from tvm_cascade.schedules.splitting import split_conditions
 from tvm_cascade.schedules.staging import ROW, NotRowwiseError, stage
 from tvm_cascade.schedules.tir import (
     Buffer,
@@ -124,7 +125,7 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
 
     Raises `NotRowwiseError` where the operator cannot be computed in the parts that `made` asks for.
     """
-    lowered = conditions_to_bounds(stage(func, made.outer()))
+    lowered = split_conditions(conditions_to_bounds(stage(func, made.outer())))
     lowered = tirx.transform.StmtSimplify()(tvm.IRModule({"main": lowered}))["main"]
     outputs = outputs_of(lowered)
     body = made.cut(lowered, outputs)

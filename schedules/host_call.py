@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -23,24 +24,7 @@ class HostKernel:
 
     def __init__(self, kernel: RowKernel, extra: Sequence[Param] = (), func: Any | None = None) -> None:
         self.params = (*kernel.params, *extra)
-        inner = ir.GlobalVar("kernel")
-        outer: list[Any] = []
-        args: list[Any] = []
-        for k, param in enumerate(self.params):
-            if param.is_pointer or param in extra:
-                extent = tirx.Var(f"n{k}", "int64")
-                buffer = tirx.decl_buffer((extent,), param.dtype, f"b{k}")
-                outer.append(buffer)
-                args.append(tirx.address_of(buffer[0]))
-            else:
-                outer.append(tirx.Var(f"s{k}", "int32"))
-                args.append(outer[-1])
-        body = tirx.Evaluate(ir.Call(inner, args, ret_ty="int32"))
-        wrapper = tirx.PrimFunc(outer, body).with_attr("global_symbol", "call")
-        private = (func or kernel.func).without_attr("global_symbol")
-        self._lib = tvm.compile(
-            tvm.IRModule({inner: private, ir.GlobalVar("call"): wrapper}), target=tvm.target.Target("llvm")
-        )
+        self._lib = _compiled(func or kernel.func, tuple(p.dtype if p.is_pointer else None for p in self.params))
 
     def __call__(self, *args: np.ndarray | int) -> None:
         """Run the kernel once; arrays are changed in place, flattened views of contiguous arrays will do."""
@@ -49,6 +33,25 @@ class HostKernel:
         for given, used in zip(args, tensors, strict=True):
             if isinstance(given, np.ndarray) and given.size:
                 given[...] = used.numpy().reshape(given.shape)
+
+
+@lru_cache(maxsize=16)
+def _compiled(func: Any, pointers: tuple[str | None, ...]) -> Any:
+    """A module whose `call` takes tensors for pointers and hands them to `func`; None is an int."""
+    inner = ir.GlobalVar("kernel")
+    outer: list[Any] = []
+    args: list[Any] = []
+    for k, dtype in enumerate(pointers):
+        if dtype is None:
+            outer.append(tirx.Var(f"s{k}", "int32"))
+            args.append(outer[-1])
+        else:
+            outer.append(tirx.decl_buffer((tirx.Var(f"n{k}", "int64"),), dtype, f"b{k}"))
+            args.append(tirx.address_of(outer[-1][0]))
+    wrapper = tirx.PrimFunc(outer, tirx.Evaluate(ir.Call(inner, args, ret_ty="int32")))
+    wrapper = wrapper.with_attr("global_symbol", "call")
+    mod = tvm.IRModule({inner: func.without_attr("global_symbol"), ir.GlobalVar("call"): wrapper})
+    return tvm.compile(mod, target=tvm.target.Target("llvm"))
 
 
 def least_height(window: Window, rows: int, out_rows: int) -> int:

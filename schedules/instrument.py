@@ -66,14 +66,20 @@ def _paths(func: PrimFunc) -> list[list[Loop]]:
             if is_mac(node):
                 found.append(around)
         elif isinstance(node, tirx.IfThenElse):
-            walk(node.then_case, around)
+            walk(node.then_case, [*around, _once(node.condition)])
             if node.else_case is not None:
-                walk(node.else_case, around)
+                walk(node.else_case, [*around, _once(tirx.Not(node.condition))])
         elif hasattr(node, "body"):
             walk(node.body, around)
 
     walk(func.body, [])
     return found
+
+
+def _once(condition: Any) -> Loop:
+    """A condition as a loop that runs once or not at all."""
+    zero, one = tirx.const(0, "int32"), tirx.const(1, "int32")
+    return (tirx.Var("once", "int32"), zero, tirx.Select(condition, one, zero))
 
 
 def _iterations(loops: list[Loop]) -> int:

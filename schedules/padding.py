@@ -5,11 +5,13 @@
                         else: zp) - zp) * w[ry]
 
 Allowed where the padding's value leaves the accumulator as it is: sums to which it adds nothing, and maxima (minima)
-whose padding is no larger (smaller) than the value they start from. Elsewhere the condition stays.
+whose padding is no larger (smaller) than the value they start from. A condition that
+no reduction loop has part in guards the whole update; where the padding counts, the condition stays as it is.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 from tvm_cascade.schedules.tir import (
@@ -18,10 +20,13 @@ from tvm_cascade.schedules.tir import (
     Var,
     collect,
     conjuncts,
+    i32,
     int_value,
     ir,
     is_if_then_else,
     is_own,
+    stores,
+    substitute,
     sym,
     tirx,
     tvm_ffi,
@@ -55,9 +60,16 @@ class _Rewriter:
             high = tirx.min(high, bound)
         low = self._analyzer.simplify(low)
         extent = self._analyzer.simplify(high - low) if lows or highs else loop.extent
+        inner = [e for f in collect(body, tirx.For) for e in (f.min, f.extent)]
+        if int_value(low) != 0 and any(uses(e, loop.loop_var) for e in inner):
+            # TVM's CanonicalizeLoop forgets the bounds of inner loops when it moves a loop to 0: leave it nothing to do
+            step = tirx.Var(loop.loop_var.name, "int32")
+            body = substitute(body, {loop.loop_var: step + low})
+            return tirx.For(step, i32(0), extent, loop.kind, body, loop.thread_binding, loop.annotations)
         return tirx.For(loop.loop_var, low, extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
     def on_store(self, store: Any, _mutator: Any) -> Any:
+        """An update without its padding; conditions on no reduction loop stay in front of it."""
         choices = [c for c in collect(store.value, ir.Call) if is_if_then_else(c)]
         if len(choices) != 1:
             return store
@@ -65,13 +77,8 @@ class _Rewriter:
         if not self._contributes_nothing(store, choice):
             return store
         kept = [c for c in conjuncts(choice.args[0]) if not self._to_bound(c)]
-        inside = choice.args[1]
-        if kept:
-            condition = kept[0]
-            for c in kept[1:]:
-                condition = tirx.And(condition, c)
-            inside = tirx.if_then_else(condition, inside, choice.args[2])
-        return tirx.BufferStore(store.buffer, _exchange(store.value, choice, inside), store.indices)
+        update = tirx.BufferStore(store.buffer, _exchange(store.value, choice, choice.args[1]), store.indices)
+        return tirx.IfThenElse(reduce(tirx.And, kept), update, None) if kept else update
 
     def _contributes_nothing(self, store: Any, choice: Any) -> bool:
         value = store.value
@@ -113,10 +120,11 @@ class _Rewriter:
             return False
         if isinstance(condition, (tirx.LT, tirx.GT)):
             slack = slack - 1  # now: slack >= 0
-        loop = next((f for f in reversed(self._loops) if uses(slack, f.loop_var)), None)
+        own = [f for f in self._loops if len(stores(f.body)) == 1]  # loops around this update alone
+        loop = next((f for f in reversed(own) if uses(slack, f.loop_var)), None)
         linear: Any = sym.detect_linear_equation(slack, [loop.loop_var]) if loop is not None else ()
         factor = int_value(self._analyzer.simplify(linear[0])) if len(linear) == 2 else None
-        if loop is None or not factor or "row" in loop.annotations:
+        if loop is None or not factor:
             return False
         lows, highs = self._bounds.setdefault(loop.loop_var, ([], []))
         if factor > 0:

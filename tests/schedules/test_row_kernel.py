@@ -15,6 +15,7 @@ from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.host_call import run_pixels, run_rows
 from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.row_kernel import Role, RowKernel, row_kernel
+from tvm_cascade.schedules.tir import collect, ir, is_if_then_else
 
 GARBAGE = 77
 
@@ -247,6 +248,56 @@ def test_data_movement(kind: str) -> None:
     func, activations = _element_wise()[kind]()
     kernel = check(func, activations)
     assert kernel.scratch_bytes == 0
+
+
+def test_conditions_split_loops() -> None:
+    """Concatenations and pads test nothing for single elements."""
+    x, deep, wide = act(1, 6, 5, 4), act(1, 6, 5, 2, name="d"), act(1, 6, 5, 7, name="w")
+    joined = check(prim_func(x, deep, wide, topi.concatenate((x, deep, wide), 3)), 3)
+    padded = check(prim_func(x, topi.nn.pad(x, (0, 0, 2, 0), (0, 0, 1, 0), 5)))
+    for kernel in (joined, padded):
+        assert not [c for c in collect(kernel.func.body, ir.Call) if is_if_then_else(c)]
+    rows = check(prim_func(x, topi.nn.pad(x, (0, 1, 0, 1), (0, 2, 0, 2), 5)))
+    assert all("y" in str(c.args[0]) for c in collect(rows.func.body, ir.Call) if is_if_then_else(c))
+
+
+def test_triangular_padding() -> None:
+    """A condition over both reduction loops: the bounds of the inner one depend on the outer one, which has its own."""
+    x = act(1, 7, 6, 3)
+    ry, rx = te.reduce_axis((0, 4)), te.reduce_axis((0, 3))
+
+    def value(n, y, xx, c):
+        inside = tirx.all(y + ry >= 2, y + ry < 9, ry + rx >= 2, xx + rx < 6)
+        tap = tirx.if_then_else(inside, x[n, y + ry - 2, xx + rx, c].astype("int32"), 0)
+        return te.sum(tap, [ry, rx])
+
+    check(prim_func(x, te.compute((1, 6, 6, 3), value, name="triangle")))
+
+
+def random_case(seed: int) -> tirx.PrimFunc:
+    rng = np.random.default_rng(seed)
+
+    def draw(low: int, high: int) -> int:
+        return int(rng.integers(low, high))
+
+    kh, kw, dilation = draw(1, 5), draw(1, 5), draw(1, 3)
+    pads = (draw(0, 4), draw(0, 4), draw(0, 4), draw(0, 4))
+    h = draw(1, 12) + max(0, (kh - 1) * dilation - pads[0] - pads[2])
+    w = draw(1, 9) + max(0, (kw - 1) * dilation - pads[1] - pads[3])
+    stride = (draw(1, 4), draw(1, 4))
+    ci, co = draw(1, 5), draw(1, 6)
+    x = act(1, h, w, ci)
+    if seed % 3 == 0:
+        wt, b = act(kh, kw, ci, 2, name="w"), act(2 * ci, dtype="int32", name="b")
+        tall = act(1, h + kh, w + kw, ci)
+        return prim_func(tall, wt, b, depthwise(tall, wt, b, stride[0], pads))
+    wt, b = act(kh, kw, ci, co, name="w"), act(co, dtype="int32", name="b")
+    return prim_func(x, wt, b, conv(x, wt, b, stride, pads, (dilation, dilation), zero=draw(-9, 9)))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_shapes(seed: int) -> None:
+    check(random_case(seed), seed=seed, spares=(0, 2))
 
 
 def test_whole_operators() -> None:
