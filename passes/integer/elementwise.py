@@ -70,7 +70,9 @@ def lower_requantize(island: Island) -> Value:
     found = island.reader.dequantized(island.core)
     if found is None:
         raise NotLowered("its input's quantization is not constant")
-    x = _stored(found)
+    x, out = _stored(found), island.output
+    if (x.step, x.zero_point, x.dtype, out.lo, out.hi) == (out.scale, out.zero_point, out.dtype, *_range(out.dtype)):
+        return island.emitter.new(x.value)
     return _rescaled(island, "requantize", x, np.float64(x.step) / np.float64(island.output.scale))
 
 
@@ -166,6 +168,11 @@ def _multiplier(d: np.float64) -> tuple[int, int]:
     if s > 30:
         raise NotLowered(f"the scales give the multiplier {d:g}")
     return m, s
+
+
+def _range(dtype: str) -> tuple[int, int]:
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
 
 
 def _reach(x: Quantized) -> int:

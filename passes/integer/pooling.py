@@ -49,16 +49,31 @@ def lower_max_pool2d(island: Island) -> Value:
     return island.emitter.call("max_pool2d", compute, [x], attrs=_attrs(island, padding))
 
 
+@ISLANDS.lowers("nn.avg_pool2d")
+def lower_average_island(island: Island) -> Value:
+    """An average between two tensors of one quantization."""
+    x = island.operand(0)
+    if x.step != island.output.scale or x.zero_point != island.output.zero_point:
+        raise NotLowered("an average pool between unequal scales")
+    if bool(island.core.attrs.count_include_pad) and any(_window(island.core)[3]):
+        raise NotLowered("an average pool that counts its padding")
+    return _average(island, x.value)
+
+
 def lower_average_pool2d(island: Island) -> Value:
     """`astype int32 -> avg_pool2d -> astype`, of which only the window matters."""
     widened = island.reader.define(island.core.args[0])
     if name_of(widened) != "relax.astype" or dtype_of(widened.args[0]) not in STORED_TYPES:
         raise NotLowered("an average of values that are not stored integers")
+    return _average(island, widened.args[0])
+
+
+def _average(island: Island, source: Value) -> Value:
     out = island.output
     (kh, kw), (sy, sx), dilation, padding = _window(island.core)
     if dilation != (1, 1):
         raise NotLowered("a dilated average")
-    _, height, width, _ = (int(d) for d in widened.args[0].ty.shape.values)
+    _, height, width, _ = (int(d) for d in source.ty.shape.values)
     top, left = padding[:2]
 
     def compute(a: Tensor) -> Tensor:
@@ -80,7 +95,7 @@ def lower_average_pool2d(island: Island) -> Value:
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
-    return island.emitter.call("avg_pool2d", compute, [widened.args[0]], attrs=_attrs(island, padding))
+    return island.emitter.call("avg_pool2d", compute, [source], attrs=_attrs(island, padding))
 
 
 @ISLANDS.lowers("mean")

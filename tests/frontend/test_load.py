@@ -117,3 +117,33 @@ def test_public_float_tflite_equals_the_reference(models: Path) -> None:
     data = np.random.default_rng(0).random((1, 96, 96, 3), "float32")
     expected = Reference(path.read_bytes()).run([data])[0]
     np.testing.assert_allclose(Compiled(load(path), optimisation=2)(data)[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_onnx_pads_become_the_convolutions_own(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    rng, kind = np.random.default_rng(0), onnx.TensorProto.FLOAT
+    weights = {
+        "w": rng.normal(size=(4, 3, 3, 3)).astype("float32"),
+        "widths": np.array([0, 0, 0, 2, 0, 0, 1, 1], "int64"),
+        "zero": np.float32(0),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Pad", ["x", "widths", "zero"], ["p"]),
+            helper.make_node("Conv", ["p", "w"], ["y"], pads=[1, 0, 0, 0], strides=[2, 1]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [1, 3, 8, 7])],
+        [helper.make_tensor_value_info("y", kind, [1, 4, 4, 8])],
+        [numpy_helper.from_array(v, k) for k, v in weights.items()],
+    )
+    path = tmp_path / "p.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    mod = load(path)
+    assert [gv.name_hint for gv in mod.get_global_vars()] == ["main"]
+    data = rng.normal(size=(1, 3, 8, 7)).astype("float32")
+    expected = np.asarray(ReferenceEvaluator(str(path)).run(None, {"x": data})[0])
+    np.testing.assert_allclose(Compiled(mod)(data)[0], expected, rtol=1e-4, atol=1e-5)

@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
+from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
 
 
@@ -25,6 +26,8 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         import onnx
         from tvm.relax.frontend.onnx import from_onnx
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+        from tvm_cascade.importers.onnx_pads import fold_pads
     except ImportError as error:
         raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
     try:
@@ -36,9 +39,9 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
             raise LoadError(path, "not an ONNX model: its graph has no operator")
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
-        onnx_model: Any = model
+        onnx_model: Any = fold_pads(model)
         imported = from_onnx(onnx_model, shape_dict=shapes, keep_params_in_input=False)
-        return _finished(path, model, imported)
+        return _finished(path, model, to_channels_last(imported) if is_quantized(imported) else imported)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first

@@ -1,0 +1,128 @@
+"""ONNX networks with QuantizeLinear and DequantizeLinear become integer networks, close to ONNX's own evaluator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+import onnx
+
+from tvm_cascade.frontend import load
+from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.testing.reference import Compiled
+
+
+class _Network:
+    """Writes a QDQ graph; activations of `dtype`, int8 weights with a scale a channel."""
+
+    def __init__(self, dtype: str, seed: int) -> None:
+        self.dtype = dtype
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self.scales: dict[str, float] = {}
+
+    def constant(self, data: Any) -> str:
+        name = f"c{len(self.weights)}"
+        self.weights.append(onnx.numpy_helper.from_array(np.asarray(data), name))
+        return name
+
+    def node(self, kind: str, inputs: list[str], **attrs: Any) -> str:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(onnx.helper.make_node(kind, inputs, [name], **attrs))
+        return name
+
+    def stored(self, x: str, scale: float, zero_point: int) -> str:
+        """QuantizeLinear and DequantizeLinear; `zero_point` as uint8 counts it."""
+        zero = zero_point if self.dtype == "uint8" else zero_point - 128
+        operands = [self.constant(np.float32(scale)), self.constant(np.array(zero, self.dtype))]
+        result = self.node("DequantizeLinear", [self.node("QuantizeLinear", [x, *operands]), *operands])
+        self.scales[result] = scale
+        return result
+
+    def parameter(self, data: np.ndarray, scales: np.ndarray) -> str:
+        zero = self.constant(np.zeros(scales.shape, data.dtype))
+        return self.node("DequantizeLinear", [self.constant(data), self.constant(scales), zero], axis=0)
+
+    def convolution(self, x: str, channels: tuple[int, int], kernel: int, groups: int = 1, **attrs: Any) -> str:
+        cin, cout = channels
+        scales = self.rng.uniform(0.001, 0.01, cout).astype("float32")
+        w = self.rng.integers(-127, 128, (cout, cin // groups, kernel, kernel)).astype("int8")
+        b = self.rng.integers(-500, 500, cout).astype("int32")
+        bias = self.parameter(b, (scales * np.float32(self.scales[x])).astype("float32"))
+        return self.node("Conv", [x, self.parameter(w, scales), bias], group=groups, **attrs)
+
+    def finish(self, path: Path, result: str, shape: list[Any], output: list[Any]) -> None:
+        kind = onnx.TensorProto.FLOAT
+        make = onnx.helper.make_tensor_value_info
+        graph = onnx.helper.make_graph(
+            self.nodes, "g", [make("x", kind, shape)], [make(result, kind, output)], self.weights
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
+        onnx.checker.check_model(model)
+        onnx.save(model, path)
+
+
+def _compare(path: Path, shape: tuple[int, ...], step: float, steps: int) -> list[str]:
+    """The kinds of operators after lowering; asserts that results lie within `steps` quantization steps."""
+    from onnx.reference import ReferenceEvaluator
+
+    mod = load(path)
+    lowered = LowerQuantized()(mod)
+    assert {r.operator for r in float_remains(lowered)} <= {"dequantize"}
+    assert len(float_remains(lowered)) == 1  # the float output itself
+    evaluator, run = ReferenceEvaluator(str(path)), Compiled(lowered)
+    rng = np.random.default_rng(0)
+    differences = []
+    for _ in range(5):
+        x = rng.random(shape, "float32")
+        ours, theirs = run(x)[0], np.asarray(evaluator.run(None, {"x": x})[0])
+        assert ours.shape == theirs.shape
+        differences.append(np.abs(ours - theirs) / step)
+    assert np.max(differences) <= steps + 0.01
+    assert np.mean(np.array(differences) > 0.5) < 0.1
+    kinds = [f.attrs["op_kind"] for gv, f in lowered.functions.items() if gv.name_hint != "main"]
+    return sorted(str(k) for k in kinds)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_residual_network(tmp_path: Path, dtype: str) -> None:
+    net = _Network(dtype, 0)
+    x = net.stored("x", 1 / 255, 0)
+    a = net.convolution(x, (3, 8), 3, strides=[2, 2], pads=[1, 1, 1, 1])
+    a = net.stored(net.node("Relu", [a]), 0.02, 0)
+    d = net.convolution(a, (8, 8), 3, groups=8, pads=[1, 1, 1, 1])
+    d = net.stored(net.node("Relu", [d]), 0.03, 0)
+    p = net.stored(net.convolution(d, (8, 8), 1), 0.05, 120)
+    e = net.stored(net.node("Add", [p, a]), 0.06, 100)
+    m = net.stored(net.node("MaxPool", [e], kernel_shape=[2, 2], strides=[2, 2]), 0.06, 100)
+    c = net.stored(net.node("Concat", [m, m], axis=1), 0.06, 100)
+    g = net.stored(net.node("GlobalAveragePool", [c]), 0.04, 90)
+    w = net.parameter(net.rng.integers(-127, 128, (5, 16)).astype("int8"), np.float32(0.01))
+    b = net.parameter(net.rng.integers(-500, 500, 5).astype("int32"), np.float32(0.0004))
+    y = net.stored(net.node("Gemm", [net.node("Flatten", [g], axis=1), w, b], transB=1), 0.05, 128)
+    net.finish(tmp_path / "n.onnx", y, ["N", 3, 16, 16], ["N", 5])
+    kinds = _compare(tmp_path / "n.onnx", (1, 3, 16, 16), 0.05, 2)
+    assert kinds.count("conv2d") == 2 and kinds.count("transpose") == 1
+    assert {"depthwise_conv2d", "add", "max_pool2d", "concat", "mean", "dense", "quantize"} <= set(kinds)
+
+
+def test_maps_leave_in_their_own_layout(tmp_path: Path) -> None:
+    net = _Network("uint8", 1)
+    x = net.stored("x", 1 / 255, 0)
+    a = net.stored(net.convolution(x, (2, 4), 3, pads=[1, 1, 1, 1]), 0.05, 128)
+    a = net.stored(net.node("Sigmoid", [a]), 1 / 256, 0)
+    widths = net.constant(np.array([0, 0, 1, 0, 0, 0, 2, 1], "int64"))
+    padded = net.node("Pad", [a, widths])
+    net.scales[padded] = net.scales[a]
+    b = net.stored(net.convolution(padded, (4, 4), 3), 0.02, 130)
+    y = net.stored(net.node("AveragePool", [b], kernel_shape=[3, 3], strides=[2, 2]), 0.02, 130)
+    net.finish(tmp_path / "n.onnx", y, [1, 2, 9, 9], [1, 4, 4, 3])
+    kinds = _compare(tmp_path / "n.onnx", (1, 2, 9, 9), 0.02, 2)
+    assert {"avg_pool2d", "lut"} <= set(kinds) and kinds.count("transpose") == 2
+    assert "pad" not in kinds  # folded into the convolution

@@ -1,0 +1,77 @@
+"""Explicit pads of ONNX graphs, folded into the convolutions that they feed.
+
+Relax imports Pad as a TIR function of its own, which no later pass sees through. A pad by zero of rows and columns is
+the convolution's own padding, exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_SPATIAL_FROM = 2  # NCHW: batch and channels come first
+
+
+def fold_pads(model: Any) -> Any:
+    """A copy of `model` without the pads that its convolutions can do themselves."""
+    folded = onnx.ModelProto()
+    folded.CopyFrom(model)
+    graph = folded.graph
+    constants = {w.name: w for w in graph.initializer}
+    constants |= {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant" and _is_tensor(n)}
+    kept = {o.name for o in graph.output}
+    for pad in [n for n in graph.node if n.op_type == "Pad"]:
+        widths = _widths(pad, constants)
+        users = [n for n in graph.node if pad.output[0] in n.input]
+        if widths is None or pad.output[0] in kept or not users or not all(_takes(n, pad) for n in users):
+            continue
+        for conv in users:
+            _add(conv, widths)
+            conv.input[0] = pad.input[0]
+        graph.node.remove(pad)
+    return folded
+
+
+def _is_tensor(node: Any) -> bool:
+    return len(node.attribute) == 1 and node.attribute[0].name == "value"
+
+
+def _widths(pad: Any, constants: dict[str, Any]) -> list[int] | None:
+    """Spatial padding as Conv spells it, all begins and then all ends; None for what no convolution does."""
+    attrs = {a.name: a for a in pad.attribute}
+    if "mode" in attrs and attrs["mode"].s != b"constant":
+        return None
+    if "pads" in attrs:
+        widths, value = list(attrs["pads"].ints), attrs["value"].f if "value" in attrs else 0.0
+    elif len(pad.input) > 1 and pad.input[1] in constants and len([i for i in pad.input[3:] if i]) == 0:
+        widths = numpy_helper.to_array(constants[pad.input[1]]).reshape(-1).tolist()
+        name = pad.input[2] if len(pad.input) > 2 else ""
+        if name and name not in constants:
+            return None
+        value = float(np.asarray(numpy_helper.to_array(constants[name])).reshape(-1)[0]) if name else 0.0
+    else:
+        return None
+    rank = len(widths) // 2
+    outer = widths[:_SPATIAL_FROM] + widths[rank : rank + _SPATIAL_FROM]
+    if value != 0.0 or any(outer) or min(widths, default=0) < 0 or rank <= _SPATIAL_FROM:
+        return None
+    return [*widths[_SPATIAL_FROM:rank], *widths[rank + _SPATIAL_FROM :]]
+
+
+def _takes(node: Any, pad: Any) -> bool:
+    """Whether `node` is a convolution of the padded tensor with padding that is spelled out."""
+    explicit = all(a.s == b"NOTSET" for a in node.attribute if a.name == "auto_pad")
+    return (
+        node.op_type == "Conv" and node.input[0] == pad.output[0] and pad.output[0] not in node.input[1:] and explicit
+    )
+
+
+def _add(conv: Any, widths: list[int]) -> None:
+    for attribute in conv.attribute:
+        if attribute.name == "pads":
+            attribute.ints[:] = [a + b for a, b in zip(attribute.ints, widths, strict=True)]
+            return
+    conv.attribute.append(onnx.helper.make_attribute("pads", widths))
