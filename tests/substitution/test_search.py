@@ -19,7 +19,7 @@ from tvm_cascade.substitution.report import format_report, optimize_report
 from tvm_cascade.substitution.rules import ALL_RULES, PAPER_RULES, rules
 from tvm_cascade.substitution.split import optimize
 
-PLAIN = SearchOptions(eager=(), isolated=False, max_graphs=10**6)
+PLAIN = SearchOptions(eager=(), isolated=False, max_graphs=10**6, patience=0)
 SRU_RULES = rules("distribute", "reorder_sum", "factor", "associate", "associate_right", "drop_unit")
 
 
@@ -250,7 +250,9 @@ def test_infinite_alpha_is_exhaustive_on_small_random_graphs() -> None:
     for seed in range(12):
         dag = random_sum(seed)
         full = exhaustive(dag, Figure("flops"), SRU_RULES, 20_000)
-        found = search(dag, Figure("flops"), SRU_RULES, SearchOptions(alpha=inf, isolated=False, max_graphs=20_000))
+        found = search(
+            dag, Figure("flops"), SRU_RULES, SearchOptions(alpha=inf, isolated=False, max_graphs=20_000, patience=0)
+        )
         assert full.complete and found.complete
         assert found.cost_after == full.cost_after and found.graphs == full.graphs
 
@@ -272,7 +274,7 @@ def random_sum(seed: int) -> Dag:
 
 @pytest.mark.parametrize("eager, isolated", product([(), SearchOptions().eager], [False, True]))
 def test_every_combination_of_heuristics_reaches_the_optimum(eager, isolated: bool) -> None:
-    options = SearchOptions(alpha=1.3, eager=eager, isolated=isolated, max_graphs=20_000)
+    options = SearchOptions(alpha=1.3, eager=eager, isolated=isolated, max_graphs=20_000, patience=0)
     found = search(resnet_module(), latency("v100"), PAPER_RULES, options)
     assert found.cost_after == pytest.approx(exhaustive(resnet_module(), latency("v100"), PAPER_RULES).cost_after)
 
@@ -285,7 +287,7 @@ def test_a_budget_ends_the_search_and_is_reported() -> None:
     assert found.cost_after < found.cost_before
     report = optimize_report(inception_e(), found, engine=CUDNN)
     assert "budget ended the search" in format_report(report)
-    more = SearchOptions(max_graphs=1000, alpha=1.1, eager=(), isolated=False)
+    more = SearchOptions(max_graphs=1000, alpha=1.1, eager=(), isolated=False, patience=0)
     search(inception_e(), latency("v100"), PAPER_RULES, more, lambda n, c: seen.append((n, c)))
     assert [n for n, _ in seen] == [256, 512, 768]
 

@@ -36,6 +36,7 @@ class SearchOptions:
 
     alpha: float = 1.05  # relaxation; 1 is greedy, infinity visits everything reachable
     max_graphs: int = 2000  # graphs whose cost is taken, per subgraph
+    patience: int = 400  # graphs without a better one after which a search gives up; 0: never
     max_seconds: float = 30.0  # per subgraph; the result then depends on the machine's speed
     threshold: int = 30  # operators above which a graph is split (section 4.3)
     eager: tuple[Rule, ...] = EAGER_RULES  # applied wherever they fit after every step, not searched
@@ -102,6 +103,7 @@ def search(
     visited = {dag.outputs, first.dag.outputs}
     queue: list[tuple[float, int, _State]] = [(first.cost, 0, first)]
     graphs, complete = len(visited), True
+    best_at = graphs
     while queue and complete:
         value, _, state = heapq.heappop(queue)
         if state is not first and value >= options.alpha * best.cost:
@@ -110,7 +112,7 @@ def search(
             outputs = replaced(state.dag, site.target)
             if outputs in visited:
                 continue
-            if graphs >= options.max_graphs or time.monotonic() - begin > options.max_seconds:
+            if _spent(options, graphs, best_at, begin):
                 complete = False
                 break
             visited.add(outputs)
@@ -124,7 +126,7 @@ def search(
                 progress(graphs, best.cost)
             better = child.cost < best.cost * (1 - _GAIN) or (isinf(best.cost) and child.cost < inf)
             if better:
-                best = child
+                best, best_at = child, graphs
             if better or child.cost < options.alpha * best.cost > best.cost or isinf(best.cost):
                 heapq.heappush(queue, (child.cost, graphs, child))
     if isinf(best.cost):
@@ -135,6 +137,13 @@ def search(
     return Found(best.dag, given.cost, best.cost, _sequence(best, cost), graphs, seconds, complete)
 
 
+def _spent(options: SearchOptions, graphs: int, best_at: int, begin: float) -> bool:
+    """Whether a budget ends the search."""
+    if graphs >= options.max_graphs or (options.patience and graphs - best_at >= options.patience):
+        return True
+    return time.monotonic() - begin > options.max_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class _Settler:
     """Brings a new graph to rest: eager rules, then isolated gains, until neither is left."""
@@ -142,6 +151,7 @@ class _Settler:
     cost: AnyCost
     eager: Matcher
     matcher: Matcher | None  # None: isolated gains are left to the search
+    useless: dict[Site, None] = field(default_factory=dict)  # isolated sites that once gained nothing
 
     def state(self, parent: _State, site: Site | None, outputs: tuple[Ref, ...]) -> _State:
         """The state after `site`, settled."""
@@ -155,8 +165,8 @@ class _Settler:
                 dag = replace(dag, fitting[0].target)
                 continue
             value = self.cost.total(dag) if value is None else value
-            if self.matcher is None:
-                return _State(dag, value, parent, sites)
+            if self.matcher is None or (site is not None and value >= parent.cost):
+                return _State(dag, value, parent, sites)  # a step up is an attempt: settling would only undo it
             following = self.matcher.sites(dag)
             gain = self._isolated(dag, value, following)
             if gain is None:
@@ -170,11 +180,13 @@ class _Settler:
             for node in site.nodes:
                 touched[node] = touched.get(node, 0) + 1
         for site in found:
-            if all(touched[n] == 1 for n in site.nodes):
-                made = replace(dag, site.target)
-                cost = self.cost.total(made)
-                if cost < value * (1 - _GAIN):
-                    return site, made, cost
+            if site in self.useless or any(touched[n] > 1 for n in site.nodes):
+                continue
+            made = replace(dag, site.target)
+            cost = self.cost.total(made)
+            if cost < value * (1 - _GAIN):
+                return site, made, cost
+            self.useless[site] = None
         return None
 
 
