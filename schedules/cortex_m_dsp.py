@@ -1,9 +1,9 @@
 """Row kernels for Cortex-M4, M7 and M33: two 16-bit products an instruction.
 
 Convolutions take 2 pixels x 2 channels at a time: four int8 of each are widened by `sxtb16` (bytes 0 and 2) and
-`sxtb16 ror 8` (bytes 1 and 3) and multiplied by `smlad`; wider blocks spill on 14 registers. Depthwise ones are the scalar
-kernels: without a reduction over channels the widening costs more than `smlabb` and `smlatt` save (3.3 against 2.6
-instructions a product on 12x12x64).
+`sxtb16 ror 8` (bytes 1 and 3) and multiplied by `smlad`; wider blocks spill on 14 registers. Depthwise ones are the
+scalar kernels: without a reduction over channels the widening costs more than `smlabb` and `smlatt` save (3.3 against
+2.6 instructions a product on 12x12x64).
 """
 
 from __future__ import annotations

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import Broadcast, PrimFunc, Shuffle
+from tvm.tirx import PrimFunc, Shuffle
 
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.geometry import Columns, Run, Sliding, folded_bias, row_offsets, valid_row
-from tvm_cascade.schedules.lanes import LANES, put, requantize_lanes, vector
+from tvm_cascade.schedules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.packing import lane_records, lane_table, tailed_interleave
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.row_kernel import RowKernel
@@ -131,7 +131,7 @@ class _Dot(_LaneOutputs):
                 k.store(acc, p * size + j, total)
 
     def _weights(self, place: Value) -> Value:
-        """Sixteen weights, loaded as words (flash is aligned to them): immediate offsets then reach four times as far."""
+        """Sixteen weights, loaded as words (flash is aligned): immediate offsets then reach four times as far."""
         words = vector(self.words_of_w, place // 4 if isinstance(place, int) else tirx.truncdiv(place, i32(4)), LANES)
         return tirx.reinterpret("int8x16", words)
 
@@ -179,7 +179,7 @@ class _Outer(_LaneOutputs):
             x = k.let(self.x[at + p * g.strides[1] * g.channels].astype("int32"), "xv")
             for j, w in enumerate(ws):
                 place = p * size + j * LANES
-                put(k, acc, place, vector(acc, place, LANES) + Broadcast(x, LANES) * w, LANES)
+                put(k, acc, place, vector(acc, place, LANES) + splat(x) * w, LANES)
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
         for p in range(pixels):
@@ -260,7 +260,7 @@ class _Depthwise:
                 for p, kx in missing:
                     w = vector(self.w, self._weights(words, r) + kx * 8, 8).astype("int16x8")
                     z = tirx.const(self.conv.input_zero_point, "int16")
-                    self._widen(acc, p, k.let(w * Broadcast(z, 8), "pad", "int16x8"))
+                    self._widen(acc, p, k.let(w * splat(z, 8), "pad", "int16x8"))
 
     def _row(self, acc: Value, at: Value, weights: Value, run: Run) -> None:
         """Taps in pairs: two products are summed in int16."""

@@ -1,8 +1,8 @@
 """Row kernels for cores with one multiply-accumulate at a time: Cortex-M0+ and M3, RISC-V.
 
-Convolutions keep eight accumulators, 4 pixels x 2 channels: six loads for eight products. Depthwise ones take one channel of
-four pixels at a time and load every input of the block once. The zero point is folded into the bias; a depthwise edge adds
-it back tap by tap, so that only the rows cut at the top and bottom need biases of their own.
+Convolutions keep eight accumulators, 4 pixels x 2 channels: six loads for eight products. Depthwise ones take one
+channel of 3 to 7 pixels at a time and load every input of the block once. The zero point is folded into the bias; a
+depthwise edge adds it back tap by tap, so that only the rows cut at the top and bottom need biases of their own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Row kernels of add, sub, mul, relu and requantize: one element at a time, tables where they win.
 
-An operator that reads one activation (its other operand a scalar constant, or none) is a table of 256 outputs. Of the two
-operands of add and sub, TFLite's preparation gives the one with the larger scale the ratio 1/2 exactly, which is a shift; the
-other one's rescale is a table of 256 int32, unless its ratio is 1/2 too. What is left is one requantization a sum.
+An operator that reads one activation (its other operand a scalar constant, or none) is a table of 256 outputs. Of the
+two operands of add and sub, TFLite's preparation gives the one with the larger scale the ratio 1/2 exactly, which is a
+shift; the other one's rescale is a table of 256 int32, unless its ratio is 1/2 too. What is left is one requantization.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.intrinsics import call
-from tvm_cascade.schedules.quantized import attribute, dtype_of, integers, shape_of
+from tvm_cascade.schedules.quantized import attribute, dtype_of, integers, parameters, shape_of
 from tvm_cascade.schedules.requantize import Requantize, clamp_value, emit_requantize, plan_requantize, reference
 from tvm_cascade.schedules.row_kernel import RowKernel
 
@@ -46,7 +46,8 @@ def _activations(func: PrimFunc) -> int:
 
 def _plain(func: PrimFunc, inputs: int) -> bool:
     """Whether inputs and output are int8 maps of one shape and one batch."""
-    tensors = [*func.params[:inputs], func.params[-1]]
+    params = parameters(func)
+    tensors = [*params[:inputs], params[-1]]
     shapes = {shape_of(t) for t in tensors}
     shape = next(iter(shapes))
     return len(shapes) == 1 and len(shape) == 4 and shape[0] == 1 and all(dtype_of(t) == "int8" for t in tensors)
@@ -69,7 +70,7 @@ def read_binary(func: PrimFunc) -> Binary | None:
     else:
         ratios = tuple(zip(integers(func, "multipliers", ()), integers(func, "shifts", ()), strict=True))
     clamp = integers(func, "clamp", (-128, 127))
-    _, _, width, channels = shape_of(func.params[0])
+    _, _, width, channels = shape_of(parameters(func)[0])
     return Binary(
         kind,
         width * channels,
@@ -142,7 +143,7 @@ class _Elements:
 
 def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel:
     """Every output looked up by its input."""
-    _, _, width, channels = shape_of(func.params[0])
+    _, _, width, channels = shape_of(parameters(func)[0])
     row = _Elements(width * channels, 1, (table,), "uint8")
     return row.run(lambda x: row.tables[0][x].astype("int32"))
 
@@ -177,7 +178,10 @@ def sum_requantize(op: Binary) -> Requantize:
 
 
 def sum_kernel(op: Binary) -> RowKernel | None:
-    """Sum or difference of two activations; None where the proofs fail. The sum is kept doubled: no shift before `smmlar`."""
+    """Sum or difference of two activations; None where the proofs fail.
+
+    The sum is kept doubled, as `smmlar` wants it.
+    """
     q = sum_requantize(op)
     if not q.short or HALF not in op.ratios[:2]:
         return None

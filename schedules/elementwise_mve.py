@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import Broadcast, PrimFunc
+from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.elementwise import HALF, Binary, product_requantize, read_binary, read_table, sum_requantize
 from tvm_cascade.schedules.emit import KernelBuilder, i32
-from tvm_cascade.schedules.lanes import LANES, put, requantize_lanes, rescale_lanes, vector
-from tvm_cascade.schedules.quantized import shape_of
+from tvm_cascade.schedules.lanes import LANES, put, requantize_lanes, rescale_lanes, splat, vector
+from tvm_cascade.schedules.quantized import parameters, shape_of
 from tvm_cascade.schedules.requantize import Requantize
 from tvm_cascade.schedules.row_kernel import RowKernel
 
@@ -20,7 +20,7 @@ Value = Any
 
 def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel | None:
     """Sixteen outputs gathered by their inputs' bytes; None where rows are not a multiple of sixteen."""
-    _, _, width, channels = shape_of(func.params[0])
+    _, _, width, channels = shape_of(parameters(func)[0])
     count = width * channels
     if count % 16:
         return None
@@ -61,12 +61,8 @@ def binary_kernel(op: Binary) -> RowKernel | None:
     return k.kernel()
 
 
-def _splat(value: int) -> Value:
-    return Broadcast(i32(value), LANES)
-
-
 def _product(op: Binary, values: list[Value]) -> Value:
-    return (values[0] - _splat(op.zero_points[0])) * (values[1] - _splat(op.zero_points[1]))
+    return (values[0] - splat(op.zero_points[0])) * (values[1] - splat(op.zero_points[1]))
 
 
 def _sum(k: KernelBuilder, op: Binary, values: list[Value]) -> Value:
@@ -75,17 +71,17 @@ def _sum(k: KernelBuilder, op: Binary, values: list[Value]) -> Value:
     for index, (value, zero, ratio) in enumerate(zip(values, op.zero_points, op.ratios[:2], strict=True)):
         sign = -1 if op.kind == "sub" and index == 1 else 1
         if ratio == HALF:
-            parts.append(tirx.shift_left(value, _splat(op.head_room - 1)) * (_splat(sign) if sign < 0 else _splat(1)))
+            parts.append(tirx.shift_left(value, splat(op.head_room - 1)) * (splat(sign) if sign < 0 else splat(1)))
             constant -= sign * (zero << (op.head_room - 1))
             continue
-        high = rescale_lanes(k, tirx.shift_left(value - _splat(zero), _splat(op.head_room)), ratio)
-        parts.append(high if sign > 0 else _splat(0) - high)
-    return parts[0] + parts[1] + _splat(constant)
+        high = rescale_lanes(k, tirx.shift_left(value - splat(zero), splat(op.head_room)), ratio)
+        parts.append(high if sign > 0 else splat(0) - high)
+    return parts[0] + parts[1] + splat(constant)
 
 
 def _requantized(k: KernelBuilder, q: Requantize, acc: Value) -> Value:
     m, _, e = (int(v) for v in q.table[0])
-    return requantize_lanes(k, q, k.let(acc, "acc", "int32x4"), _splat(m), _splat(-e))
+    return requantize_lanes(k, q, k.let(acc, "acc", "int32x4"), splat(m), splat(-e))
 
 
 def vector_elementwise(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:

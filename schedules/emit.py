@@ -1,7 +1,7 @@
 """A small builder of TIR statements, shared by the rules that write row kernels by hand.
 
-Kernels are straight-line code and counted loops over flat pointers. The builder keeps a stack of open blocks; `let` binds a
-value once (a C local, an SSA value in LLVM), `local` allocates a few registers' worth of mutable scalars.
+Kernels are straight-line code and counted loops over flat pointers. The builder keeps a stack of open blocks; `let`
+binds a value once (a C local, an SSA value in LLVM), `local` allocates a few registers' worth of mutable scalars.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The few machine operations that the kernels need beyond plain TIR, each with a meaning in both back ends.
 
-Every operation is a TIR operator `tirx.tc_<name>`. TVM's own `LowerIntrin` turns it into a call of a `static inline` helper
-for target kind `c` (the text is `C_PRELUDE`; without the instruction the helper is portable C, so kernels also run on the
-host) and into LLVM intrinsics or plain TIR for target kind `llvm`. Both compute the same bits.
+Every operation is a TIR operator `tirx.tc_<name>`. TVM's own `LowerIntrin` turns it into a call of a `static inline`
+helper for target kind `c` (the text is `C_PRELUDE`; without the instruction the helper is portable C, so kernels also
+run on the host) and into LLVM intrinsics or plain TIR for target kind `llvm`. Both compute the same bits.
 """
 
 from __future__ import annotations
@@ -44,20 +44,16 @@ def _pointee(address: Value) -> tuple[Value, Value]:
     return load.source, load.indices[0]
 
 
-def vector_load(address: Value, lanes: int) -> Value:
+def vector_load(address: Value, lanes: Any) -> Value:
     """`lanes` elements from `address_of(buffer[index])` on, no alignment assumed beyond the element's."""
     source, index = _pointee(address)
-    return tirx.BufferLoad(source, [tirx.Ramp(index, tirx.const(1, "int32"), lanes)])
+    ramp: Value = tirx.Ramp(index, tirx.const(1, "int32"), lanes)
+    return tirx.BufferLoad(source, [ramp])
 
 
 def _smmlar(a: Value, b: Value, c: Value) -> Value:
     wide = a.astype("int64") * b.astype("int64") + (c.astype("int64") << tirx.const(32, "int64"))
     return ((wide + tirx.const(1 << 31, "int64")) >> tirx.const(32, "int64")).astype("int32")
-
-
-def _mulhi30(a: Value, b: Value, c: Value) -> Value:
-    wide = a.astype("int64") * b.astype("int64") + (c.astype("int64") << tirx.const(32, "int64"))
-    return ((wide + tirx.const(1 << 30, "int64")) >> tirx.const(32, "int64")).astype("int32")
 
 
 INTRINSICS = (
@@ -68,7 +64,6 @@ INTRINSICS = (
     Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
     Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
     Intrinsic("smmlar", _smmlar),
-    Intrinsic("mulhi30", _mulhi30),
     Intrinsic("ssat8", lambda a: tirx.max(tirx.min(a, tirx.const(127, "int32")), tirx.const(-128, "int32"))),
 )
 
@@ -113,11 +108,12 @@ C_PRELUDE = r"""
 #else
 #define TC_INLINE static inline
 #endif
-TC_INLINE int32_t tc_ld32(const void *p) { int32_t r; __builtin_memcpy(&r, p, 4); return r; }
+TC_INLINE int32_t tc_ld32(const void *p) { int32_t r; memcpy(&r, p, 4); return r; }
 #if defined(__GNUC__) && defined(__ARM_FEATURE_UNALIGNED)
 /* as tc_ld32, but never carried from one pass of a loop to the next: registers are scarce there */
 typedef int32_t __attribute__((may_alias, aligned(1))) tc_word;
-TC_INLINE int32_t tc_ldr(const void *p) { int32_t r; __asm("ldr %0, %1" : "=r"(r) : "m"(*(const tc_word *)p)); return r; }
+TC_INLINE int32_t tc_ldr(const void *p) {
+    int32_t r; __asm("ldr %0, %1" : "=r"(r) : "m"(*(const tc_word *)p)); return r; }
 #else
 TC_INLINE int32_t tc_ldr(const void *p) { return tc_ld32(p); }
 #endif
@@ -128,9 +124,6 @@ TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) {
 #else
 TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 #endif
-TC_INLINE int32_t tc_mulhi30(int32_t a, int32_t b, int32_t c) {
-    return (int32_t)(((int64_t)a * b + ((int64_t)((uint64_t)(int64_t)c << 32) + 0x40000000)) >> 32);
-}
 #if defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH) && __ARM_ARCH >= 7
 #define TC_ASM2(name, text) TC_INLINE int32_t name(int32_t a) { int32_t r; __asm(text : "=r"(r) : "r"(a)); return r; }
 #define TC_ASM4(name, text) \
@@ -141,7 +134,9 @@ TC_ASM4(tc_smmlar, "smmlar %0, %1, %2, %3")
 TC_ASM2(tc_sxtb16, "sxtb16 %0, %1")
 TC_ASM2(tc_sxtb16_ror8, "sxtb16 %0, %1, ror #8")
 #else
-TC_INLINE int32_t tc_pair(int32_t top, int32_t low) { return (int32_t)(((uint32_t)top << 16) | ((uint32_t)low & 0xffffu)); }
+TC_INLINE int32_t tc_pair(int32_t top, int32_t low) {
+    return (int32_t)(((uint32_t)top << 16) | ((uint32_t)low & 0xffffu));
+}
 TC_INLINE int32_t tc_low(int32_t a) { return (int16_t)(a & 0xffff); }
 TC_INLINE int32_t tc_top(int32_t a) { return a >> 16; }
 TC_INLINE int32_t tc_smlad(int32_t a, int32_t b, int32_t c) {

@@ -17,21 +17,28 @@ Value = Any
 LANES = 4
 
 
-def vector(buffer: Value, index: Value, lanes: int) -> Value:
+def splat(value: Value, lanes: Any = LANES) -> Value:
+    """`value` in every lane, int32 for Python integers."""
+    return Broadcast(i32(value), lanes)
+
+
+def vector(buffer: Value, index: Value, lanes: Any) -> Value:
     """`lanes` elements of `buffer` from `index` on."""
-    return tirx.BufferLoad(buffer, [Ramp(i32(index), i32(1), lanes)])
+    ramp: Value = Ramp(i32(index), i32(1), lanes)
+    return tirx.BufferLoad(buffer, [ramp])
 
 
-def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: int) -> None:
+def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: Any) -> None:
     """Stores `lanes` elements from `index` on."""
-    k.add(BufferStore(buffer, value, [Ramp(i32(index), i32(1), lanes)]))
+    ramp: Value = Ramp(i32(index), i32(1), lanes)
+    k.add(BufferStore(buffer, value, [ramp]))
 
 
 def _high(k: KernelBuilder, acc: Value, m: Value, sign: bool) -> Value:
     high = k.let(tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vqrdmulh", acc, m), "h", "int32x4")
     if not sign:
         return high
-    return k.let(high + tirx.shift_right(high, Broadcast(i32(31), LANES)), "h", "int32x4")
+    return k.let(high + tirx.shift_right(high, splat(31)), "h", "int32x4")
 
 
 def _rounded(value: Value, shift: Value) -> Value:
@@ -41,11 +48,11 @@ def _rounded(value: Value, shift: Value) -> Value:
 def rescale_lanes(k: KernelBuilder, acc: Value, ratio: tuple[int, int]) -> Value:
     """`MBQM` by one multiplier and a shift that is not to the left."""
     m, s = ratio
-    high = _high(k, acc, Broadcast(i32(m), LANES), s < 0)
-    return _rounded(high, Broadcast(i32(s), LANES)) if s < 0 else high
+    high = _high(k, acc, splat(m), s < 0)
+    return _rounded(high, splat(s)) if s < 0 else high
 
 
 def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
     """Four accumulators to four outputs as clamped int32; `shift` is negative to the right."""
-    value = k.let(_rounded(_high(k, acc, m, q.sign), shift) + Broadcast(i32(q.zero_point), LANES), "q", "int32x4")
-    return tirx.max(tirx.min(value, Broadcast(i32(q.hi), LANES)), Broadcast(i32(q.lo), LANES))
+    value = k.let(_rounded(_high(k, acc, m, q.sign), shift) + splat(q.zero_point), "q", "int32x4")
+    return tirx.max(tirx.min(value, splat(q.hi)), splat(q.lo))

@@ -16,7 +16,7 @@ def blocks(count: int, block: int) -> list[tuple[int, int]]:
 
 
 def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
-    """[kh, kw, ic, oc] -> for every block of outputs and kernel row `[groups][block][group]`, then the tail `[rest][block]`.
+    """[kh, kw, ic, oc] -> per block of outputs and kernel row `[groups][block][group]`, then the tail `[rest][block]`.
 
     kw * ic values of a kernel row are contiguous in an NHWC row; `group` of them are read at once. The bytes of a block
     and kernel row number kw * ic * block, so that every block starts at `start * kh * kw * ic`.

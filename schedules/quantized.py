@@ -16,7 +16,7 @@ from tvm_cascade.schedules.requantize import Requantize, accumulator_bounds, con
 class QuantizedConv:
     """An int8 convolution, NHWC with one batch, symmetric weights.
 
-    `weights` is [kh, kw, inputs, outputs]; for a depthwise one inputs is 1, outputs the input's channels times `multiplier`.
+    `weights` is [kh, kw, inputs, outputs]; of a depthwise one inputs is 1, outputs channels times `multiplier`.
     """
 
     window: Sliding
@@ -30,6 +30,11 @@ class QuantizedConv:
     @property
     def outputs(self) -> int:
         return self.weights.shape[-1]
+
+
+def parameters(func: Any) -> list[Any]:
+    """The tensors of a PrimFunc: activations, constants, outputs."""
+    return list(func.params)
 
 
 def shape_of(param: Any) -> tuple[int, ...]:
@@ -70,7 +75,7 @@ def read_conv(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedCon
     if kind not in ("conv2d", "depthwise_conv2d") or len(constants) != 4:
         return None
     weights, bias, multiplier, shift = constants
-    data, out = func.params[0], func.params[-1]
+    data, out = parameters(func)[0], parameters(func)[-1]
     if dtype_of(data) != "int8" or dtype_of(out) != "int8" or weights.dtype != np.int8 or weights.ndim != 4:
         return None
     if any(integers(func, "weight_zero_point", (0,))) or set(integers(func, "dilation", (1, 1))) != {1}:
@@ -95,8 +100,8 @@ def _conv(
     shift: np.ndarray,
     depthwise: bool,
 ) -> QuantizedConv:
-    _, height, width, channels = shape_of(func.params[0])
-    _, out_height, out_width, outputs = shape_of(func.params[-1])
+    _, height, width, channels = shape_of(parameters(func)[0])
+    _, out_height, out_width, outputs = shape_of(parameters(func)[-1])
     strides, padding = integers(func, "strides", (1, 1)), integers(func, "padding", (0, 0, 0, 0))
     window = Sliding(
         height,

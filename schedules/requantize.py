@@ -38,8 +38,8 @@ _LIMIT = 1 << 31
 class Requantize:
     """How a layer's accumulators become outputs.
 
-    `table` is int32 [channels, 3]: multiplier, addend, shift. Short form: addend r, shift e. General form: addend unused,
-    shift as TFLite has it (negative to the right).
+    `table` is int32 [channels, 3]: multiplier, addend, shift. Short form: addend r, shift e. General form: addend
+    unused, shift as TFLite has it (negative to the right).
     """
 
     table: np.ndarray
@@ -91,8 +91,8 @@ def constant_channels(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which channels give one output whatever the input, and that output (int64).
 
-    The reference is monotone in the accumulator (unless a left shift wraps, which is excluded): equal at both ends, equal
-    between them. Training leaves such channels behind, with weights of 0 and biases beyond 2^30.
+    The reference is monotone in the accumulator (unless a left shift wraps, which is excluded): equal at both ends,
+    equal between them. Training leaves such channels behind, with weights of 0 and biases beyond 2^30.
     """
     low, high = (reference(a, m, s, zero_point, clamp) for a in (acc_lo, acc_hi))
     safe = np.maximum(np.abs(acc_lo), np.abs(acc_hi)) < (np.int64(1) << (31 - np.clip(s, 0, 31)))
