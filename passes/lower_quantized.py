@@ -68,6 +68,8 @@ class LowerQuantized:
         names = {gv.name_hint for gv in mod.get_global_vars()}
         if "main" not in names or not isinstance(mod["main"], relax.Function):
             return mod
+        if not all(isinstance(block, relax.DataflowBlock) for block in mod["main"].body.blocks):
+            return mod  # control flow and side effects have an order that a rebuilt block would lose
         return _Lowering(mod).run()
 
 

@@ -111,6 +111,23 @@ def test_what_stays_float_is_reported_with_its_reason(tmp_path: Path) -> None:
     assert {r.reason for r in remains} == {"no integer form of relax.cos"}
 
 
+def test_lowering_twice_changes_nothing_more(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    _convolution(writer, writer.activation((1, 6, 6, 2), "int8", 0.5, -3), 4)
+    once = _lowered(tmp_path, writer)
+    tvm.ir.assert_structural_equal(LowerQuantized()(once), once)
+
+
+def test_functions_with_side_effects_are_left_alone() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([4], "float32"))
+    with builder.function("main", [x], pure=False):
+        y = builder.emit(relax.op.add(x, x))
+        builder.emit_func_output(y)
+    mod = builder.finalize()
+    tvm.ir.assert_structural_equal(LowerQuantized()(mod), mod)
+
+
 def test_float_networks_pass_through(tmp_path: Path) -> None:
     writer = ModelWriter()
     x = writer.activation((1, 8), "float32")
