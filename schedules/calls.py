@@ -112,24 +112,29 @@ class Calls:
         """Gather the window of a step's pixels, then run the row kernel on it."""
         bound, y, x0, x1 = self._position(op, step, segment)
         functions = list(self.functions[op.index])
-        gathers = functions[1 if patch.tail is None else 2 :]
+        kernels = [functions.pop(0), functions.pop(0) if patch.tail is not None else None]
         scratch = self.offsets.get(f"scratch {segment}", 0)
         places: list[int | None] = []
-        stmts: list[tirx.Stmt] = []
+        steps: tuple[list[tirx.Stmt], list[tirx.Stmt]] = ([], [])
         for position, gather in enumerate(patch.gathers):
             places.append(None if gather is None else scratch)
             if gather is None:
                 continue
             place, slot = self._pixel_input(op, position, y, x0)
             ends = [self.memory.address("arena", place.dtype, at) for at in (place.offset, scratch)]
-            args = [ends[0], slot, i32(place.pixels), ends[1], y, x0, x1 - x0]
-            stmts.append(Evaluate(Call(gathers.pop(0), args, ret_ty="int32")))
+            args = [ends[0], slot, i32(place.pixels), ends[1], y, x0]
+            for part, func in zip(steps, (gather.main, gather.tail), strict=True):
+                if func is not None:
+                    part.append(Evaluate(Call(functions.pop(0), args, ret_ty="int32")))
             scratch += gather.bytes(patch.chunk)
-        main = self._on_patch(op, patch, patch.main, functions[0], places, (y, x0), segment)
-        if patch.tail is None:
-            return _sequence([*bound, *stmts, main])
-        tail = self._on_patch(op, patch, patch.tail, functions[1], places, (y, x0), segment)
-        return _sequence([*bound, *stmts, IfThenElse(tirx.EQ(x1 - x0, i32(patch.chunk)), main, tail)])
+        for part, kernel, function in zip(steps, (patch.main, patch.tail), kernels, strict=True):
+            if kernel is not None and function is not None:
+                part.append(self._on_patch(op, patch, kernel, function, places, (y, x0), segment))
+        main, tail = (_sequence(part) if part else None for part in steps)
+        assert main is not None
+        if tail is None:
+            return _sequence([*bound, main])
+        return _sequence([*bound, IfThenElse(tirx.EQ(x1 - x0, i32(patch.chunk)), main, tail)])
 
     def _on_patch(
         self,

@@ -8,7 +8,7 @@ convolutions, element-wise operators) reads them where they lie.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -28,9 +28,10 @@ Expr = tvm.ir.Expr
 
 @dataclass(frozen=True)
 class Gather:
-    """`gather(x, slot, pixels, to, y, x0, n)`: the window of n output pixels, row-major, into `to`."""
+    """`main(x, slot, pixels, to, y, x0)`: the window of a step's pixels, row-major, into `to`; `tail` of those left."""
 
-    func: PrimFunc
+    main: PrimFunc
+    tail: PrimFunc | None
     dtype: str
     rows: int  # of the patch
     fixed: int  # bytes of a patch: fixed + n * each
@@ -66,7 +67,8 @@ class Patch:
     def functions(self) -> list[tuple[str, PrimFunc]]:
         """Everything that the driver calls: the row kernels, then the gathers, each with the start of its name."""
         kernels = [("", k.func) for k in (self.main, self.tail) if k is not None]
-        return kernels + [("gather", g.func) for g in self.gathers if g is not None]
+        gathers = [("gather", f) for g in self.gathers if g is not None for f in (g.main, g.tail) if f is not None]
+        return kernels + gathers
 
 
 def _single(window: Window) -> bool:
@@ -106,7 +108,7 @@ def patch_kernel(
         return None
     fill = int(func.attrs["input_zero_point"]) if func.attrs and "input_zero_point" in func.attrs else 0
     gathers = tuple(
-        None if _single(r) and _single(c) else _gather(graph.tensors[t], r, c, fill)
+        None if _single(r) and _single(c) else _gathers(graph.tensors[t], r, c, fill, chunk, rest)
         for t, (r, c) in zip(op.inputs, pairs, strict=True)
     )
     return Patch(gathers, main, tail, chunk)
@@ -135,58 +137,90 @@ def _patch_function(
     return made.with_attr({k: v for k, v in attrs.items() if k != "global_symbol"})
 
 
-def _gather(tensor: Tensor, row: Window, column: Window, fill: int) -> Gather:
-    """The copy of a patch, word by word where pixels are whole words."""
+def _gathers(tensor: Tensor, row: Window, column: Window, fill: int, chunk: int, rest: int) -> Gather:
+    pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
+    return Gather(
+        _gather(tensor, row, column, fill, chunk),
+        _gather(tensor, row, column, fill, rest) if rest else None,
+        tensor.dtype,
+        row.span,
+        row.span * (column.span - column.stride) * pixel,
+        row.span * column.stride * pixel,
+    )
+
+
+def _gather(tensor: Tensor, row: Window, column: Window, fill: int, n: int) -> PrimFunc:
+    """The copy of the window of `n` pixels, word by word where pixels are whole words.
+
+    A row of the window that lies whole and unwrapped in the ring, as nearly all do, is one run; the others go pixel by
+    pixel.
+    """
     height, width, channels = tensor.shape[1:]
     item = ITEM_BYTES[tensor.dtype]
     words = channels * item % 4 == 0
     dtype = "int32" if words else tensor.dtype
     unit = channels * item // 4 if words else channels
-    value = _fill_word(fill, item) if words else fill
-    x, to = (tirx.Var(n, PointerType(PrimType(tensor.dtype))) for n in ("x", "to"))
-    slot, pixels, y, x0, n = (tirx.Var(v, "int32") for v in ("slot", "pixels", "y", "x0", "n"))
+    value = tirx.const(_fill_word(fill, item) if words else fill, dtype)
+    span = (n - 1) * column.stride + column.span
+    x, to = (tirx.Var(v, PointerType(PrimType(tensor.dtype))) for v in ("x", "to"))
+    slot, pixels, y, x0 = (tirx.Var(v, "int32") for v in ("slot", "pixels", "y", "x0"))
     source = tirx.decl_buffer((prod(tensor.shape[1:3]) * unit,), dtype, "source", data=x)
-    target = tirx.decl_buffer((row.span * width * unit + unit * column.span,), dtype, "target", data=to)
-    first, left, span, at, wrapped, j, i = (
-        tirx.Var(v, "int32") for v in ("first", "left", "span", "at", "wrapped", "j", "i")
+    target = tirx.decl_buffer((row.span * span * unit,), dtype, "target", data=to)
+    first, left, base, at, wrapped, begin, j, i = (
+        tirx.Var(v, "int32") for v in ("first", "left", "base", "at", "wrapped", "begin", "j", "i")
     )
-    base = tirx.Var("base", "int32")
     down, right = first + j, left + i
-    c1, c2 = tirx.Var("c", "int32"), tirx.Var("c_fill", "int32")
-    place = (j * span + i) * unit
-    copy = SeqStmt(
+    line = j * (span * unit)
+
+    def turned(place: Expr) -> Expr:
+        return place - tirx.Select(place >= pixels, pixels, i32(0))
+
+    def moved(count: int, offset: Expr, place: Expr, name: str) -> tirx.Stmt:
+        return _words(count, lambda k: BufferStore(target, source[place * unit + k], [offset + k]), name)
+
+    def blank(count: int, offset: Expr, name: str) -> tirx.Stmt:
+        return _words(count, lambda k: BufferStore(target, value, [offset + k]), name)
+
+    one = SeqStmt([tirx.Bind(at, turned(base + down * width + right)), moved(unit, line + i * unit, at, "c")])
+    inside: list[Expr] = []
+    if column.padding or (n - 1 + tensor.columns) * column.stride + column.span > width:
+        inside = [right >= 0, right < width]
+        one = IfThenElse(tirx.all(*inside), one, blank(unit, line + i * unit, "e"))
+    slow = For(i, 0, span, tirx.ForKind.SERIAL, one)
+    plain = [wrapped + span <= pixels] + ([left >= 0, left + span <= width] if inside else [])
+    copied = SeqStmt(
         [
-            tirx.Bind(at, base + down * width + right),
-            tirx.Bind(wrapped, (at - tirx.Select(at >= pixels, pixels, i32(0))) * unit),
-            For(c1, 0, unit, tirx.ForKind.SERIAL, BufferStore(target, source[wrapped + c1], [place + c1])),
+            tirx.Bind(begin, base + down * width + tirx.max(left, i32(0))),
+            tirx.Bind(wrapped, turned(begin)),
+            IfThenElse(tirx.all(*plain) if len(plain) > 1 else plain[0], moved(span * unit, line, wrapped, "r"), slow),
         ]
     )
-    tests = []
-    if row.padding:
-        tests += [down >= 0, down < height]
-    if column.padding or column.stride > 1:
-        tests += [right >= 0, right < width]
-    if row.stride > 1 and not row.padding:
-        tests += [down < height]
-    body: tirx.Stmt = copy
-    if tests:
-        blank = BufferStore(target, tirx.const(value, dtype), [place + c2])
-        body = IfThenElse(tirx.all(*tests), copy, For(c2, 0, unit, tirx.ForKind.SERIAL, blank))
-    loops = For(j, 0, row.span, tirx.ForKind.SERIAL, For(i, 0, span, tirx.ForKind.SERIAL, body))
+    body: tirx.Stmt = copied
+    if row.padding or row.stride > 1:
+        body = IfThenElse(tirx.all(down >= 0, down < height), copied, blank(span * unit, line, "f"))
     stmts = [
         tirx.DeclBuffer(source, data=x),
         tirx.DeclBuffer(target, data=to),
         tirx.Bind(first, y * row.stride - row.padding),
         tirx.Bind(left, x0 * column.stride - column.padding),
-        tirx.Bind(span, (n - 1) * column.stride + column.span),
         tirx.Bind(base, slot - tirx.max(first, i32(0)) * width - tirx.max(left, i32(0))),
-        loops,
+        For(j, 0, row.span, tirx.ForKind.SERIAL, body),
         tirx.Return(i32(0)),
     ]
-    func = PrimFunc([x, slot, pixels, to, y, x0, n], SeqStmt(stmts), PrimType("int32"))
-    pixel = channels * item
-    fixed = row.span * (column.span - column.stride) * pixel
-    return Gather(func.with_attr("tirx.noalias", True), tensor.dtype, row.span, fixed, row.span * column.stride * pixel)
+    func = PrimFunc([x, slot, pixels, to, y, x0], SeqStmt(stmts), PrimType("int32"))
+    return func.with_attr("tirx.noalias", True)
+
+
+_UNROLL = 8  # words a pass
+
+
+def _words(count: int, store: Callable[[Expr], BufferStore], name: str) -> tirx.Stmt:
+    """`store` for every word, some of them a pass."""
+    step = max(u for u in range(1, _UNROLL + 1) if count % u == 0)
+    k = tirx.Var(name, "int32")
+    stores: list[tirx.Stmt] = [store((k * step if count > step else i32(0)) + u) for u in range(step)]
+    body = SeqStmt(stores) if len(stores) > 1 else stores[0]
+    return For(k, 0, count // step, tirx.ForKind.SERIAL, body) if count > step else body
 
 
 def _fill_word(fill: int, item: int) -> int:
