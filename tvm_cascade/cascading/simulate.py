@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tvm_cascade.cascading.flow import Flow, Read, Steps, Units, steps_for
+from tvm_cascade.cascading.flow import Flow, Read, Steps, Units, goes_by_pixels, steps_for
 
 Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
 
@@ -90,7 +90,8 @@ class Cascade:
     def usable(self, tensor: int, units: int) -> int:
         """The units that a ring of at least `units` has: what kernels can address and one step can fill.
 
-        All where a reader cannot follow a ring or none is inside; whole rows where a source fills it.
+        All where a reader cannot follow a ring or none is inside; whole rows where a source fills it, whole steps where
+        an operator fills it several pixels at a time.
         """
         flow, chunk = self.flow, self.chunk
         every = flow.units(tensor, chunk)
@@ -104,6 +105,8 @@ class Cascade:
         if maker < 0:
             wide = flow.columns(tensor, chunk)
             needed = -(-needed // wide) * wide
+        elif self.chunk > 1 and goes_by_pixels(flow.graph, maker) and wide % self.chunk == 0:
+            needed = -(-needed // self.chunk) * self.chunk  # no step's pixels wrap around
         return min(every, needed)
 
     def closed_form(self, tensor: int) -> int | None:
