@@ -102,8 +102,8 @@ class Cascade:
         assert maker is not None
         made = self.steps(maker).made[flow.outputs(maker).index(tensor)]
         needed = max(units, int(np.diff(made).max(initial=1)), *(r.reach for r in reads))
+        wide = flow.columns(tensor, chunk)
         if maker < 0:
-            wide = flow.columns(tensor, chunk)
             needed = -(-needed // wide) * wide
         elif self.chunk > 1 and goes_by_pixels(flow.graph, maker) and wide % self.chunk == 0:
             needed = -(-needed // self.chunk) * self.chunk  # no step's pixels wrap around
