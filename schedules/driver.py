@@ -14,7 +14,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
+from tvm.ir import GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading.plan import Plan, Segment
@@ -37,7 +37,7 @@ class Lowered:
     """A plan as functions over two pointers, the arena and the flash image.
 
     `mod` holds the private row kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`.
-    With streamed inputs `context` goes to their source, and `status` receives the first answer of it that is not 0.
+    With streamed inputs or a hook, `context` goes to them, and `status` receives the first answer that is not 0.
     Kernels other than those that were planned may need more scratch than the arena has: `spare_bytes` behind it.
     """
 
@@ -49,6 +49,7 @@ class Lowered:
     kernels: tuple[tuple[str, ...], ...]  # functions of every operator, none for views
     counted: bool = False
     spare_bytes: int = 0
+    hooked: bool = False  # whether a function is called between steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,13 @@ class _Driver:
         names: Sequence[Sequence[str]],
         counted: bool,
         fetch: str | None,
+        hook: str | None,
     ) -> None:
         self.plan = plan
         self.streamed = streamed_inputs(plan)
+        self.hook = hook
+        self.can_fail = bool(self.streamed) or hook is not None
+        self.done = tirx.decl_buffer((1,), "int32", "done")  # steps, for the hook
         self.status_pointer = tirx.Var("status", PointerType(PrimType("int32")))
         self.status = tirx.decl_buffer((1,), "int32", "status_data", data=self.status_pointer)
         self.flash = Flash()
@@ -174,10 +179,21 @@ class _Driver:
         return BufferStore(self.status, self.calls.source(-1 - actor, step), [i32(0)])
 
     def _unless_failed(self, body: tirx.Stmt) -> tirx.Stmt:
-        """`body`, skipped once a source has failed (nothing can fail where no input is streamed)."""
-        if not self.streamed:
+        """`body`, and then the hook; skipped once a source or the hook has failed, where there is one."""
+        if not self.can_fail:
             return body
+        if self.hook is not None:
+            body = SeqStmt([body, *self._call_hook(self.hook)])
         return IfThenElse(tirx.EQ(self.status[i32(0)], i32(STATUS_OK)), body, None)
+
+    def _call_hook(self, hook: str) -> list[tirx.Stmt]:
+        """Count the step; unless it failed, tell the hook, whose answer is the status."""
+        zero = i32(0)
+        call = tirx.call_extern("int32", hook, self.memory.context, self.done[zero])
+        stmts: list[tirx.Stmt] = [BufferStore(self.status, call, [zero])]
+        if self.streamed:
+            stmts = [IfThenElse(tirx.EQ(self.status[zero], i32(STATUS_OK)), stmts[0], None)]
+        return [BufferStore(self.done, self.done[zero] + 1, [zero]), *stmts]
 
     def _alone(self, actor: int, segment: int) -> tirx.Stmt:
         steps = len(self.plan.segments[segment].trace)
@@ -189,14 +205,16 @@ class _Driver:
     def build(self) -> PrimFunc:
         body = [s for k in range(len(self.plan.segments)) for s in self.segment(k)]
         params = [self.memory.arena, self.memory.flash]
-        params += [self.memory.context, self.status_pointer] if self.streamed else []
+        params += [self.memory.context, self.status_pointer] if self.can_fail else []
         params += [self.macs] if self.macs is not None else []
         begin: list[tirx.Stmt] = []
-        if self.streamed:
+        if self.can_fail:
             begin = [
                 tirx.DeclBuffer(self.status, data=self.status_pointer),
                 BufferStore(self.status, i32(STATUS_OK), [i32(0)]),
             ]
+        if self.hook is not None:
+            begin += [tirx.AllocBuffer(self.done), BufferStore(self.done, i32(0), [i32(0)])]
         # the LLVM back end returns constants only: what can fail goes through the status pointer
         stmts = [*self.memory.declarations(), *begin, *body, tirx.Return(i32(STATUS_OK))]
         return PrimFunc(params, SeqStmt(stmts), PrimType("int32"), attrs=tvm.ir.make_node("ir.DictAttrs", **{}))
@@ -236,6 +254,7 @@ def lower_plan(
     transform: Callable[[PrimFunc], PrimFunc] | None = None,
     counted: bool = False,
     fetch: str | None = None,
+    hook: str | None = None,
 ) -> Lowered:
     """Turn a plan and the kernels of its operators (None for views) into functions.
 
@@ -243,6 +262,7 @@ def lower_plan(
     `transform` is applied to every kernel (the counting of multiply-accumulates, for one); with `counted` the kernels
     and the driver take a last parameter `int64* macs`. Rows of streamed inputs come from the C function `fetch(context,
     input, row, destination)`; None takes them from whole inputs that lie one behind the other at `context`.
+    With `hook`, the C function `hook(context, done)` is called after every step, and ends the run unless it returns 0.
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -254,14 +274,22 @@ def lower_plan(
             func = func if transform is None else transform(func)
             func = func.without_attr("tirx.noalias") if aliased else func
             names[-1].append(_share(func.without_attr("global_symbol"), stem, functions, by_hash))
-    driver = _Driver(plan, kernels, names, counted, fetch)
+    driver = _Driver(plan, kernels, names, counted, fetch, hook)
     invoke = driver.build()
     if driver.streamed and fetch is None:
         functions[HOST_FETCH] = host_fetch(plan)
     mod = IRModule({driver.globals[n]: functions[n] for n in functions} | {GlobalVar(name): invoke})
     flash = driver.flash
     return Lowered(
-        plan, mod, name, bytes(flash.data), tuple(flash.items), tuple(tuple(n) for n in names), counted, driver.spare_bytes
+        plan,
+        mod,
+        name,
+        bytes(flash.data),
+        tuple(flash.items),
+        tuple(tuple(n) for n in names),
+        counted,
+        driver.spare_bytes,
+        hook is not None,
     )
 
 

@@ -197,9 +197,12 @@ def compile(
     granularity: str = "auto",
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     name: str | None = None,
+    hook: bool = False,
     progress: Progress = _silent,
 ) -> CompileResult:
     """Plan `model` and write a project for `target` into the folder `output`, complete or not at all.
+
+    With `hook` the network calls a function of the application's after every step (see the header it comes with).
 
     Raises what `plan` raises, `InfeasibleError` too where the linked image exceeds its board, `MissingToolError` without
     the cross compiler.
@@ -234,7 +237,7 @@ def compile(
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=_parent(folder)))
     try:
         built = firmware.write(
-            staging, prepared, made, name or stem, made_for, on, backend, optimise, options, progress=progress
+            staging, prepared, made, name or stem, made_for, on, backend, optimise, options, progress, hook
         )
         _replace(staging, folder)
     finally:

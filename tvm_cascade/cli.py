@@ -46,7 +46,9 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
     click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
                  help="Fix the sizes of an input that the file leaves open."),
 )  # fmt: skip
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there.")
+_JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there."
+)
 _MODEL = click.argument("model", type=click.Path(path_type=Path))
 
 
@@ -94,7 +96,9 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
             if os.environ.get("TVM_CASCADE_DEBUG"):
                 raise
             lines = str(error).strip().splitlines() or [""]
-            _say(f"tvm-cascade: internal error, {type(error).__name__}: {lines[-1][:300]} (TVM_CASCADE_DEBUG=1 shows where)")
+            _say(
+                f"tvm-cascade: internal error, {type(error).__name__}: {lines[-1][:300]} (TVM_CASCADE_DEBUG=1 shows where)"
+            )
             sys.exit(1)
 
     return run
@@ -116,7 +120,11 @@ def main() -> None:
 @main.command()
 @_MODEL
 @_planning
-@click.option("--report", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and an HTML report into this folder.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write pictures and an HTML report into this folder.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
 @_JSON
 @_guarded
@@ -139,13 +147,30 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **value
 @_MODEL
 @click.option("--target", required=True, metavar="T", help=f"One of {_TARGETS}.")
 @click.option("--board", metavar="B", help="Board by name, or the path of a board's .json. [default: the target's own]")
-@click.option("--emit", type=click.Choice(["c", "obj"]), help="Kernels as C99 or as an LLVM object. [default: the better for the target]")
+@click.option(
+    "--emit",
+    type=click.Choice(["c", "obj"]),
+    help="Kernels as C99 or as an LLVM object. [default: the better for the target]",
+)
 @click.option("--optimise", type=click.Choice(["size", "speed", "balanced"]), default="balanced", show_default=True)
+@click.option("--hook", is_flag=True, help="Call a function of yours after every step: watchdogs, progress, cancelling.")
 @_planning
-@click.option("--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the project.")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the project."
+)
 @_JSON
 @_guarded
-def compile(model: Path, target: str, board: str | None, emit: str | None, optimise: str, output: Path, as_json: bool, **values: Any) -> None:  # noqa: A001
+def compile(
+    model: Path,
+    target: str,
+    board: str | None,
+    emit: str | None,
+    optimise: str,
+    hook: bool,
+    output: Path,
+    as_json: bool,
+    **values: Any,
+) -> None:  # noqa: A001
     """Write a board project for MODEL: sources, weights for flash, linker script, main.c, and the linked image.
 
     If the network cannot fit, nothing is written and the exit status is 1.
@@ -153,7 +178,15 @@ def compile(model: Path, target: str, board: str | None, emit: str | None, optim
     from tvm_cascade import api
 
     result = api.compile(
-        model, target=target, board=board, emit=emit, optimise=optimise, output=output, progress=_say, **_options(values)
+        model,
+        target=target,
+        board=board,
+        emit=emit,
+        optimise=optimise,
+        hook=hook,
+        output=output,
+        progress=_say,
+        **_options(values),
     )
     _print(as_json, result.to_dict(), result.to_text())
 
@@ -161,13 +194,25 @@ def compile(model: Path, target: str, board: str | None, emit: str | None, optim
 @main.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--board", metavar="B", help="Board to emulate, or 'host'. [default: the board it was compiled for]")
-@click.option("--inputs", type=click.Path(path_type=Path), help="An .npz with one array per input. [default: seeded random]")
+@click.option(
+    "--inputs", type=click.Path(path_type=Path), help="An .npz with one array per input. [default: seeded random]"
+)
 @click.option("--outputs", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
-@click.option("--check", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with the reference kernels on this file.")
+@click.option(
+    "--check", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with the reference kernels on this file."
+)
 @click.option("--port", metavar="DEVICE", help="Run on a real board, over a serial port (after `flash`).")
 @_JSON
 @_guarded
-def run(directory: Path, board: str | None, inputs: Path | None, outputs: Path | None, check: Path | None, port: str | None, as_json: bool) -> None:
+def run(
+    directory: Path,
+    board: str | None,
+    inputs: Path | None,
+    outputs: Path | None,
+    check: Path | None,
+    port: str | None,
+    as_json: bool,
+) -> None:
     """Run the project in DIR on its emulated board, or in this process, and measure what it really takes."""
     from tvm_cascade import api
 
@@ -193,7 +238,9 @@ def doctor(model: Path | None, as_json: bool) -> None:
 
 @main.command()
 @click.argument("buffers", metavar="BUFFERS.csv", type=click.Path(path_type=Path))
-@click.option("--capacity", metavar="N", callback=_size, help="Stop at the first layout within N bytes; exit 1 if there is none.")
+@click.option(
+    "--capacity", metavar="N", callback=_size, help="Stop at the first layout within N bytes; exit 1 if there is none."
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write id,lower,upper,size,offset here.")
 @_JSON
 @_guarded
@@ -208,12 +255,27 @@ def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: 
 
 @main.command()
 @_MODEL
-@click.option("--rewrite", is_flag=True, help="Let convolutions read the parts of concats where they lie, if that lowers the peak.")
-@click.option("--on-chip", metavar="SIZE", callback=_size, help="Also count the bytes moved for SIZE bytes of on-chip memory.")
-@click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes, help="Fix the sizes of an input.")
+@click.option(
+    "--rewrite",
+    is_flag=True,
+    help="Let convolutions read the parts of concats where they lie, if that lowers the peak.",
+)
+@click.option(
+    "--on-chip", metavar="SIZE", callback=_size, help="Also count the bytes moved for SIZE bytes of on-chip memory."
+)
+@click.option(
+    "--input-shape",
+    "input_shapes",
+    multiple=True,
+    metavar="NAME=1,3,224,224",
+    callback=_shapes,
+    help="Fix the sizes of an input.",
+)
 @_JSON
 @_guarded
-def order(model: Path, rewrite: bool, on_chip: int | None, input_shapes: dict[str, tuple[int, ...]], as_json: bool) -> None:
+def order(
+    model: Path, rewrite: bool, on_chip: int | None, input_shapes: dict[str, tuple[int, ...]], as_json: bool
+) -> None:
     """Find the order of MODEL's operators with the smallest peak memory, whole tensors, proven optimal where it ends."""
     from tvm_cascade import api
 
@@ -234,15 +296,43 @@ def order(model: Path, rewrite: bool, on_chip: int | None, input_shapes: dict[st
 @click.option("--target", required=True, metavar="T", help="cuda or llvm.")
 @click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Batch size.")
-@click.option("--unit", type=click.Choice(["op", "fused"]), default="fused", show_default=True, help="What is scheduled as one.")
-@click.option("--variant", type=click.Choice(["sequential", "greedy", "merge", "parallel", "both"]), default="both", show_default=True)
-@click.option("--r", "r", type=click.IntRange(min=0), default=3, show_default=True, help="Operators in a group, at most; 0: any number.")
-@click.option("--s", "s", type=click.IntRange(min=0), default=8, show_default=True, help="Groups in a stage, at most; 0: any number.")
+@click.option(
+    "--unit", type=click.Choice(["op", "fused"]), default="fused", show_default=True, help="What is scheduled as one."
+)
+@click.option(
+    "--variant",
+    type=click.Choice(["sequential", "greedy", "merge", "parallel", "both"]),
+    default="both",
+    show_default=True,
+)
+@click.option(
+    "--r",
+    "r",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Operators in a group, at most; 0: any number.",
+)
+@click.option(
+    "--s",
+    "s",
+    type=click.IntRange(min=0),
+    default=8,
+    show_default=True,
+    help="Groups in a stage, at most; 0: any number.",
+)
 @click.option("--cost", type=click.Choice(["analytic", "measured", "learned"]), default="analytic", show_default=True)
 @click.option("--load", type=click.Path(path_type=Path), help="Price a saved schedule instead of searching.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the schedule.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the timeline (.png, .svg).")
-@click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes, help="Fix the sizes of an input.")
+@click.option(
+    "--input-shape",
+    "input_shapes",
+    multiple=True,
+    metavar="NAME=1,3,224,224",
+    callback=_shapes,
+    help="Fix the sizes of an input.",
+)
 @_JSON
 @_guarded
 def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool, **values: Any) -> None:
@@ -256,14 +346,39 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
 @main.command()
 @_MODEL
 @click.option("--target", required=True, metavar="T", help="cuda or llvm.")
-@click.option("--cost", metavar="C", default="latency", show_default=True,
-              help="latency, flops, traffic, launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.")
+@click.option(
+    "--cost",
+    metavar="C",
+    default="latency",
+    show_default=True,
+    help="latency, flops, traffic, launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.",
+)
 @click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
-@click.option("--alpha", type=click.FloatRange(min=1.0), default=1.05, show_default=True, help="How much worse a graph may get on the way.")
-@click.option("--budget", type=click.IntRange(min=1), default=2000, show_default=True, metavar="N", help="Graphs to price, at most, per part.")
+@click.option(
+    "--alpha",
+    type=click.FloatRange(min=1.0),
+    default=1.05,
+    show_default=True,
+    help="How much worse a graph may get on the way.",
+)
+@click.option(
+    "--budget",
+    type=click.IntRange(min=1),
+    default=2000,
+    show_default=True,
+    metavar="N",
+    help="Graphs to price, at most, per part.",
+)
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the graph: .onnx, else a Relax module.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the graph before and after (.png, .svg).")
-@click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes, help="Fix the sizes of an input.")
+@click.option(
+    "--input-shape",
+    "input_shapes",
+    multiple=True,
+    metavar="NAME=1,3,224,224",
+    callback=_shapes,
+    help="Fix the sizes of an input.",
+)
 @_JSON
 @_guarded
 def optimize(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool, **values: Any) -> None:
@@ -277,8 +392,13 @@ def optimize(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: boo
 @main.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--board", metavar="B", help="Board by name or .json. [default: the board it was compiled for]")
-@click.option("--image", type=click.Choice(["serial", "application"]), default="serial", show_default=True,
-              help="serial: answers `run --port`; application: main.c as you have written it.")
+@click.option(
+    "--image",
+    type=click.Choice(["serial", "application"]),
+    default="serial",
+    show_default=True,
+    help="serial: answers `run --port`; application: main.c as you have written it.",
+)
 @click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
 @_JSON
 @_guarded

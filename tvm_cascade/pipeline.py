@@ -94,13 +94,15 @@ def prelude_of(kernels: Sequence[RowKernel | None], core: Core) -> str:
     return C_PRELUDE
 
 
-def lower(prepared: PreparedGraph, plan: Plan, counted: bool = False, fetch: str | None = None) -> Lowered:
+def lower(
+    prepared: PreparedGraph, plan: Plan, counted: bool = False, fetch: str | None = None, hook: str | None = None
+) -> Lowered:
     """The plan as functions; `counted` takes the generic kernels, which run everywhere, and counts their work.
 
-    `fetch` names the C function that delivers rows of streamed inputs.
+    `fetch` names the C function that delivers rows of streamed inputs, `hook` one that is called after every step.
     """
     if not counted:
-        return lower_plan(plan, prepared.kernels_of(plan), fetch=fetch)
+        return lower_plan(plan, prepared.kernels_of(plan), fetch=fetch, hook=hook)
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
 
 

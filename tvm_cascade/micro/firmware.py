@@ -12,8 +12,9 @@ from pathlib import Path
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
-from tvm_cascade.micro.codegen import Port, emit_network
+from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.host import HostPort, host_program
+from tvm_cascade.micro.interface import Port, hook_symbol
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import METADATA, read_project, write_project
@@ -91,8 +92,9 @@ def write(
     optimise: str,
     options: PlanOptions,
     progress: Callable[[str], None],
+    hook: bool = False,
 ) -> Written:
-    """Fill `folder` (which exists) with the project; `board` None writes for the host.
+    """Fill `folder` (which exists) with the project; `board` None writes for the host, `hook` a call between steps.
 
     Raises
     ------
@@ -100,8 +102,9 @@ def write(
         The image does not fit the board.
     """
     inputs, outputs = _ports(prepared)
+    name = c_identifier(name)
     network = emit_network(
-        lower(prepared, plan, fetch=f"{c_identifier(name)}_fetch"),
+        lower(prepared, plan, fetch=f"{name}_fetch", hook=hook_symbol(name) if hook else None),
         name,
         inputs,
         outputs,
@@ -128,7 +131,7 @@ def write(
         },
         "memory_map": block_rows(plan),
         "operators": _operators(plan),
-        "options": asdict(options) | {"emit": backend, "optimise": optimise},
+        "options": asdict(options) | {"emit": backend, "optimise": optimise, "hook": hook},
         "versions": _versions(),
         "image": {"elf": elf, "ram_bytes": ram, "flash_bytes": flash},
         "host": host,

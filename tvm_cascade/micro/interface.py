@@ -1,0 +1,293 @@
+"""The public side of an emitted network: `<name>.h`, and the part of `<name>.c` that callers see.
+
+The arena lies where the user's build says: in an array of the network's own (in a section of the user's choice), in
+one that all networks of the image share, or behind a pointer. See the comment that `_arena_declaration` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.micro.names import c_comment, unique_identifiers
+from tvm_cascade.micro.network import C_TYPES, IoSpec
+from tvm_cascade.schedules.driver import place_of
+from tvm_cascade.schedules.streaming import streamed_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of the network, as the model names it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    tensor: int  # index in the plan's graph
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True)
+class Io:
+    """A port with its place: bytes from the arena's start."""
+
+    spec: IoSpec
+    offset: int
+
+
+def place_ports(plan: Plan, ports: Sequence[Port], fallback: str, reserved: Sequence[str] = ()) -> list[Io]:
+    """Every port with its C name, none of them in `reserved`, and its place."""
+    names = unique_identifiers([*reserved, *(p.name for p in ports)], fallback)[len(reserved) :]
+    streamed = streamed_inputs(plan)
+    made: list[Io] = []
+    for port, c_name in zip(ports, names, strict=True):
+        spec = IoSpec(
+            name=port.name,
+            c_name=c_name,
+            dtype=port.dtype,
+            shape=port.shape,
+            bytes=plan.graph.tensors[port.tensor].bytes,
+            scale=port.scale,
+            zero_point=port.zero_point,
+            stream_axis=plan.graph.tensors[port.tensor].row_axis if port.tensor in streamed else None,
+        )
+        made.append(Io(spec, place_of(plan, port.tensor)))
+    return made
+
+
+def _quantization(upper: str, io: IoSpec) -> list[str]:
+    if io.scale is None:
+        return []
+    prefix = f"{upper}_{io.c_name.upper()}"
+    return [f"#define {prefix}_SCALE {io.scale!r}f", f"#define {prefix}_ZERO_POINT ({io.zero_point})"]
+
+
+def _struct(name: str, which: str, ios: Sequence[Io], const: str, hook: bool = False) -> list[str]:
+    fields: list[str] = []
+    for io in ios:
+        spec, c_type = io.spec, C_TYPES[io.spec.dtype]
+        about = f"{c_comment(spec.name)}: {spec.dtype}{list(spec.shape)}, {spec.bytes} bytes"
+        if spec.stream_axis is None:
+            fields.append(f"    {const}{c_type} *{spec.c_name}; /* {about} */")
+            continue
+        fields += [
+            f"    /* {about}, asked for row by row, ascending: write row `row` of every plane, {spec.row_bytes} bytes, to",
+            "     * `to` (in the arena) and return 0; anything else ends the run, which returns it. */",
+            f"    int32_t (*{spec.c_name})(void *context, int32_t row, {c_type} *to);",
+            f"    void *{spec.c_name}_context;",
+        ]
+    if hook:
+        fields += [
+            f"    /* Called after every step, `done` of {name.upper()}_STEPS, for watchdogs, progress and cancelling: what it",
+            f"     * returns other than 0 ends the run, which returns it. May be NULL, and is after {name}_map_inputs(). */",
+            "    int32_t (*hook)(void *context, int32_t done);",
+            "    void *hook_context;",
+        ]
+    return [f"struct {name}_{which} {{", *fields, "};", ""]
+
+
+def _arena_declaration(name: str) -> list[str]:
+    upper = name.upper()
+    return [
+        "/* Where the arena lies is for your build to say, for all files that include this header:",
+        " *",
+        " * -DTVM_CASCADE_SHARED_ARENA    in `uint8_t tvm_cascade_arena[]`, which you define: as large as the largest of the",
+        " *                               networks that share it, aligned for all of them. It keeps nothing between runs.",
+        f" * -DTVM_CASCADE_ARENA_POINTER   at `{name}_arena`, a pointer that you set before the first call.",
+        f" * neither                       in an array of {name}.c, in section {upper}_ARENA_SECTION if you define that,",
+        f' *                               otherwise ".bss.{name}_arena".',
+        " */",
+        "#if defined(TVM_CASCADE_SHARED_ARENA)",
+        "extern uint8_t tvm_cascade_arena[];",
+        f"#define {name}_arena tvm_cascade_arena",
+        "#elif defined(TVM_CASCADE_ARENA_POINTER)",
+        f"extern uint8_t *{name}_arena;",
+        "#else",
+        f"extern uint8_t {name}_arena[{upper}_ARENA_SIZE];",
+        "#endif",
+        "",
+    ]
+
+
+def _arena_definition(name: str) -> list[str]:
+    upper = name.upper()
+    return [
+        "#if defined(TVM_CASCADE_SHARED_ARENA)",
+        "#elif defined(TVM_CASCADE_ARENA_POINTER)",
+        f"uint8_t *{name}_arena;",
+        "#else",
+        f"#ifndef {upper}_ARENA_SECTION",
+        f'#define {upper}_ARENA_SECTION ".bss.{name}_arena"',
+        "#endif",
+        f"uint8_t {name}_arena[{upper}_ARENA_SIZE] {upper}_ALIGNED({upper}_ARENA_ALIGN) "
+        f"{upper}_SECTION({upper}_ARENA_SECTION);",
+        "#endif",
+    ]
+
+
+def emit_header(
+    name: str, plan: Plan, ins: Sequence[Io], outs: Sequence[Io], align: int, note: str, hook: bool = False
+) -> str:
+    """The network's public API."""
+    upper = name.upper()
+    lines = [
+        f"/* {c_comment(note)}",
+        " *",
+        f" * One inference: fill the inputs, call {name}_run(), read the outputs. All RAM of the network is the arena of",
+        f" * {plan.peak} bytes; inputs and outputs have places in it ({name}_map_inputs, {name}_map_outputs), and what is",
+        " * mapped there is not copied. A place may be used again during the run: fill the inputs before every inference.",
+        " */",
+        f"#ifndef {upper}_H",
+        f"#define {upper}_H",
+        "",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        "#if defined(__GNUC__)",
+        f"#define {upper}_ALIGNED(n) __attribute__((aligned(n)))",
+        "#else",
+        f"#define {upper}_ALIGNED(n)",
+        "#endif",
+        "#if defined(__GNUC__) && defined(__ELF__)",
+        f"#define {upper}_SECTION(s) __attribute__((section(s)))",
+        "#else",
+        f"#define {upper}_SECTION(s)",
+        "#endif",
+        "",
+        "/* Bytes. */",
+        f"#define {upper}_ARENA_SIZE {max(plan.peak, 1)}",
+        f"#define {upper}_ARENA_ALIGN {align}",
+        f"#define {upper}_INPUTS {len(ins)}",
+        f"#define {upper}_OUTPUTS {len(outs)}",
+    ]
+    if hook:
+        lines.append(f"#define {upper}_STEPS {sum(len(s.trace) for s in plan.segments)}")
+    for which, ios in (("INPUT", ins), ("OUTPUT", outs)):
+        for k, io in enumerate(ios):
+            lines.append(f"#define {upper}_{which}{k}_SIZE {io.spec.bytes}")
+            lines += [f"#define {upper}_{io.spec.c_name.upper()}_SIZE {upper}_{which}{k}_SIZE"]
+            lines += _quantization(upper, io.spec)
+    lines += ["", f"#define {upper}_OK 0", f"#define {upper}_NULL_POINTER (-1)", ""]
+    lines += _struct(name, "inputs", ins, "const ", hook) + _struct(name, "outputs", outs, "")
+    lines += _arena_declaration(name)
+    lines += [
+        "/* One inference. Returns 0, or a negative error. Not reentrant: the arena is shared. */",
+        f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs);",
+        "",
+        "/* The places of inputs and outputs inside the arena. */",
+        f"void {name}_map_inputs(struct {name}_inputs *inputs);",
+        f"void {name}_map_outputs(struct {name}_outputs *outputs);",
+        "",
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
+        "",
+        f"#endif /* {upper}_H */",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _copies(name: str, which: str, ios: Sequence[Io]) -> list[str]:
+    lines: list[str] = []
+    for io in ios:
+        if io.spec.stream_axis is not None:
+            continue
+        place = f"&{name}_arena[{io.offset}]"
+        theirs = f"{which}->{io.spec.c_name}"
+        source, target = (theirs, place) if which == "inputs" else (place, theirs)
+        lines += [f"    if ((const void *){theirs} != (const void *){place}) {{"]
+        lines += [f"        memcpy({target}, {source}, {io.spec.bytes}u);", "    }"]
+    return lines
+
+
+def _fetch(name: str, ins: Sequence[Io]) -> list[str]:
+    """The function that the driver asks for rows, where an input is streamed."""
+    cases: list[str] = []
+    for k, io in enumerate(ins):
+        if io.spec.stream_axis is not None:
+            cast = f"({C_TYPES[io.spec.dtype]} *)(void *)to"
+            member = f"inputs->{io.spec.c_name}"
+            cases += [f"    if (input == {k}) {{", f"        return {member}({member}_context, row, {cast});", "    }"]
+    if not cases:
+        return []
+    head = f"int32_t {name}_fetch(int8_t *context, int32_t input, int32_t row, int8_t *to)"
+    return [f"{head};", f"{head} {{", _context(name), *cases, f"    return {name.upper()}_NULL_POINTER;", "}", ""]
+
+
+def _hook(name: str) -> list[str]:
+    """The function that the driver calls between steps."""
+    head = f"int32_t {hook_symbol(name)}(int8_t *context, int32_t done)"
+    call = "    return inputs->hook == NULL ? 0 : inputs->hook(inputs->hook_context, done);"
+    return [f"{head};", f"{head} {{", _context(name), call, "}", ""]
+
+
+def hook_symbol(name: str) -> str:
+    """The C function that a driver with a hook calls."""
+    return f"{name}_between_steps"
+
+
+def _context(name: str) -> str:
+    return f"    const struct {name}_inputs *inputs = (const struct {name}_inputs *)(const void *)context;"
+
+
+def emit_api(name: str, ins: Sequence[Io], outs: Sequence[Io], functions: str, prelude: str, hook: bool = False) -> str:
+    """`<name>.c`: the arena, the functions (or their declaration, with an object beside it) and the public API."""
+    lines = [
+        f'#include "{name}.h"',
+        "",
+        "#include <string.h>",
+        "",
+        *_arena_definition(name),
+        f"extern const uint32_t {name}_flash[];",
+        "",
+        prelude,
+        *_fetch(name, ins),
+        *(_hook(name) if hook else []),
+        functions,
+    ]
+    for which, ios, const in (("inputs", ins, "const "), ("outputs", outs, "")):
+        lines += [f"void {name}_map_{which}(struct {name}_{which} *{which}) {{"]
+        mapped = [io for io in ios if io.spec.stream_axis is None]
+        hooked = hook and which == "inputs"
+        lines += [] if mapped or hooked else [f"    (void){which};"]
+        for io in mapped:
+            cast = f"({const}{C_TYPES[io.spec.dtype]} *)(void *)"
+            lines.append(f"    {which}->{io.spec.c_name} = {cast}&{name}_arena[{io.offset}];")
+        lines += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"] if hooked else []
+        lines += ["}", ""]
+    return "\n".join([*lines, *_run(name, ins, outs, hook)])
+
+
+def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool) -> list[str]:
+    upper = name.upper()
+    nulls = [f"inputs->{i.spec.c_name} == NULL" for i in ins] + [f"outputs->{i.spec.c_name} == NULL" for i in outs]
+    can_fail = hook or any(i.spec.stream_axis is not None for i in ins)
+    context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
+    memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
+    return [
+        f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs) {{",
+        f"    int32_t status = {upper}_OK;",
+        f"    if ({' || '.join(['inputs == NULL', 'outputs == NULL', *nulls])}) {{",
+        f"        return {upper}_NULL_POINTER;",
+        "    }",
+        "#if defined(TVM_CASCADE_ARENA_POINTER) && !defined(TVM_CASCADE_SHARED_ARENA)",
+        f"    if ({name}_arena == NULL) {{",
+        f"        return {upper}_NULL_POINTER;",
+        "    }",
+        "#endif",
+        *_copies(name, "inputs", ins),
+        f"    {'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
+        f"    if (status != {upper}_OK) {{",
+        "        return status;",
+        "    }",
+        *_copies(name, "outputs", outs),
+        f"    return {upper}_OK;",
+        "}",
+        "",
+    ]
