@@ -57,7 +57,7 @@ class Options:
     unit: str = "fused"  # what a node is: an operator, a fused group, a Relu-SepConv
     r: int | None = 3  # operators per group
     s: int | None = 8  # groups per stage
-    max_states: int = 12_000  # of one block; a block with more is cut at its narrowest place
+    max_states: int = 6_000  # of one block; a block with more is cut at its narrowest place
     max_nodes: int = MAX_NODES
 
     def __post_init__(self) -> None:

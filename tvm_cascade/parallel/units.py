@@ -1,11 +1,12 @@
 """Scheduling units: what the search moves as one.
 
 IOS, section 5, leaves the unit to the user. `op`: every operator that moves data. `fused`: an operator with the
-element-wise ones that alone read it (Conv-Relu), as a compiler's fusion runs them. `sepconv`: also the activation in
-front of a depthwise convolution, and that convolution with the 1x1 one behind it (Relu-SepConv).
+element-wise ones that alone read it (Conv-Relu), as a compiler's fusion runs them. `sepconv`: also what is
+element-wise in front of a depthwise convolution, and that convolution with the 1x1 one behind it (Relu-SepConv).
 
-Views always belong to their producer, and an explicit padding to the one operator that reads it. Every step contracts
-an edge into an operator that reads nothing else, so the units form a directed acyclic graph again.
+Views always belong to their producer, and an explicit padding to the one operator that reads it. A unit is an anchor,
+operators that nothing outside of it reads in front, and operators that read nothing outside of it behind: no path
+leaves a unit and comes back, so the units form a directed acyclic graph again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ ELEMENTWISE = (
     "exp", "sqrt", "rsqrt", "abs", "negative", "power", "cast", "astype", "quantize", "dequantize", "requantize", "lut",
     "lrelu", "identity", "tuple_get_item",
 )  # fmt: skip
-_ACTIVATIONS = ("relu", "relu6", "clip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,30 @@ class UnitGraph:
 def unit_graph(graph: Graph, unit: str) -> UnitGraph:
     """The graph in units of `op`, `fused` or `sepconv` (see the module's text)."""
     owner = list(range(len(graph.ops)))
+    forward = _leading(graph) if unit == "sepconv" else [False] * len(graph.ops)
     for op in graph.ops:
+        if forward[op.index]:
+            _join(owner, op.index, graph.successors[op.index][0])
+            continue
         head = _joins(graph, op, unit)
-        if head is not None:
+        if head is not None and not forward[head]:
             _join(owner, head, op.index)
     return _build(graph, owner)
+
+
+def _leading(graph: Graph) -> list[bool]:
+    """Element-wise operators that only lead to one depthwise convolution: activations, sums of inputs."""
+    found = [False] * len(graph.ops)
+    for op in reversed(graph.ops):
+        if op.kind not in ELEMENTWISE or not _sole_reader(graph, op):
+            continue
+        reader = graph.ops[graph.successors[op.index][0]]
+        found[op.index] = reader.kind == "depthwise_conv2d" or found[reader.index]
+    return found
+
+
+def _sole_reader(graph: Graph, op: Op) -> bool:
+    return len(op.outputs) == 1 and len(graph.successors[op.index]) == 1 and op.outputs[0] not in graph.outputs
 
 
 def _joins(graph: Graph, op: Op, unit: str) -> int | None:
@@ -63,20 +82,19 @@ def _joins(graph: Graph, op: Op, unit: str) -> int | None:
     head = graph.ops[producers[0]]
     if op.view:
         return head.index
-    sole = len(head.outputs) == 1 and graph.successors[head.index] == (op.index,)
-    sole = sole and not set(head.outputs) & set(graph.outputs)
-    if not sole:
+    if not _sole_reader(graph, head):
         return None
     if head.kind == "pad" and op.kind not in ELEMENTWISE:
         return head.index
     if unit != "op" and op.kind in ELEMENTWISE:
         return head.index
-    return head.index if unit == "sepconv" and _separable(head, op) else None
+    return head.index if unit == "sepconv" and _separable(graph, head, op) else None
 
 
-def _separable(head: Op, op: Op) -> bool:
-    if op.kind == "depthwise_conv2d":
-        return head.kind in _ACTIVATIONS
+def _separable(graph: Graph, head: Op, op: Op) -> bool:
+    """Whether `op` is the 1x1 convolution behind a depthwise one, its bias and activation between them."""
+    while head.kind in ELEMENTWISE and len(graph.predecessors[head.index]) == 1:
+        head = graph.ops[graph.predecessors[head.index][0]]
     pointwise = op.kind == "conv2d" and bool(op.windows) and op.windows[0] is not None and op.windows[0].extent == 1
     return pointwise and head.kind == "depthwise_conv2d"
 
