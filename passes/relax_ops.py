@@ -12,6 +12,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.passes.fold import Folder
 from tvm_cascade.schedules.tir import PrimFunc, relax, te, tirx
 
 Value = Any  # a tensor's number, a constant array, or a tuple of values
@@ -46,8 +47,12 @@ class Source:
 
 
 def legalize(mod: Any) -> Any:
-    """A copy of the module in which every operator is a call of a PrimFunc and constants are computed."""
-    passes = [relax.transform.LegalizeOps(), relax.transform.FoldConstant(), relax.transform.DeadCodeElimination()]
+    """A copy of the module in which every operator is a call of a PrimFunc, batch norms in their form for inference."""
+    passes = [
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.LegalizeOps(),
+        relax.transform.DeadCodeElimination(),
+    ]
     return tvm.transform.Sequential(passes)(mod.clone())
 
 
@@ -66,6 +71,7 @@ class _Reader:
         self._calls: list[Call] = []
         self._names: dict[str, int] = {}
         self._env: dict[Any, Value] = {}
+        self._folder = Folder()
 
     def read(self) -> Source:
         inputs: list[int] = []
@@ -103,8 +109,11 @@ class _Reader:
         given = [self._value(a, None) for a in _fields(call.args[1])]
         constants = tuple(a for a in given if isinstance(a, np.ndarray))
         inputs = tuple(a for a in given if not isinstance(a, np.ndarray))
-        name = self._unique(_readable(target.name_hint))
         many = isinstance(var.ty, relax.TupleType)
+        if not inputs:
+            folded = self._folder.fold(func, constants)
+            return folded if many else folded[0]
+        name = self._unique(_readable(target.name_hint))
         types = list(var.ty.fields) if many else [var.ty]
         names = [f"{name}:{k}" for k in range(len(types))] if many else [name]
         outputs = tuple(self._tensor(n, t) for n, t in zip(names, types, strict=True))

@@ -219,6 +219,22 @@ def test_accumulators() -> None:
     )
 
 
+def test_constants_of_constants_are_folded() -> None:
+    """Moved ones in numpy, computed ones by TVM, scalars included; batch norms take their form for inference."""
+
+    def build(b, x):
+        scale = b.emit(relax.op.reshape(relax.const(np.arange(1, 5, dtype="float32")), (1, 1, 1, 4)))
+        scale = b.emit(relax.op.multiply(scale, b.emit(relax.op.exp(relax.const(0.5, "float32")))))
+        y = b.emit(relax.op.multiply(x, scale))
+        norm = [relax.const(np.array(v, "float32")) for v in ([1, 2, 3, 4], [0, 1, 0, 1], [1, 1, 2, 2], [1, 2, 1, 2])]
+        return b.emit(b.emit(relax.op.nn.batch_norm(y, *norm, axis=3, training=False))[0])
+
+    extracted = extract_graph(small(build))
+    assert {len(op.inputs) for op in extracted.graph.ops} == {1}
+    x = np.random.default_rng(1).standard_normal((1, 8, 6, 4)).astype("float32")
+    np.testing.assert_allclose(run_kernels(extracted, [x])[0], run_module(small(build), [x])[0], rtol=1e-5, atol=1e-5)
+
+
 def test_attributes_are_plain_python() -> None:
     graph = extract_graph(LowerQuantized()(branchy("int8", "NHWC"))).graph
     conv = next(op for op in graph.ops if op.kind == "conv2d")
