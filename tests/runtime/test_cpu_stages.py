@@ -1,0 +1,82 @@
+"""Measuring on this machine's CPU: structure and caching, not speed."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import pytest
+
+from tvm_cascade.cost.interface import features
+from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
+from tvm_cascade.cost.records import CONCURRENT, MERGE, RecordStore
+from tvm_cascade.errors import UsageError
+from tvm_cascade.parallel import Options
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.runtime import threads
+from tvm_cascade.runtime.measure import CpuRunner
+from tvm_cascade.runtime.stages import search_learned, search_measured, stages
+from tvm_cascade.testing.builder import Net
+
+
+def two_branches():
+    net = Net("float32", "NCHW")
+    x = net.input((1, 8, 7, 7), "x")
+    return net.finish(net.concat([net.conv(x, 8, 1, activation="relu"), net.conv(x, 8, 3, activation="relu")]))
+
+
+@pytest.fixture(scope="module")
+def runner():
+    net = stage_graph(two_branches())
+    return CpuRunner(net, unit_graph(net.graph, "fused"), workers=2)
+
+
+def test_runs_stages_groups_and_merges(runner):
+    units = unit_graph(runner.net.graph, "fused")
+    small, large, concat = (f[0] for f in units.features)
+    for groups in ([[small]], [[small], [large]], [[small, concat], [large]]):
+        times = runner.run(groups, 3)
+        assert len(times) == 3 and all(t > 0 for t in times)
+    assert len(runner.run_merged([small, large], 3)) == 3
+    assert runner.workers == 2 and runner.device.startswith("cpu:")
+
+
+def test_an_unknown_operator_is_refused(runner):
+    with pytest.raises(UsageError, match="does not know this conv2d"):
+        runner.run([[features("conv2d", [(1, 1, 1, 1)], [(1, 1, 1, 1)])]], 1)
+
+
+def test_searches_with_measured_and_learned_costs(runner):
+    net, units = runner.net, unit_graph(runner.net.graph, "fused")
+    quick = MeasureOptions(first=2, most=2, rounds=1)
+    model = MeasuredCost(runner, RecordStore(None, runner.device), quick)
+    found = search_measured(net, model, Options())
+    assert found.schedule.cost_ms > 0 and found.schedule.optimal
+    assert {r.strategy for r in model.store} == {CONCURRENT, MERGE}
+    before = model.measurements
+    again, _ = search_learned(net, units, model, Options())
+    assert model.measurements == before  # everything is in the store
+    assert again.schedule.stages == found.schedule.stages
+
+
+def test_the_command_with_measured_costs_keeps_a_database(tmp_path):
+    database = tmp_path / "records.db"
+    data, text = stages(two_branches(), target="llvm", cost="measured", database=database)
+    assert data["cost_model"].startswith("measured:cpu") and "ms" in text
+    assert database.stat().st_size > 0
+
+
+def test_wrong_costs_are_refused():
+    with pytest.raises(UsageError, match="unknown cost guessed"):
+        stages(two_branches(), cost="guessed")
+    with pytest.raises(UsageError, match="--target llvm"):
+        stages(two_branches(), target="cuda", cost="measured")
+    with pytest.raises(UsageError, match="--input-shape"):
+        stages(two_branches(), target="llvm", cost="measured", batch=4)
+
+
+def test_threads_follow_the_environment(monkeypatch):
+    monkeypatch.setenv("TVM_NUM_THREADS", "3")
+    assert threads() == 3
