@@ -39,6 +39,13 @@ static void stop(int status)
     }
 }
 
+/* Objects that call functions of other files name the unwinder's entry points. Nothing unwinds here: without these the
+ * linker would pull in the unwinder. */
+__attribute__((weak)) void __aeabi_unwind_cpp_pr0(void);
+__attribute__((weak)) void __aeabi_unwind_cpp_pr1(void);
+void __aeabi_unwind_cpp_pr0(void) {}
+void __aeabi_unwind_cpp_pr1(void) {}
+
 void Reset_Handler(void)
 {
 #if defined(__ARM_ARCH) && __ARM_ARCH >= 8
