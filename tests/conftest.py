@@ -29,3 +29,8 @@ def emulator() -> None:
     for tool in ("arm-none-eabi-gcc", "qemu-system-arm"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name parameters that are functions by their name: an address would differ between the processes of one run."""
+    return getattr(val, "__name__", None) if callable(val) else None
