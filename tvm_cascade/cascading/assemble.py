@@ -44,7 +44,7 @@ def assemble(costs: SegmentCosts, layout: Layout, figures: Figures) -> Plan:
         storages=storages,
         allocation=allocate(problem),
         buffers=tuple(b.name for b in problem.buffers),
-        macs=graph.macs,
+        macs=graph.macs + sum(costs.extra_macs(*piece) for piece in layout.pieces),
         baseline_macs=graph.macs,
         baseline_peak=figures.baseline_peak,
         bound=figures.bound,
@@ -58,23 +58,36 @@ def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
         trace=costs.trace(i, j, chunk),
         state_bytes=costs.state_bytes(i, j),
         scratch_bytes=costs.scratch_bytes(i, j, chunk),
-        chunk=chunk,
+        chunk=max(chunk, 0),
         accumulating=costs.accumulating(i, j),
         streamed=tuple(-1 - o for o in members if o < 0),
+        stripes=_stripes(costs, i, j, chunk),
     )
+
+
+def _stripes(costs: SegmentCosts, i: int, j: int, chunk: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    stripes = costs.stripes(i, j, chunk)
+    if stripes is None:
+        return ()
+    return tuple(tuple(ranges.get(o, (0, 0)) for o in sorted(costs.order[i:j])) for ranges in stripes.ranges)
 
 
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
     flow = costs.flow
-    held = {t: (units, c) for i, j, c in layout.pieces for t, units in costs.held(i, j, c).items()}
+    held = {t: (units, piece) for piece in layout.pieces for t, units in costs.held(*piece).items()}
     segment_at = {p: s for s, (i, j, _) in enumerate(layout.pieces) for p in range(i, j)}
     owners: dict[int, Storage] = {}
     for t, root in enumerate(flow.roots):
         if root.tensor == t:
             lower = segment_at.get(costs.born[t], 0)
             upper = segment_at.get(costs.last[t], len(layout.pieces) - 1) + 1
-            units, chunk = held.get(t, (flow.units(t, 0), 0))
-            owners[t] = _owner(flow, t, units, chunk, lower, upper)
+            units, piece = held.get(t, (flow.units(t, 0), (0, 0, 0)))
+            stripes = costs.stripes(*piece)
+            if stripes is not None and t in stripes.widths:
+                size = costs.bytes_held(*piece[:2], t, units, piece[2])
+                owners[t] = Storage(t, units, size, lower, upper, columns=stripes.widths[t])
+            else:
+                owners[t] = _owner(flow, t, units, max(piece[2], 0), lower, upper)
     return tuple(_view(flow, owners, t) for t in range(len(flow.graph.tensors)))
 
 

@@ -27,6 +27,7 @@ class PlanOptions:
     # what the emitter can do; the planner uses nothing else
     pixels: bool = False  # kernels that make part of a row; else "auto" means rows
     accumulators: bool = False  # operators with `accumulator_bytes` that consume their input row by row
+    stripes: bool = False  # kernels that make part of a row, run once for every vertical stripe; needed for recompute
     in_place: bool = False  # element-wise kernels that write over what they read
 
     def __post_init__(self) -> None:

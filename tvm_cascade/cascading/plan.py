@@ -34,9 +34,10 @@ class Storage:
     pixels: int = 0  # slots of a pixel ring: pixel p of the row-major tensor at slot p % pixels
     root: int | None = None  # tensor whose storage this one is a view of (`byte_offset` into it)
     byte_offset: int = 0
+    columns: int = 0  # of a ring row in stripes: column x at x - x0, x0 the first that its maker makes; 0: all columns
 
     def is_ring(self, rows: int) -> bool:
-        return self.granularity is Granularity.PIXEL or self.height < rows
+        return self.granularity is Granularity.PIXEL or self.height < rows or self.columns > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ class Segment:
     An operator in `accumulating` occurs once for every such row (or run of pixels) of its *input*, adds it to its
     accumulator, and writes its output in the last. `-1 - t` is the source of the streamed graph input t: it asks the
     caller for the next row and puts it into the ring.
+
+    With `stripes` (and `chunk == 0`) the trace runs once for each: step k of `ops[n]` in stripe s makes columns
+    `stripes[s][n]` of row k, or adds those columns of input row k to its accumulator, which it clears in its first step
+    of all and reads in its last of all. The rings of one stripe hold nothing that the next one reads.
     """
 
     ops: tuple[int, ...]  # in topological order, views included
@@ -60,6 +65,7 @@ class Segment:
     chunk: int = 0  # pixels a step; 0 for whole rows
     accumulating: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()  # graph inputs whose source runs here
+    stripes: tuple[tuple[tuple[int, int], ...], ...] = ()  # by stripe and place in `ops`: columns [x0, x1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,27 +62,70 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
         No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
     """
     search, bound = _orders(graph, options)
+    least = smallest_peak(search.size, search.least)
+    if search.recompute:
+        least, bound = (_affordable(search.frontier(exact), graph, options) for exact in (False, True))
     figures = Figures(baseline_peak(graph), bound)
-    goal = int(bound * (1 + options.slack)) if options.sram is None else options.sram
+    best = _best(search, figures, options, least)
+    return _within(best, search.costs, options, _remedy(options))
+
+
+def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]:
+    """The plans that no other beats in peak and work, by ascending peak, up to `options.max_macs`.
+
+    A single one where the emitter cannot compute anything twice (`options.stripes`).
+    """
+    search, bound = _orders(graph, options)
+    figures = Figures(baseline_peak(graph), bound)
+    if not search.recompute:
+        return (_best(search, figures, options, smallest_peak(search.size, search.least)),)
+    most = int(graph.macs * (options.max_macs - 1.0))
+    plans = [
+        assemble(search.costs, search.layouts(least, least)[0], Figures(figures.baseline_peak, exact))
+        for (least, extra), (exact, _) in _paired(search)
+        if extra <= most
+    ]
+    kept: list[Plan] = []
+    for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
+        if not kept or plan.macs < kept[-1].macs:
+            kept.append(plan)
+    return tuple(kept)
+
+
+def _paired(search: Search) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Trades by rounded bytes, each with the exact one of the same work or less."""
+    exact = search.frontier(exact=True)
+    for trade in search.frontier():
+        yield trade, next(e for e in exact if e[1] <= trade[1])
+
+
+def _affordable(trades: tuple[tuple[int, int], ...], graph: Graph, options: PlanOptions) -> int:
+    """The fewest bytes within the work that the options allow."""
+    most = int(graph.macs * (options.max_macs - 1.0))
+    return next(peak for peak, extra in trades if extra <= most)
+
+
+def _best(search: Search, figures: Figures, options: PlanOptions, least: int) -> Plan:
+    """The first layout within the goal, else the one of smallest arena."""
+    goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     best: Plan | None = None
-    for tried, layout in _layouts(search, options, goal):
+    for tried, layout in _layouts(search, options, goal, least):
         plan = assemble(tried.costs, layout, figures)
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:
             break
     assert best is not None
-    return _within(best, search.costs, options, _remedy(options))
+    return best
 
 
-def _layouts(search: Search, options: PlanOptions, goal: int) -> Iterator[tuple[Search, Layout]]:
+def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Iterator[tuple[Search, Layout]]:
     """Layouts to try, best first: with rings behind dying inputs, and without, where the arena turns out the better."""
-    least = smallest_peak(search.size, search.least)
-    yield from ((search, layout) for layout in search.layouts(max(goal, least)))
-    if options.overlap:
+    yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
+    if options.overlap and not search.recompute:
         plain = Search(search.costs.flow, search.costs.order, options, search, rings_follow=False)
         least = smallest_peak(plain.size, plain.least)
-        yield from ((plain, layout) for layout in plain.layouts(max(goal, least)))
+        yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
 
 
 def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:

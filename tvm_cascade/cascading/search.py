@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tvm_cascade.cascading.assemble import Layout
-from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
+from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
@@ -29,6 +29,7 @@ class Search:
         self.costs = SegmentCosts(flow, order, settings, like.costs if like is not None else None)
         self.options = options
         self._least: dict[tuple[int, int], tuple[int, int]] = {}
+        self._modes: dict[tuple[int, int], tuple[int, ...]] = {}
         self._coarsest: dict[tuple[int, int, int], int | None] = {}
         self._ceiling: int | None = None if like is None else like.by_rows
 
@@ -75,35 +76,66 @@ class Search:
     def least_exact(self, i: int, j: int) -> int:
         return self._bytes(i, j)[1]
 
+    def modes(self, i: int, j: int) -> tuple[int, ...]:
+        """All interleavings of `[i, j)`: those at 1.00x, coarse first, then stripes, least work first."""
+        key = (i, j)
+        if key not in self._modes:
+            striped = self.costs.stripe_chunks(i, j) if self.recompute else ()
+            least_work = sorted(striped, key=lambda c: (self.costs.extra_macs(i, j, c), c))
+            self._modes[key] = (*self.chunks(i, j), *least_work)
+        return self._modes[key]
+
+    @property
+    def recompute(self) -> bool:
+        """Whether plans may compute things twice."""
+        return self.options.stripes and self.options.max_macs > 1.0
+
     def coarsest(self, i: int, j: int, cap: int) -> int | None:
-        """The coarsest interleaving of `[i, j)` within the cap."""
-        if self.least(i, j) > cap:
+        """The interleaving of `[i, j)` within the cap that makes least work and, of these, is coarsest."""
+        if not self.recompute and self.least(i, j) > cap:
             return None
         key = (i, j, cap)
         if key not in self._coarsest:
-            self._coarsest[key] = next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
+            self._coarsest[key] = next((c for c in self.modes(i, j) if self.costs.cost(i, j, c) <= cap), None)
         return self._coarsest[key]
 
-    def layouts(self, cap: int) -> list[Layout]:
-        """Layouts within the cap, that of least overhead first, each once.
+    def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
+        """Bytes live and extra multiply-accumulates of the best cuts: ascending bytes, descending work."""
+        cost = self.costs.exact_cost if exact else self.costs.cost
+
+        def ways(i: int, j: int) -> list[tuple[int, int]]:
+            return [(cost(i, j, c), self.costs.extra_macs(i, j, c)) for c in self.modes(i, j)]
+
+        return pareto_cuts(self.size, ways)
+
+    def layouts(self, cap: int, least: int) -> list[Layout]:
+        """Layouts within the cap, that of least work and overhead first, each once; `least` bytes are possible.
 
         An arena may need more than the sum of what is live, most of all where outputs trail their inputs downwards one
         segment after the other: so there are layouts that stay further below the cap, and some of fewer segments.
         """
-        least = smallest_peak(self.size, self.least)
-        found: dict[Layout, int] = {}
+        found: dict[Layout, tuple[int, int]] = {}
         for limit in dict.fromkeys((cap, (cap + least) // 2, (cap + 7 * least) // 8, least)):
             for price in _PRICES:
 
-                def weight(i: int, j: int, limit: int = limit, price: int = price) -> int | None:
+                def weight(i: int, j: int, limit: int = limit, price: int = price) -> tuple[int, int] | None:
                     chunk = self.coarsest(i, j, limit)
-                    return None if chunk is None else self._overhead(i, j, chunk) + price
+                    if chunk is None:
+                        return None
+                    return self.costs.extra_macs(i, j, chunk), self._overhead(i, j, chunk) + price
 
                 cuts = cuts_within(self.size, weight)
                 if cuts is not None:
                     layout = Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
-                    found.setdefault(layout, sum(self._overhead(*piece) for piece in layout.pieces))
+                    found.setdefault(layout, self._weight(layout))
         return sorted(found, key=lambda layout: (found[layout], layout.cuts, layout.chunks))
+
+    def _weight(self, layout: Layout) -> tuple[int, int]:
+        """Extra multiply-accumulates, and kernel calls inside cascades."""
+        return (
+            sum(self.costs.extra_macs(*piece) for piece in layout.pieces),
+            sum(self._overhead(*piece) for piece in layout.pieces),
+        )
 
     def _overhead(self, i: int, j: int, chunk: int) -> int:
         """Kernel calls that a cascade makes dearer; none where an operator runs alone."""

@@ -4,7 +4,7 @@ For positions `[i, j)` of an execution order: tensors made before and still want
 wanted later, whole; tensors that live inside alone, their rings; the driver's counters; accumulators; the largest
 scratch. (REFERENCES: M(i,j) = |X_i| + |X_(j+1)| + sum B_l + skips; here with the rings exact, and counters and
 scratch besides.) Where a segment's output may follow its dying input through the same memory, what the two can share
-is taken off.
+is taken off. An interleaving is a number: 0 for rows, n > 0 for n pixels a step, -n for stripes of n columns.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tvm_cascade.cascading.flow import Flow, goes_by_pixels
 from tvm_cascade.cascading.heights import Heights
 from tvm_cascade.cascading.overlap import Overlaps, Pair
 from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.cascading.stripes import Striper, Stripes, widths_of
 
 COUNTER_BYTES = 4  # one int32 step counter an operator
 
@@ -47,6 +48,8 @@ class SegmentCosts:
         self._pairs: dict[tuple[int, int, int], tuple[Pair, ...]] = {}
         self._traces: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
         self._shared: dict[tuple[int, int, int], int] = {}
+        self.striper = Striper(flow) if like is None else like.striper
+        self._stripes: dict[tuple[int, int, int], Stripes | None] = {}
         self._members: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
@@ -79,8 +82,9 @@ class SegmentCosts:
         return self._members[i, j]
 
     def held(self, i: int, j: int, chunk: int) -> dict[int, int]:
-        """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's."""
+        """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's. Rows in stripes."""
         members = self.members(i, j)
+        chunk = max(chunk, 0)
         made = [t for o in members for t in self.flow.outputs(o)]
         inner = [t for t in made if self.last[t] < j]
         rings = self.rings.of(members, inner, chunk)
@@ -93,7 +97,34 @@ class SegmentCosts:
 
     def scratch_bytes(self, i: int, j: int, chunk: int) -> int:
         """The largest scratch of an operator; by pixels that of gathering a step's window counts."""
-        return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
+        stripes = self.stripes(i, j, chunk)
+        if stripes is None:
+            return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
+        wide = {o: max(r[o][1] - r[o][0] for r in stripes.ranges) for o in self.members(i, j)}
+        return max(self._scratch(o, n) for o, n in wide.items())
+
+    def stripes(self, i: int, j: int, chunk: int) -> Stripes | None:
+        """`[i, j)` in stripes of `-chunk` columns; None where it goes by rows or pixels, or cannot be striped."""
+        key = (i, j, chunk)
+        if chunk >= 0:
+            return None
+        if key not in self._stripes:
+            members = self.members(i, j)
+            leaving = [t for o in members for t in self.flow.outputs(o) if self.last[t] >= j]
+            self._stripes[key] = self.striper.of(members, self.accumulating(i, j), leaving, -chunk)
+        return self._stripes[key]
+
+    def stripe_chunks(self, i: int, j: int) -> tuple[int, ...]:
+        """Interleavings of `[i, j)` in stripes, those of least work first."""
+        members = self.members(i, j)
+        columns = self.striper.sink_columns(members, self.accumulating(i, j)) if members else 0
+        tried = [-w for w in widths_of(columns)] if columns > 1 else []
+        return tuple(c for c in tried if self.stripes(i, j, c) is not None)
+
+    def extra_macs(self, i: int, j: int, chunk: int) -> int:
+        """Multiply-accumulates of `[i, j)` beyond the network's."""
+        stripes = self.stripes(i, j, chunk)
+        return 0 if stripes is None else stripes.extra_macs
 
     def _scratch(self, op: int, chunk: int) -> int:
         node = self.flow.graph.ops[op]
@@ -114,10 +145,17 @@ class SegmentCosts:
         if key not in self._blocks:
             flow = self.flow
             across = [flow.bytes[t] for t in self._across(i)]
-            inside = [flow.unit_bytes(t, chunk) * units for t, units in self.held(i, j, chunk).items()]
+            inside = [self.bytes_held(i, j, t, units, chunk) for t, units in self.held(i, j, chunk).items()]
             sums = [flow.graph.ops[o].accumulator_bytes for o in self.accumulating(i, j)]
             self._blocks[key] = (*across, *inside, *sums, self.state_bytes(i, j), self.scratch_bytes(i, j, chunk))
         return self._blocks[key]
+
+    def bytes_held(self, i: int, j: int, tensor: int, units: int, chunk: int) -> int:
+        """Bytes of the block of a tensor of which `units` are held."""
+        stripes = self.stripes(i, j, chunk)
+        if stripes is None or tensor not in stripes.widths:
+            return units * self.flow.unit_bytes(tensor, max(chunk, 0))
+        return units * stripes.widths[tensor] * self.flow.unit_bytes(tensor, 1)
 
     def cost(self, i: int, j: int, chunk: int = 0) -> int:
         """Bytes live while `[i, j)` runs, rounded up block by block."""
@@ -139,7 +177,7 @@ class SegmentCosts:
 
     def pairs(self, i: int, j: int, chunk: int) -> tuple[Pair, ...]:
         """Outputs and rings of `[i, j)` that may follow an input that dies in it, with the distance to keep."""
-        if not self.settings.overlap:
+        if not self.settings.overlap or chunk < 0:
             return ()
         key = (i, j, chunk)
         if key not in self._pairs:
@@ -177,15 +215,16 @@ class SegmentCosts:
 
     def trace(self, i: int, j: int, chunk: int) -> tuple[int, ...]:
         """The execution order of `[i, j)`, step by step."""
-        key = (self.members(i, j), chunk)
+        key = (self.members(i, j), max(chunk, 0))
         if key not in self._traces:
-            self._traces[key] = Cascade(self.flow, self.members(i, j), chunk).trace
+            self._traces[key] = Cascade(self.flow, *key).trace
         return self._traces[key]
 
     def calls(self, i: int, j: int, chunk: int) -> int:
         """Kernel calls of `[i, j)`: what a finer interleaving costs in time."""
-        cascade = Cascade(self.flow, self.members(i, j), chunk)
-        return sum(cascade.steps(o).count for o in cascade.members)
+        cascade = Cascade(self.flow, self.members(i, j), max(chunk, 0))
+        stripes = self.stripes(i, j, chunk)
+        return sum(cascade.steps(o).count for o in cascade.members) * (1 if stripes is None else len(stripes.ranges))
 
     def _across(self, i: int) -> list[int]:
         """Roots made before position `i` and wanted at it or later."""

@@ -51,6 +51,7 @@ class _Memory:
     tags: Indices = field(init=False)
     offset: dict[str, int] = field(init=False)
     high: int = 0
+    start: dict[int, int] = field(default_factory=dict)  # first column in the rings of the running stripe
 
     def __post_init__(self) -> None:
         self.tags = np.full(self.plan.allocation.peak, -1, np.int64)
@@ -85,6 +86,8 @@ class _Memory:
             unit = tensor.row_bytes // max(tensor.columns, 1)
             columns = np.arange(area.x0, tensor.columns if area.x1 is None else area.x1, dtype=np.int64)
             pixel = (rows[:, None] * tensor.columns + columns).reshape(-1)
+            if storage.columns:
+                return self._striped(area, rows, columns, pixel, unit)
             slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * tensor.columns
             spread = np.arange(unit, dtype=np.int64)
             elements = (pixel[:, None] * unit + spread).reshape(-1)
@@ -94,6 +97,19 @@ class _Memory:
             return place + elements, own + elements
         slot = (rows % storage.height) * tensor.row_bytes
         return place + (slot[:, None] + np.arange(tensor.row_bytes, dtype=np.int64)).reshape(-1), own + elements
+
+    def _striped(
+        self, area: _Area, rows: Indices, columns: Indices, pixel: Indices, unit: int
+    ) -> tuple[Indices, Indices]:
+        """The same in a ring whose rows hold the columns of one stripe."""
+        storage = self.plan.storages[area.tensor]
+        across = columns - self.start.get(area.tensor, 0)
+        if across.size and (across.min() < 0 or across.max() >= storage.columns):
+            raise ValidationError(f"columns of {self.plan.graph.tensors[area.tensor].name} lie outside of their stripe")
+        slot = ((rows % storage.height)[:, None] * storage.columns + across).reshape(-1)
+        spread = np.arange(unit, dtype=np.int64)
+        place = self.offset.get(f"tensor {area.tensor}", 0) + (slot[:, None] * unit + spread).reshape(-1)
+        return place, self.base[area.tensor] + (pixel[:, None] * unit + spread).reshape(-1)
 
 
 def _row(tensor: Tensor) -> tuple[Indices, int]:
@@ -145,6 +161,8 @@ def _check_blocks(plan: Plan) -> None:
         if f"tensor {tensor.index}" not in names:
             raise ValidationError(f"tensor {tensor.name} has no place in the arena")
         size = min(storage.height, tensor.rows) * tensor.row_bytes
+        if storage.columns:
+            size = size // tensor.columns * storage.columns
         if storage.granularity is Granularity.PIXEL:
             size = storage.pixels * (tensor.row_bytes // tensor.columns)
         if storage.size != size:
@@ -168,17 +186,52 @@ def _run(memory: _Memory, s: int, segment: Segment) -> int:
     memory.write(state, _STATE, f"state {s}")
     for o in segment.accumulating:
         memory.write(memory.block(f"accumulator {o}", plan.graph.ops[o].accumulator_bytes), _SUM - o, "accumulator")
-    done: Counter[int] = Counter()
-    for o in segment.trace:
-        memory.check(state, _STATE, f"state {s}")
-        if o < 0:
-            area = _Area(-1 - o, done[o], done[o] + 1)
-            memory.write(*memory.area(area), plan.graph.tensors[-1 - o].name)
-        else:
-            _step(memory, s, segment, plan.graph.ops[o], done[o])
-        done[o] += 1
+    stripes = [dict(zip(segment.ops, ranges, strict=True)) for ranges in segment.stripes] or [None]
+    for n, stripe in enumerate(stripes):
+        memory.start = {t: x0 for o, (x0, _) in (stripe or {}).items() for t in plan.graph.ops[o].outputs}
+        done: Counter[int] = Counter()
+        for o in segment.trace:
+            memory.check(state, _STATE, f"state {s}")
+            if o < 0:
+                area = _Area(-1 - o, done[o], done[o] + 1)
+                memory.write(*memory.area(area), plan.graph.tensors[-1 - o].name)
+            else:
+                columns = None if stripe is None else stripe[o]
+                _step(memory, _Step(s, segment, plan.graph.ops[o], done[o], columns, n == len(stripes) - 1))
+            done[o] += 1
     memory.check(state, _STATE, f"state {s}")
-    return sum(plan.graph.ops[o].macs for o in segment.ops)
+    return sum(_macs(plan, segment, o) for o in segment.ops)
+
+
+def _macs(plan: Plan, segment: Segment, o: int) -> int:
+    """Multiply-accumulates of an operator: in stripes its share of taps that are not padding, stripe by stripe."""
+    op = plan.graph.ops[o]
+    if not segment.stripes or not op.macs or o in segment.accumulating:
+        return op.macs
+    window, size = op.columns[0], plan.graph.tensors[op.inputs[0]].columns
+    if window is None:
+        return op.macs * len(segment.stripes)
+
+    def taps(columns: range) -> int:
+        return sum(
+            1 for x in columns for k in range(window.extent) if 0 <= window.first(x) + k * window.dilation < size
+        )
+
+    at = segment.ops.index(o)
+    done = sum(taps(range(*ranges[at])) for ranges in segment.stripes)
+    return op.macs * done // taps(range(plan.graph.tensors[op.outputs[0]].columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One entry of a trace."""
+
+    s: int  # segment
+    segment: Segment
+    op: Op
+    k: int
+    columns: tuple[int, int] | None  # of the running stripe
+    last_stripe: bool
 
 
 def _check_lives(plan: Plan, s: int, op: Op) -> None:
@@ -222,18 +275,18 @@ def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> _Area:
     return _Area(over.index, k // across, k // across + 1, x0, min(x0 + chunk, over.columns))
 
 
-def _step(memory: _Memory, s: int, segment: Segment, op: Op, k: int) -> None:
-    plan = memory.plan
-    scratch = _scratch(plan, segment, op)
-    if scratch > segment.scratch_bytes:
+def _step(memory: _Memory, step: _Step) -> None:
+    plan, op, k = memory.plan, step.op, step.k
+    scratch = _scratch(plan, step)
+    if scratch > step.segment.scratch_bytes:
         raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch")
-    wanted, outputs = _areas(plan, segment, op, k)
+    wanted, outputs = _areas(plan, step)
     reads = [(i, *memory.area(area)) for i, area in wanted]
     for i, addresses, tags in reads:
         name = plan.graph.tensors[op.inputs[i]].name
         memory.check(addresses, tags, f"step {k} of {op.name}: part of its input {name}")
-    memory.write(memory.block(f"scratch {s}", scratch), _SCRATCH, f"scratch of {op.name}")
-    if op.index in segment.accumulating:
+    memory.write(memory.block(f"scratch {step.s}", scratch), _SCRATCH, f"scratch of {op.name}")
+    if op.index in step.segment.accumulating:
         memory.check(memory.block(f"accumulator {op.index}", op.accumulator_bytes), _SUM - op.index, "accumulator")
     written = [memory.area(area) for area in outputs]
     for (addresses, tags), area in zip(written, outputs, strict=True):
@@ -241,9 +294,12 @@ def _step(memory: _Memory, s: int, segment: Segment, op: Op, k: int) -> None:
     _check_clobbering(op, k, reads, [addresses for addresses, _ in written], len(memory.tags))
 
 
-def _scratch(plan: Plan, segment: Segment, op: Op) -> int:
-    """Bytes of the operator's own while a step runs; by pixels it gathers the step's window besides."""
-    over, chunk = _grid(plan, segment, op)
+def _scratch(plan: Plan, step: _Step) -> int:
+    """Bytes of the operator's own while a step runs; by parts of rows it gathers the step's window besides."""
+    op = step.op
+    over, chunk = _grid(plan, step.segment, op)
+    if step.columns is not None:
+        chunk = step.columns[1] - step.columns[0]
     if not chunk or op.patch_bytes == (0, 0):
         return op.scratch_bytes
     return op.patch_bytes[0] + min(chunk, over.columns) * op.patch_bytes[1] + op.scratch_bytes
@@ -266,18 +322,21 @@ def _check_clobbering(
             raise ValidationError(f"step {k} of {op.name} writes over what it reads")
 
 
-def _areas(plan: Plan, segment: Segment, op: Op, k: int) -> tuple[list[tuple[int, _Area]], list[_Area]]:
-    """What step `k` reads, each with its place in the inputs, tap by tap along the rows, and what it writes."""
-    everything = [_Area(t, 0, plan.graph.tensors[t].rows) for t in op.outputs]
+def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, _Area]], list[_Area]]:
+    """What a step reads, each with its place in the inputs, tap by tap along the rows, and what it writes."""
+    op, segment, tensors = step.op, step.segment, plan.graph.tensors
+    everything = [_Area(t, 0, tensors[t].rows) for t in op.outputs]
+    tile = _tile(plan, segment, op, step.k)
+    if step.columns is not None:
+        tile = _Area(tile.tensor, step.k, step.k + 1, *step.columns)
     if op.index in segment.accumulating:
-        tile = _tile(plan, segment, op, k)
-        return [(0, tile)], everything if k == _count(plan, segment, op) - 1 else []
+        last = step.last_stripe and step.k == _count(plan, segment, op) - 1
+        return [(0, tile)], everything if last else []
     if not _by_rows(plan, op):
-        return [(i, _Area(t, 0, plan.graph.tensors[t].rows)) for i, t in enumerate(op.inputs)], everything
-    tile = _tile(plan, segment, op, k)
+        return [(i, _Area(t, 0, tensors[t].rows)) for i, t in enumerate(op.inputs)], everything
     wanted: list[tuple[int, _Area]] = []
     for i, t in enumerate(op.inputs):
-        tensor, window = plan.graph.tensors[t], op.windows[i]
+        tensor, window = tensors[t], op.windows[i]
         if window is None:
             wanted.append((i, _Area(t, 0, tensor.rows)))
             continue

@@ -11,7 +11,7 @@ NHWC, one byte an element unless `dtype` says otherwise; weights are counted as 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
@@ -143,6 +143,13 @@ class Builder:
 
     def finish(self, *outputs: int, name: str = "main") -> Graph:
         return Graph(tuple(self.tensors), tuple(self.ops), tuple(self.inputs), outputs, name)
+
+
+def without_io(graph: Graph) -> Graph:
+    """The same graph with inputs and outputs of no bytes, for figures that leave them out."""
+    io = {*graph.inputs, *graph.outputs}
+    tensors = tuple(replace(t, shape=(*t.shape[:-1], 0)) if t.index in io else t for t in graph.tensors)
+    return replace(graph, tensors=tensors)
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

@@ -1,0 +1,70 @@
+"""Stripes across the width: memory against work, replayed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tvm_cascade.cascading import Plan, PlanOptions, cascade, frontier, validate
+from tvm_cascade.cascading.stripes import widths_of
+from tvm_cascade.graph import Graph
+from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.random_windows import random_graph
+
+WORK = PlanOptions(stripes=True, max_macs=4.0, accumulators=True)
+
+
+def stack() -> Graph:
+    b = Builder()
+    x = b.input(24, 24, 2)
+    for _ in range(3):
+        x = b.conv(x, 8, 3)
+    y = b.add(x, b.depthwise(x))
+    return b.finish(b.global_pool(b.conv(b.max_pool(y, 2, 2), 4, 3, 2)))
+
+
+def check(plans: tuple[Plan, ...]) -> None:
+    for plan in plans:
+        replay = validate(plan)
+        assert replay.macs == plan.macs
+        assert plan.bound <= plan.peak
+    for less_memory, less_work in pairwise(plans):
+        assert less_memory.peak < less_work.peak
+        assert less_memory.macs > less_work.macs
+
+
+def test_frontier() -> None:
+    graph = stack()
+    plans = frontier(graph, WORK)
+    check(plans)
+    assert len(plans) >= 4
+    assert plans[-1].macs == graph.macs
+    assert plans[0].peak < 0.75 * plans[-1].peak
+
+
+def test_budget() -> None:
+    graph = stack()
+    for factor in (1.0, 1.1, 1.5, 4.0):
+        plan = cascade(graph, PlanOptions(stripes=True, max_macs=factor, accumulators=True))
+        validate(plan)
+        assert graph.macs <= plan.macs <= factor * graph.macs
+    capped = cascade(graph, PlanOptions(stripes=True, max_macs=4.0, accumulators=True, sram=plan.peak + 200))
+    assert plan.macs >= capped.macs
+
+
+def test_nothing_is_made_twice_unless_allowed() -> None:
+    graph = stack()
+    assert [p.macs for p in frontier(graph, PlanOptions(max_macs=4.0))] == [graph.macs]
+    assert all(not s.stripes for s in cascade(graph, PlanOptions(stripes=True)).segments)
+
+
+@pytest.mark.parametrize("seed", range(30, 60))
+def test_random_frontiers(seed: int) -> None:
+    check(frontier(random_graph(seed, operators=3 + seed % 7, largest=12), WORK))
+
+
+def test_widths() -> None:
+    assert widths_of(7) == (4, 3, 2, 1)
+    assert widths_of(112)[:3] == (56, 38, 28)
+    assert widths_of(1) == (1,)
