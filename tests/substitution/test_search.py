@@ -187,7 +187,7 @@ def test_figure_7_depends_on_the_device(device: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "make, seconds", [(alexnet, 0.1), (vgg16, 0.2), (inception_e, 0.29), (resnet18, 0.99)], ids=lambda v: str(v)
+    "make, seconds", [(alexnet, 0.1), (vgg16, 0.2), (inception_e, 0.29), (resnet18, 0.99)], ids=lambda v: getattr(v, "__name__", str(v))
 )
 def test_backtracking_takes_less_than_three_times_the_papers_seconds(make, seconds: float) -> None:
     best = min(optimize(make(), latency("v100"), PAPER_RULES, SearchOptions(eager=())).seconds for _ in range(3))
