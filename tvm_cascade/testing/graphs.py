@@ -176,20 +176,29 @@ def _round8(value: float) -> int:
     return rounded + 8 if rounded < 0.9 * value else rounded
 
 
-def mobilenet_v2(height: int, width: int, channels: int, *, alpha: float = 1.0, classes: int = 1000) -> Graph:
-    """MobileNetV2 (Sandler et al., 2018, table 2), with its residual adds."""
+def mobilenet_v2(
+    height: int, width: int, channels: int, *, alpha: float = 1.0, classes: int = 1000, plain: bool = False
+) -> Graph:
+    """MobileNetV2 (Sandler et al., 2018, table 2), with its residual adds.
+
+    `plain` truncates scaled channels to integers, the last ones too, as MCUNet's and msf-CNN's variants do.
+    """
     b = Builder()
-    x = b.conv(b.input(height, width, channels), _round8(32 * alpha), 3, 2)
+
+    def scaled(wide: int) -> int:
+        return int(wide * alpha) if plain else _round8(wide * alpha)
+
+    x = b.conv(b.input(height, width, channels), scaled(32), 3, 2)
     blocks = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]
     for grow, wide, repeats, first_stride in blocks:
         for k in range(repeats):
             before, stride = x, first_stride if k == 0 else 1
             wide_in = b.tensors[x].shape[3]
             x = b.conv(x, wide_in * grow) if grow > 1 else x
-            x = b.conv(b.depthwise(x, 3, stride), _round8(wide * alpha))
+            x = b.conv(b.depthwise(x, 3, stride), scaled(wide))
             if stride == 1 and b.tensors[x].shape == b.tensors[before].shape:
                 x = b.add(before, x)
-    x = b.conv(x, max(1280, _round8(1280 * alpha)))
+    x = b.conv(x, scaled(1280) if plain else max(1280, scaled(1280)))
     return b.finish(b.dense(b.flatten(b.global_pool(x)), classes), name="mobilenet_v2")
 
 
