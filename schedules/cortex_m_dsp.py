@@ -17,6 +17,7 @@ from tvm.tirx import PrimFunc
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.cortex_m_scalar import depthwise
 from tvm_cascade.schedules.emit import i32
+from tvm_cascade.schedules.few_taps import few_taps
 from tvm_cascade.schedules.geometry import Columns
 from tvm_cascade.schedules.intrinsics import call
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
@@ -68,7 +69,9 @@ def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> RowKe
     conv = read_conv(func, constants) if core.dsp else None
     if conv is None:
         return None
-    return depthwise(conv) if conv.depthwise else conv2d(conv)
+    if conv.depthwise:
+        return depthwise(conv)
+    return few_taps(conv) or conv2d(conv)
 
 
 rules = (rule,)

@@ -132,7 +132,7 @@ def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Val
     """The output value (int32, clamped) of the accumulator `acc`."""
     if not q.short:
         return _general(b, q, acc, m, shift)
-    h = b.let(call("smmlar", tirx.shift_left(acc, tirx.const(1, "int32")), m, addend), "h")
+    h = b.let(call("smmlar", acc * 2, m, addend), "h")
     if q.sign:
         h = b.let(h + tirx.shift_right(acc, tirx.const(31, "int32")), "h")
     return clamp_value(b, q, tirx.shift_right(h, shift))
@@ -151,7 +151,7 @@ def _general(b: Builder, q: Requantize, acc: Value, m: Value, shift: Value) -> V
     """`MBQM(acc, m, shift) + zo` in 64 bits."""
     left = b.let(tirx.max(shift, tirx.const(0, "int32")), "left")
     right = b.let(tirx.max(0 - shift, tirx.const(0, "int32")), "right")
-    shifted = tirx.shift_left(acc, left)
+    shifted = tirx.shift_left(acc.astype("uint32"), left.astype("uint32")).astype("int32")  # it may wrap
     wide = shifted.astype("int64") * m.astype("int64") + tirx.const(1 << 30, "int64")
     h = b.let(tirx.shift_right(wide, tirx.const(31, "int64")), "h", "int64")
     half = tirx.shift_right(tirx.shift_left(tirx.const(1, "int64"), right.astype("int64")), tirx.const(1, "int64"))

@@ -1,0 +1,297 @@
+"""Hand-scheduled row kernels against a numpy model of the arithmetic, on the host through portable helpers."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from tvm_cascade.micro.codegen import lower_for, tidy_c
+from tvm_cascade.schedules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
+from tvm_cascade.schedules.conv_row import Blocking
+from tvm_cascade.schedules.few_taps import few_taps
+from tvm_cascade.schedules.geometry import Sliding
+from tvm_cascade.schedules.intrinsics import C_PRELUDE
+from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
+from tvm_cascade.schedules.row_kernel import Role, RowKernel
+from tvm_cascade.schedules.select import Core
+
+HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    conv: QuantizedConv
+    x: np.ndarray  # int8 [height, width, channels]
+    want: np.ndarray  # int8 [out height, out width, outputs]
+
+
+def make_case(
+    size: tuple[int, int, int],
+    outputs: int,
+    kernel: tuple[int, int],
+    stride: int = 1,
+    *,
+    same: bool = True,
+    depthwise: bool = False,
+    zero_in: int = -128,
+    zero_out: int = -128,
+    clamp: tuple[int, int] = (-128, 127),
+    seed: int = 0,
+    exponent: int = 0,
+) -> Case:
+    """A random layer, its input and what the reference makes of it; `exponent` scales the outputs by a power of two."""
+    rng = np.random.default_rng(seed)
+    height, width, channels = size
+    kh, kw = kernel
+    out_h, top = _extent(height, kh, stride, same)
+    out_w, left = _extent(width, kw, stride, same)
+    inputs = 1 if depthwise else channels
+    weights = rng.integers(-127, 128, (kh, kw, inputs, outputs)).astype(np.int8)
+    bias = rng.integers(-3000, 3000, outputs).astype(np.int32)
+    x = rng.integers(-128, 128, size).astype(np.int8)
+    g = Sliding(height, width, channels, out_h, out_w, kernel, (stride, stride), (top, left))
+    acc = bias + _accumulate(g, x.astype(np.int64) - zero_in, weights.astype(np.int64), depthwise)
+    m = rng.integers(1 << 30, 1 << 31, outputs)
+    s = np.full(outputs, int(np.floor(np.log2(80 / acc.std()))) + exponent)
+    want = reference(acc.ravel(), np.tile(m, out_h * out_w), np.tile(s, out_h * out_w), zero_out, clamp)
+    low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, (-128, 127))
+    q = plan_requantize(m, s, low, high, zero_out, clamp)
+    conv = QuantizedConv(g, weights, bias, zero_in, q, depthwise, outputs // channels if depthwise else 1)
+    return Case(conv, x, want.reshape(out_h, out_w, outputs).astype(np.int8))
+
+
+def _extent(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
+    if not same:
+        return (size - kernel) // stride + 1, 0
+    out = -(-size // stride)
+    return out, max((out - 1) * stride + kernel - size, 0) // 2
+
+
+def _accumulate(g: Sliding, x: np.ndarray, w: np.ndarray, depthwise: bool) -> np.ndarray:
+    acc = np.zeros((g.out_height, g.out_width, w.shape[-1]), np.int64)
+    times = w.shape[-1] // g.channels if depthwise else 1
+    for y, c in np.ndindex(g.out_height, g.out_width):
+        for ky in range(*g.taps(0, y)):
+            for kx in range(*g.taps(1, c)):
+                pixel = x[y * g.strides[0] - g.padding[0] + ky, c * g.strides[1] - g.padding[1] + kx]
+                acc[y, c] += np.repeat(pixel, times) * w[ky, kx, 0] if depthwise else pixel @ w[ky, kx]
+    return acc
+
+
+def build(kernel: RowKernel, folder: Path) -> ctypes.CDLL:
+    """The kernel through the C back end, with sanitizers that need no runtime."""
+    target = tvm.target.Target("c")
+    mod = tvm.IRModule({"row_kernel": kernel.func.with_attr("global_symbol", "row_kernel")})
+    source = tvm.get_global_func("target.build.c")(lower_for(mod, target), target).inspect_source()
+    text = tidy_c(source).replace("static int32_t row_kernel", "int32_t row_kernel")
+    (folder / "k.c").write_text(HEAD + C_PRELUDE + text)
+    flags = [
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-fno-strict-aliasing",
+        "-fsanitize=bounds",
+        "-fsanitize-undefined-trap-on-error",
+    ]
+    subprocess.run(["gcc", *flags, str(folder / "k.c"), "-o", str(folder / "k.so")], check=True)
+    return ctypes.CDLL(str(folder / "k.so"))
+
+
+def run_rows(kernel: RowKernel, folder: Path, x: np.ndarray, g: Sliding, outputs: int, ring: int) -> np.ndarray:
+    """Every output row from a ring of `ring` slots that holds just the rows of its window, garbage elsewhere."""
+    library, out = build(kernel, folder), np.zeros((g.out_height, g.out_width, outputs), np.int8)
+    for y in range(g.out_height):
+        first = y * g.strides[0] - g.padding[0]
+        slots = np.full((ring, *x.shape[1:]), 99, np.int8)
+        for row in range(max(first, 0), min(first + g.kernel[0], g.height)):
+            slots[row % ring] = x[row]
+        args: list[object] = []
+        for param in kernel.params:
+            if param.role is Role.INPUT:
+                args.append(slots.ctypes.data_as(ctypes.c_void_p))
+            elif param.role is Role.SLOT:
+                args.append(ctypes.c_int32((first + 8 * ring) % ring))
+            elif param.role is Role.HEIGHT:
+                args.append(ctypes.c_int32(ring))
+            elif param.role is Role.CONSTANT:
+                args.append(kernel.constants[param.index].ctypes.data_as(ctypes.c_void_p))
+            elif param.role is Role.OUTPUT:
+                args.append(out[y].ctypes.data_as(ctypes.c_void_p))
+            else:
+                args.append(ctypes.c_int32(y))
+        assert library.row_kernel(*args) == 0
+    return out
+
+
+CONVOLUTIONS = {
+    "1x1": dict(size=(3, 5, 16), outputs=6, kernel=(1, 1)),
+    "1x1 deep": dict(size=(2, 4, 40), outputs=8, kernel=(1, 1), zero_out=3),
+    "1x1 stride": dict(size=(5, 6, 8), outputs=4, kernel=(1, 1), stride=2, zero_in=7),
+    "3x3": dict(size=(5, 7, 8), outputs=5, kernel=(3, 3), zero_out=-5, clamp=(-100, 90)),
+    "3x3 stride": dict(size=(8, 8, 12), outputs=4, kernel=(3, 3), stride=2),
+    "3x3 valid": dict(size=(6, 9, 4), outputs=3, kernel=(3, 3), same=False, zero_in=0),
+    "first": dict(size=(9, 8, 3), outputs=8, kernel=(3, 3), stride=2, zero_in=-1),
+    "tall": dict(size=(13, 6, 1), outputs=6, kernel=(6, 4), stride=2, zero_in=20, zero_out=11),
+    "odd depth": dict(size=(4, 5, 7), outputs=3, kernel=(3, 3), zero_out=9),
+    "one row": dict(size=(1, 4, 8), outputs=2, kernel=(3, 3)),
+    "left shift": dict(size=(3, 3, 4), outputs=4, kernel=(3, 3), exponent=14),
+}
+DEPTHWISE = {
+    "same": dict(size=(5, 9, 8), outputs=8, kernel=(3, 3)),
+    "stride": dict(size=(7, 12, 3), outputs=3, kernel=(3, 3), stride=2, zero_out=4),
+    "narrow": dict(size=(3, 2, 5), outputs=5, kernel=(5, 3), zero_in=9),
+    "multiplier": dict(size=(5, 6, 3), outputs=6, kernel=(3, 3), clamp=(-128, 60)),
+}
+
+
+@pytest.mark.parametrize("rules", [cortex_m_scalar, cortex_m_dsp], ids=["scalar", "dsp"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution(rules, name: str, tmp_path: Path) -> None:
+    case = make_case(**CONVOLUTIONS[name])
+    g = case.conv.window
+    made = run_rows(rules.conv2d(case.conv), tmp_path, case.x, g, case.conv.outputs, min(g.kernel[0], g.height) + 1)
+    np.testing.assert_array_equal(made, case.want)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny stride"])
+def test_few_taps(name: str, tmp_path: Path) -> None:
+    case = make_case((5, 6, 1), 6, (3, 3), 1 if name == "tiny" else 2, zero_in=-1, zero_out=4)
+    kernel = few_taps(case.conv)
+    assert kernel is not None
+    np.testing.assert_array_equal(run_rows(kernel, tmp_path, case.x, case.conv.window, 6, 4), case.want)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("pixels,channels,step", [(1, 4, 1), (3, 2, 2), (4, 1, 3)])
+def test_every_blocking_computes_the_same(pixels: int, channels: int, step: int, rows: bool, tmp_path: Path) -> None:
+    case = make_case((4, 7, 12), 10, (3, 3), zero_out=2)
+    kernel = cortex_m_dsp.conv2d(case.conv, Blocking(pixels, channels, 2, step, rows))
+    np.testing.assert_array_equal(run_rows(kernel, tmp_path, case.x, case.conv.window, 10, 3), case.want)
+
+
+@pytest.mark.parametrize("pixels", [None, 1, 4])
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise(name: str, pixels: int | None, tmp_path: Path) -> None:
+    case = make_case(**DEPTHWISE[name], depthwise=True)
+    g = case.conv.window
+    kernel = cortex_m_scalar.depthwise(case.conv, pixels)
+    made = run_rows(kernel, tmp_path, case.x, g, case.conv.outputs, min(g.kernel[0], g.height))
+    np.testing.assert_array_equal(made, case.want)
+
+
+def lowered(op_kind: str, inputs: int, shape: tuple[int, ...], **attrs: object) -> tvm.tirx.PrimFunc:
+    """A PrimFunc whose parameters and attributes are those of a lowered operator; rules read nothing else."""
+    tensors = [te.placeholder(shape, "int8", name=f"a{i}") for i in range(inputs)]
+    out = te.compute(shape, lambda *i: tensors[0][i], name="out")
+    func = te.create_prim_func([*tensors, out], index_dtype_override="int32")
+    for key, value in {"op_kind": op_kind, "num_activations": inputs, **attrs}.items():
+        func = func.with_attr(key, value)
+    return func
+
+
+def run_elementwise(kernel: RowKernel, folder: Path, xs: list[np.ndarray]) -> np.ndarray:
+    library, out = build(kernel, folder), np.zeros_like(xs[0])
+    constants = [c.ctypes.data_as(ctypes.c_void_p) for c in kernel.constants]
+    for y in range(len(out)):
+        rows = [a for x in xs for a in (x.ctypes.data_as(ctypes.c_void_p), ctypes.c_int32(y), ctypes.c_int32(len(x)))]
+        assert library.row_kernel(*rows, *constants, out[y].ctypes.data_as(ctypes.c_void_p), ctypes.c_int32(y)) == 0
+    return out
+
+
+def model_sum(x: np.ndarray, y: np.ndarray, zeros: list[int], ratios: list[tuple[int, int]], out: int, sign: int):
+    stored = [v.astype(np.int64).ravel() - z for v, z in zip((x, y), zeros, strict=True)]
+    a, b = (elementwise.rescale(v << 20, r) for v, r in zip(stored, ratios[:2], strict=True))
+    total = elementwise.rescale(a + sign * b, ratios[2])
+    return np.clip(total + out, -128, 127).reshape(x.shape).astype(np.int8)
+
+
+@pytest.mark.parametrize("kind", ["add", "sub"])
+@pytest.mark.parametrize("second", [(1 << 30, 0), (1518500250, -1)])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_sums(kind: str, second: tuple[int, int], swapped: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    x, y = (rng.integers(-128, 128, (3, 5, 3)).astype(np.int8) for _ in range(2))
+    ratios = [second, (1 << 30, 0), (1431655766, -18)] if swapped else [(1 << 30, 0), second, (1431655766, -18)]
+    zeros = [-3, 17]
+    attrs = {"input_zero_points": zeros, "output_zero_point": -9, "clamp": [-128, 127], "head_room": 20}
+    attrs |= {"multipliers": [m for m, _ in ratios], "shifts": [s for _, s in ratios]}
+    kernel = elementwise.scalar_elementwise(lowered(kind, 2, (1, 3, 5, 3), **attrs), ())
+    assert kernel is not None
+    want = model_sum(x, y, zeros, ratios, -9, 1 if kind == "add" else -1)
+    np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x, y]), want)
+
+
+def test_product(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    x, y = (rng.integers(-128, 128, (2, 4, 2)).astype(np.int8) for _ in range(2))
+    attrs = {
+        "input_zero_points": [4, -6],
+        "output_zero_point": 5,
+        "clamp": [-50, 100],
+        "multiplier": 1800000000,
+        "shift": -7,
+    }
+    kernel = elementwise.scalar_elementwise(lowered("mul", 2, (1, 2, 4, 2), **attrs), ())
+    assert kernel is not None
+    product = ((x.astype(np.int64) - 4) * (y.astype(np.int64) + 6)).ravel()
+    want = np.clip(elementwise.rescale(product, (1800000000, -7)) + 5, -50, 100).reshape(x.shape)
+    np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x, y]), want)
+
+
+def test_operators_on_one_activation_are_tables(tmp_path: Path) -> None:
+    x = np.arange(-128, 128).astype(np.int8).reshape(4, 8, 8)
+    attrs = {"input_zero_point": 3, "output_zero_point": -2, "clamp": [-2, 40], "multiplier": 1300000000, "shift": -1}
+    kernel = elementwise.scalar_elementwise(lowered("relu", 1, (1, 4, 8, 8), **attrs), ())
+    assert kernel is not None and kernel.constants[0].shape == (256,)
+    want = np.clip(elementwise.rescale(x.astype(np.int64).ravel() - 3, (1300000000, -1)) - 2, -2, 40).reshape(x.shape)
+    np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x]), want)
+
+
+def test_short_requantization_is_refused_where_it_is_not_exact() -> None:
+    m, one = np.array([1 << 30]), np.array([1])
+    assert plan_requantize(m, np.array([0]), -one, one, 0, (-128, 127)).reason == "a shift is not to the right"
+    far = np.array([1 << 30])
+    assert "2^30" in plan_requantize(m, np.array([-4]), -far, far, 0, (-128, 127)).reason
+    assert plan_requantize(m, np.array([-4]), -one, one, 0, (-128, 127)).short
+
+
+@pytest.mark.parametrize("zero_out", [-128, 0, 55])
+def test_short_form_equals_the_reference_at_every_step(zero_out: int) -> None:
+    """h = (2 acc m + 2^31) / 2^32 + r, then (h + sign) >> e: as the kernels compute it, on every accumulator."""
+    acc = np.arange(-40000, 40000, dtype=np.int64)
+    for m, e in ((1 << 30, 1), (1518500250, 7), ((1 << 31) - 1, 9)):
+        q = plan_requantize(np.array([m]), np.array([-e]), acc[:1], acc[-1:], zero_out, (-128, 127))
+        _, addend, shift = (int(v) for v in q.table[0])
+        h = ((2 * acc * m + (1 << 31)) >> 32) + addend + (acc >> 63 if q.sign else 0)
+        want = reference(acc, np.full_like(acc, m), np.full_like(acc, -e), zero_out, (-128, 127))
+        np.testing.assert_array_equal(np.clip(h >> shift, -128, 127), want)
+
+
+def test_channels_of_constant_output_are_settled() -> None:
+    found, value = constant_channels(
+        np.array([1 << 30, 1 << 30]),
+        np.array([-31, -5]),
+        np.array([1 << 30, -99]),
+        np.array([1 << 30, 99]),
+        3,
+        (-128, 127),
+    )
+    assert found.tolist() == [True, False] and int(value[0]) == 3
+
+
+def test_rules_ask_for_their_core() -> None:
+    func = lowered("relu", 1, (1, 2, 4, 4), multiplier=1 << 30, shift=0)
+    cores = {"host": Core(), "m3": Core("cortex-m3", backend="c"), "riscv": Core("riscv32")}
+    assert cortex_m_scalar.rule(func, (), cores["host"]) is None
+    assert cortex_m_scalar.rule(func, (), cores["m3"]) is not None
+    assert cortex_m_dsp.rule(func, (), cores["m3"]) is None
+    assert cortex_m_mve.rule(func, (), cores["m3"]) is None
+    assert read_conv(func, ()) is None
