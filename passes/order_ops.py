@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.ordering import Ordering, OrderOptions, order
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.relax_ops import legalize
+from tvm_cascade.schedules.tir import relax
 
 ATTRIBUTE = "cascade_order"
 
@@ -28,7 +28,7 @@ class OrderOps:
     back legalized.
     """
 
-    def __new__(cls, options: OrderOptions | None = None) -> tvm.ir.transform.Pass:
+    def __new__(cls, options: OrderOptions | None = None) -> Any:  # a tvm.ir.transform.Pass
         @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.OrderOps")
         def apply(mod: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
             source = mod.clone()

@@ -13,15 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import relax, tirx
-from tvm.s_tir import Schedule
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import OrderOptions, order
 from tvm_cascade.ordering.rewriting import fold_concats
 from tvm_cascade.passes.extract_graph import extract_graph
-from tvm_cascade.schedules.tir import is_if_then_else
+from tvm_cascade.schedules.tir import ir, is_if_then_else, relax, s_tir, tirx, tvm_ffi
 
 _READERS = frozenset(("conv2d", "depthwise_conv2d", "avg_pool2d", "max_pool2d", "relu", "requantize", "lut"))
 ATTRIBUTE = "cascade_folded_concats"
@@ -33,7 +30,7 @@ class RewriteForMemory:
     The attribute `cascade_folded_concats` of `main` counts the concats removed.
     """
 
-    def __new__(cls, options: OrderOptions | None = None) -> tvm.ir.transform.Pass:
+    def __new__(cls, options: OrderOptions | None = None) -> Any:  # a tvm.ir.transform.Pass
         @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.RewriteForMemory")
         def apply(mod: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
             mod = mod.clone()
@@ -152,7 +149,7 @@ def reading_parts(
 
 def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
     """Inline the concat and what pads it, and say what the function is."""
-    schedule = Schedule(func)
+    schedule = s_tir.Schedule(func)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     joining = _blocks(concat)
     padding = [b for b in blocks[joining:] if "_pad" in str(schedule.get(b).name_hint)]
@@ -176,13 +173,13 @@ def _selecting(concat: Any) -> Any:
     def branch(node: Any) -> Any:
         return tirx.Select(*node.args) if is_if_then_else(node) else node
 
-    body = tvm_ffi.structural_map(concat.body, (tvm.ir.TensorLoad, load), order="post")
-    body = tvm_ffi.structural_map(body, (tvm.ir.Call, branch), order="post")
+    body = tvm_ffi.structural_map(concat.body, (ir.TensorLoad, load), order="post")
+    body = tvm_ffi.structural_map(body, (ir.Call, branch), order="post")
     return tirx.PrimFunc(concat.params, body, concat.ret_type, attrs=concat.attrs)
 
 
 def _blocks(func: Any) -> int:
-    schedule = Schedule(func)
+    schedule = s_tir.Schedule(func)
     return len(schedule.get_child_blocks(schedule.get_sblock("root")))
 
 

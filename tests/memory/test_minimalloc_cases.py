@@ -1,4 +1,4 @@
-"""minimalloc's CSV and its public cases."""
+"""minimalloc's CSV and its public cases; B, D and E take longer and are run by `benchmarks/arena.py`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tvm_cascade.memory import Allocation, Buffer, Problem, validate
 from tvm_cascade.memory.minimalloc_csv import read, run
 
 
-@pytest.mark.parametrize("case", "ABCDEF")
-def test_every_case_fits_its_capacity(test_data: Path, tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize("case", "ACF")
+def test_cases_fit_their_capacity(test_data: Path, tmp_path: Path, case: str) -> None:
     path = test_data / "cases" / "minimalloc" / f"{case}.1048576.csv"
     figures = run(path, 1_048_576, tmp_path / "out.csv")
     laid = read(tmp_path / "out.csv")

@@ -39,21 +39,22 @@ def cell(graph: Graph, ops: Sequence[int], name: str = "cell") -> Graph:
     return _rebuild(graph.tensors, [graph.ops[i] for i in sorted(ops)], inputs, outputs, name)
 
 
-def fold_concats(graph: Graph, names: Collection[str] | None = None) -> Graph:
+def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bool = False) -> Graph:
     """`graph` without its concats (those of `names`, if given): their consumers read the parts.
 
-    A concat that is a graph output stays.
+    A concat that is a graph output stays, unless `outputs` says that whoever reads it reads the parts as well.
     """
     parts: dict[int, tuple[int, ...]] = {}
     ops = []
     for op in graph.ops:
         inputs = tuple(p for t in op.inputs for p in parts.get(t, (t,)))
         wanted = op.kind == "concat" and (names is None or op.name in names)
-        if wanted and not set(op.outputs) & set(graph.outputs):
+        if wanted and (outputs or not set(op.outputs) & set(graph.outputs)):
             parts[op.outputs[0]] = inputs
         else:
             ops.append(_reading(op, inputs))
-    return _rebuild(graph.tensors, ops, graph.inputs, graph.outputs, graph.name)
+    kept = tuple(dict.fromkeys(p for t in graph.outputs for p in parts.get(t, (t,))))
+    return _rebuild(graph.tensors, ops, graph.inputs, kept, graph.name)
 
 
 def _reading(op: Op, inputs: tuple[int, ...]) -> Op:
@@ -63,6 +64,23 @@ def _reading(op: Op, inputs: tuple[int, ...]) -> Op:
     return replace(
         op, inputs=inputs, windows=(), columns=(), in_place=(), opaque=op.opaque or "reads parts of a concat"
     )
+
+
+def fold_activations(graph: Graph) -> Graph:
+    """`graph` without the rectifiers that only convolutions read: these clamp what they read, to the same bits.
+
+    The literature counts relu -> convolution -> normalization of cells as one node; this makes graphs comparable.
+    """
+    source: dict[int, int] = {}
+    ops = []
+    for op in graph.ops:
+        readers = [graph.ops[c] for t in op.outputs for c in graph.consumers[t]]
+        able = readers and all(r.kind in CONVOLUTIONS | DEPTHWISE for r in readers)
+        if op.kind in ("relu", "clip") and len(op.inputs) == 1 and able and op.outputs[0] not in graph.outputs:
+            source[op.outputs[0]] = source.get(op.inputs[0], op.inputs[0])
+        else:
+            ops.append(replace(op, inputs=tuple(source.get(t, t) for t in op.inputs)))
+    return _rebuild(graph.tensors, ops, graph.inputs, graph.outputs, graph.name)
 
 
 @dataclass(slots=True)

@@ -16,13 +16,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from tvm import relax
+from tvm import relax as _relax
 from tvm.ir import IRModule
 
 from tvm_cascade.errors import UsageError
+
+relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
+Expr: TypeAlias = Any
 
 Activation = Literal["relu", "relu6"] | None
 Padding = Literal["same", "valid"] | int | tuple[int, int, int, int]
@@ -35,7 +38,7 @@ _WEIGHT_STD = 73.0  # of uniform integers in [-127, 127]
 class Value:
     """An activation of a `Net`."""
 
-    expr: relax.Expr
+    expr: Expr
     shape: tuple[int, ...]
     scale: float = 0.0  # int8 only: real = scale * (q - zero_point)
     zero_point: int = 0
@@ -76,8 +79,8 @@ class Net:
         self.weights = 0
         self._random = np.random.default_rng(seed)
         self._builder = relax.BlockBuilder()
-        self._inputs: list[relax.Var] = []
-        self._lines: list[tuple[relax.Var, relax.Expr]] = []
+        self._inputs: list[Expr] = []
+        self._lines: list[tuple[Expr, Expr]] = []
 
     # Edges of the network.
 
@@ -183,11 +186,13 @@ class Net:
             if bias:
                 y = self._emit(relax.op.add(y, self._float_weights((units,), 1)))
             return self._activate(Value(y, shape), activation)
-        scale = np.float32(self._weight_scale(depth))
+        scale = self._weight_scale(depth)
         kernel = relax.op.permute_dims(relax.const(self._integers((units, depth)), "int8"), [1, 0])
-        weights = relax.op.dequantize(self._emit(kernel), relax.const(scale), relax.const(0, "int32"), axis=1)
+        weights = relax.op.dequantize(
+            self._emit(kernel), relax.const(scale, "float32"), relax.const(0, "int32"), axis=1
+        )
         y = self._emit(relax.op.matmul(self._dequantize(x), self._emit(weights)))
-        return self._quantized_sum(x, y, np.asarray(scale), shape, activation)
+        return self._quantized_sum(x, y, np.asarray(scale, "float32"), shape, activation)
 
     def batch_norm(self, x: Value) -> Value:
         """Inference batch normalization in float; nothing in int8, where converters fold it away."""
@@ -282,7 +287,7 @@ class Net:
 
     # Everything below writes one binding or one island.
 
-    def _emit(self, expr: relax.Expr) -> relax.Var:
+    def _emit(self, expr: Expr) -> Expr:
         expr = self._builder.normalize(expr)
         var = relax.DataflowVar(f"lv{len(self._lines)}", expr.ty)
         self._lines.append((var, expr))
@@ -315,10 +320,10 @@ class Net:
     def _weight_scale(self, depth: int) -> float:
         return 1 / (_WEIGHT_STD * sqrt(depth))
 
-    def _float_weights(self, shape: tuple[int, ...], depth: int) -> relax.Expr:
+    def _float_weights(self, shape: tuple[int, ...], depth: int) -> Expr:
         return relax.const((self._random.standard_normal(shape) / sqrt(max(depth, 1))).astype("float32"))
 
-    def _int8_weights(self, shape: tuple[int, ...], depth: int) -> tuple[relax.Expr, np.ndarray]:
+    def _int8_weights(self, shape: tuple[int, ...], depth: int) -> tuple[Expr, np.ndarray]:
         scales = (self._weight_scale(depth) * self._random.uniform(0.8, 1.25, shape[-1])).astype("float32")
         kernel = relax.const(self._integers(shape), "int8")
         y = relax.op.dequantize(kernel, relax.const(scales), relax.const(0, "int32"), axis=3)
@@ -343,23 +348,21 @@ class Net:
         call = relax.op.nn.relu(x.expr) if activation == "relu" else relax.op.clip(x.expr, 0.0, 6.0)
         return Value(self._emit(call), x.shape, x.scale, x.zero_point)
 
-    def _dequantize(self, x: Value) -> relax.Expr:
-        call = relax.op.dequantize(x.expr, relax.const(np.float32(x.scale)), relax.const(x.zero_point, "int32"), axis=0)
+    def _dequantize(self, x: Value) -> Expr:
+        call = relax.op.dequantize(x.expr, relax.const(x.scale, "float32"), relax.const(x.zero_point, "int32"), axis=0)
         return self._emit(call)
 
-    def _real(self, x: Value) -> relax.Expr:
+    def _real(self, x: Value) -> Expr:
         return x.expr if self.dtype == "float32" else self._dequantize(x)
 
-    def _back(self, y: relax.Expr, shape: tuple[int, ...], scale: float, zero: int) -> Value:
+    def _back(self, y: Expr, shape: tuple[int, ...], scale: float, zero: int) -> Value:
         if self.dtype == "float32":
             return Value(y, shape)
-        call = relax.op.quantize(
-            y, relax.const(np.float32(scale)), relax.const(zero, "int32"), axis=0, out_dtype="int8"
-        )
+        call = relax.op.quantize(y, relax.const(scale, "float32"), relax.const(zero, "int32"), axis=0, out_dtype="int8")
         return Value(self._emit(call), shape, scale, zero)
 
     def _quantized_sum(
-        self, x: Value, y: relax.Expr, scales: np.ndarray, shape: tuple[int, ...], activation: Activation
+        self, x: Value, y: Expr, scales: np.ndarray, shape: tuple[int, ...], activation: Activation
     ) -> Value:
         """Bias in int32 at the accumulator's scale, quantize, and the activation as a clip of the integers."""
         bias_scale = (np.float32(x.scale) * scales).astype("float32")
@@ -380,7 +383,7 @@ class Net:
         y = Value(self._emit(op(self._real(a), self._real(b))), shape)
         return self._back(self._activate(y, activation).expr, shape, *self._quantization())
 
-    def _pool(self, op, expr, x: Value, kernel, stride, padding: Padding) -> tuple[relax.Expr, tuple[int, ...]]:
+    def _pool(self, op, expr, x: Value, kernel, stride, padding: Padding) -> tuple[Expr, tuple[int, ...]]:
         kernel = _pair(kernel)
         stride = kernel if stride is None else _pair(stride)
         n, h, w, c = self._nhwc(x)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import tflite
+import tflite as _tflite
 
 from tvm_cascade.graph import Graph, Op, Tensor
+
+tflite: Any = _tflite  # generated, untyped
 
 _TYPES = {0: "float32", 2: "int32", 3: "uint8", 4: "int64", 6: "bool", 7: "int16", 9: "int8"}
 _KINDS = {"concatenation": "concat", "conv_2d": "conv2d", "depthwise_conv_2d": "depthwise_conv2d"}

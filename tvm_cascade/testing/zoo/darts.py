@@ -1,7 +1,9 @@
-"""DARTS-V2 for ImageNet (Liu et al., ICLR 2019): C = 48, 14 cells, 574 M multiply-accumulates, 4.7 M weights.
+"""DARTS-V2 for ImageNet (Liu et al., ICLR 2019): C = 48, 14 cells, 4.7 M weights.
 
-Batch normalization is folded into the convolutions, as a converter does. Of a factorized reduction both halves read the
-even pixels, where the original shifts the second by one: the same shapes and the same work.
+The authors print 574 M multiply-accumulates; the convolutions and the classifier of the genotype that they published
+have 529.9 M, counted here with padding. Batch normalization is folded into the convolutions, as a converter does. Of a
+factorized reduction both halves read the even pixels, where the original shifts the second by one: the same shapes and
+the same work.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DenseNet-121 (Huang et al., CVPR 2017): 2.8 G multiply-accumulates, 8.0 M weights on 224x224 images.
 
-A dense layer is relu -> 1x1 to 4 x growth -> 3x3 to growth, concatenated to all before it. Batch normalization in front of
-an activation cannot be folded into a convolution; in int8 it is left out, with the same shapes.
+A dense layer is relu -> 1x1 to 4 x growth -> 3x3 to growth, concatenated to all before it. Batch normalization in front
+of an activation cannot be folded into a convolution; in int8 it is left out, with the same shapes.
 """
 
 from __future__ import annotations

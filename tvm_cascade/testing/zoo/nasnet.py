@@ -1,4 +1,5 @@
-"""NASNet-A mobile (Zoph et al., CVPR 2018), 4 @ 1056 on 224x224 images: 564 M multiply-accumulates, 5.3 M weights.
+"""NASNet-A mobile (Zoph et al., CVPR 2018), 4 @ 1056 on 224x224 images: 564 M multiply-accumulates (557.7 M
+counted here, without normalization and pools), 5.3 M weights.
 
 Batch normalization is folded into the convolutions. Factorized reductions read the even pixels in both halves.
 """

@@ -1,7 +1,7 @@
 """Randomly wired networks (Xie et al., ICCV 2019): Watts-Strogatz graphs WS(n, k, p) of relu -> separable 3x3 nodes.
 
-The graph is drawn by the procedure of Watts and Strogatz (Nature, 1998) with Python's `random.Random(seed)`: a ring of n
-nodes joined to k neighbours, the clockwise edges rewired with probability p, directed from the lower to the higher
+The graph is drawn by the procedure of Watts and Strogatz (Nature, 1998) with Python's `random.Random(seed)`: a ring of
+n nodes joined to k neighbours, the clockwise edges rewired with probability p, directed from the lower to the higher
 number. A node adds up its inputs, a stage ends in the sum of its sinks; sources halve height and width. The learned
 input weights of the original are left out: they fold into the scales of the sums.
 """

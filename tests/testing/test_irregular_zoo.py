@@ -1,0 +1,64 @@
+"""DARTS, RandWire, NASNet-A and DenseNet: work and weights beside the published ones, cells that run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade.ordering import OrderOptions, order
+from tvm_cascade.ordering.rewriting import fold_activations, fold_concats
+from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.testing.zoo import darts, densenet, nasnet, randwire
+from tvm_cascade.testing.zoo.randwire import Wiring, edges
+
+# published: multiply-accumulates and weights in millions, and how far off we may be
+PUBLISHED: dict[str, tuple[Callable[[], darts.Counted], float, float, float]] = {
+    "darts": (darts.network, 574.0, 4.7, 0.08),  # see the module: the genotype as published has 529.9 M
+    "randwire cifar10": (randwire.network, 111.0, 1.2, 0.01),
+    "randwire cifar100": (lambda: randwire.network(randwire.CIFAR100), 160.0, 4.7, 0.01),
+    "nasnet": (nasnet.network, 564.0, 5.3, 0.02),
+    "densenet": (densenet.network, 2_834.0, 7.98, 0.02),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_work_and_weights(name: str) -> None:
+    make, macs, weights, tolerance = PUBLISHED[name]
+    counted = make()
+    assert counted.macs / 1e6 == pytest.approx(macs, rel=tolerance)
+    assert counted.weights / 1e6 == pytest.approx(weights, rel=0.02)
+
+
+def test_wiring_is_a_small_world() -> None:
+    wires = edges(Wiring(32, 4, 0.75, 5))
+    assert len(wires) == 64 == len(set(wires)) and all(0 <= a < b < 32 for a, b in wires)
+    assert wires == edges(Wiring(32, 4, 0.75, 5)) != edges(Wiring(32, 4, 0.75, 6))
+    assert edges(Wiring(8, 2, 0.0)) == (*((i, i + 1) for i in range(1)), (0, 7), *((i, i + 1) for i in range(1, 7)))
+
+
+def test_darts_first_cell_needs_what_serenity_printed() -> None:
+    """903 KB of floats there, a quarter of it in int8."""
+    graph = fold_activations(extract_graph(LowerQuantized()(darts.first_cell())).graph)
+    found = order(fold_concats(graph, outputs=True), OrderOptions(in_place=False))
+    assert (4 * found.peak, found.optimal) == (903_168, True)
+
+
+@pytest.mark.parametrize("name", ["darts", "nasnet", "randwire"])
+def test_cells_run(name: str) -> None:
+    mod = {
+        "darts": darts.first_cell,
+        "nasnet": lambda: nasnet.cell(size=6, channels=4),
+        "randwire": lambda: randwire.stage(8, 4, 4, Wiring(8, 4, 0.75, 1)),
+    }[name]()
+    low = LowerQuantized()(mod)
+    assert float_remains(low) == ()
+    random = np.random.default_rng(0)
+    shapes = [tuple(int(d) for d in p.ty.shape.values) for p in low["main"].params]
+    xs = [tvm.runtime.tensor(random.integers(-128, 128, s).astype("int8")) for s in shapes]
+    machine = relax.VirtualMachine(tvm.compile(low, "llvm"), tvm.cpu())
+    assert machine["main"](*xs).numpy().std() > 1
