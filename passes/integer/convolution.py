@@ -15,9 +15,11 @@ import numpy as np
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
+    once_rounded,
     quantize_multipliers,
     te_clamp,
     te_rescale_channel,
+    te_rescale_once,
 )
 from tvm_cascade.passes.integer.island import (
     ISLANDS,
@@ -68,7 +70,12 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
     multiplier, shift = channel_multipliers(x, kernel, island.output.scale, channels)
     bound = accumulator_bound(data, kernel.zero_point, x, bias, depthwise)
-    compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise)
+    wide = x.dtype == "int16"
+    if wide:
+        multiplier = once_rounded(multiplier)
+        if int(shift.max()) > 14:
+            raise NotLowered("scales that the reference's 64-bit rounding cannot shift by")
+    compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise, wide)
     return island.emitter.call(
         "depthwise_conv2d" if depthwise else "conv2d",
         compute,
@@ -100,6 +107,11 @@ class _Computation:
     shifts: np.ndarray
     bound: int  # of the accumulator with its bias
     depthwise: bool
+    wide: bool  # int16 activations: no zero points, one rounding in 64 bits
+
+    @property
+    def accumulator(self) -> str:
+        return "int64" if self.bound > INT32_MAX else "int32"
 
     def __call__(self, x: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
         kind = "depthwise_conv2d" if self.depthwise else "conv2d"
@@ -108,6 +120,9 @@ class _Computation:
         acc = self._depthwise(padded, w, kind) if self.depthwise else self._dense(padded, w, kind)
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> object:
+            if self.wide:
+                total = acc[n, y, xx, c].astype("int64") + b[c].astype("int64")
+                return te_clamp(te_rescale_once(total, m[c], s[c]), out.lo, out.hi, out.dtype)
             scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], self.shifts, self.bound)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
@@ -120,7 +135,8 @@ class _Computation:
 
         def product(n: Index, y: Index, xx: Index, c: Index) -> object:
             value = x[(n, *at(y, xx, ry, rx), rc)].astype("int32") - i32(self.input_zero)
-            return te.sum(value * (w[ry, rx, rc, c].astype("int32") - i32(self.weight_zero)), axis=[ry, rx, rc])
+            weight = w[ry, rx, rc, c].astype("int32") - i32(self.weight_zero)
+            return te.sum((value * weight).astype(self.accumulator), axis=[ry, rx, rc])
 
         return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
 
@@ -132,7 +148,8 @@ class _Computation:
         def product(n: Index, y: Index, xx: Index, c: Index) -> object:
             channel, copy = (c, 0) if times == 1 else (tirx.floordiv(c, times), tirx.floormod(c, times))
             value = x[(n, *at(y, xx, ry, rx), channel)].astype("int32") - i32(self.input_zero)
-            return te.sum(value * (w[ry, rx, channel, copy].astype("int32") - i32(self.weight_zero)), axis=[ry, rx])
+            weight = w[ry, rx, channel, copy].astype("int32") - i32(self.weight_zero)
+            return te.sum((value * weight).astype(self.accumulator), axis=[ry, rx])
 
         return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
 
@@ -225,4 +242,4 @@ def accumulator_bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray, de
     info = np.iinfo(x.dtype)
     reach = max(info.max - x.zero_point, x.zero_point - info.min)
     weights = np.abs(w.astype("int64") - wz).sum((0, 1) if depthwise else (0, 1, 2)).reshape(-1)
-    return min(int((weights * reach + np.abs(bias.astype("int64"))).max()), INT32_MAX)
+    return int((weights * reach + np.abs(bias.astype("int64"))).max())

@@ -3,8 +3,8 @@
 The reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. Here it is `sign(acc) * ((|acc| m +
 2^(k-1)) >> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both are monotone in `acc`, so
 they are equal everywhere if they are equal around each step of the output: `_proved` compares them there, for every
-channel, when the layer is compiled. Where 31 bits of multiplier fail, more are tried; a layer that no multiplier fits
-is left as it is.
+channel, when the layer is compiled. Where 31 bits of multiplier fail, the double's own 53 are taken, in two products;
+a layer that those do not fit either is left as it is.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy as np
 
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, te_clamp
 from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered, Output, Quantized, constant_of, name_of
-from tvm_cascade.passes.integer.untyped import Call, Index, Tensor, Value, te
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
 
-_WIDER_BITS = (39, 45, 50)
+_EXACT_BITS = 53  # of a double's mantissa
+_LOW_BITS = _EXACT_BITS - 31  # of it that are multiplied apart, for products to fit 64 bits
 
 
 @ISLANDS.lowers("matmul")
@@ -47,7 +48,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         )
 
         def finish(n: Index, c: Index) -> object:
-            scaled = _te_round_once(acc[n, c] + b[c], m[c], s[c], multiplier, shift, bound)
+            scaled = _te_round_once(acc[n, c] + b[c], m[c], s[c], exact=multiplier.dtype == np.int64)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
         return te.compute(out.shape, finish, name="dense")
@@ -92,13 +93,12 @@ def proved_multipliers(real: np.ndarray, bound: np.ndarray, out: Output) -> tupl
         raise NotLowered(f"the scales multiply to {real.max():g}")
     if _proved(real, multiplier, shift, bound, out):
         return multiplier, shift
-    for bits in _WIDER_BITS:
-        if int(bound.max()).bit_length() + bits > 62:
-            break
-        fraction, exponent = np.frexp(real)
-        wide, shifted = np.rint(fraction * float(1 << bits)).astype("int64"), (exponent - (bits - 31)).astype("int32")
-        if 31 - int(shifted.min()) <= 62 and _proved(real, wide, shifted, bound, out):
-            return wide, shifted
+    fraction, exponent = np.frexp(real)
+    vanished = multiplier == 0
+    exact = np.where(vanished, 0, fraction * float(1 << _EXACT_BITS)).astype("int64")
+    shift = np.where(vanished, 0, exponent - (_EXACT_BITS - 31)).astype("int32")
+    if _proved(real, exact, shift, bound, out):
+        return exact, shift
     raise NotLowered("no fixed-point multiplier equals the reference's double arithmetic")
 
 
@@ -109,7 +109,10 @@ def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, o
     around the real step, and must have taken it within them.
     """
     steps = np.arange(out.lo - out.zero_point, out.hi - out.zero_point + 2, dtype="int64")
-    for e, mult, shift, limit in {*zip(real.tolist(), m.tolist(), s.tolist(), bound.tolist(), strict=True)}:
+    limits: dict[tuple[float, int, int], int] = {}
+    for *key, limit in zip(real.tolist(), m.tolist(), s.tolist(), bound.tolist(), strict=True):
+        limits[key[0], key[1], key[2]] = max(limit, limits.get((key[0], key[1], key[2]), 0))
+    for (e, mult, shift), limit in limits.items():
         if mult == 0:
             if e * limit >= 0.5:
                 return False
@@ -119,7 +122,7 @@ def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, o
         product = acc.astype("float64") * e
         whole = np.trunc(product)
         double = (whole + np.where(np.abs(product - whole) >= 0.5, np.sign(product), 0)).astype("int64")
-        fixed = (acc * mult + (1 << (30 - shift)) + (acc >> 63)) >> (31 - shift)
+        fixed = round_once(acc, mult, shift)
         taken_before, taken_after = double[:, 0] < steps, double[:, -1] >= steps
         inside = (np.abs(middle) + 3) <= limit
         if np.any(double != fixed) or not np.all((taken_before & taken_after) | ~inside):
@@ -127,16 +130,28 @@ def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, o
     return True
 
 
-def _te_round_once(
-    acc: Value, m: Value, s: Value, multiplier: np.ndarray, shift: np.ndarray, bound: np.ndarray
-) -> Value:
-    """`rha(acc * m * 2^(s - 31))` as int32: an arithmetic shift rounds down, so one less than half for the negative."""
-    if str(multiplier.dtype) == "int64":
-        m, s = m, s.astype("int64")
-    else:
-        m, s = m.astype("int64"), s.astype("int64")
-    half = i64(1) << (i64(30) - s)
-    return ((acc.astype("int64") * m + half + (acc >> i32(31)).astype("int64")) >> (i64(31) - s)).astype("int32")
+def round_once(acc: np.ndarray, m: int, s: int) -> np.ndarray:
+    """What `_te_round_once` computes, on an int64 array."""
+    sign = acc >> 63
+    if m >> 31 == 0:  # the sum below is the same, in one product
+        return (acc * m + (1 << (30 - s)) + sign) >> (31 - s)
+    low = (acc * (m & ((1 << _LOW_BITS) - 1)) + sign) >> _LOW_BITS
+    up = 30 - s - _LOW_BITS
+    return (acc * (m >> _LOW_BITS) + low + (1 << up)) >> (up + 1)
+
+
+def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, exact: bool) -> Scalar:
+    """`rha(acc * m * 2^(s - 31))` as int32: an arithmetic shift rounds down, so one less than half for the negative.
+
+    An exact multiplier, of 53 bits, is multiplied in two parts.
+    """
+    wide, sign = acc.astype("int64"), (acc >> i32(31)).astype("int64")
+    up = i64(30) - s.astype("int64")
+    if not exact:
+        return ((wide * m.astype("int64") + (i64(1) << up) + sign) >> (up + i64(1))).astype("int32")
+    low = (wide * (m & i64((1 << _LOW_BITS) - 1)) + sign) >> i64(_LOW_BITS)
+    up = up - i64(_LOW_BITS)
+    return ((wide * (m >> i64(_LOW_BITS)) + low + (i64(1) << up)) >> (up + i64(1))).astype("int32")
 
 
 def _operands(island: Island, core: Call) -> tuple[Quantized, Quantized, np.ndarray]:
@@ -155,4 +170,6 @@ def _bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray) -> np.ndarray
     info = np.iinfo(x.dtype)
     reach = max(info.max - x.zero_point, x.zero_point - info.min)
     total = np.abs(w.astype("int64") - wz).sum(1) * reach + np.abs(bias.astype("int64"))
+    if x.dtype == "int16" and int(total.max()) > INT32_MAX:
+        raise NotLowered("a layer of int16 whose sums exceed 32 bits")
     return np.minimum(total, INT32_MAX)

@@ -20,7 +20,7 @@ _BIASED = {
     "relax.nn.conv2d_transpose": transposed_convolution.lower_biased,
     "relax.matmul": dense.lower_biased,
 }
-_HEAD_ROOM = 20  # bits that add and sub shift their operands up by
+_HEAD_ROOM = {"int8": 20, "uint8": 20, "int16": 15}  # bits that add and sub shift their operands up by
 
 
 @ISLANDS.lowers("add")
@@ -79,18 +79,18 @@ def lower_requantize(island: Island) -> Value:
 def _sum(island: Island, kind: str) -> Value:
     a, b = _stored(island.operand(0)), _stored(island.operand(1))
     out = island.output
+    high = 1 << _HEAD_ROOM[out.dtype]
     twice = np.float64(np.float32(2) * max(a.step, b.step))
     (ma, sa), (mb, sb) = (_multiplier(np.float64(q.step) / twice) for q in (a, b))
-    mo, so = _multiplier(twice / np.float64(np.float32(1 << _HEAD_ROOM) * out.scale))
-    high = 1 << _HEAD_ROOM
+    mo, so = _multiplier(twice / np.float64(np.float32(high) * out.scale))
 
     def value(x: Scalar, y: Scalar) -> Scalar:
         left = te_rescale((x.astype("int32") - i32(a.zero_point)) * i32(high), ma, sa, _reach(a) * high)
         right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, _reach(b) * high)
         total = left + right if kind == "add" else left - right
-        return te_rescale(total, mo, so, (_reach(a) + _reach(b)) * high)
+        return te_rescale(total, mo, so, (_reach(a) + _reach(b)) * high // 2 + 2)
 
-    attrs = {"head_room": _HEAD_ROOM, "multipliers": [ma, mb, mo], "shifts": [sa, sb, so]}
+    attrs = {"head_room": _HEAD_ROOM[out.dtype], "multipliers": [ma, mb, mo], "shifts": [sa, sb, so]}
     return _binary(island, kind, a, b, value, attrs)
 
 

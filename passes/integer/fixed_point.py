@@ -84,7 +84,7 @@ def te_rescale(x: Scalar, m: int, s: int, bound: int) -> Scalar:
     bound : int
         `|x| <= bound`.
     """
-    if bound << max(s, 0) > INT32_MAX:  # the reference shifts in 32 bits, and wraps
+    if s > 0 and bound << s > INT32_MAX:  # the reference shifts in 32 bits, and wraps
         high = te_srdhm((x << i32(s)).astype("int64"), i64(m))
         return high.astype("int32")
     high = te_srdhm(x.astype("int64"), i64(m << max(s, 0)))
@@ -122,6 +122,20 @@ def te_rescale_channel(x: Scalar, m: Scalar, s: Scalar, shifts: np.ndarray, boun
         e = tirx.max(e, const(0)) if hi > 0 else e
         result = (high + tirx.Select(e > const(0), sign, const(0)) + ((const(1) << e) >> const(1))) >> e
     return result if narrow else result.astype("int32")
+
+
+def once_rounded(m: np.ndarray) -> np.ndarray:
+    """`QM` multipliers in the 16 bits that the reference's 64-bit form rounds them to."""
+    return np.where(m < 0x7FFF0000, (m.astype("int64") + (1 << 15)) >> 16, 0x7FFF).astype("int32")
+
+
+def te_rescale_once(x: Scalar, r: Scalar, s: Scalar) -> Scalar:
+    """`MBQM64`: an int64 accumulator by a 16-bit multiplier, rounded once, as int32.
+
+    The reference's form for int16 activations; `r` is from `once_rounded`, `s` TFLite's shift, both int32 expressions.
+    """
+    up = i64(14) - s.astype("int64")
+    return ((x * r.astype("int64") + (i64(1) << up)) >> (up + i64(1))).astype("int32")
 
 
 def te_clamp(x: Scalar, lo: int, hi: int, dtype: str) -> Scalar:

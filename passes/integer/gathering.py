@@ -12,7 +12,7 @@ from math import gcd
 import numpy as np
 
 from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_clamp
-from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, NotLowered, constant_of, shape_of
+from tvm_cascade.passes.integer.island import BYTE_TYPES, DIRECT, ISLANDS, Island, NotLowered, constant_of, shape_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
@@ -100,6 +100,8 @@ def lower_resize_bilinear(island: Island) -> Value:
     if str(island.core.attrs.method) != "linear":
         raise NotLowered(f"a resize by {island.core.attrs.method}")
     x = island.operand(0)
+    if x.dtype not in BYTE_TYPES:
+        raise NotLowered(f"a bilinear resize of {x.dtype}")
     if x.step != island.output.scale or x.zero_point != island.output.zero_point:
         raise NotLowered("a resize with unequal scales")
     rows, columns = _grids(island)

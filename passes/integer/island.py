@@ -15,7 +15,8 @@ import numpy as np
 from tvm_cascade.passes.integer.fixed_point import round_half_away
 from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Module, Tensor, Value, ir, relax, te
 
-STORED_TYPES = ("int8", "uint8")
+STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
+BYTE_TYPES = ("int8", "uint8")
 
 
 class NotLowered(Exception):

@@ -12,8 +12,8 @@ import numpy as np
 
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, rounding_divide, srdhm
 from tvm_cascade.passes.integer.island import (
+    BYTE_TYPES,
     ISLANDS,
-    STORED_TYPES,
     Island,
     NotLowered,
     Output,
@@ -158,7 +158,7 @@ def _hard_swish_input(island: Island) -> Value:
 
 def _operand(island: Island, value: Value) -> Quantized:
     x = island.reader.dequantized(value)
-    if x is None or x.constant is not None or x.dtype not in STORED_TYPES:
+    if x is None or x.constant is not None or x.dtype not in BYTE_TYPES:
         raise NotLowered("its input is not dequantized from integers")
     return x
 

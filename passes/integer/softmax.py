@@ -21,7 +21,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_clamp,
     te_srdhm,
 )
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, NotLowered, constant_of, name_of
+from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, NotLowered, constant_of, name_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
@@ -42,7 +42,7 @@ def lower_softmax(island: Island) -> Value:
         raise NotLowered("a softmax that is not along the last axis")
     logits, beta = _logits(island)
     x = island.reader.dequantized(logits)
-    if x is None or x.dtype not in STORED_TYPES or x.constant is not None:
+    if x is None or x.dtype not in BYTE_TYPES or x.constant is not None:
         raise NotLowered("its input is not dequantized from integers")
     if out.shape[-1] > 1 << _SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")

@@ -31,6 +31,8 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     x, kernel = island.reader.dequantized(core.args[0]), island.reader.dequantized(core.args[1])
     if x is None or x.constant is not None or kernel is None or kernel.constant is None:
         raise NotLowered("its input is not dequantized from integers, or its weights are not constant")
+    if x.dtype == "int16":
+        raise NotLowered("a transposed convolution of int16")
     flipped = np.ascontiguousarray(kernel.constant[:, :, ::-1, ::-1].transpose(2, 3, 0, 1))  # [kh, kw, in, out]
     kh, kw, depth, channels = flipped.shape
     bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")

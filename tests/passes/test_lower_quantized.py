@@ -12,7 +12,7 @@ from tvm import relax
 pytest.importorskip("ai_edge_litert")
 
 from tvm_cascade.frontend import load
-from tvm_cascade.passes.integer.dense import proved_multipliers
+from tvm_cascade.passes.integer.dense import proved_multipliers, round_once
 from tvm_cascade.passes.integer.fixed_point import quantize_multipliers
 from tvm_cascade.passes.integer.island import NotLowered, Output
 from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
@@ -155,10 +155,6 @@ def _double(acc: np.ndarray, e: float) -> np.ndarray:
     return whole + np.where(np.abs(product - whole) >= 0.5, np.sign(product), 0)
 
 
-def _fixed(acc: np.ndarray, m: int, s: int) -> np.ndarray:
-    return (acc * m + (1 << (30 - s)) + (acc >> 63)) >> (31 - s)
-
-
 def test_proved_multipliers_equal_doubles_at_every_accumulator() -> None:
     rng = np.random.default_rng(0)
     widened = refused = 0
@@ -176,7 +172,7 @@ def test_proved_multipliers_equal_doubles_at_every_accumulator() -> None:
         widened += m.dtype == np.int64
         acc = np.arange(-bound, bound + 1)
         expected = np.clip(_double(acc, e) + zero, -128, 127)
-        np.testing.assert_array_equal(np.clip(_fixed(acc, int(m[0]), int(s[0])) + zero, -128, 127), expected)
+        np.testing.assert_array_equal(np.clip(round_once(acc, int(m[0]), int(s[0])) + zero, -128, 127), expected)
     assert widened > 0
     assert refused < 150
 
@@ -196,6 +192,6 @@ def test_an_unproved_multiplier_really_differs() -> None:
             continue
         plain, shift = quantize_multipliers([e])
         acc = np.arange(-bound, bound + 1)
-        ours = np.clip(_fixed(acc, int(plain[0]), int(shift[0])), -128, 127)
+        ours = np.clip(round_once(acc, int(plain[0]), int(shift[0])), -128, 127)
         checked += int(np.any(ours != np.clip(_double(acc, e), -128, 127)))
     assert checked > 0

@@ -11,8 +11,8 @@ pytest.importorskip("ai_edge_litert")
 from tvm_cascade.testing import activation_cases, move_cases, operator_cases, weighted_cases
 from tvm_cascade.testing.operator_check import check_operator
 
-CASES = 200  # of each of the common operators for each type
-MORE_CASES = 100  # of the others
+CASES = 100  # of each of the common operators for each type
+MORE_CASES = 50  # of the others
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -35,3 +35,8 @@ def test_moves_and_comparisons_equal_the_reference(tmp_path: Path, operator: str
 @pytest.mark.parametrize("operator, dtype", weighted_cases.KINDS)
 def test_weighted_operators_equal_the_reference(tmp_path: Path, operator: str, dtype: str) -> None:
     check_operator(weighted_cases.OPERATORS[operator], dtype, tmp_path, cases=MORE_CASES, seed=len(operator))
+
+
+@pytest.mark.parametrize("operator", operator_cases.INT16)
+def test_int16_activations_equal_the_reference(tmp_path: Path, operator: str) -> None:
+    check_operator(operator_cases.OPERATORS[operator], "int16", tmp_path, cases=MORE_CASES, seed=len(operator))

@@ -179,6 +179,16 @@ class Converter(MoveConverters):
         hi = info.max if high is None else min(info.max, high)
         return relax.op.clip(expr, min=float(lo), max=float(hi))
 
+    def dequantize(self, expr: Value, tensor: stock.TensorWrapper) -> Value:
+        """The 64-bit biases of int16 networks, which Relax cannot dequantize, as 32-bit ones where they fit."""
+        if isinstance(expr, tvm.ir.GenericConst):
+            data: Any = getattr(expr, "value").numpy()  # noqa: B009  (a field of run time)
+            if data.dtype == np.int64:
+                if data.size and np.abs(data).max() >= 1 << 31:
+                    raise tvm.error.OpNotImplemented("a bias beyond 32 bits")
+                expr = relax.const(data.astype("int32"), "int32")
+        return super().dequantize(expr, tensor)
+
     def _bind(self, wrapper: stock.TensorWrapper, value: Value) -> None:
         name = stock.get_tensor_name(self.subgraph, wrapper.tensor_idx)
         bound = self.bb.emit(value, name_hint=name)

@@ -26,7 +26,9 @@ def log_uniform(rng: np.random.Generator, lo: float, hi: float) -> float:
 
 
 def zero_point(rng: np.random.Generator, dtype: str) -> int:
-    """Any stored value, often an end of the range or its middle."""
+    """Any stored value, often an end of the range or its middle; int16 has none."""
+    if dtype == "int16":
+        return 0
     info = np.iinfo(dtype)
     if rng.random() < 0.3:
         return int(rng.choice([info.min, info.max, (info.min + info.max + 1) // 2]))
@@ -82,13 +84,16 @@ def weights(
     return w.tensor(shape, "int8", scales, 0, axis=axis, data=data), scales
 
 
-def biases(rng: np.random.Generator, w: ModelWriter, units: int, scales: np.ndarray, x_scale: float) -> int:
-    data = rng.integers(-20000, 20000, size=units).astype("int32")
-    return w.tensor((units,), "int32", (scales * x_scale).astype("float32"), 0, data=data)
+def biases(rng: np.random.Generator, w: ModelWriter, units: int, scales: np.ndarray, x_scale: float, dtype: str) -> int:
+    """int32, int64 beside int16 activations."""
+    wide = dtype == "int16"
+    reach = 5_000_000 if wide else 20_000
+    data = rng.integers(-reach, reach, size=units).astype("int64" if wide else "int32")
+    return w.tensor((units,), str(data.dtype), (scales * x_scale).astype("float32"), 0, data=data)
 
 
 def output_scale(rng: np.random.Generator, x_scale: float, scales: np.ndarray, terms: int) -> float:
-    """From an output that saturates to one that hardly moves."""
+    """From an 8-bit output that saturates to one that hardly moves."""
     typical = x_scale * float(np.median(scales)) * 127 * 127 * np.sqrt(terms)
     return float(np.float32(typical * log_uniform(rng, 2e-4, 1.0)))
 
@@ -99,7 +104,7 @@ def conv2d(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     xs, xz = quantized(rng, dtype)
     x = w.activation((n, *size, cin), dtype, xs, xz)
     filters, scales = weights(rng, w, (cout, *kernel, cin), dtype, 0)
-    bias = biases(rng, w, cout, scales, xs)
+    bias = biases(rng, w, cout, scales, xs, dtype)
     _convolved(
         rng, dtype, w, "CONV_2D", "Conv2DOptions", [x, filters, bias], (n, cout), (size, kernel, stride, dilation),
         padding, output_scale(rng, xs, scales, kernel[0] * kernel[1] * cin),
@@ -112,7 +117,7 @@ def depthwise_conv2d(rng: np.random.Generator, dtype: str, w: ModelWriter) -> No
     xs, xz = quantized(rng, dtype)
     x = w.activation((n, *size, channels), dtype, xs, xz)
     filters, scales = weights(rng, w, (1, *kernel, channels * times), dtype, 3)
-    bias = biases(rng, w, channels * times, scales, xs)
+    bias = biases(rng, w, channels * times, scales, xs, dtype)
     _convolved(
         rng, dtype, w, "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions", [x, filters, bias], (n, channels * times),
         (size, kernel, stride, dilation), padding, output_scale(rng, xs, scales, kernel[0] * kernel[1]),
@@ -149,7 +154,7 @@ def fully_connected(rng: np.random.Generator, dtype: str, w: ModelWriter) -> Non
     shape = (n, depth) if flat else (n, 1, 2, depth // 2)
     x = w.activation(shape, dtype, xs, xz)
     filters, scales = weights(rng, w, (units, depth), dtype, 0)
-    bias = biases(rng, w, units, scales, xs) if rng.random() < 0.8 else -1
+    bias = biases(rng, w, units, scales, xs, dtype) if rng.random() < 0.8 else -1
     out = w.tensor((n, units), dtype, output_scale(rng, xs, scales, depth), zero_point(rng, dtype))
     w.operator(
         "FULLY_CONNECTED", [x, filters, bias], [out], "FullyConnectedOptions", fusedActivationFunction=activation(rng),
@@ -220,7 +225,7 @@ def concatenation(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     parts = []
     for _ in range(int(rng.integers(1, 5))):
         own = [int(rng.integers(1, 6)) if d == axis else e for d, e in enumerate(shape)]
-        same = dtype == "int8" or rng.random() < 0.3
+        same = dtype != "uint8" or rng.random() < 0.3
         s, z = (so, zo) if same else (float(np.float32(so * log_uniform(rng, 0.1, 10))), zero_point(rng, dtype))
         parts.append((w.activation(own, dtype, s, z), own[axis]))
     result = [sum(e for _, e in parts) if d == axis else e for d, e in enumerate(shape)]
@@ -354,3 +359,6 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
         "split": split,
     }
 )
+
+# with int8 weights and int64 biases; the reference has no int16 form of the others, or prescribes its quantization
+INT16 = tuple(name for name in OPERATORS if name not in ("relu_family", "softmax", "quantize"))

@@ -32,7 +32,7 @@ def transpose_conv(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None
         d * s if padding == SAME else (d - 1) * s + max(k, s) for d, s, k in zip((h, wd), stride, kernel, strict=True)
     ]
     shape = w.constant(np.array([n, *extents, cout], "int32"))
-    inputs = [shape, filters, x] + ([biases(rng, w, cout, scales, xs)] if rng.random() < 0.5 else [])
+    inputs = [shape, filters, x] + ([biases(rng, w, cout, scales, xs, dtype)] if rng.random() < 0.5 else [])
     scale = output_scale(rng, xs, scales, kernel[0] * kernel[1] * cin)
     out = w.tensor((n, *extents, cout), dtype, scale, zero_point(rng, dtype))
     w.operator(
