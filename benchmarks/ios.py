@@ -1,0 +1,330 @@
+"""IOS's evaluation (MLSys 2021, sections 6 and 7) on this project's search: `python benchmarks/ios.py --figure N`.
+
+    table1   states, pairs and schedules of the largest blocks (needs --edges FOLDER with edge lists)
+    6        schedules: sequential, greedy, IOS-Merge, IOS-Parallel, IOS-Both
+    8        utilisation: part of the device's arithmetic that is busy, sequential against IOS
+    9        pruning: r in {1, 2, 3} x s in {3, 8}, latency against search cost
+    10       the last Inception block at batch 1 and 32
+    11       batch sizes 1 to 128
+    16       gain of each block of Inception V3
+    table3   schedules made for one batch size or device, run on another
+    cpu      (figures 6, 7, 12) measured here: our schedules and TVM's default build, same weights, outputs compared
+    learned  measured against learned search on this machine: measurements and latency
+
+All but `cpu` and `learned` are costs of the analytic model of `--device`, not measurements: no GPU was used. PyTorch,
+CUDA graphs and hardware counters need a device and are not part of this script yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("TVM_NUM_THREADS", str(os.cpu_count() or 1))
+
+import numpy as np
+import tvm
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
+from tvm_cascade.cost.records import RecordStore
+from tvm_cascade.graph import Graph
+from tvm_cascade.parallel import VARIANTS, Block, Options, Schedule, schedule, with_batch
+from tvm_cascade.parallel.lattice import count
+from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+from tvm_cascade.runtime import Session, compile_stages, host_target
+from tvm_cascade.runtime.measure import CpuRunner
+from tvm_cascade.runtime.stages import search_learned
+from tvm_cascade.testing.zoo import nasnet
+from tvm_cascade.testing.zoo.inception import inception_e, inception_v3
+from tvm_cascade.testing.zoo.squeezenet import squeezenet
+
+NETWORKS: dict[str, tuple[Callable[[], tvm.IRModule], str]] = {
+    "inception_v3": (inception_v3, "fused"),
+    "squeezenet": (squeezenet, "fused"),
+    "nasnet": (lambda: nasnet.network("float32").mod, "sepconv"),
+}
+# The authors' latencies on a V100, ms: sequential, greedy, merge, parallel, both.
+PUBLISHED = {
+    "inception_v3": (6.51, 4.62, 5.39, 4.11, 4.03),
+    "nasnet": (22.95, 16.78, 22.94, 16.04, 16.04),
+    "squeezenet": (0.86, 0.98, 0.74, 0.82, 0.73),
+}
+Row = dict[str, object]
+
+
+def read(name: str) -> tuple[StageGraph, str]:
+    """A network of the zoo and its scheduling unit."""
+    make, unit = NETWORKS[name]
+    return stage_graph(make()), unit
+
+
+def figure_6(args: argparse.Namespace) -> list[Row]:
+    """Costs of the five schedules and their ratio to the sequential one, beside the authors'."""
+    rows: list[Row] = []
+    for name in args.networks:
+        net, unit = read(name)
+        found = {v: find(net.graph, args.device, Options(variant=v, unit=unit)) for v in VARIANTS}
+        base = found["sequential"].schedule.cost_ms
+        for k, variant in enumerate(VARIANTS):
+            made, theirs = found[variant].schedule, PUBLISHED[name]
+            rows.append(
+                {
+                    "network": name,
+                    "schedule": variant,
+                    "ms": round(made.cost_ms, 4),
+                    "gain": round(base / made.cost_ms, 3),
+                    "published_gain": round(theirs[0] / theirs[k], 3),
+                    "stages": len(made.stages),
+                    "optimal": made.optimal,
+                    "search_s": round(made.seconds, 2),
+                }
+            )
+    return rows
+
+
+def figure_8(args: argparse.Namespace) -> list[Row]:
+    """Arithmetic that the whole device could have done in the time, against what was asked of it."""
+    rows: list[Row] = []
+    device = find_device(args.device)
+    for name in args.networks:
+        net, unit = read(name)
+        for variant in ("sequential", "both"):
+            found = find(net.graph, args.device, Options(variant=variant, unit=unit))
+            busy = sum(AnalyticCost(device).bound(k, False).works[0] for u in found.units.features for k in u)
+            share = busy / found.schedule.cost_ms
+            rows.append({"network": name, "schedule": variant, "busy_share": round(share, 3)})
+    return rows
+
+
+def figure_9(args: argparse.Namespace) -> list[Row]:
+    """Latency against search cost under pruning."""
+    rows: list[Row] = []
+    for name in args.networks:
+        net, unit = read(name)
+        for r in (1, 2, 3):
+            for s in (3, 8):
+                made = find(net.graph, args.device, Options(unit=unit, r=r, s=s)).schedule
+                rows.append(
+                    {
+                        "network": name,
+                        "r": r,
+                        "s": s,
+                        "ms": round(made.cost_ms, 4),
+                        "transitions": made.transitions,
+                        "priced": made.priced,
+                        "search_s": round(made.seconds, 3),
+                    }
+                )
+    return rows
+
+
+def figure_10(args: argparse.Namespace) -> list[Row]:
+    """Stages of the last block by batch size."""
+    graph = stage_graph(inception_e()).graph
+    return [
+        {"batch": batch, "stages": describe(find(with_batch(graph, batch), args.device, Options()))}
+        for batch in (1, 32)
+    ]
+
+
+def figure_11(args: argparse.Namespace) -> list[Row]:
+    """Images per second by batch size."""
+    net, unit = read("inception_v3")
+    rows: list[Row] = []
+    for batch in (1, 16, 32, 64, 128):
+        graph = with_batch(net.graph, batch)
+        row: Row = {"batch": batch}
+        for variant in ("sequential", "greedy", "both"):
+            cost = find(graph, args.device, Options(variant=variant, unit=unit)).schedule.cost_ms
+            row[f"{variant}_images_per_s"] = round(1e3 * batch / cost)
+        rows.append(row)
+    return rows
+
+
+def figure_16(args: argparse.Namespace) -> list[Row]:
+    """Gain of every block with branches of Inception V3."""
+    net, unit = read("inception_v3")
+    model = AnalyticCost(find_device(args.device))
+    found = find(net.graph, args.device, Options(unit=unit))
+    rows, first = [], 0
+    for size in found.sizes:
+        ops = {i for u in found.units.units[first : first + size] for i in u.ops}
+        alone = sum(model.op_ms(k) for f in found.units.features[first : first + size] for k in f)
+        mine = [s for s in found.schedule.stages if set(s.members) <= ops]
+        cost = sum(model.stage_ms(features_of(found.units, s)) for s in mine)
+        if size > 1:
+            rows.append({"block": len(rows) + 1, "operators": size, "gain": round(alone / cost, 2)})
+        first += size
+    return rows
+
+
+def table_1(args: argparse.Namespace) -> list[Row]:
+    """Exact sizes of the search spaces."""
+    rows: list[Row] = []
+    for path in sorted(Path(args.edges).glob("*.txt")):
+        numbers = [int(w) for w in path.read_text().split()]
+        start = time.perf_counter()
+        block = Block.from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
+        made = count(block)
+        seconds = time.perf_counter() - start
+        rows.append(
+            {
+                "block": path.stem,
+                "nodes": block.size,
+                "states": made.states,
+                "pairs": made.pairs,
+                "schedules": str(made.schedules),
+                "seconds": round(seconds, 2),
+            }
+        )
+    return rows
+
+
+def table_3(args: argparse.Namespace) -> list[Row]:
+    """Rows: where a schedule runs. Columns: what it was made for."""
+    net, unit = read("inception_v3")
+    options = Options(unit=unit)
+    rows: list[Row] = []
+    for kind, places in (
+        ("batch", [(args.device, b) for b in (1, 32, 128)]),
+        ("device", [(d, 1) for d in ("k80", "v100", "h200")]),
+    ):
+        made = {p: find(with_batch(net.graph, p[1]), p[0], options).schedule for p in places}
+        for device, batch in places:
+            row: Row = {"by": kind, "runs_on": f"{device} batch {batch}"}
+            for origin, found in made.items():
+                row[f"made_for {origin[0]} batch {origin[1]}"] = round(
+                    cost_of(with_batch(net.graph, batch), found, device, unit), 4
+                )
+            rows.append(row)
+    return rows
+
+
+def figure_cpu(args: argparse.Namespace) -> list[Row]:
+    """Medians of interleaved runs of the same network and weights under every schedule, and of TVM's default build."""
+    rows: list[Row] = []
+    for name in args.networks:
+        make, unit = NETWORKS[name]
+        mod = make()
+        net = stage_graph(mod)
+        units = unit_graph(net.graph, unit)
+        tensor = net.graph.tensors[net.graph.inputs[0]]
+        data = np.random.default_rng(0).standard_normal(tensor.shape).astype("float32")
+        sessions = {}
+        for variant in ("sequential", "greedy", "both"):
+            found = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
+            sessions[variant] = Session(compile_stages(lower_stages(net, units, found, LowerOptions())))
+        expected = sessions["sequential"].run(data)[0]
+        times: dict[str, list[float]] = {v: [] for v in sessions}
+        for _ in range(args.repeats):
+            for variant, session in sessions.items():
+                times[variant] += session.times_ms([data], 1, 1)
+        if args.default:
+            sessions["tvm_default"] = Session(tvm.compile(mod, host_target()))
+            times["tvm_default"] = sessions["tvm_default"].times_ms([data], 3, 1)
+        for variant, session in sessions.items():
+            error = float(np.abs(session.run(data)[0] - expected).max() / np.abs(expected).max())
+            rows.append(
+                {
+                    "network": name,
+                    "schedule": variant,
+                    "median_ms": round(float(np.median(times[variant])), 3),
+                    "least_ms": round(min(times[variant]), 3),
+                    "relative_error": error,
+                }
+            )
+    return rows
+
+
+def figure_learned(args: argparse.Namespace) -> list[Row]:
+    """SqueezeNet on this CPU: every stage measured, against the learned model's choice of what to measure."""
+    net, unit = read("squeezenet")
+    options = Options(unit=unit, r=2, s=4)
+    units = unit_graph(net.graph, unit)
+    quick = MeasureOptions(first=5, most=20)
+    runner = CpuRunner(net, units)
+    full = MeasuredCost(runner, RecordStore(None, runner.device), quick)
+    best = schedule(net.graph, full, options)
+    few = MeasuredCost(runner, RecordStore(None, runner.device), quick)
+    found, _ = search_learned(net, units, few, options, budget=max(1, full.measurements // 10))
+    check = sum(full.stage_ms(features_of(found.units, s)) for s in found.schedule.stages if s.strategy != "merge")
+    return [
+        {"search": "measured", "measurements": full.measurements, "ms": round(best.schedule.cost_ms, 3)},
+        {"search": "learned", "measurements": few.measurements, "ms": round(check, 3)},
+    ]
+
+
+def find(graph: Graph, device: str, options: Options) -> NetworkSchedule:
+    return schedule(graph, AnalyticCost(find_device(device)), options)
+
+
+def cost_of(graph: Graph, found: Schedule, device: str, unit: str) -> float:
+    """A schedule's cost on another device or at another batch size."""
+    units, model = unit_graph(graph, unit), AnalyticCost(find_device(device))
+    return sum(model.stage_ms(features_of(units, stage)) for stage in found.stages)
+
+
+def describe(found: NetworkSchedule) -> list[str]:
+    """Stages in a line each."""
+    ops = found.units.graph.ops
+    return [
+        f"{s.strategy}: " + " | ".join(" -> ".join(ops[i].name for i in g if ops[i].macs or "pool" in ops[i].kind) or
+                                       ops[g[0]].name for g in s.groups)
+        for s in found.schedule.stages
+    ]  # fmt: skip
+
+
+FIGURES: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
+    "table1": table_1,
+    "6": figure_6,
+    "8": figure_8,
+    "9": figure_9,
+    "10": figure_10,
+    "11": figure_11,
+    "16": figure_16,
+    "table3": table_3,
+    "cpu": figure_cpu,
+    "learned": figure_learned,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", choices=FIGURES, default="6")
+    parser.add_argument("--device", default="v100")
+    parser.add_argument("--networks", type=lambda s: s.split(","), default=list(NETWORKS))
+    parser.add_argument("--edges", help="folder of edge lists for table1")
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--default", action="store_true", help="also time TVM's default build (cpu; slow)")
+    parser.add_argument("--results", type=Path, default=Path(__file__).with_name("results"))
+    args = parser.parse_args()
+    if args.figure == "table1" and not args.edges:
+        parser.error("table1 needs --edges FOLDER")
+    start = time.perf_counter()
+    rows = FIGURES[args.figure](args)
+    record = {
+        "command": "python benchmarks/ios.py " + " ".join(a for a in sys.argv[1:] if "/" not in a),
+        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "load_average": [round(x, 1) for x in os.getloadavg()],
+        "measured": args.figure in ("cpu", "learned"),
+        "seconds": round(time.perf_counter() - start, 1),
+        "rows": rows,
+    }
+    args.results.mkdir(exist_ok=True)
+    (args.results / f"ios_{args.figure}.json").write_text(json.dumps(record, indent=1) + "\n")
+    for row in rows:
+        print("  ".join(f"{k}={v}" for k, v in row.items()))
+
+
+if __name__ == "__main__":
+    main()
