@@ -16,7 +16,7 @@ from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
 from tvm_cascade.schedules.choose import Kernel, kernels_of_plan
@@ -24,6 +24,7 @@ from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.patch import Patch, patch_kernel
 from tvm_cascade.schedules.select import Core, select
+from tvm_cascade.schedules.stripe_kernel import stripe_kernel
 
 ENTRY = "cascade_main"
 
@@ -47,7 +48,16 @@ class PreparedGraph:
         made = self.extracted
         rows = made.kernels if generic else self.kernels
         patches = None if generic else self.patch
-        return kernels_of_plan(plan, rows, made.pixel_kernels, made.accumulators, patches)
+        return kernels_of_plan(plan, rows, made.pixel_kernels, made.accumulators, patches, self.stripe)
+
+    def stripe(self, index: int) -> RowKernel:
+        """An operator's kernel for a vertical stripe of a row."""
+        func, access = self.extracted.funcs[index], self.extracted.accesses[index]
+        assert func is not None and access is not None
+        made = stripe_kernel(func, self.extracted.constants[index], access)
+        if isinstance(made, str):
+            raise ValidationError(f"{self.graph.ops[index].name} was planned in stripes: {made}")
+        return made
 
     def patch(self, index: int, chunk: int) -> Patch | None:
         """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""

@@ -46,11 +46,14 @@ class Calls:
         self.fetch, self.host_fetch = fetch, host_fetch
         self.places = places(plan)
         self.offsets = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
+        self.stripes: dict[int, tuple[Expr, int]] = {}  # by segment: the stripe, and its table in the uint16 view
 
     def operator(self, index: int, step: Expr, segment: int) -> tirx.Stmt:
         """Step `step` of an operator (all of it, with a whole kernel)."""
         op, kernel = self.graph.ops[index], self.kernels[index]
         assert kernel is not None
+        if segment in self.stripes:
+            return self._striped(op, kernel, step, segment)
         if isinstance(kernel, Patch):
             return self._patch(op, kernel, step, segment)
         if isinstance(kernel, Accumulating):
@@ -61,6 +64,61 @@ class Calls:
         if self.macs is not None:
             args.append(self.macs)
         return _sequence([*bound, Evaluate(Call(self.functions[index][0], args, ret_ty="int32"))])
+
+    def _columns(self, actor: int, segment: int) -> tuple[Expr, Expr]:
+        """The columns that an operator makes (or sums up) in the stripe at hand."""
+        stripe, table = self.stripes[segment]
+        ops = self.plan.segments[segment].ops
+        bounds = self.memory.view("flash", "uint16")
+        at = stripe * (2 * len(ops)) + (table + 2 * ops.index(actor))
+        return bounds[at].astype("int32"), bounds[at + 1].astype("int32")
+
+    def _lane(self, t: int, segment: int) -> tuple[Place, int, int, Expr]:
+        """Place of a tensor, elements of a pixel, columns of a row in its storage, and the column that lies first."""
+        place, tensor, storage = self.places[t], self.graph.tensors[t], self.plan.storages[t]
+        unit = tensor.row_bytes // tensor.columns // ITEM_BYTES[tensor.dtype]
+        if not storage.columns:
+            return place, unit, tensor.columns, i32(0)
+        maker = self.graph.producer[t]
+        assert maker is not None
+        return place, unit, storage.columns, self._columns(maker, segment)[0]
+
+    def _striped(self, op: Op, kernel: Kernel, y: Expr, segment: int) -> tirx.Stmt:
+        """One row of a stripe: pointers are moved so that column 0 of a tensor lies where a kernel looks for it."""
+        x0, x1 = self._columns(op.index, segment)
+        if isinstance(kernel, Accumulating):
+            t = op.inputs[0]
+            place, unit, pitch, first = self._lane(t, segment)
+            columns = self.graph.tensors[t].columns
+            slot = y if place.height >= self.graph.tensors[t].rows else tirx.truncmod(y, i32(place.height))
+            at = place.offset // ITEM_BYTES[place.dtype] + (slot * pitch + x0 - first) * unit
+            return self._piece(op, kernel, at, (y * columns + x0) * unit, (y * columns + x1) * unit, segment)
+        assert isinstance(kernel, RowKernel)
+        args = [self._stripe_argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
+        if self.macs is not None:
+            args.append(self.macs)
+        return Evaluate(Call(self.functions[op.index][0], args, ret_ty="int32"))
+
+    def _stripe_argument(
+        self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int
+    ) -> Expr:
+        match param.role:
+            case Role.INPUT:
+                place, unit, _, first = self._lane(op.inputs[param.index], segment)
+                return self.memory.address("arena", place.dtype, place.offset // ITEM_BYTES[place.dtype] - first * unit)
+            case Role.ROW_STRIDE:
+                _, unit, pitch, _ = self._lane(op.inputs[param.index], segment)
+                return i32(pitch * unit)
+            case Role.PLANE:
+                return i32(0)
+            case Role.OUTPUT:
+                t = op.outputs[param.index]
+                place, unit, pitch, first = self._lane(t, segment)
+                slot = y if place.height >= self.graph.tensors[t].rows else tirx.truncmod(y, i32(place.height))
+                at = place.offset // ITEM_BYTES[place.dtype] + (slot * pitch - first) * unit
+                return self.memory.address("arena", place.dtype, at)
+            case _:
+                return self._argument(op, kernel, param, y, x0, x1, segment)
 
     def _accumulate(self, op: Op, sums: Accumulating, step: Expr, segment: int) -> tirx.Stmt:
         """Consume the next row, or run of pixels, of the input; in two parts where a run wraps around its ring."""

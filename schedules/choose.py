@@ -22,17 +22,20 @@ def kernels_of_plan(
     pixels: Sequence[RowKernel | None],
     accumulators: Sequence[Accumulating | None],
     patches: PatchKernel | None = None,
+    stripes: Callable[[int], RowKernel] | None = None,
 ) -> list[Kernel | None]:
     """The kernel of every operator (None for views) as its segment runs it.
 
     `rows`, `pixels` and `accumulators` are the kernels by operator, `patches` makes those that a performance schedule
-    serves, for a number of pixels a step.
+    serves, for a number of pixels a step, `stripes` those of operators that run in vertical stripes.
     """
     chosen: list[Kernel | None] = list(rows)
     for segment in plan.segments:
         for o in segment.ops:
             if o in segment.accumulating:
                 chosen[o] = _required(accumulators[o], plan, o, "to sum up its input")
+            elif segment.stripes and chosen[o] is not None:
+                chosen[o] = _required(stripes(o) if stripes is not None else None, plan, o, "in stripes")
             elif segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):
                 patch = patches(o, segment.chunk) if patches is not None else None
                 fits = patch is not None and _lies_right(plan, o, patch, segment)

@@ -90,6 +90,7 @@ class _Driver:
         ]
         self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
         self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
+        self.bounds = [self._stripes(k, s) for k, s in enumerate(plan.segments)]
         self.spare_bytes = _spare_bytes(plan, kernels)
         self.memory = Memory(plan.peak + self.spare_bytes, len(self.flash.data))
         functions = [[self.globals[n] for n in own] for own in names]
@@ -110,8 +111,23 @@ class _Driver:
             program, steps // np.dtype(step_dtype).itemsize, runs // item, blocks // item, step_dtype, loop_dtype
         )
 
+    def _stripes(self, index: int, segment: Segment) -> int | None:
+        """Index of a segment's table of columns, by stripe and operator, in the uint16 view of flash."""
+        if not segment.stripes:
+            return None
+        return self.flash.add(f"stripes {index}", np.array(segment.stripes, np.uint16)) // 2
+
     def segment(self, index: int) -> list[tirx.Stmt]:
         """Statements of a segment, in order."""
+        table = self.bounds[index]
+        if table is None:
+            return self._once(index)
+        stripe = tirx.Var(f"stripe{index}", "int32")
+        self.calls.stripes[index] = (stripe, table)
+        count = len(self.plan.segments[index].stripes)
+        return [For(stripe, 0, count, tirx.ForKind.SERIAL, SeqStmt(self._once(index)))]
+
+    def _once(self, index: int) -> list[tirx.Stmt]:
         actors, trace = self.actors[index], self.traces[index]
         if not actors:
             return []

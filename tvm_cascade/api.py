@@ -130,7 +130,7 @@ def _module(model: Model, input_shapes: Mapping[str, tuple[int, ...]] | None) ->
 
 
 def _plan_options(alignment: int, **values: object) -> PlanOptions:
-    return PlanOptions(alignment=alignment, pixels=True, accumulators=True, **values)  # type: ignore[arg-type]
+    return PlanOptions(alignment=alignment, pixels=True, accumulators=True, stripes=True, **values)  # type: ignore[arg-type]
 
 
 def plan(
@@ -177,7 +177,7 @@ def plan(
     prepared = pipeline.prepare(mod, pipeline.core_of(target))
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
-    points = pipeline.frontier_points(prepared.graph, options, made)
+    points = pipeline.frontier_points(prepared.graph, options, made, whole=True)
     return PlanResult(name, made, points, pipeline.left_out(prepared.graph, made), time.perf_counter() - started)
 
 

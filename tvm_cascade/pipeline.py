@@ -8,13 +8,13 @@ the stock VM runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax
 from tvm.ir import IRModule
 
-from tvm_cascade.cascading import Plan, PlanOptions, layerwise, plan_graph
+from tvm_cascade.cascading import Plan, PlanOptions, frontier, plan_graph
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
@@ -106,9 +106,20 @@ def lower(
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
 
 
-def frontier_points(graph: Graph, options: PlanOptions, chosen: Plan) -> tuple[tuple[int, float], ...]:
-    """Peak bytes and factor of work of the plans that no other plan beats, ascending bytes."""
-    points = {(chosen.peak, chosen.macs / chosen.baseline_macs if chosen.baseline_macs else 1.0)}
+FRONTIER_MACS = 2.0  # how far `plan` looks, as a factor of the network's multiply-accumulates
+
+
+def frontier_points(
+    graph: Graph, options: PlanOptions, chosen: Plan, whole: bool = False
+) -> tuple[tuple[int, float], ...]:
+    """Peak bytes and factor of work of the plans that no other plan beats, ascending bytes.
+
+    The whole frontier takes a search of its own, up to twice the work or what the options allow; else the chosen plan
+    stands alone.
+    """
+    far = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
+    plans = (*frontier(graph, far), chosen) if whole and not options.layerwise else (chosen,)
+    points = {(p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in plans}
     best: list[tuple[int, float]] = []
     for peak, factor in sorted(points):
         if not best or factor < best[-1][1]:
