@@ -126,3 +126,48 @@ def test_maps_leave_in_their_own_layout(tmp_path: Path) -> None:
     kinds = _compare(tmp_path / "n.onnx", (1, 2, 9, 9), 0.02, 2)
     assert {"avg_pool2d", "lut"} <= set(kinds) and kinds.count("transpose") == 2
     assert "pad" not in kinds  # folded into the convolution
+
+
+def test_fused_quantized_operators(tmp_path: Path) -> None:
+    """QLinearConv and QLinearMatMul, which ONNX's evaluator knows, then those of the contrib domain."""
+    net = _Network("uint8", 2)
+
+    def pair(scale: Any, zero: Any) -> list[str]:
+        return [net.constant(np.asarray(scale, "float32")), net.constant(zero)]
+
+    def zero(value: int) -> np.ndarray:
+        return np.array(value, "uint8")
+
+    scales = net.rng.uniform(0.001, 0.01, 4).astype("float32")
+    w = net.constant(net.rng.integers(-127, 128, (4, 3, 3, 3)).astype("int8"))
+    b = net.constant(net.rng.integers(-500, 500, 4).astype("int32"))
+    x, out = pair(1 / 255, zero(0)), pair(0.02, zero(120))
+    stored = net.node("QuantizeLinear", ["x", *x])
+    conv = net.node("QLinearConv", [stored, *x, w, *pair(scales, np.zeros(4, "int8")), *out, b], pads=[1, 1, 1, 1])
+    flat = net.node("Flatten", [conv])
+    m = net.constant(net.rng.integers(-127, 128, (4 * 6 * 6, 5)).astype("int8"))
+    end = pair(0.2, zero(128))
+    dense = net.node("QLinearMatMul", [flat, *out, m, *pair(0.002, np.array(0, "int8")), *end])
+    y = net.node("DequantizeLinear", [dense, *end])
+    net.finish(tmp_path / "q.onnx", y, [1, 3, 6, 6], [1, 5])
+    kinds = _compare(tmp_path / "q.onnx", (1, 3, 6, 6), 0.2, 1)
+    assert {"conv2d", "dense"} <= set(kinds)
+
+
+def test_contrib_operators_are_spelled_out() -> None:
+    from tvm_cascade.importers.onnx_qoperators import RULES, spell_out
+
+    pair = ["s", "z"]
+    nodes = [
+        onnx.helper.make_node("QLinearAdd", ["a", *pair, "b", *pair, *pair], ["c"], domain="com.microsoft"),
+        onnx.helper.make_node("QLinearGlobalAveragePool", ["c", *pair, *pair], ["d"], domain="com.microsoft"),
+        onnx.helper.make_node("QLinearConcat", [*pair, "d", *pair, "d", *pair], ["e"], axis=1, domain="com.microsoft"),
+        onnx.helper.make_node("QLinearSigmoid", ["e", *pair, *pair], ["f"], domain="com.microsoft"),
+    ]
+    graph = onnx.helper.make_graph(nodes, "g", [], [])
+    model = onnx.helper.make_model(graph)
+    spelled = [n.op_type for n in spell_out(model).graph.node]
+    assert [n for n in spelled if "Linear" not in n] == ["Add", "GlobalAveragePool", "Concat", "Sigmoid"]
+    assert not set(spelled) & set(RULES)
+    assert spelled.count("DequantizeLinear") == 6 and spelled.count("QuantizeLinear") == 4
+    assert [n.op_type for n in model.graph.node] == [n.op_type for n in nodes]

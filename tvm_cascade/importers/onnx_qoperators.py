@@ -1,0 +1,142 @@
+"""ONNX's fused quantized operators (QLinearConv and its kin) spelled out as DequantizeLinear, operator, QuantizeLinear.
+
+One rule a family: which inputs carry (scale, zero point) pairs, and which float operator stands between. The
+spelled-out form is the operators' own definition, and the only one that Relax and integer lowering need to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+
+def spell_out(model: Any) -> Any:
+    """A copy of `model` without QLinear operators that have a rule here; others stay, for the importer to refuse."""
+    if not any(n.op_type in RULES for n in model.graph.node):
+        return model
+    spelled = onnx.ModelProto()
+    spelled.CopyFrom(model)
+    writer = _Writer(spelled)
+    nodes = list(spelled.graph.node)
+    del spelled.graph.node[:]
+    for node in nodes:
+        rule = RULES.get(node.op_type)
+        if rule is None:
+            spelled.graph.node.append(node)
+        else:
+            rule(writer, node)
+    return spelled
+
+
+class _Writer:
+    """Appends nodes with fresh names."""
+
+    def __init__(self, model: Any) -> None:
+        self.graph = model.graph
+        self.weights = {w.name: w for w in self.graph.initializer}
+        self.count = 0
+
+    def node(self, kind: str, inputs: list[str], output: str | None = None, **attrs: Any) -> str:
+        self.count += 1
+        output = output or f"spelled_out_{self.count}"
+        self.graph.node.append(helper.make_node(kind, inputs, [output], **attrs))
+        return output
+
+    def real(self, stored: str, scale: str, zero_point: str, axis: int | None = None) -> str:
+        """DequantizeLinear; along `axis` where the scale is a vector."""
+        given: dict[str, Any] = {"axis": axis} if axis is not None and self.rank(scale) == 1 else {}
+        return self.node("DequantizeLinear", [stored, scale, *([zero_point] if zero_point else [])], **given)
+
+    def stored(self, real: str, scale: str, zero_point: str, output: str) -> None:
+        self.node("QuantizeLinear", [real, scale, *([zero_point] if zero_point else [])], output)
+
+    def rank(self, name: str) -> int:
+        return len(self.weights[name].dims) if name in self.weights else 0
+
+    def data(self, name: str) -> np.ndarray:
+        return np.asarray(numpy_helper.to_array(self.weights[name]))
+
+    def constant(self, data: np.ndarray) -> str:
+        self.count += 1
+        name = f"spelled_out_{self.count}"
+        tensor = numpy_helper.from_array(data, name)
+        self.graph.initializer.append(tensor)
+        self.weights[name] = tensor
+        return name
+
+
+_Rule = Callable[[_Writer, Any], None]
+
+
+def _attributes(node: Any, *dropped: str) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name not in dropped}
+
+
+def _input(node: Any, index: int) -> str:
+    return node.input[index] if index < len(node.input) else ""
+
+
+def _convolution(writer: _Writer, node: Any) -> None:
+    """x, its pair, w, its pair, the output's pair, and an int32 bias of scale sx * sw."""
+    x = writer.real(*node.input[0:3])
+    w = writer.real(*node.input[3:6], axis=0)
+    operands = [x, w]
+    bias = _input(node, 8)
+    if bias:
+        scales = (writer.data(node.input[1]).reshape(-1) * writer.data(node.input[4]).reshape(-1)).astype("float32")
+        shape = scales if scales.size > 1 else scales.reshape(())
+        zero = writer.constant(np.zeros(shape.shape, "int32"))
+        operands.append(writer.real(bias, writer.constant(shape), zero, axis=0))
+    result = writer.node("Conv", operands, **_attributes(node))
+    writer.stored(result, _input(node, 6), _input(node, 7), node.output[0])
+
+
+def _of_two(kind: str) -> _Rule:
+    """a, its pair, b, its pair, the output's pair."""
+
+    def rule(writer: _Writer, node: Any) -> None:
+        operands = [writer.real(*node.input[0:3]), writer.real(*node.input[3:6], axis=1 if kind == "MatMul" else None)]
+        writer.stored(writer.node(kind, operands), _input(node, 6), _input(node, 7), node.output[0])
+
+    return rule
+
+
+def _of_one(kind: str) -> _Rule:
+    """x, its pair, the output's pair; channels-last pools are left to the importer to refuse."""
+
+    def rule(writer: _Writer, node: Any) -> None:
+        if _attributes(node).get("channels_last"):
+            writer.graph.node.append(node)
+            return
+        attrs = _attributes(node, "channels_last", "opset")
+        result = writer.node(kind, [writer.real(*node.input[0:3])], **attrs)
+        writer.stored(result, _input(node, 3), _input(node, 4), node.output[0])
+
+    return rule
+
+
+def _concat(writer: _Writer, node: Any) -> None:
+    """The output's pair, then each input with its own."""
+    parts = [writer.real(*node.input[i : i + 3]) for i in range(2, len(node.input), 3)]
+    writer.stored(writer.node("Concat", parts, **_attributes(node)), node.input[0], node.input[1], node.output[0])
+
+
+RULES: Mapping[str, _Rule] = MappingProxyType(
+    {
+        "QLinearConv": _convolution,
+        "QLinearMatMul": _of_two("MatMul"),
+        "QLinearAdd": _of_two("Add"),
+        "QLinearMul": _of_two("Mul"),
+        "QLinearAveragePool": _of_one("AveragePool"),
+        "QLinearGlobalAveragePool": _of_one("GlobalAveragePool"),
+        "QLinearLeakyRelu": _of_one("LeakyRelu"),
+        "QLinearSigmoid": _of_one("Sigmoid"),
+        "QLinearSoftmax": _of_one("Softmax"),
+        "QLinearConcat": _concat,
+    }
+)
