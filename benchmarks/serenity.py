@@ -208,7 +208,7 @@ def arenas(networks: Sequence[Network]) -> list[str]:
     lines = ["| network | optimal order | arena | seconds |", "| --- " * 4 + "|"]
     for n in networks:
         found = order(n.graph, WHOLE)
-        laid = allocate(arena_problem(n.graph, found.order))
+        laid = allocate(arena_problem(n.graph, found.order, in_place=False))
         lines.append(f"| {n.name} | {found.peak:,} | {laid.peak:,} | {laid.seconds:.2f} |")
     return lines
 
@@ -236,7 +236,7 @@ def plots(networks: Sequence[Network], spread: Sequence[int], out: Path) -> None
     fig, ax = plt.subplots(figsize=(6, 4))
     first = networks[0]
     found = order(first.graph, WHOLE)
-    arena = allocate(arena_problem(first.graph, found.order)).peak
+    arena = allocate(arena_problem(first.graph, found.order, in_place=False)).peak
     for name, row in (("Kahn", kahn_fifo(first.graph)), ("optimal", found.order)):
         ax.step(range(len(row)), [b / 1000 for b in footprint(first.graph, row, False)], where="post", label=name)
     ax.axhline(arena / 1000, color="grey", linestyle=":", label="arena of the optimal order")

@@ -18,9 +18,20 @@ def test_what_is_live_is_what_the_order_needs(seed: int) -> None:
     graph = mixed_graph(seed, 8)
     if any(op.attrs.get("beside") for op in graph.ops):
         pytest.skip("what is computed beside an accumulator has no tensor of its own")
-    problem = arena_problem(graph, file_order(graph))
+    problem = arena_problem(graph, file_order(graph), in_place=False)
     assert max_live(problem) == peak_of(graph, file_order(graph), in_place=False)
     validate(problem, allocate(problem))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_overwriting_saves_no_more_than_the_order_says(seed: int) -> None:
+    graph = mixed_graph(seed, 8)
+    if any(op.attrs.get("beside") for op in graph.ops):
+        pytest.skip("what is computed beside an accumulator has no tensor of its own")
+    shared = arena_problem(graph, file_order(graph))
+    apart = arena_problem(graph, file_order(graph), in_place=False)
+    assert peak_of(graph, file_order(graph)) <= max_live(shared) <= max_live(apart)
+    validate(shared, allocate(shared))
 
 
 @pytest.mark.parametrize("seed", range(3))

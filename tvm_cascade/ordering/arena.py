@@ -6,25 +6,46 @@ from collections.abc import Sequence
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import Buffer, Problem
-from tvm_cascade.ordering.model import model
+from tvm_cascade.ordering.model import Model, model
 
 
-def arena_problem(graph: Graph, order: Sequence[int], alignment: int = 1, capacity: int | None = None) -> Problem:
+def arena_problem(
+    graph: Graph, order: Sequence[int], alignment: int = 1, capacity: int | None = None, in_place: bool = True
+) -> Problem:
     """One buffer per storage, live from its first write to its last read, steps being places in `order`.
 
-    Graph inputs live from step 0, outputs to the end. Nothing is overwritten in place; scratch lives for its step.
+    Graph inputs live from step 0, outputs to the end; scratch lives for its step. With `in_place`, an output that
+    overwrites a dying input of its own size continues that buffer.
     """
-    m = model(graph, in_place=False)
-    time = {op: t for t, op in enumerate(order)}
+    m = model(graph, in_place)
     end = len(order)
-    buffers: list[Buffer] = []
-    for s in m.storages:
-        writers = [time[i] for i in range(end) if s.writers >> i & 1]
-        readers = [time[i] for i in range(end) if s.readers >> i & 1]
+    time = {op: t for t, op in enumerate(order)}
+    owner = _continued(graph, m, order)
+    lives: dict[int, tuple[int, int, int]] = {}  # size, lower, upper
+    for k, s in enumerate(m.storages):
+        writers = [time[i] for i in order if s.writers >> i & 1]
+        readers = [time[i] for i in order if s.readers >> i & 1]
         lower = min(writers, default=0)
-        upper = end if s.kept else max([*readers, *writers], default=0) + 1
-        buffers.append(Buffer(len(buffers), s.size, lower, max(upper, lower + 1), alignment))
-    for t, i in enumerate(order):
-        if graph.ops[i].scratch_bytes:
-            buffers.append(Buffer(len(buffers), graph.ops[i].scratch_bytes, t, t + 1, alignment))
+        upper = end if s.kept else max([lower, *readers, *writers]) + 1
+        size, first, last = lives.get(owner[k], (s.size, lower, upper))
+        lives[owner[k]] = (size, min(first, lower), max(last, upper, first + 1))
+    rows = [lives[k] for k in sorted(lives)]
+    rows += [(graph.ops[i].scratch_bytes, t, t + 1) for t, i in enumerate(order) if graph.ops[i].scratch_bytes]
+    buffers = (Buffer(k, size, lower, upper, alignment) for k, (size, lower, upper) in enumerate(rows))
     return Problem(tuple(buffers), capacity)
+
+
+def _continued(graph: Graph, m: Model, order: Sequence[int]) -> list[int]:
+    """For each storage the one whose buffer it continues, itself where it has its own.
+
+    Only operators with one output continue a buffer: of several, the model does not tell which storage is whose.
+    """
+    owner = list(range(len(m.storages)))
+    made = {s.writers.bit_length() - 1: k for k, s in enumerate(m.storages) if s.writers.bit_count() == 1}
+    done = 0
+    for i in order:
+        done |= 1 << i
+        s, size = next(((s, n) for s, n in m.overwrites[i] if not m.storages[s].readers & ~done), (-1, 0))
+        if s >= 0 and len(graph.ops[i].outputs) == 1 and m.storages[s].size == m.storages[made[i]].size == size:
+            owner[made[i]] = owner[s]
+    return owner
