@@ -3,7 +3,7 @@
 An operator votes where its access pattern tells height from channels: windows slide along spatial axes, contractions
 run over channels, global pools run over both spatial axes. Votes travel through operators that show nothing of their
 own (element-wise, layout transposes: the row axis of the input goes to the axis of the output that reads it). What no
-vote reaches is NHWC. Tensors of rank 2 and below have no rows.
+vote reaches is laid out as most votes say, NHWC where there are none. Tensors of rank 2 and below have no rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Link:
     """How the axes of one input follow those of one output.
 
     `local[b][a]`: part of input axis a that one slice along output axis b reads is less than all; `slides[b][a]`: that
-    part has several elements or moves by other than one.
+    part moves on, and it has several elements or moves by more than one.
     """
 
     input: int
@@ -51,8 +51,9 @@ def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[in
     """The row axis of every tensor, None for ranks of 2 and below."""
     links = [link for use in uses for link in _links(use)]
     found: dict[int, int] = {}
-    for link in links:
-        vote = _vote(shapes[link.input], link)
+    votes = [_vote(shapes[link.input], link) for link in links]
+    default = NCHW_ROWS if votes.count(NCHW_ROWS) > votes.count(NHWC_ROWS) else NHWC_ROWS
+    for link, vote in zip(links, votes, strict=True):
         if vote is None:
             continue
         found.setdefault(link.input, vote)
@@ -62,7 +63,9 @@ def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[in
     changed = True
     while changed:
         changed = any([_spread(link, shapes, found) for link in (*links, *reversed(links))])
-    return tuple(found.get(t, NHWC_ROWS) if len(s) > 2 else None for t, s in enumerate(shapes))
+    return tuple(
+        found.get(t, default if len(s) == 4 else NHWC_ROWS) if len(s) > 2 else None for t, s in enumerate(shapes)
+    )
 
 
 def _spread(link: _Link, shapes: Sequence[tuple[int, ...]], found: dict[int, int]) -> bool:
@@ -90,7 +93,7 @@ def _links(use: Use) -> list[_Link]:
         if len(shape) < 3:
             continue
         probes = [_probe(pattern, target, b, shape[b]) for b in range(len(shape))]
-        everything = pattern.demand({})
+        everything = pattern.demand({}, [target])
         for tensor, source in zip(use.inputs, pattern.inputs, strict=True):
             if source not in everything:
                 continue
@@ -102,8 +105,9 @@ def _links(use: Use) -> list[_Link]:
                 pairs = list(zip(one[source], other[source], full, strict=True))
                 here = [p.hi - p.lo + 1 < d for p, _, d in pairs]
                 local.append(tuple(here))
+                moved = [q.lo - p.lo for p, q, _ in pairs]
                 slides.append(
-                    tuple(h and (p.hi > p.lo or abs(q.lo - p.lo) > 1) for h, (p, q, _) in zip(here, pairs, strict=True))
+                    tuple(h and m > (p.hi == p.lo) for h, m, (p, _, _) in zip(here, moved, pairs, strict=True))
                 )
             else:
                 made.append(_Link(tensor, output, tuple(local), tuple(slides)))
@@ -111,9 +115,9 @@ def _links(use: Use) -> list[_Link]:
 
 
 def _probe(pattern: AccessPattern, target: Buffer, axis: int, extent: int) -> tuple[dict[Buffer, Box], ...]:
-    """Demands of two neighbouring slices in the middle of an output axis."""
-    middle = max(extent // 2 - 1, 0)
-    return tuple(pattern.demand({target: {axis: Strided(y, y, 0)}}) for y in (middle, min(middle + 1, extent - 1)))
+    """Demands of the first two slices along an output axis: channels of one group, where there are groups."""
+    second = min(1, extent - 1)
+    return tuple(pattern.demand({target: {axis: Strided(y, y, 0)}}, [target]) for y in (0, second))
 
 
 def _vote(shape: tuple[int, ...], link: _Link) -> int | None:

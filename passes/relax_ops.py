@@ -13,7 +13,7 @@ import tvm
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.fold import Folder
-from tvm_cascade.schedules.tir import PrimFunc, relax, te, tirx
+from tvm_cascade.schedules.tir import PrimFunc, leaf_blocks, loads, outputs_of, relax, stores, te, tirx, without_blocks
 
 Value = Any  # a tensor's number, a constant array, or a tuple of values
 
@@ -85,7 +85,7 @@ class _Reader:
             for binding in block.bindings:
                 self._env[binding.var] = self._value(binding.value, binding.var)
         outputs = tuple(self._output(v, inputs) for v in _flatten(self._value(body.body, None)))
-        return Source(tuple(self._tensors), tuple(self._calls), tuple(inputs), outputs)
+        return _pruned(Source(tuple(self._tensors), tuple(self._calls), tuple(inputs), outputs))
 
     def _value(self, expr: Any, var: Any) -> Value:
         if isinstance(expr, relax.Var):
@@ -150,6 +150,42 @@ class _Reader:
         count = self._names.get(name, 0)
         self._names[name] = count + 1
         return name if count == 0 else self._unique(f"{name}_{count}")
+
+
+def _pruned(source: Source) -> Source:
+    """The same without outputs that nobody reads (a dropout's mask), and without calls that only make such outputs."""
+    used = {*source.outputs, *(t for c in source.calls for t in c.inputs)}
+    calls = [p for c in source.calls if (p := _with_outputs(c, [t in used for t in c.outputs])) is not None]
+    if sum(len(c.outputs) for c in calls) == len(source.tensors) - len(source.inputs):
+        return source
+    kept = sorted({*source.inputs, *(t for c in calls for t in c.outputs)})
+    number = {t: k for k, t in enumerate(kept)}
+    renumbered = [
+        replace(c, inputs=tuple(number[t] for t in c.inputs), outputs=tuple(number[t] for t in c.outputs))
+        for c in calls
+    ]
+    made = Source(
+        tuple(source.tensors[t] for t in kept),
+        tuple(renumbered),
+        tuple(number[t] for t in source.inputs),
+        tuple(number[t] for t in source.outputs),
+    )
+    return _pruned(made)
+
+
+def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:
+    """The call with its live outputs alone, where dead ones are made by blocks of their own; None with no live one."""
+    if all(live):
+        return call
+    if not any(live):
+        return None
+    made = outputs_of(call.func)
+    dead = [o for o, keep in zip(made, live, strict=True) if not keep]
+    blocks = [r for r in leaf_blocks(call.func) if all(s.buffer in dead for s in stores(r.block.body))]
+    func = without_blocks(call.func, blocks, [p for p in call.func.params if p not in dead])
+    if func is None or any(v.source in dead for v in loads(func.body)):
+        return call
+    return replace(call, func=func, outputs=tuple(t for t, keep in zip(call.outputs, live, strict=True) if keep))
 
 
 def copy_func(info: TensorInfo) -> PrimFunc:

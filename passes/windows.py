@@ -90,13 +90,16 @@ class AccessPattern:
                 compiled.append(None)
         return tuple(compiled)
 
-    def demand(self, restricted: Mapping[Buffer, Mapping[int, Strided]]) -> dict[Buffer, Box]:
+    def demand(
+        self, restricted: Mapping[Buffer, Mapping[int, Strided]], outputs: Sequence[Buffer] | None = None
+    ) -> dict[Buffer, Box]:
         """Boxes of all buffers that the given parts of the outputs need.
 
         `restricted[output][axis]` is the part of one axis that is wanted; all other axes are wanted in full.
+        With `outputs`, the other outputs are not wanted.
         """
         boxes: dict[Buffer, Box] = {}
-        for output in self.outputs:
+        for output in self.outputs if outputs is None else outputs:
             wanted = restricted.get(output, {})
             boxes[output] = tuple(wanted.get(k, Strided.full(d)) for k, d in enumerate(shape_of(output)))
         for block in reversed(self._blocks):

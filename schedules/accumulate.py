@@ -41,12 +41,12 @@ from tvm_cascade.schedules.tir import (
     loads,
     outputs_of,
     replace,
-    s_tir,
     shape_of,
     stores,
     substitute,
     sym,
     tirx,
+    without_blocks,
 )
 
 
@@ -198,12 +198,19 @@ class _Parts:
 
     def finish(self) -> tuple[Stmt, list[Stmt], Var, int]:
         """The stages behind the reduction, on the whole output; declarations, scratch pointer and its bytes."""
-        rest = _without(self.func, self.found.realize, self.acc)
+        rest = self._rest()
         lowered = stage(rest, None)
         renamed = dict(zip(lowered.params, rest.params, strict=True))
         targets = {p: self.targets[renamed[p]] for p in lowered.params if renamed[p] in self.targets}
         body = to_pointers(lowered.body, targets, self.analyzer)
         return to_scratch(body, self.analyzer)
+
+    def _rest(self) -> PrimFunc:
+        """The function without its reduction, whose result becomes the first parameter."""
+        rest = without_blocks(self.func, [self.found.realize], [self.acc, *self.func.params[1:]])
+        if rest is None:
+            raise NotRowwiseError("nothing follows the reduction")
+        return rest
 
     def parameters(self, scratch: Var, scratch_bytes: int) -> tuple[list[Var], tuple[Param, ...]]:
         params: list[Var] = []
@@ -236,20 +243,3 @@ def _unravel(position: Expr, axes: Sequence[Var], extents: Mapping[Var, int]) ->
         index = position if below == 1 else tirx.truncdiv(position, i32(below))
         found[var] = index if k == 0 else tirx.truncmod(index, i32(extents[var]))
     return found
-
-
-def _without(func: PrimFunc, reduction: Any, acc: Buffer) -> PrimFunc:
-    """The function without one stage, whose result becomes its first parameter."""
-
-    def drop(seq: Any) -> Any:
-        rest = [s for s in seq.seq if not any(r.same_as(reduction) for r in collect(s, s_tir.SBlockRealize))]
-        return rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
-
-    body = func.body
-    root = body.block
-    if not isinstance(root.body, tirx.SeqStmt):
-        raise NotRowwiseError("nothing follows the reduction")
-    own = [b for b in root.alloc_buffers if not b.same_as(acc)]
-    block = s_tir.SBlock([], [], [], root.name_hint, drop(root.body), None, own, [], root.annotations)
-    realize = s_tir.SBlockRealize([], body.predicate, block)
-    return tirx.PrimFunc([acc, *func.params[1:]], realize, func.ret_type, attrs=func.attrs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tvm
@@ -117,3 +117,23 @@ def narrow_indices(func: PrimFunc) -> PrimFunc:
         return func
     mod = tvm.IRModule({"main": func})
     return tirx.transform.ForceNarrowIndexToInt32()(mod)["main"]
+
+
+def without_blocks(func: PrimFunc, dropped: Sequence[Any], params: Sequence[Buffer]) -> PrimFunc | None:
+    """`func` with other parameters and without some of its blocks; None where no block would be left.
+
+    Buffers of the function's own that become parameters are no longer its own.
+    """
+
+    def is_kept(stmt: Stmt) -> bool:
+        return not any(r.same_as(d) for r in collect(stmt, s_tir.SBlockRealize) for d in dropped)
+
+    root = func.body.block
+    rest = [s for s in getattr(root.body, "seq", [root.body]) if is_kept(s)]
+    if not rest:
+        return None
+    own = [b for b in root.alloc_buffers if not any(b.same_as(p) for p in params)]
+    body = rest[0] if len(rest) == 1 else tirx.SeqStmt(rest)
+    block = s_tir.SBlock([], [], [], root.name_hint, body, None, own, [], root.annotations)
+    realize = s_tir.SBlockRealize([], func.body.predicate, block)
+    return tirx.PrimFunc(list(params), realize, func.ret_type, attrs=func.attrs)

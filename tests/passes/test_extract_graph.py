@@ -92,6 +92,19 @@ def test_windows_do_not_depend_on_the_layout() -> None:
     assert spatial[0][0] == ((Window(3, stride=2, padding=1),), (Window(3, stride=2, padding=1),))
 
 
+def test_grouped_channels_are_no_rows() -> None:
+    """The groups of a 1x1 convolution are windows along channels, and yet no spatial axis."""
+    w = relax.const(np.ones((1, 1, 2, 8), "float32"))
+
+    def build(b, x):
+        attrs = {"groups": 2, "data_layout": "NHWC", "kernel_layout": "HWIO"}
+        return b.emit(relax.op.nn.conv2d(x, w, **attrs))
+
+    graph = extract_graph(small(build)).graph
+    assert [t.row_axis for t in graph.tensors] == [1, 1]
+    assert graph.ops[0].windows == (IDENTITY,)
+
+
 def test_transposes_carry_rows() -> None:
     x = relax.Var("x", R.Tensor((1, 3, 8, 6), "float32"))
     w = relax.const(np.ones((3, 3, 3, 4), "float32"))
@@ -133,6 +146,24 @@ def test_views() -> None:
     assert flatten.view and flatten.windows == (Window.whole(4),)
     assert [op.name for op in graph.ops] == ["relu", "split", "split1", "reshape"]
     assert graph.outputs == (channels.outputs[0], channels.outputs[1], flatten.outputs[0])
+
+
+def test_outputs_that_nobody_reads_are_dropped() -> None:
+    """A dropout's mask goes, and with it all that the dropout did; parts of a split that are not used go too."""
+
+    def build(b, x):
+        y = b.emit(relax.op.nn.relu(x))
+        kept = b.emit(b.emit(relax.op.nn.dropout(y, 0.5))[0])
+        return b.emit(b.emit(relax.op.split(kept, 2, axis=3))[1])
+
+    extracted = extract_graph(small(build))
+    relu, dropout, split = extracted.graph.ops
+    assert dropout.view and dropout.view_offsets == (0,)
+    assert not split.view and len(split.outputs) == 1
+    assert len(extracted.graph.tensors) == 4
+    x = np.random.default_rng(1).standard_normal((1, 8, 6, 4)).astype("float32")
+    np.testing.assert_array_equal(run_kernels(extracted, [x])[0], np.maximum(x, 0)[..., 2:])
+    assert relu.in_place == (0,)
 
 
 def test_in_place_candidates() -> None:
