@@ -7,6 +7,8 @@ offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.cuts import smallest_peak
@@ -21,6 +23,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import order as order_by_memory
 
 _DEFAULTS = PlanOptions()
+_MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
@@ -73,18 +76,22 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]:
     """The plans that no other beats in peak and work, by ascending peak, up to `options.max_macs`.
 
-    A single one where the emitter cannot compute anything twice (`options.stripes`).
+    A single one where the emitter cannot compute anything twice (`options.stripes`). A cap is not looked at.
     """
+    options = replace(options, sram=None)
+    if not (options.stripes and options.max_macs > 1.0):
+        return (cascade(graph, options),)
     search, bound = _orders(graph, options)
     figures = Figures(baseline_peak(graph), bound)
-    if not search.recompute:
-        return (_best(search, figures, options, smallest_peak(search.size, search.least)),)
     most = int(graph.macs * (options.max_macs - 1.0))
     plans = [
-        assemble(search.costs, search.layouts(least, least)[0], Figures(figures.baseline_peak, exact))
+        _best(search, Figures(figures.baseline_peak, exact), options, least)
         for (least, extra), (exact, _) in _paired(search)
         if extra <= most
     ]
+    plain = replace(options, max_macs=1.0)
+    at_once = Search(search.costs.flow, search.costs.order, plain, search)
+    plans.append(_best(at_once, figures, plain, smallest_peak(at_once.size, at_once.least)))
     kept: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
         if not kept or plan.macs < kept[-1].macs:
@@ -109,7 +116,8 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int) ->
     """The first layout within the goal, else the one of smallest arena."""
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     best: Plan | None = None
-    for tried, layout in _layouts(search, options, goal, least):
+    tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
+    for tried, layout in tries:
         plan = assemble(tried.costs, layout, figures)
         if best is None or plan.peak < best.peak:
             best = plan

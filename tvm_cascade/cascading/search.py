@@ -26,7 +26,11 @@ class Search:
         rings_follow: bool = True,
     ) -> None:
         settings = Settings(options.alignment, options.overlap, options.in_place, rings_follow)
-        self.costs = SegmentCosts(flow, order, settings, like.costs if like is not None else None)
+        known = None if like is None else like.costs
+        if known is not None and (known.order, known.settings) == (tuple(order), settings):
+            self.costs = known
+        else:
+            self.costs = SegmentCosts(flow, order, settings, known)
         self.options = options
         self._least: dict[tuple[int, int], tuple[int, int]] = {}
         self._modes: dict[tuple[int, int], tuple[int, ...]] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tvm_cascade.cascading.flow import Flow, goes_by_pixels, has_pixels
 from tvm_cascade.graph import Window
@@ -37,6 +37,7 @@ class Striper:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._taps = lru_cache(maxsize=None)(_taps)
+        self._by_pixels = lru_cache(maxsize=None)(partial(goes_by_pixels, flow.graph))
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
         """Columns over which a segment can be striped; 0 where it cannot."""
@@ -47,7 +48,7 @@ class Striper:
             if o in accumulating:
                 possible = o == members[-1] and has_pixels(graph.tensors[graph.ops[o].inputs[0]])
             else:
-                possible = goes_by_pixels(graph, o)
+                possible = self._by_pixels(o)
             if not possible or not all(
                 self._plain(o, k, members, accumulating) for k in range(len(graph.ops[o].inputs))
             ):
