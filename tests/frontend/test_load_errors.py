@@ -112,6 +112,22 @@ def test_onnx_garbage(tmp_path: Path) -> None:
     _refused(tmp_path / "empty.onnx", b"", "is empty")
 
 
+def test_malformed_onnx_operators_are_named_and_nothing_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "missing"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [1, 3, 4, 4])],
+        [helper.make_tensor_value_info("y", kind, [1, 3, 4, 4])],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+    assert _refused(tmp_path / "m.onnx", data) is not None
+    assert capsys.readouterr().out == ""
+
+
 def test_onnx_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     (tmp_path / "x.onnx").write_bytes(b"anything")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ import tvm
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
+from tvm_cascade.importers.messages import last_line, printable
 
 
 def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
@@ -41,19 +46,31 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         model = spell_out(model)
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
-        onnx_model: Any = fold_pads(model)
-        imported = from_onnx(onnx_model, shape_dict=shapes, keep_params_in_input=False)
+        imported = _imported(path, from_onnx, fold_pads(model), shapes)
         return _finished(path, model, to_channels_last(imported) if is_quantized(imported) else imported)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
-        raise LoadError(path, f"the importer cannot read it: {_first_line(error)}") from error
+        raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+def _imported(path: Path, from_onnx: Any, model: Any, shapes: dict[str, list[int]]) -> tvm.IRModule:
+    """Imports quietly: the importer prints the operator that it fails at to standard output, and warns of the rest."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return from_onnx(model, shape_dict=shapes, keep_params_in_input=False)
+    except Exception as error:  # the importer signals malformed operators by whatever breaks first
+        at = re.search(r"Error converting operator (\w+)", said.getvalue())
+        where = f"operator {at[1]} is malformed" if at else "the importer cannot read it"
+        raise LoadError(path, f"{where}: {last_line(error)}") from error
 
 
 def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> None:
     missing = {n.op_type: None for n in model.graph.node if n.op_type not in known and n.op_type != "Constant"}
     if missing:
-        raise UnsupportedOperatorError(path, list(missing), sorted(known))
+        raise UnsupportedOperatorError(path, [printable(m) for m in missing], sorted(known))
 
 
 def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
@@ -106,8 +123,3 @@ def _spec(path: Path, name: str, kind: Any) -> TensorSpec:
     except (AttributeError, TypeError) as error:
         raise LoadError(path, f"tensor {name} has no static shape") from error
     return TensorSpec(name, shape, str(kind.dtype))
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -14,6 +14,7 @@ import numpy as np
 import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
+from tvm_cascade.importers.messages import last_line
 from tvm_cascade.importers.tflite_moves import MoveConverters, Operator, Value, relax, tflite
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
@@ -342,17 +343,6 @@ def _transposed_padding(
         after[-1] += max(-left, 0)  # what the declared size cuts off
         extra.append(max(left, 0))
     return [*before, *after], extra
-
-
-def last_line(error: Exception) -> str:
-    """What an exception of TVM says, without its traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return printable(lines[-1] if lines else type(error).__name__)[:300]
-
-
-def printable(text: str) -> str:
-    """`text`, which may quote a file's names, without what a terminal would act upon."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def round_half_away(x: float | np.floating) -> int:
