@@ -138,7 +138,8 @@ def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Ite
 
 def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:
     """The search over the order whose best cuts need least, and the bound over all orders that were considered."""
-    flow = Flow(graph, graph.inputs if options.stream_input else (), options.accumulators)
+    rowwise = [t for t in graph.inputs if graph.tensors[t].row_axis is not None]
+    flow = Flow(graph, rowwise if options.stream_input else (), options.accumulators)
     filed = Search(flow, range(len(graph.ops)), options)
 
     def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
