@@ -38,6 +38,7 @@ from tvm_cascade.passes.integer.island import (
     dtype_of,
     name_of,
     number_of,
+    positive,
     shape_of,
 )
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
@@ -155,7 +156,9 @@ class _Lowering:
             raise NotLowered("its scale is not one constant")
         if dtype_of(last) not in STORED_TYPES:
             raise NotLowered(f"a result of type {dtype_of(last)}")
-        step, zero = np.float32(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
+        step, zero = positive(np.float32(scale.reshape(-1)[0])), int(zero_point.reshape(-1)[0])
+        if 0 in shape_of(last):
+            raise NotLowered("an empty tensor")
         bounds = _bounds(core)
         if bounds is not None:
             inner = self.reader.define(core.args[0])
@@ -206,6 +209,8 @@ class _Lowering:
 
     def _stored_output(self, last: Value, clip: Binding | None) -> Output:
         info = np.iinfo(dtype_of(last))
+        if 0 in shape_of(last):
+            raise NotLowered("an empty tensor")
         lo, hi = _clipped(int(info.min), int(info.max), clip)
         return Output(shape_of(last), dtype_of(last), np.float32(0), 0, lo, hi)
 

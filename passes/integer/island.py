@@ -38,7 +38,7 @@ class Quantized:
         """The scale of a tensor that has one."""
         if self.scale.size != 1:
             raise NotLowered("an activation with a scale for every channel")
-        return np.float32(self.scale.reshape(-1)[0])
+        return positive(np.float32(self.scale.reshape(-1)[0]))
 
     @property
     def constant(self) -> np.ndarray | None:
@@ -100,6 +100,8 @@ class Reader:
             raise NotLowered("zero points that differ by channel")
         stored = call.args[0]
         value = self.define(stored) if constant_of(self.define(stored)) is not None else stored
+        if not np.all(np.isfinite(scale)) or 0 in shape_of(stored):
+            raise NotLowered("a scale that is no number, or an empty tensor")
         return Quantized(
             value, scale.astype("float32"), int(zero_point.reshape(-1)[0]), dtype_of(stored), shape_of(stored)
         )
@@ -168,6 +170,13 @@ def shape_of(expr: Value) -> tuple[int, ...]:
         return tuple(int(d) for d in expr.ty.shape.values)
     except (AttributeError, TypeError) as error:
         raise NotLowered("a shape that is not static") from error
+
+
+def positive(scale: np.float32) -> np.float32:
+    """The scale of an activation, by which the arithmetic divides."""
+    if not (np.isfinite(scale) and scale > 0):
+        raise NotLowered(f"an activation of scale {scale}")
+    return scale
 
 
 def number_of(prim: Value) -> float:

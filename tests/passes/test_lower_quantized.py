@@ -128,6 +128,23 @@ def test_functions_with_side_effects_are_left_alone() -> None:
     tvm.ir.assert_structural_equal(LowerQuantized()(mod), mod)
 
 
+@pytest.mark.parametrize("scale", [0.0, float("nan"), float("inf"), -1.0])
+def test_scales_that_make_no_sense_are_refused(scale: float) -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([4], "int8"))
+    zero = relax.const(0, "int8")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            real = builder.emit(relax.op.dequantize(x, relax.const(scale, "float32"), zero, axis=0))
+            stored = relax.op.quantize(
+                builder.emit(relax.op.nn.relu(real)), relax.const(0.5, "float32"), zero, axis=0, out_dtype="int8"
+            )
+            y = builder.emit_output(builder.emit(stored))
+        builder.emit_func_output(y)
+    lowered = LowerQuantized()(builder.finalize())
+    assert "relax.nn.relu" in [r.operator for r in float_remains(lowered)]
+
+
 def test_float_networks_pass_through(tmp_path: Path) -> None:
     writer = ModelWriter()
     x = writer.activation((1, 8), "float32")
