@@ -12,10 +12,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tvm_cascade.api import compile, doctor, load, optimize, order, plan, run, stages
+    from tvm_cascade.api import bundle, compile, doctor, export, load, optimize, order, plan, run, stages
 
 __version__ = "0.1.0"
-__all__ = ["compile", "doctor", "load", "optimize", "order", "plan", "run", "stages"]
+__all__ = ["bundle", "compile", "doctor", "export", "load", "optimize", "order", "plan", "run", "stages"]
 
 
 def __getattr__(name: str) -> object:

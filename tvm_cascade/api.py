@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,17 +18,22 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import firmware
 from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.bundle import BundleResult, make_bundle
 from tvm_cascade.micro.doctor import Doctor, diagnose
+from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.measure import RunReport, run_project
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.report.text import block_rows, memory_map, segment_table, summary
 
 __all__ = [
+    "BundleResult",
     "CompileResult",
     "PlanResult",
     "RunReport",
+    "bundle",
     "compile",
     "doctor",
+    "export",
     "load",
     "optimize",
     "order",
@@ -308,6 +313,24 @@ def run(
         A serial port: run on the real board behind it.
     """
     return run_project(Path(directory), board, inputs, outputs, check, port, progress)
+
+
+def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:
+    """Write the compiled project in `directory` as a Zephyr module or an Arduino library; returns the files.
+
+    Parameters
+    ----------
+    kind : str
+        `zephyr` or `arduino`.
+    output : path
+        A new folder.
+    """
+    return export_folder(Path(directory), kind, Path(output))
+
+
+def bundle(directories: Sequence[str | Path], *, output: str | Path, board: str | None = None) -> BundleResult:
+    """Write and build one image of several compiled networks, which share one arena, into the new folder `output`."""
+    return make_bundle([Path(d) for d in directories], Path(output), board)
 
 
 def doctor(model: str | Path | None = None) -> Doctor:

@@ -153,7 +153,9 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **value
     help="Kernels as C99 or as an LLVM object. [default: the better for the target]",
 )
 @click.option("--optimise", type=click.Choice(["size", "speed", "balanced"]), default="balanced", show_default=True)
-@click.option("--hook", is_flag=True, help="Call a function of yours after every step: watchdogs, progress, cancelling.")
+@click.option(
+    "--hook", is_flag=True, help="Call a function of yours after every step: watchdogs, progress, cancelling."
+)
 @_planning
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the project."
@@ -220,6 +222,35 @@ def run(
     _print(as_json, result.to_dict(), result.to_text())
     if result.match is False or not result.equals_host:
         sys.exit(1)
+
+
+@main.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--as", "kind", type=click.Choice(["zephyr", "arduino"]), required=True, help="Kind of package.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@_JSON
+@_guarded
+def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
+    """Write the network of the project in DIR as a Zephyr module or an Arduino library."""
+    from tvm_cascade import api
+
+    files = api.export(directory, kind=kind, output=output)
+    data = {"kind": kind, "output": str(output), "files": list(files)}
+    _print(as_json, data, f"{output}: {len(files)} files for {kind}")
+
+
+@main.command()
+@click.argument("directories", metavar="DIR DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--board", metavar="B", help="Board by name or .json. [default: that of the first network]")
+@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@_JSON
+@_guarded
+def bundle(directories: tuple[Path, ...], board: str | None, output: Path, as_json: bool) -> None:
+    """Write one image of several compiled networks that share one arena: the largest one's, not the sum."""
+    from tvm_cascade import api
+
+    result = api.bundle(directories, output=output, board=board)
+    _print(as_json, result.to_dict(), result.to_text())
 
 
 @main.command()

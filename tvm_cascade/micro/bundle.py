@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.board import Board, load_board
 from tvm_cascade.micro.network import Interface, IoSpec
 from tvm_cascade.micro.project import (
     METADATA,
@@ -23,6 +24,7 @@ from tvm_cascade.micro.project import (
     add_board,
     copy_runtime,
     fill_template,
+    read_project,
     row_callback,
     template,
     user_callback,
@@ -67,6 +69,62 @@ class Bundle:
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]:
         """The arrays of `outputs`."""
         return Interface(NAME, (), self.outputs, 0, 1).unpack_outputs(data)
+
+
+@dataclass(frozen=True, slots=True)
+class BundleResult:
+    """A finished bundle and its image; sizes in bytes."""
+
+    folder: Path
+    networks: tuple[str, ...]
+    board: str
+    arena_bytes: int  # of the arena that all share
+    separate_bytes: int  # what arenas of their own would take together
+    ram_bytes: int
+    flash_bytes: int
+    elf: str  # relative to `folder`
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON object of `tvm-cascade bundle --json`."""
+        names = ("arena_bytes", "separate_bytes", "ram_bytes", "flash_bytes", "elf")
+        own = {"networks": list(self.networks), "board": self.board}
+        return own | {name: getattr(self, name) for name in names}
+
+    def to_text(self) -> str:
+        """What was written, in a few lines."""
+        return "\n".join(
+            [
+                f"networks        {', '.join(self.networks)}",
+                f"arena           {self.arena_bytes} bytes, shared; {self.separate_bytes} bytes if each had its own",
+                f"RAM             {self.ram_bytes} bytes of arena, data and bss, without the stack",
+                f"flash           {self.flash_bytes} bytes of code, weights and tables",
+                f"image           {self.folder / self.elf}",
+            ]
+        )
+
+
+def make_bundle(folders: Sequence[Path], out: Path, board: Board | str | None = None) -> BundleResult:
+    """Write and build a bundle of compiled project folders, complete or not at all.
+
+    `board` None takes the one that the first network was compiled for. Raises as `write_bundle` and `build_bundle`.
+    """
+    projects = [read_project(Path(folder)) for folder in folders]
+    if not isinstance(board, Board):
+        board = load_board(board or projects[0].board) if projects else load_board(board or "")
+    _check(out, projects)
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+    try:
+        bundle = write_bundle(staging, projects, board)
+        built = build_bundle(bundle, board)
+        elf = str(built.elf.relative_to(staging))
+        staging.chmod(0o755)
+        staging.replace(out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    separate = sum(project.interface.arena_bytes for project in projects)
+    names = tuple(project.name for project in projects)
+    return BundleResult(out, names, board.name, bundle.arena_bytes, separate, built.ram_bytes, built.flash_bytes, elf)
 
 
 def write_bundle(folder: Path, projects: Sequence[Project], board: Board) -> Bundle:

@@ -14,10 +14,18 @@ from pathlib import Path
 
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.network import IoSpec
-from tvm_cascade.micro.project import Project, fill_template, user_callback
+from tvm_cascade.micro.project import Project, fill_template, read_project, user_callback
 from tvm_cascade.micro.toolchain import find_tool
 
 VERSION = "1.0.0"  # of the packages; the network's own versions are in metadata.json
+
+
+def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
+    """The compiled project in `folder` as a package of `kind`: `zephyr` or `arduino`. Raises as `export_zephyr`."""
+    kinds = {"zephyr": export_zephyr, "arduino": export_arduino}
+    if kind not in kinds:
+        raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(kinds)}")
+    return kinds[kind](read_project(folder), out)
 
 
 def export_zephyr(project: Project, out: Path) -> tuple[str, ...]:
