@@ -1,7 +1,7 @@
 """First layers with few taps (3 x 3 of one channel) on DSP cores: the pixels of a window as pairs in registers.
 
-Every window is gathered once, padding as the zero point, into halfword pairs; each output channel is then a `smlad` a
-pair against weights kept as halfwords, in a chain that starts at its bias. Nothing is widened in the loop over channels.
+Every window is gathered once, padding as the zero point, into halfword pairs; each output channel is then one `smlad`
+per pair against weights kept as halfwords, in a chain from its bias. Nothing is widened in the loop over channels.
 """
 
 from __future__ import annotations
