@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tvm_cascade.cascading import Plan, PlanOptions, cascade, validate
+from tvm_cascade.cascading import Plan, PlanOptions, bounds, cascade, validate
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, resnet8, vgg16
 
@@ -93,3 +93,11 @@ def test_slack_buys_coarser_steps() -> None:
     looser = cascade(graph, PlanOptions(overlap=False, slack=0.02, **PIXELS))
     assert smallest.peak <= looser.peak <= 1.02 * smallest.peak
     assert sum(len(s.trace) for s in looser.segments) < sum(len(s.trace) for s in smallest.segments)
+
+
+def test_bounds_of_rows_and_pixels() -> None:
+    """Without sharing, the rolling bounds of the literature, plus the driver's counters."""
+    graph = mobilenet_v1(96, 96, 3, alpha=0.25, classes=2)
+    proven = bounds(graph, PlanOptions(overlap=False))
+    assert (proven.rows, proven.pixels) == (40_704 + 16, 37_952 + 32)
+    assert cascade(graph, PlanOptions(overlap=False)).peak == proven.rows

@@ -5,16 +5,18 @@ from __future__ import annotations
 from tvm_cascade.cascading.assemble import offsets_of
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
-from tvm_cascade.cascading.planner import cascade, frontier, layerwise, plan_graph
+from tvm_cascade.cascading.planner import Bounds, bounds, cascade, frontier, layerwise, plan_graph
 from tvm_cascade.cascading.validate import Replay, validate
 
 __all__ = [
+    "Bounds",
     "Granularity",
     "Plan",
     "PlanOptions",
     "Replay",
     "Segment",
     "Storage",
+    "bounds",
     "cascade",
     "frontier",
     "layerwise",

@@ -7,7 +7,7 @@ offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
@@ -97,6 +97,21 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]
         if not kept or plan.macs < kept[-1].macs:
             kept.append(plan)
     return tuple(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bytes that no plan at 1.00x goes below, by what its rings count."""
+
+    rows: int
+    pixels: int  # single pixels, where columns are known
+
+
+def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
+    """Proven lower bounds of the search space, whatever the emitter can do with pixels."""
+    by_rows = replace(options, granularity="row", max_macs=1.0)
+    by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
+    return Bounds(_orders(graph, by_rows)[1], _orders(graph, by_pixels)[1])
 
 
 def _paired(search: Search) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
