@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.memory import AllocateOptions, Buffer, Follow, Problem, allocate, max_live, validate
+from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
+from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Follow, Problem, allocate, max_live, validate
 from tvm_cascade.memory.fit import Fit, follows_between, overlapping, place_in_order, top
 
 
@@ -137,3 +137,39 @@ def test_the_same_problem_gives_the_same_layout() -> None:
 
 def test_nothing_to_allocate() -> None:
     assert allocate(Problem(())).peak == 0
+
+
+def lowest_by_trying(problem: Problem, below: int) -> int:
+    """Least peak over all offsets, at most `below`."""
+    best = below
+    n = len(problem.buffers)
+
+    def descend(i: int, offsets: tuple[int, ...], peak: int) -> None:
+        nonlocal best
+        if i == n:
+            best = min(best, peak)
+            return
+        buffers = problem.buffers[: i + 1]
+        follows = tuple(f for f in problem.follows if max(f.reader, f.writer) <= i)
+        for o in range(max(0, best - buffers[i].size)):
+            top_ = max(peak, o + buffers[i].size)
+            try:
+                validate(Problem(buffers, None, follows), Allocation((*offsets, o), top_, 0, False))
+            except ValidationError:
+                continue
+            descend(i + 1, (*offsets, o), top_)
+
+    descend(0, (), 0)
+    return best
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_followers_equal_brute_force(seed: int) -> None:
+    random = Random(seed)
+    lives_ = [(first, first + random.randrange(1, 4)) for first in (random.randrange(3) for _ in range(4))]
+    buffers = tuple(Buffer(i, random.randrange(1, 6), *life) for i, life in enumerate(lives_))
+    pairs = [(i, j) for i in range(4) for j in range(i + 1, 4) if random.random() < 0.4]
+    problem = Problem(buffers, None, tuple(Follow(i, j, random.randrange(-3, 4)) for i, j in pairs))
+    found = allocate(problem)
+    validate(problem, found)
+    assert found.peak == lowest_by_trying(problem, found.peak) and found.optimal

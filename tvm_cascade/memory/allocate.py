@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
-from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
+from tvm_cascade.memory import milp
 from tvm_cascade.memory.bounds import max_live_step
 from tvm_cascade.memory.fit import best_fit_of_orders, shuffle, top
 from tvm_cascade.memory.problem import Allocation, Problem
 from tvm_cascade.memory.search import Ints, SearchResult, Tables, rankings, search, tables
+from tvm_cascade.memory.validate import validate
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def allocate(
     found = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound)
     if optimise and found.peak > goal and problem.follows:
         found.take(shuffle(problem, found.offsets, goal, options.shuffles))
+        _integer_program(found, goal)
     elif optimise and found.peak > goal:
         _search(found, goal, options, None if seconds is None else began + seconds)
     if problem.capacity is not None and found.peak > problem.capacity:
@@ -78,6 +81,20 @@ class _Best:
     def take(self, offsets: tuple[int, ...] | None) -> None:
         if offsets is not None and top(self.problem, offsets) < self.peak:
             self.offsets, self.peak = offsets, top(self.problem, offsets)
+
+
+def _integer_program(found: _Best, goal: int) -> None:
+    """Small problems with `follows`, exactly."""
+    solved = milp.solve(found.problem, found.peak) if found.peak > goal else None
+    if solved is None:
+        return
+    peak = top(found.problem, solved.offsets)
+    try:
+        validate(replace(found.problem, capacity=None), Allocation(solved.offsets, peak, 0, False))
+    except ValidationError:
+        return
+    found.take(solved.offsets)
+    found.bound = max(found.bound, min(solved.bound, found.peak))
 
 
 def _search(found: _Best, goal: int, options: AllocateOptions, deadline: float | None) -> None:
