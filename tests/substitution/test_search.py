@@ -10,7 +10,17 @@ import pytest
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.substitution.costs import CUDNN, TVM, Figure, Latency, Limited, PeakMemory, parse_cost, peak_bytes
+from tvm_cascade.substitution.costs import (
+    CUDNN,
+    TVM,
+    Figure,
+    Latency,
+    Limited,
+    PeakMemory,
+    cudnn,
+    parse_cost,
+    peak_bytes,
+)
 from tvm_cascade.substitution.dag import Dag, Pool, Ref, replace, same_structure
 from tvm_cascade.substitution.metaflow import SearchOptions, exhaustive, search
 from tvm_cascade.substitution.pattern import Matcher
@@ -24,7 +34,8 @@ SRU_RULES = rules("distribute", "reorder_sum", "factor", "associate", "associate
 
 
 def latency(device: str) -> Latency:
-    return Latency("latency", CUDNN, model=AnalyticCost(find_device(device)))
+    described = find_device(device)
+    return Latency("latency", cudnn(described), model=AnalyticCost(described))
 
 
 class Layers:
@@ -187,7 +198,9 @@ def test_figure_7_depends_on_the_device(device: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "make, seconds", [(alexnet, 0.1), (vgg16, 0.2), (inception_e, 0.29), (resnet18, 0.99)], ids=lambda v: getattr(v, "__name__", str(v))
+    "make, seconds",
+    [(alexnet, 0.1), (vgg16, 0.2), (inception_e, 0.29), (resnet18, 0.99)],
+    ids=str,
 )
 def test_backtracking_takes_less_than_three_times_the_papers_seconds(make, seconds: float) -> None:
     best = min(optimize(make(), latency("v100"), PAPER_RULES, SearchOptions(eager=())).seconds for _ in range(3))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import fsum, inf, prod
 from typing import Protocol
 
-from tvm_cascade.cost import CostModel, OpFeatures, features
+from tvm_cascade.cost import CostModel, Device, OpFeatures, features
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
@@ -32,6 +32,13 @@ class Engine:
 
 TVM = Engine("tvm", winograd=False, views=False, in_place_concat=False)
 CUDNN = Engine("cudnn", winograd=True, views=True, in_place_concat=True)
+CUDNN_KEPLER = Engine("cudnn", winograd=False, views=True, in_place_concat=True)
+
+
+def cudnn(device: Device) -> Engine:
+    """The paper's engine on a device. We take it to have fused Winograd kernels from Maxwell (sm_50) on only."""
+    digits = device.arch.removeprefix("sm_")
+    return CUDNN_KEPLER if digits.isdigit() and int(digits) < 50 else CUDNN
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,11 @@ def _geometry(node: Node) -> tuple[int, ...]:
 
 def peak_bytes(dag: Dag) -> int:
     """Activations alive at once, at most, in the graph's own order; inputs and outputs included."""
+    return peak_at(dag)[0]
+
+
+def peak_at(dag: Dag) -> tuple[int, str]:
+    """Those bytes, and the kind of the operator that runs then."""
     last: dict[Ref, int] = {}
     for i, node in enumerate(dag.nodes):
         for ref in node.inputs:
@@ -151,13 +163,14 @@ def peak_bytes(dag: Dag) -> int:
     for ref in dag.outputs:
         last[ref] = len(dag.nodes)
     alive = bytes_of(dag.inputs)
-    peak = alive
+    peak, where = alive, "input"
     for i, node in enumerate(dag.nodes):
         alive += bytes_of(outputs_of(node))
-        peak = max(peak, alive)
+        if alive > peak:
+            peak, where = alive, node.kind
         dying = [r for r in dict.fromkeys(node.inputs) if last[r] == i and not r.node.constant]
         alive -= bytes_of(dying) + bytes_of([r for r in outputs_of(node) if r not in last])
-    return peak
+    return peak, where
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from math import inf, isinf
 
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.substitution.costs import AnyCost, peak_bytes
+from tvm_cascade.substitution.costs import AnyCost, peak_at
 from tvm_cascade.substitution.dag import Dag, Node, Ref, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 from tvm_cascade.substitution.rules import EAGER_RULES
@@ -130,7 +130,8 @@ def search(
             if better or child.cost < options.alpha * best.cost > best.cost or isinf(best.cost):
                 heapq.heappush(queue, (child.cost, graphs, child))
     if isinf(best.cost):
-        raise InfeasibleError(peak_bytes(dag), getattr(cost, "limit", 0), (), "raise the limit of the cost")
+        needed, where = peak_at(dag)
+        raise InfeasibleError(needed, getattr(cost, "limit", 0), (where,), "raise the limit of the cost")
     if best is first and not first.cost < given.cost:
         best = given
     seconds = time.monotonic() - begin

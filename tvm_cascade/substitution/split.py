@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.substitution.costs import AnyCost, peak_bytes
+from tvm_cascade.substitution.costs import AnyCost, peak_at
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild
 from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions, Step, search
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
@@ -235,8 +235,8 @@ def optimize(
         stitched = _sweep(worker, stitched, options.window)
     after = cost.total(stitched)
     if isinf(after):
-        limit = getattr(cost, "limit", 0)
-        raise InfeasibleError(peak_bytes(stitched), limit, (), "raise the limit of the cost")
+        needed, where = peak_at(stitched)
+        raise InfeasibleError(needed, getattr(cost, "limit", 0), (where,), "raise the limit of the cost")
     seconds = time.monotonic() - begin
     if not after < before:
         return Found(dag, before, before, (), worker.graphs, seconds, worker.complete)
