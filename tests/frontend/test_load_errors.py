@@ -128,6 +128,21 @@ def test_malformed_onnx_operators_are_named_and_nothing_is_printed(
     assert capsys.readouterr().out == ""
 
 
+def test_onnx_constants_beyond_memory_are_refused(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    shape = onnx.numpy_helper.from_array(np.array([1 << 20, 1 << 20], "int64"), "shape")
+    graph = helper.make_graph(
+        [helper.make_node("ConstantOfShape", ["shape"], ["big"]), helper.make_node("Add", ["x", "big"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", kind, [1])],
+        [helper.make_tensor_value_info("y", kind, [1 << 20, 1 << 20])],
+        [shape],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
+    assert _refused(tmp_path / "m.onnx", data, "exceeds") is not None
+
+
 def test_onnx_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     (tmp_path / "x.onnx").write_bytes(b"anything")

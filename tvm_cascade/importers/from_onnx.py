@@ -7,6 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import tvm
 
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
+from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes
 from tvm_cascade.importers.messages import last_line, printable
 
 
@@ -44,9 +45,11 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")
         model = spell_out(model)
+        _check_filled(path, model)
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
         imported = _imported(path, from_onnx, fold_pads(model), shapes)
+        check_sizes(path, imported)
         return _finished(path, model, to_channels_last(imported) if is_quantized(imported) else imported)
     except CascadeError:
         raise
@@ -71,6 +74,22 @@ def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> Non
     missing = {n.op_type: None for n in model.graph.node if n.op_type not in known and n.op_type != "Constant"}
     if missing:
         raise UnsupportedOperatorError(path, [printable(m) for m in missing], sorted(known))
+
+
+def _check_filled(path: Path, model: Any) -> None:
+    """The importer fills ConstantOfShape at once, whatever its shape says."""
+    given = {w.name: w for w in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "ConstantOfShape" and node.input and node.input[0] in given:
+            shape = [int(d) for d in _array(given[node.input[0]]).reshape(-1)]
+            if any(d < 0 for d in shape) or prod(shape) > MAX_ELEMENTS:
+                raise LoadError(path, f"a constant of shape {shape} exceeds {MAX_ELEMENTS} elements")
+
+
+def _array(tensor: Any) -> Any:
+    from onnx import numpy_helper
+
+    return numpy_helper.to_array(tensor)
 
 
 def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:

@@ -15,7 +15,7 @@ from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import build_str_map
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
-from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach
+from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
 from tvm_cascade.importers.messages import last_line, printable
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
@@ -43,6 +43,7 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
         spec = _interface(path, model)
         _check_shapes(spec, input_shapes)
         mod = import_tflite(model, op_converter=Converter)
+        check_sizes(path, mod)
         _check_outputs(path, mod, spec)
         return attach(mod, spec)
     except CascadeError:

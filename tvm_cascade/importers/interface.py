@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import tvm
 
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import LoadError, UsageError
 
 INTERFACE_ATTR = "cascade_interface"
+MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,21 @@ def io_spec(mod: Any) -> IoSpec:
             raw = json.loads(str(holder.attrs[INTERFACE_ATTR]))
             return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]))
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
+
+
+def check_sizes(path: object, mod: Any) -> None:
+    """Refuses a module with a tensor that no machine of this project's users holds, before anything allocates it.
+
+    Raises
+    ------
+    LoadError
+        Naming the tensor.
+    """
+    for binding in (b for block in mod["main"].body.blocks for b in block.bindings):
+        dims = getattr(getattr(binding.var.ty, "shape", None), "values", None) or ()
+        extents = [int(d) for d in dims if hasattr(d, "value")]
+        if prod(extents) > MAX_ELEMENTS:
+            raise LoadError(path, f"a tensor of shape {extents} exceeds {MAX_ELEMENTS} elements")
 
 
 def _names(mod: Any) -> set[str]:

@@ -9,6 +9,7 @@ def last_line(error: Exception) -> str:
     return printable(lines[-1] if lines else type(error).__name__)[:300]
 
 
-def printable(text: str) -> str:
+def printable(text: str | bytes) -> str:
     """`text`, which may quote a file's names, without what a terminal would act upon."""
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -20,11 +20,12 @@ import numpy as np
 import tflite as _tflite
 from flatbuffers import number_types
 
+from tvm_cascade.importers.interface import MAX_ELEMENTS
+
 # the package's generated classes type every accessor as optional: here it is untyped
 tflite: Any = _tflite
 flatbuffers: Any = _flatbuffers
 
-MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
 _ITEM_BYTES = {
