@@ -21,6 +21,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.cost.interface import CostModel
 from tvm_cascade.cost.packing import pack
+from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.scheduler import schedule as find_schedule
@@ -52,7 +53,7 @@ def ScheduleStages(
     options: Options = Options(),  # noqa: B008
     model: CostModel | None = None,
     lower: LowerOptions = LowerOptions(),
-) -> tvm.ir.transform.Pass:
+) -> Any:
     """The pass. Give a `schedule` (stages of operator indices of `stage_graph`), or a cost `model` to search with."""
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.ScheduleStages")
@@ -62,7 +63,7 @@ def ScheduleStages(
         if schedule is not None:
             return lower_stages(net, units, schedule, lower)
         if model is None:
-            raise ValueError("ScheduleStages needs a schedule, or a cost model to find one with")
+            raise UsageError("ScheduleStages needs a schedule, or a cost model to find one with")
         return lower_stages(net, units, find_schedule(net.graph, model, options).schedule, lower)
 
     return transform

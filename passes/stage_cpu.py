@@ -4,6 +4,8 @@
 thread pool runs the lanes; `TVM_NUM_THREADS` must give it as many threads, or lanes run one after the other.
 """
 
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence

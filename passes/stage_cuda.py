@@ -13,6 +13,8 @@ capture happens on a stream that TVM makes and names nowhere: `current_stream`, 
 The streams are non-blocking: nothing orders them against the default stream, so every use is between fork and join.
 """
 
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -5,6 +5,8 @@ kernel is cut, and windows come from the operators' own attributes. `PrimFunc` c
 kind that their `op_kind` attribute tells and without windows.
 """
 
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

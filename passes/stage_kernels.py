@@ -5,6 +5,8 @@ TVM legalizes and fuses. On CPUs float convolutions without groups are written a
 with weights packed here. Merged operators get one kernel, weights stacked and enlarged with zeros.
 """
 
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Sequence

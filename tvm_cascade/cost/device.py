@@ -24,7 +24,7 @@ class Device:
     bytes_per_s: float  # memory bandwidth, whole device
     launch_us: float  # from the end of one kernel to the start of the next, same stream or thread
     sync_us: float  # fork and join of a stage of several groups
-    saturating_threads: int = 512  # resident threads per unit that hide arithmetic latency
+    saturating_threads: int = 512  # resident threads per unit that hide arithmetic latency: 8 a core
     outputs_per_thread: int = 4  # of a register-tiled kernel
     contention: float = 0.05  # share of bandwidth lost per further concurrent kernel
     cache_bytes: int = 0  # last level; traffic that stays in it is not charged to memory on a CPU
@@ -34,12 +34,12 @@ class Device:
 
 _GPUS = (
     Device("v100", "gpu", 80, 7.85e12, 900e9, 2.5, 6.0, arch="sm_70", cache_bytes=6 << 20),
-    Device("k80", "gpu", 13, 2.18e12, 240e9, 5.0, 12.0, contention=0.15, arch="sm_37", cache_bytes=1536 << 10),
+    Device("k80", "gpu", 13, 2.18e12, 240e9, 5.0, 12.0, 1536, contention=0.15, arch="sm_37", cache_bytes=1536 << 10),
     Device("a100", "gpu", 108, 9.75e12, 1555e9, 2.0, 5.0, arch="sm_80", cache_bytes=40 << 20),
-    Device("h100", "gpu", 132, 33.5e12, 3350e9, 1.5, 4.0, arch="sm_90", cache_bytes=50 << 20),
-    Device("h200", "gpu", 132, 33.5e12, 4800e9, 1.5, 4.0, arch="sm_90", cache_bytes=50 << 20),
+    Device("h100", "gpu", 132, 33.5e12, 3350e9, 1.5, 4.0, 1024, arch="sm_90", cache_bytes=50 << 20),
+    Device("h200", "gpu", 132, 33.5e12, 4800e9, 1.5, 4.0, 1024, arch="sm_90", cache_bytes=50 << 20),
     Device("rtx2080ti", "gpu", 68, 6.73e12, 616e9, 2.5, 6.0, arch="sm_75", cache_bytes=5632 << 10),
-    Device("rtx3080", "gpu", 68, 14.9e12, 760e9, 2.5, 6.0, contention=0.08, arch="sm_86", cache_bytes=5 << 20),
+    Device("rtx3080", "gpu", 68, 14.9e12, 760e9, 2.5, 6.0, 1024, contention=0.08, arch="sm_86", cache_bytes=5 << 20),
     Device("gpu", "gpu", 64, 7.0e12, 600e9, 2.5, 6.0, arch="sm_75", cache_bytes=6 << 20),
 )
 # Cores: what this project's own kernels reach (`schedules.cpu_float`), with 512-bit and with 256-bit vectors.
