@@ -61,7 +61,7 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
     """Every kernel that is not scheduled yet gets dlight's default schedule."""
     from tvm.s_tir import dlight
 
-    rules = (
+    rules: Any = (
         dlight.gpu.Matmul(),
         dlight.gpu.GEMV(),
         dlight.gpu.Reduction(),
@@ -69,7 +69,8 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
         dlight.gpu.Fallback(),
     )
     with cuda_target(target):
-        return dlight.ApplyDefaultSchedule(*rules)(mod)
+        apply: Any = dlight.ApplyDefaultSchedule(*rules)
+        return apply(mod)
 
 
 class _Staged:
@@ -120,7 +121,7 @@ class _Staged:
         self.emitter.bind(relax.Call(function, [self.device, *args], ty_args=[_NOTHING]), _NOTHING)
 
 
-def _current_stream() -> tirx.PrimFunc:
+def _current_stream() -> Any:
     """A host kernel that returns the stream on which this thread launches."""
     call = tirx.call_extern("int64", "TVMFFIEnvGetStream", tirx.IntImm("int32", _CUDA), tirx.IntImm("int32", 0))
     func = tirx.PrimFunc([], tirx.Return(call), ret_type=_INT)
@@ -173,7 +174,8 @@ def _resources(arena_type: Any, streams: int, device: str) -> Any:
 def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device: str, cuda_graph: bool) -> tvm.IRModule:
     """The module with `main`, which copies in, replays and copies out."""
     graph = emitter.graph
-    made = _resources(emitter.arena.ty, streams, device)
+    arena: Any = emitter.arena
+    made = _resources(arena.ty, streams, device)
     resources, body = emitter.function(made, "stage_resources"), emitter.function(staged, "staged")
     lines = _Lines()
     held = lines.bind(_with_context("get_cached_alloc", resources, [], made.ret_ty), made.ret_ty, "resources")

@@ -88,7 +88,7 @@ def _type(tensor: Tensor) -> Any:
     return relax.TensorType(tensor.shape, tensor.dtype)
 
 
-def _plain(func: PrimFunc) -> PrimFunc:
+def _plain(func: Any) -> PrimFunc:
     for attr in ("global_symbol", "op_pattern"):
         if func.attrs and attr in func.attrs:
             func = func.without_attr(attr)

@@ -33,7 +33,7 @@ class CpuRunner:
     def __init__(self, net: StageGraph, units: UnitGraph, workers: int | None = None) -> None:
         self.net = net
         self.workers = workers or threads()
-        self.target = host_target()
+        self.target: Any = host_target()
         self.device = f"cpu:{self.target.attrs.get('mcpu', 'generic')}:{self.workers}"
         self._specs: dict[OpFeatures, Spec] = {}
         for unit in units.units:
@@ -80,7 +80,7 @@ class CpuRunner:
             kernels = [(g, k, self._kernel(op)) for g in sorted(lane) for k, op in enumerate(groups[g])]
             uses.append(
                 [
-                    Use(schedule_cpu(kernel.func, False), tuple((g, k, p) for p in range(len(kernel.func.params))))
+                    Use(schedule_cpu(kernel.func, False), tuple((g, k, p) for p in range(_parameters(kernel))))
                     for g, k, kernel in kernels
                 ]
             )
@@ -111,3 +111,8 @@ class CpuRunner:
         if op not in self._kernels:
             (self._kernels[op],) = build_kernels(self.net, [self._spec(op)], cpu=True)
         return self._kernels[op]
+
+
+def _parameters(kernel: Kernel) -> int:
+    func: Any = kernel.func
+    return len(func.params)
