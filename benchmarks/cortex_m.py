@@ -3,8 +3,8 @@
     python benchmarks/cortex_m.py --models DIR [--cores cortex-m4 ...] [--plans row ...] [--only person_detect ...]
 
 Every figure is one inference of the linked image, counted by the board's cycle counter under `-icount`: instructions,
-not cycles. Outputs are compared with LiteRT's reference kernels. CMSIS-NN's figures beside them are its best build, layer
-by layer (gcc -O2 on M3 and M4, clang -O3 on M55; July 2026).
+not cycles. Outputs are compared with LiteRT's reference kernels. CMSIS-NN's figures beside them are its best build,
+layer by layer (gcc -O2 on M3 and M4, clang -O3 on M55; July 2026).
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def table(counts: list[Count]) -> str:
         base = plain.get((c.model, c.core))
         over = f"{c.instructions / base:.3f}" if base else ""
         exact = {True: "yes", False: "NO", None: "not checked"}[c.match]
-        fields = (c.model, c.core, c.plan, c.backend, f"{c.instructions / 1e6:.3f}", f"{c.instructions / c.macs:.3f}")
+        millions, each = c.instructions / 1e6, c.instructions / c.macs
+        fields = (c.model, c.core, c.plan, c.backend, f"{millions:.3f}", f"{each:.3f}")
         fields += (rival, ratio, over, str(c.arena), str(c.flash), str(c.weights), str(c.stack), exact)
         lines.append(f"| {' | '.join(fields)} |")
     return "\n".join(lines) + "\n"
