@@ -270,6 +270,8 @@ def _geometry(
 ) -> tuple[Window | None, Window | None, int, dict[str, object]]:
     """Row window, column window, multiply-accumulates and attributes of one call."""
     out = tensors[-1]
+    if _name(call) == "call_tir":
+        return None, None, 0, {"mergeable": False}
     if kind in ("conv2d", "depthwise_conv2d") and hasattr(call.attrs, "kernel_layout"):
         attrs = call.attrs
         weight = _shape(call.args[1].ty, "weights")

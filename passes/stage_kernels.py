@@ -137,6 +137,9 @@ class _Builder:
             self._args[i] = [self._argument(a, packed and k == 1, call) for k, a in enumerate(call.args)]
 
     def _argument(self, expr: Any, weights: bool, call: Any) -> Any:
+        if isinstance(expr, relax.Tuple):
+            found = [(f, self.net.constant(f)) for f in expr.fields]
+            return relax.Tuple([f if c is None else self._parameter(c) for f, c in found])
         value = self.net.constant(expr)
         if value is None:
             return expr

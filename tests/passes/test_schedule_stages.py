@@ -19,6 +19,7 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, ValidationError
 from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.schedule_stages import LowerOptions, ScheduleStages, emit_cpu, lower_stages
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_kernels import build_kernels
@@ -209,6 +210,20 @@ def test_a_stage_is_one_parallel_region():
     text = lower_stages(net, units, found, LowerOptions()).script()
     assert "for lane in T.parallel(2)" in text
     assert "R.memory.alloc_storage" in text and "R.builtin.alloc_tensor" not in text
+
+
+@pytest.mark.parametrize("lowered", [False, True])
+def test_integer_networks_run_staged_bit_for_bit(lowered):
+    net8 = Net("int8")
+    x = net8.input((1, 12, 12, 8), "x")
+    ends = [net8.conv(x, 8, 1, activation="relu"), net8.conv(x, 8, 3), net8.max_pool(x, 3, 1, "same")]
+    y = net8.dense(net8.flatten(net8.global_pool(net8.concat(ends))), 10)
+    mod = net8.finish(y)
+    mod = LowerQuantized()(mod) if lowered else mod
+    data = [np.random.default_rng(0).integers(-128, 128, (1, 12, 12, 8)).astype("int8")]
+    net, units, found = greedy_groups(mod)
+    assert max(len(s.groups) for s in found.stages) == 3
+    np.testing.assert_array_equal(run(net, units, found, data)[0], sequential(mod, data)[0])
 
 
 def test_wrong_schedules_are_refused():

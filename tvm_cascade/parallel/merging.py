@@ -47,6 +47,8 @@ def place(windows: Sequence[Window]) -> Placement | None:
 
 def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
     """What operators must have in common to be merged; None for an operator that never is."""
+    if not op.attrs.get("mergeable", True):
+        return None
     if op.kind not in MERGEABLE or len(set(op.inputs)) != 1 or len(op.outputs) != 1 or op.attrs.get("groups", 1) != 1:
         return None
     tensor, out = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
