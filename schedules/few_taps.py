@@ -81,9 +81,7 @@ class _FewTaps:
         low = i32(0xFFFF)
         return [
             k.let(
-                tirx.bitwise_or(
-                    tirx.bitwise_and(taps[i32(2 * p)], low), tirx.shift_left(taps[i32(2 * p + 1)], i32(16))
-                ),
+                tirx.bitwise_or(tirx.bitwise_and(taps[i32(2 * p)], low), taps[i32(2 * p + 1)] * 65536),
                 "pair",
             )
             for p in range(self.pairs)
