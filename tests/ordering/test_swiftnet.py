@@ -78,6 +78,8 @@ def test_report(swiftnet: Graph) -> None:
     report = order_report(swiftnet, rewrite=True, on_chip=256 * 1024)
     assert (report["file_order_peak_bytes"], report["peak_bytes"], report["optimal"]) == (351_232, 200_704, True)
     assert (report["rewritten"], report["traffic_bytes"]) == (True, 0)
+    before = report["file_order_step_bytes"]
+    assert isinstance(before, list) and max(before) == 351_232
     steps, order_ = report["step_bytes"], report["order"]
     assert isinstance(steps, list) and isinstance(order_, list)
     assert max(steps) == 200_704 and len(steps) == len(order_)

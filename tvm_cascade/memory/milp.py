@@ -53,9 +53,12 @@ def solve(problem: Problem, height: int, nodes: int = 20_000) -> MilpResult | No
     cost = np.zeros(columns)
     cost[n] = 1
     found = scipy.milp(
-        cost, constraints=scipy.LinearConstraint(matrix, low), integrality=np.ones(columns), bounds=scipy.Bounds(lower, upper),
+        cost,
+        constraints=scipy.LinearConstraint(matrix, low),
+        integrality=np.ones(columns),
+        bounds=scipy.Bounds(lower, upper),
         options={"node_limit": nodes},
-    )  # fmt: skip
+    )
     if found.x is None:
         return None
     offsets = tuple(round(v) * unit for v in found.x[:n])

@@ -53,6 +53,7 @@ class Tables:
     upper: Ints
     meets: Mask  # (n, n): live together at some step
     sections: Mask  # (steps, n): who is live at each step that is not implied by another
+    span: tuple[Ints, Ints]  # first section of each life, and the one after its last
     twin: tuple[int, ...]  # the previous equal buffer, or -1
     pinned: tuple[tuple[tuple[int, int], ...], ...]  # for each buffer, [low, high) of the pinned ones it meets
     free: Ints  # positions that are not pinned, by start of life
@@ -75,9 +76,11 @@ def tables(problem: Problem) -> Tables:
         for i in range(len(b))
     )
     free = np.array([i for i in np.argsort(lower, kind="stable") if b[i].offset is None], np.int64)
+    sections = _sections(lower, upper)
+    span = (sections.argmax(0), len(sections) - sections[::-1].argmax(0)) if len(b) else (lower, upper)
     return Tables(
         size, -(-size // unit) * unit, np.array([x.alignment for x in b], np.int64), lower, upper, meets,
-        _sections(lower, upper), _twins(problem), pinned, free,
+        sections, span, _twins(problem), pinned, free,
     )  # fmt: skip
 
 
@@ -199,7 +202,8 @@ class _Search:
     def _exceeds(self, who: Ints, low: Ints) -> bool:
         t = self.t
         order = np.argsort(low, kind="stable")
-        live = t.sections[:, who[order]]
+        first, last = t.span[0][who].min(), t.span[1][who].max()
+        live = t.sections[first:last, who[order]]
         stack = np.cumsum(np.where(live, t.padded[who[order]], 0)[:, ::-1], 1)[:, ::-1]
         top = int(np.where(live, low[order] + stack, 0).max()) - t.slack
         top = max(top, int((low + t.size[who]).max()))

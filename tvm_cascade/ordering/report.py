@@ -39,6 +39,7 @@ def order_report(graph: Graph, rewrite: bool = False, on_chip: int | None = None
         "optimal": found.optimal,
         "rewritten": rewritten,
         "order": [chosen.ops[i].name for i in found.order],
+        "file_order_step_bytes": list(footprint(plain, range(len(plain.ops)), in_place=False)),
         "step_bytes": list(footprint(chosen, found.order, in_place=False)),
         "traffic_bytes": None if moved is None else moved.bytes,
         "compulsory_bytes": None if moved is None else moved.compulsory,
