@@ -8,12 +8,13 @@ from time import process_time
 
 import pytest
 
-from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost import AnalyticCost, features, find_device
 from tvm_cascade.errors import LoadError, UsageError, ValidationError
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 from tvm_cascade.parallel import (
     CONCURRENT,
     MERGE,
+    Block,
     Options,
     Schedule,
     Stage,
@@ -27,6 +28,7 @@ from tvm_cascade.parallel import (
 )
 from tvm_cascade.parallel.blocks import cut_points, split
 from tvm_cascade.parallel.merging import merge_classes, place
+from tvm_cascade.parallel.search import search
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.testing.builder import Net
@@ -131,6 +133,33 @@ def test_randwire_from_the_edge_file_is_searched_to_the_optimum(test_data):
     assert process_time() - start < 10
     assert found.sizes == (33,) and found.schedule.optimal
     assert found.schedule.cost_ms < 0.6 * found.sequential_ms
+
+
+def test_the_largest_block_without_pruning(test_data):
+    """3,560,808 pairs of RandWire's second block, proven optimal; 20 s on a machine of two cores."""
+    numbers = [int(w) for w in (test_data / "cases" / "ios" / "blocks" / "randwire_3.txt").read_text().split()]
+    block = Block.from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
+    macs = [78 * 78 * 784 * (1 + v % 3) for v in range(block.size)]
+    ops = [features("conv2d", [(1, 78, 28, 28)], [(1, 78, 28, 28)], macs=m, weight_bytes=4 * m // 784) for m in macs]
+
+    class Cost:
+        fork_ms = V100.fork_ms
+
+        def concurrent(self, groups):
+            return V100.stage_ms([[ops[v] for v in g] for g in groups])
+
+        def merged(self, members):
+            return None
+
+        def bounds(self):
+            return [V100.bound(op, False) for op in ops]
+
+    start = process_time()
+    pruned = search(block, Cost(), Options(variant="parallel"))
+    found = search(block, Cost(), Options(variant="parallel", r=None, s=None), [pruned])
+    assert found.transitions == 3_560_808 and found.optimal
+    assert found.cost_ms <= pruned.cost_ms
+    assert process_time() - start < 20
 
 
 # Units and blocks.

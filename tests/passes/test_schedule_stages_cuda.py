@@ -19,7 +19,7 @@ import tvm
 import tvm_ffi
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda
@@ -27,6 +27,7 @@ from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_program import plan_memory, plan_program
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.inception import inception_e
 
 V100 = AnalyticCost(find_device("v100"))
@@ -78,6 +79,23 @@ def test_the_program_with_streams_computes_the_same(staged, graph_builtins, cuda
     for result in results:
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
     assert graph_builtins == ["allocate"] + ["run"] * 3 * cuda_graph
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_merged_convolutions_outside_of_the_cpu(graph_builtins, layout):
+    """Without the CPU's own convolution a merge is Relax's, in either layout."""
+    net = Net("float32", layout, seed=2)
+    x = net.input((1, 6, 9, 11) if layout == "NCHW" else (1, 9, 11, 6), "x")
+    mod = net.finish([net.conv(x, c, k, activation="relu") for c, k in ((4, 1), (6, 3), (5, 5))])
+    read = stage_graph(mod)
+    units = unit_graph(read.graph, "fused")
+    data = np.random.default_rng(1).standard_normal(read.graph.tensors[0].shape).astype("float32")
+    merged = Schedule((Stage(MERGE, (tuple(range(len(read.graph.ops))),)),), 0.0)
+    program = plan_program(read, units, merged)
+    kernels = build_kernels(read, program.specs, cpu=False)
+    results = Session(compile_stages(emit_cuda(program, kernels, "cuda", True, device="cpu:0"))).run(data)
+    for result, expected in zip(results, Session(tvm.compile(mod, "llvm")).run(data), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_every_group_is_forked_and_joined(staged):
