@@ -1,0 +1,76 @@
+"""Fit MobileNetV2 at 224x224 into 256 KiB of RAM: what each idea brings, and that nothing changes.
+
+    python tutorials/02_fit_mobilenetv2_into_256KiB.py
+
+Layer by layer its largest step holds 1,505,280 bytes of activations, six times what the board has. No weight is pruned and
+no resolution lowered here, and not one multiply-accumulate is added: only the order in which rows are computed changes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.report.text import segment_table, summary
+from tvm_cascade.schedules.driver import place_of
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2
+
+CAP = 256 * 1024
+CAN = {"pixels": True, "accumulators": True}  # what the emitter can do
+
+
+def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray) -> tuple[np.ndarray, int]:
+    """Outputs and multiply-accumulates of a plan, run in this process."""
+    plan = plan_graph(prepared.graph, options)
+    ports = [
+        [HostPort(f"t{t}", plan.graph.tensors[t].dtype, plan.graph.tensors[t].shape, place_of(plan, t)) for t in side]
+        for side in (plan.graph.inputs, plan.graph.outputs)
+    ]
+    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), *ports), [{ports[0][0].name: feed}])
+    return result.outputs[0][ports[1][0].name], result.executed_macs
+
+
+def main() -> None:
+    prepared = pipeline.prepare(mobilenet_v2(), Core())
+    graph = prepared.graph
+    print(f"MobileNetV2: {len(graph.ops)} operators, {graph.macs} multiply-accumulates, {graph.weight_bytes} bytes of weights")
+
+    # 1. As every other tool would run it. The error says what is missing and where.
+    try:
+        plan_graph(graph, PlanOptions(layerwise=True, sram=CAP))
+    except InfeasibleError as why:
+        print(f"\nlayer by layer: {why}")
+
+    # 2. Rolling buffers, then outputs that follow their dying inputs, then rings that count pixels.
+    print("\nwhat each idea brings, at the same work:")
+    for what, options in (
+        ("rolling buffers of rows", PlanOptions(granularity="row", overlap=False)),
+        ("outputs behind dying inputs", PlanOptions(granularity="row")),
+        ("sums instead of the last map", PlanOptions(granularity="row", accumulators=True)),
+        ("rings of pixels", PlanOptions(**CAN)),
+        ("the input asked for row by row", PlanOptions(stream_input=True, **CAN)),
+    ):
+        plan = plan_graph(graph, options)
+        print(f"  {what:<32} {plan.peak:>8} bytes  (bound {plan.bound})")
+
+    # 3. The cap: the plan that costs least within it.
+    options = PlanOptions(sram=CAP, **CAN)
+    plan = plan_graph(graph, options)
+    print(f"\n{summary(plan)}\n\n{segment_table(plan)}")
+
+    # 4. The same answers, the same work.
+    size = graph.tensors[graph.inputs[0]].shape
+    feed = np.random.default_rng(0).integers(-128, 128, size).astype(np.int8)
+    plain, work = run(prepared, PlanOptions(layerwise=True), feed)
+    cascaded, same_work = run(prepared, options, feed)
+    print(f"\nequal outputs: {np.array_equal(plain, cascaded)}; multiply-accumulates {work} and {same_work}")
+    if not np.array_equal(plain, cascaded) or work != same_work or plan.peak > CAP:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
