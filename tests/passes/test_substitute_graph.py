@@ -9,6 +9,7 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, LoadError, UnsupportedOperatorError, UsageError
+from tvm_cascade.passes.measured_choice import fastest
 from tvm_cascade.passes.optimize_module import load_optimized, optimize_module, save_optimized
 from tvm_cascade.passes.substitute_graph import SubstituteGraph, substitute
 from tvm_cascade.passes.substitution_read import read_function
@@ -241,6 +242,16 @@ def test_unknown_costs_are_refused() -> None:
         optimize_module(resnet.resnet_module(6, 8), cost="speed")
     with pytest.raises(UsageError, match="unknown limit"):
         optimize_module(resnet.resnet_module(6, 8), cost="latency,ram<=5")
+
+
+def test_the_fastest_module_is_chosen_and_ties_go_to_the_original() -> None:
+    mod = resnet.resnet_module(6, 8)
+    ticks = iter([0, 0.004] + [0, 0.003] + [0, 0.004] + [0, 0.002])
+    choice = fastest([mod, mod], runs=1, clock=lambda: float(next(ticks)))
+    assert choice.best == 1 and choice.milliseconds == pytest.approx((4.0, 2.0))
+    assert fastest([mod, mod], runs=1, clock=lambda: 1.0).best == 0
+    with pytest.raises(UsageError, match="different inputs"):
+        fastest([mod, resnet.resnet_module(8, 8)])
 
 
 def test_light_squeezenet_gets_cheaper(test_data) -> None:

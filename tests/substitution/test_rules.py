@@ -178,6 +178,14 @@ def _rows(m: Maker) -> list[Ref]:
     return [m.matmul(m.leaf((2, 4)), w), m.matmul(m.leaf((1, 4)), w)]
 
 
+def _all_rows(m: Maker) -> list[Ref]:
+    """Four products of one weight, the last of which depends on the first."""
+    w, bias = m.weight(4, 4), m.pick(None, m.weight(4))
+    act = m.pick("", "relu")
+    first = [m.matmul(m.leaf((n, 4)), w, bias, act) for n in (1, 2, 3)]
+    return [*first, m.matmul(m.pool.make("relu", first[0]), w, bias, act)]
+
+
 def _elementwise(m: Maker) -> list[Ref]:
     p, x = m.pool, m.leaf((2, 3))
     s = p.make("sigmoid", x)
@@ -262,6 +270,7 @@ SOURCES: dict[str, Callable[[Maker], list[Ref]]] = {
     "drop_unit": _drop,
     "merge_matmuls": _columns,
     "merge_matmul_rows": _rows,
+    "merge_all_rows": _all_rows,
     "matmul_bias": lambda m: [
         m.pool.make("add", m.matmul(m.leaf((2, 4)), m.leaf((4, 3)), m.pick(None, m.weight(3))), m.weight(3))
     ],

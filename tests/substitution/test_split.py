@@ -153,3 +153,20 @@ def test_a_substitution_across_a_cut_is_found_afterwards() -> None:
     apart = optimize(dag, Figure("launches"), rules("fuse_elementwise"), options)
     swept = optimize(dag, Figure("launches"), rules("fuse_elementwise"), changed(options, window=8))
     assert swept.cost_after == 1 and apart.cost_after <= 4
+
+
+def test_products_far_apart_are_merged_before_the_split() -> None:
+    """Sixteen time steps share a weight; no piece of four operators holds two of them."""
+    pool = Pool()
+    w = pool.weight("w", (64, 64))
+    state = pool.input("state", (1, 64))
+    words = [pool.input(f"x{t}", (1, 64)) for t in range(16)]
+    for x in words:
+        y = pool.make("matmul", x, w, act="")
+        state = pool.make("tanh", pool.make("add", pool.make("sigmoid", y), pool.make("mul", state, y)))
+    dag = Dag(pool, (pool.input("state", (1, 64)), *words), (state,))
+    options = SearchOptions(threshold=4, window=0)
+    found = optimize(dag, Figure("traffic"), rules("merge_all_rows"), options)
+    assert [s.rule for s in found.steps] == ["merge_all_rows"]
+    assert [n.shape for n in found.dag.nodes if n.kind == "matmul"] == [(16, 64)]
+    assert found.steps[-1].cost == pytest.approx(found.cost_after)

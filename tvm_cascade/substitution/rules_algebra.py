@@ -153,6 +153,30 @@ def _merge_rows(pool: Pool, m: Match) -> Target | None:
     return _split_product(pool, a, b, wide, 0)
 
 
+def _merge_all_rows(dag: Dag, users: Mapping[Ref, list[Node]], node: Node, m: Match) -> Target | None:
+    """All products of one weight that do not depend on each other, from the first on: a recurrent layer's steps."""
+    weight = node.inputs[1]
+    if len(weight.shape) != 2 or (bias_of(node) is not None and len(bias_of(node).shape) != 1):  # type: ignore[union-attr]
+        return None
+    alike = [
+        n
+        for n in users.get(weight, [])
+        if n.kind == "matmul" and n.inputs[1:] == node.inputs[1:] and n.attrs == node.attrs and len(n.shape) == 2
+    ]
+    if len(alike) < 3 or alike[0] is not node:
+        return None
+    chosen: list[Node] = []
+    for n in alike:
+        if n.inputs[0] != weight and not any(reaches(n.inputs[0], c) for c in chosen):
+            chosen.append(n)
+    rows = dict.fromkeys(n.inputs[0] for n in chosen)
+    if len(rows) < 3 or len(rows) != len(chosen):
+        return None
+    wide = dag.pool.make("matmul", dag.pool.make("concat", *rows, axis=0), *node.inputs[1:], act=node["act"])
+    parts = dag.pool.make("split", wide, axis=0, sizes=tuple(n.shape[0] for n in chosen)).node
+    return {result(n): Ref(parts, i) for i, n in enumerate(chosen)}
+
+
 def _matmul_bias(pool: Pool, m: Match) -> Target | None:
     total, c = m["sum"], m["c"]
     other = _others(total, result(c))
@@ -315,6 +339,8 @@ ALGEBRA_RULES = (
          integer_exact=True),
     Rule("merge_matmul_rows", "A @ w, B @ w", "split([A; B] @ w)", (_MATMUL_A, _MATMUL_B), _merge_rows, _right,
          integer_exact=True),
+    Rule("merge_all_rows", "A @ w, B @ w, C @ w, ...", "split([A; B; C; ...] @ w)", (_MATMUL,), _never,
+         integer_exact=True, far=True, context=_merge_all_rows),
     Rule("matmul_bias", "x @ w + c", "matmul(x, w, c), c constant per column", (op("sum", "add", _MATMUL, None),),
          _matmul_bias, integer_exact=True, folds_weights=True),
     Rule("matmul_scale", "(x @ w) * s", "x @ (w * s), s constant per column", (op("product", "mul", _MATMUL, None),),

@@ -5,6 +5,7 @@ a minimum vertex cut and may return the whole graph as one side. Here the first 
 tied to the two sides, so neither is empty, and edges of infinite capacity against the flow keep the first side closed
 under predecessors, so the two sides can run one after the other.
 
+Rules that join operators from anywhere (`Rule.far`) are tried on the whole graph first, as any cut disables them.
 Pieces are optimized on their own. Pieces that are equal up to names are optimized once. After stitching, the graph is
 searched again in a window of operators around every cut, for the substitutions that the cut had disabled. A last sweep
 searches small overlapping windows with the relaxation that a whole piece would have had: gains elsewhere in a piece
@@ -24,7 +25,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.substitution.costs import AnyCost, peak_at
-from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild
+from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replaced
 from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions, Step, search
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 
@@ -228,8 +229,9 @@ def optimize(
     pool = Pool()
     worker = _Worker(cost.fresh(), tuple(rules), options, progress, pool, Matcher(tuple(rules)),
                      begin + total_seconds, {}, [], before)  # fmt: skip
-    parts = pieces(dag, rules, options.threshold)
-    stitched, cuts = _pass(worker, dag, parts)
+    start = _far(worker, dag, cost)
+    parts = pieces(start, rules, options.threshold)
+    stitched, cuts = _pass(worker, start, parts)
     stitched = _around_cuts(worker, stitched, cuts, max(options.threshold, _AROUND))
     if options.window:
         stitched = _sweep(worker, stitched, options.window)
@@ -241,6 +243,30 @@ def optimize(
     if not after < before:
         return Found(dag, before, before, (), worker.graphs, seconds, worker.complete)
     return Found(stitched, before, after, tuple(worker.steps), worker.graphs, seconds, worker.complete)
+
+
+def _far(worker: _Worker, dag: Dag, cost: AnyCost) -> Dag:
+    """Rules whose operators lie far apart, and eager ones before them, on the whole graph: each site that gains."""
+    eager = Matcher(tuple(r for r in worker.options.eager if r in worker.rules))
+    matcher = Matcher(tuple(r for r in worker.rules if r.far))
+    if not matcher.rules or not matcher.sites(dag):
+        return dag
+    refused: set[Node] = set()
+    while True:
+        for site in (*eager.sites(dag), *matcher.sites(dag)):
+            if site.nodes[0] in refused:
+                continue
+            made = Dag(dag.pool, dag.inputs, replaced(dag, site.target))
+            after = cost.total(made)
+            if not after < worker.running:
+                refused.add(site.nodes[0])
+                continue
+            worker.steps.append(Step(site.rule.name, tuple(n.kind for n in site.nodes), after))
+            worker.graphs += 1
+            worker.running, dag = after, made
+            break
+        else:
+            return dag
 
 
 def _pass(worker: _Worker, dag: Dag, parts: Sequence[Sequence[Node]]) -> tuple[Dag, list[tuple[Ref, ...]]]:
