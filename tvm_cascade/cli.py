@@ -15,22 +15,28 @@ from typing import Any
 
 import click
 
-from tvm_cascade.errors import CascadeError
+from tvm_cascade.errors import CascadeError, UsageError
 from tvm_cascade.sizes import parse_input_shape, parse_size
 
 _TARGETS = "cortex-m0plus, cortex-m3, cortex-m4, cortex-m7, cortex-m33, cortex-m55, host"
 
 
-def _cap(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    return None if value is None or value == "min" else parse_size(value)
+def _cap(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    return None if value == "min" else _size(context, option, value)
 
 
 def _size(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    return None if value is None else parse_size(value)
+    try:
+        return None if value is None else parse_size(value)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _shapes(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    return dict(parse_input_shape(v) for v in values)
+    try:
+        return dict(parse_input_shape(v) for v in values)
+    except UsageError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 _PLANNING: tuple[Callable[[Any], Any], ...] = (
