@@ -61,6 +61,8 @@ def allocate(
     if optimise and found.peak > goal and problem.follows:
         found.take(shuffle(problem, found.offsets, goal, options.shuffles))
         _integer_program(found, goal)
+        if found.peak > goal and found.bound < found.peak:
+            _search(found, goal, options, None if seconds is None else began + seconds)
     elif optimise and found.peak > goal:
         _search(found, goal, options, None if seconds is None else began + seconds)
     if problem.capacity is not None and found.peak > problem.capacity:
@@ -86,15 +88,21 @@ class _Best:
 def _integer_program(found: _Best, goal: int) -> None:
     """Small problems with `follows`, exactly."""
     solved = milp.solve(found.problem, found.peak) if found.peak > goal else None
-    if solved is None:
-        return
-    peak = top(found.problem, solved.offsets)
+    offsets = _checked(found.problem, None if solved is None else solved.offsets)
+    if solved is not None and offsets is not None:
+        found.take(offsets)
+        found.bound = max(found.bound, min(solved.bound, found.peak))
+
+
+def _checked(problem: Problem, offsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """`offsets` where they are a layout: floating-point solvers round, and pinned followers escape the search."""
+    if offsets is None or not problem.follows:
+        return offsets
     try:
-        validate(replace(found.problem, capacity=None), Allocation(solved.offsets, peak, 0, False))
+        validate(replace(problem, capacity=None), Allocation(offsets, top(problem, offsets), 0, False))
     except ValidationError:
-        return
-    found.take(solved.offsets)
-    found.bound = max(found.bound, min(solved.bound, found.peak))
+        return None
+    return offsets
 
 
 def _search(found: _Best, goal: int, options: AllocateOptions, deadline: float | None) -> None:
@@ -107,10 +115,11 @@ def _search(found: _Best, goal: int, options: AllocateOptions, deadline: float |
     ranks = rankings(t)
     left, low, capacity = options.nodes, found.bound, goal
     while found.peak > goal and left > 0 and low < found.peak:
-        result, spent = _rounds(t, capacity, ranks, left, pinned, options, deadline)
+        share = left if found.problem.capacity is not None else max(options.first_limit, left // 3)
+        result, spent = _rounds(t, capacity, ranks, min(left, share), pinned, options, deadline)
         left -= spent
-        found.take(result.offsets)
-        if result.offsets is None and result.complete:
+        found.take(_checked(found.problem, result.offsets))
+        if result.offsets is None and result.complete and not found.problem.follows:
             found.bound = max(found.bound, min(result.next_capacity, found.peak))
             if found.problem.capacity is not None:
                 return

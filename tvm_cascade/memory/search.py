@@ -26,6 +26,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tvm_cascade.memory.bounds import shareable
 from tvm_cascade.memory.problem import Problem
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
@@ -57,6 +58,9 @@ class Tables:
     twin: tuple[int, ...]  # the previous equal buffer, or -1
     pinned: tuple[tuple[tuple[int, int], ...], ...]  # for each buffer, [low, high) of the pinned ones it meets
     free: Ints  # positions that are not pinned, by start of life
+    partners: tuple[tuple[tuple[int, bool, int], ...], ...]  # (other, whether this one writes, distance): `follows`
+    stacked: Ints  # bytes a buffer adds to a stack of all that is live with it: `padded` less what it may share
+    lift: Ints | None  # (n, n): bytes that resting on j lifts i by; None without `follows`: the size of j
 
     @property
     def slack(self) -> int:
@@ -64,7 +68,7 @@ class Tables:
 
 
 def tables(problem: Problem) -> Tables:
-    """Tables of a problem without `follows`."""
+    """Tables of a problem. With `follows` the search finds layouts and proves nothing."""
     b = problem.buffers
     unit = gcd(*(x.alignment for x in b)) if b else 1
     size = np.array([x.size for x in b], np.int64)
@@ -80,8 +84,25 @@ def tables(problem: Problem) -> Tables:
     span = (sections.argmax(0), len(sections) - sections[::-1].argmax(0)) if len(b) else (lower, upper)
     return Tables(
         size, -(-size // unit) * unit, np.array([x.alignment for x in b], np.int64), lower, upper, meets,
-        sections, span, _twins(problem), pinned, free,
+        sections, span, _twins(problem), pinned, free, *_sharing(problem, -(-size // unit) * unit),
     )  # fmt: skip
+
+
+def _sharing(problem: Problem, padded: Ints) -> tuple[tuple[tuple[tuple[int, bool, int], ...], ...], Ints, Ints | None]:
+    """`partners`, `stacked` and `lift`."""
+    position = {b.id: i for i, b in enumerate(problem.buffers)}
+    partners: list[list[tuple[int, bool, int]]] = [[] for _ in position]
+    stacked = padded.copy()
+    if not problem.follows:
+        return tuple(() for _ in position), stacked, None
+    lift = np.broadcast_to(padded, (len(padded), len(padded))).copy()
+    for f in problem.follows:
+        r, w = position[f.reader], position[f.writer]
+        partners[w].append((r, True, f.distance))
+        partners[r].append((w, False, f.distance))
+        stacked[w] = max(0, stacked[w] - shareable(f, problem.buffers[r], problem.buffers[w]))
+        lift[w, r] = lift[r, w] = 0
+    return tuple(tuple(p) for p in partners), stacked, lift
 
 
 def _sections(lower: Ints, upper: Ints) -> Mask:
@@ -96,10 +117,12 @@ def _sections(lower: Ints, upper: Ints) -> Mask:
 def _twins(problem: Problem) -> tuple[int, ...]:
     last: dict[tuple[int, int, int, int], int] = {}
     twin = []
+    special = {i for f in problem.follows for i in (f.reader, f.writer)}
     for i, x in enumerate(problem.buffers):
         key = (x.size, x.lower, x.upper, x.alignment)
-        twin.append(last.get(key, -1) if x.offset is None else -1)
-        if x.offset is None:
+        alike = x.offset is None and x.id not in special
+        twin.append(last.get(key, -1) if alike else -1)
+        if alike:
             last[key] = i
     return tuple(twin)
 
@@ -192,8 +215,9 @@ class _Search:
         meets = t.meets[np.ix_(who[at], who)]
         if not meets.any(1).all():
             return None
+        lift = t.size[who] if t.lift is None else t.lift[np.ix_(who[at], who)]
         for _ in range(2):
-            raised = np.maximum(low[at], np.where(meets, low + t.size[who], 1 << 62).min(1))
+            raised = np.maximum(low[at], np.where(meets, low + lift, 1 << 62).min(1))
             if (raised == low[at]).all():
                 break
             low[at] = raised
@@ -204,7 +228,7 @@ class _Search:
         order = np.argsort(low, kind="stable")
         first, last = t.span[0][who].min(), t.span[1][who].max()
         live = t.sections[first:last, who[order]]
-        stack = np.cumsum(np.where(live, t.padded[who[order]], 0)[:, ::-1], 1)[:, ::-1]
+        stack = np.cumsum(np.where(live, t.stacked[who[order]], 0)[:, ::-1], 1)[:, ::-1]
         top = int(np.where(live, low[order] + stack, 0).max()) - t.slack
         top = max(top, int((low + t.size[who]).max()))
         if top > self.capacity:
@@ -226,8 +250,14 @@ class _Search:
         near = who[meets]
         near = near[support[near] <= top]
         skipped[near] = False
-        support[near] = -(-top // t.alignment[near]) * t.alignment[near]
+        joined = [j for j, _, _ in t.partners[i] if support[j] <= top and j in near]
+        kept = [max(at, int(support[j])) for j in joined]
+        support[near] = top
+        support[joined] = kept
+        support[near] = -(-support[near] // t.alignment[near]) * t.alignment[near]
         self._clear_of_pinned(near, support)
+        if t.lift is not None:
+            self._clear_of_partners(near, set(who.tolist()) - {i}, support)
         return self.parts(np.delete(who, c), support, skipped, depth, part.rest)
 
     def _clear_of_pinned(self, who: Ints, support: Ints) -> None:
@@ -235,6 +265,22 @@ class _Search:
             for low, high in self.t.pinned[i]:
                 if support[i] < high and low < support[i] + self.t.size[i]:
                     support[i] = -(-high // self.t.alignment[i]) * self.t.alignment[i]
+
+    def _clear_of_partners(self, who: Ints, unplaced: set[int], support: Ints) -> None:
+        """Raise supports out of the places that a placed reader or writer forbids."""
+        t = self.t
+        for i in who.tolist():
+            taken = []
+            for j, writes, distance in t.partners[i]:
+                if j not in unplaced and t.meets[i, j]:
+                    at = int(self.offsets[j])
+                    low, high = at - int(t.size[i]) + 1, at + int(t.size[j])
+                    taken.append((max(low, at - distance + 1), high) if writes else (low, min(high, at + distance)))
+            for low, high in sorted(taken):
+                if low <= support[i] < high:
+                    support[i] = -(-high // t.alignment[i]) * t.alignment[i]
+            if taken and t.pinned[i]:
+                self._clear_of_pinned(np.array([i]), support)
 
     def run(self, nodes: int, expired: Callable[[], bool]) -> bool | None:
         """Whether a layout exists (`offsets` then holds it); None where the limits came first."""
