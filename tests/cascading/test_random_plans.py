@@ -59,7 +59,7 @@ def smaller_rings(plan: Plan) -> Iterator[Plan]:
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-@pytest.mark.parametrize("first", range(0, 40, 10))
+@pytest.mark.parametrize("first", range(0, 30, 10))
 def test_replay_and_minimal_rings(first: int, options: dict[str, Any]) -> None:
     for seed in range(first, first + 10):
         graph = random_graph(seed, operators=3 + seed % 9, largest=10)

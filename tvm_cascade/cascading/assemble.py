@@ -32,8 +32,8 @@ class Layout:
         return tuple((i, j, c) for (i, j), c in zip(pairwise(self.cuts), self.chunks, strict=True))
 
 
-def assemble(costs: SegmentCosts, layout: Layout, figures: Figures) -> Plan:
-    """The plan of a layout, with its arena laid out."""
+def assemble(costs: SegmentCosts, layout: Layout, figures: Figures, optimise: bool = False) -> Plan:
+    """The plan of a layout, with its arena laid out; by heuristics alone unless `optimise`."""
     graph = costs.flow.graph
     segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
     storages = _storages(costs, layout)
@@ -42,7 +42,7 @@ def assemble(costs: SegmentCosts, layout: Layout, figures: Figures) -> Plan:
         graph=graph,
         segments=segments,
         storages=storages,
-        allocation=allocate(problem),
+        allocation=allocate(problem, optimise=optimise),
         buffers=tuple(b.name for b in problem.buffers),
         macs=graph.macs + sum(costs.extra_macs(*piece) for piece in layout.pieces),
         baseline_macs=graph.macs,

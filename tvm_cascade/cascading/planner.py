@@ -24,6 +24,7 @@ from tvm_cascade.ordering import order as order_by_memory
 
 _DEFAULTS = PlanOptions()
 _MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
+_SEARCHED = 0  # layouts whose arena is searched when heuristics miss the goal
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
@@ -130,10 +131,18 @@ def _affordable(trades: tuple[tuple[int, int], ...], graph: Graph, options: Plan
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int) -> Plan:
     """The first layout within the goal, else the one of smallest arena."""
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
-    best: Plan | None = None
     tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
-    for tried, layout in tries:
+    laid_out: list[tuple[int, int, Search, Layout]] = []
+    best: Plan | None = None
+    for k, (tried, layout) in enumerate(tries):
         plan = assemble(tried.costs, layout, figures)
+        laid_out.append((plan.peak, k, tried, layout))
+        if best is None or plan.peak < best.peak:
+            best = plan
+        if best.peak <= goal:
+            return best
+    for _, _, tried, layout in sorted(laid_out, key=lambda found: found[:2])[:_SEARCHED]:
+        plan = assemble(tried.costs, layout, figures, optimise=True)
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:
