@@ -6,6 +6,7 @@ whether anything wrote past it. The project folder keeps it as LLVM text, so a r
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -113,7 +114,13 @@ def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence
         built.write_to_file(str(path))
         # LLVM's own reader refuses what TVM prints: a private function with a storage class
         text = path.read_text().replace("private dllexport ", "private ")
-    return HostProgram(text, lowered.flash, lowered.plan.peak, lowered.spare_bytes, tuple(inputs), tuple(outputs))
+    return HostProgram(_without_addresses(text), lowered.flash, lowered.plan.peak, lowered.spare_bytes, tuple(inputs), tuple(outputs))
+
+
+def _without_addresses(text: str) -> str:
+    """LLVM text with TVM's buffers numbered, in the names of alias classes, where it prints their addresses."""
+    numbers: dict[str, int] = {}
+    return re.sub(r'!"(0x[0-9a-f]+)', lambda m: f'!"buffer{numbers.setdefault(m[1], len(numbers))}', text)
 
 
 def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]]) -> HostResult:

@@ -1,0 +1,106 @@
+"""Fuzz the loaders: `python fuzz/run.py --seconds 300` (`make fuzz`). Exit status 1 where something was found.
+
+Seeds are the shapes network and small ones that are built here. libFuzzer (through atheris) bounds time and memory of
+every input, and saves what crashes, hangs, or raises anything other than the project's own errors in `fuzz/found/`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+HERE = Path(__file__).parent
+INPUT_SECONDS = 60  # longer is a hang
+MEMORY_MB = 4096
+
+
+def write_seeds(kind: str, corpus: Path) -> None:
+    """Small files of `kind` that load."""
+    if kind == "tflite":
+        model = files("tvm_cascade.testing") / "data" / "shapes.tflite"
+        (corpus / "shapes").write_bytes(model.read_bytes())
+        return
+    from onnx import TensorProto, helper
+
+    f32 = TensorProto.FLOAT
+    image = helper.make_tensor_value_info("x", f32, [1, 2, 6, 6])
+    out = helper.make_tensor_value_info("y", f32, None)
+    weights = helper.make_tensor("w", f32, [2, 2, 3, 3], [0.1] * 36)
+    shape = helper.make_tensor("s", TensorProto.INT64, [2], [1, -1])
+    conv = helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1])
+    chains = {
+        "pool": [conv, helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[2, 2], strides=[2, 2])],
+        "residual": [conv, helper.make_node("Add", ["a", "x"], ["b"]), helper.make_node("Relu", ["b"], ["y"])],
+        "concat": [conv, helper.make_node("Concat", ["a", "x"], ["y"], axis=1)],
+        "flat": [
+            conv,
+            helper.make_node("Reshape", ["a", "s"], ["b"]),
+            helper.make_node("Softmax", ["b"], ["y"], axis=1),
+        ],
+    }
+    for name, nodes in chains.items():
+        graph = helper.make_graph(nodes, name, [image], [out], [weights, shape])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        (corpus / name).write_bytes(model.SerializeToString())
+
+
+def fuzz(kind: str, seconds: int, seed: int, found: Path) -> int:
+    """Fuzz one loader; returns the number of inputs tried. Raises `subprocess.CalledProcessError` for a finding."""
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus"
+        corpus.mkdir()
+        write_seeds(kind, corpus)
+        options = (
+            f"-max_total_time={seconds}",
+            f"-timeout={INPUT_SECONDS}",
+            f"-rss_limit_mb={MEMORY_MB}",
+            f"-seed={seed}",
+            f"-artifact_prefix={found}/{kind}-",
+        )
+        command = (sys.executable, str(HERE / "target.py"), kind, str(corpus), *options)
+        log = found / f"{kind}.log"
+        with log.open("wb") as out:
+            environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "TVM_NUM_THREADS": "1"}
+            done = subprocess.run(command, stdout=out, stderr=out, env=environment, check=False)
+        text = log.read_text(errors="replace")
+        counts = re.findall(r"^#(\d+)\s", text, flags=re.M) + re.findall(r"Done (\d+) (?:runs|in)", text)
+        tried = max((int(n) for n in counts), default=0)
+        if done.returncode:
+            print("\n".join(text.splitlines()[-25:]), file=sys.stderr)
+            raise subprocess.CalledProcessError(done.returncode, command)
+        return tried
+
+
+def main() -> int:
+    """Fuzz both loaders for half the time each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=300, help="altogether")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=["tflite", "onnx"])
+    args = parser.parse_args()
+    if importlib.util.find_spec("atheris") is None:
+        print("fuzzing needs atheris: pip install atheris", file=sys.stderr)
+        return 2
+    found = HERE / "found"
+    found.mkdir(exist_ok=True)
+    kinds = [args.kind] if args.kind else ["tflite", "onnx"]
+    failed = 0
+    for kind in kinds:
+        try:
+            tried = fuzz(kind, args.seconds // len(kinds), args.seed, found)
+            print(f"{kind}: {tried} inputs, nothing found", flush=True)
+        except subprocess.CalledProcessError:
+            print(f"{kind}: see {found}/{kind}.log and the input beside it", flush=True)
+            failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""One fuzzing process: `python fuzz/target.py tflite|onnx CORPUS [libFuzzer options]`. Started by `run.py`.
+
+Whatever the bytes are, reading them as a model must give a module or a `CascadeError` of one line. What loads goes on
+through the integer lowering and the reading of the graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["tvm_cascade.frontend", "tvm_cascade.importers"]):
+    from tvm_cascade import frontend
+
+from tvm_cascade.errors import CascadeError
+from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+
+KIND = sys.argv[1]
+LARGEST = 1 << 16  # bytes of a mutated file
+logging.disable(logging.CRITICAL)
+
+
+def test_one_input(data: bytes) -> None:
+    """Load, lower and read the graph of `data`."""
+    path = Path(os.environ["TVM_CASCADE_FUZZ_FOLDER"]) / f"{os.getpid()}.{KIND}"
+    path.write_bytes(data)
+    try:
+        mod = frontend.load(path)
+        extract_graph(LowerQuantized()(mod))
+    except CascadeError as error:
+        text = str(error)
+        assert text and "\n" not in text, f"not one line: {text!r}"
+        assert all(c.isprintable() for c in text), f"not printable: {text!r}"
+
+
+def mutate_onnx(data: bytes, size: int, seed: int) -> bytes:
+    """A change that leaves a protobuf: of a dimension, a type, an attribute, an edge or an operator."""
+    import onnx
+
+    draw = random.Random(seed)
+    try:
+        model = onnx.load_from_string(data)
+        if draw.random() < 0.3 or not model.graph.node:
+            raise ValueError
+        node = draw.choice(model.graph.node)
+        odd = draw.choice([0, 1, -1, 2, 7, 255, -128, 1 << 31, 1 << 40, -(1 << 62)])
+        match draw.randrange(7):
+            case 0 if node.attribute:
+                attribute = draw.choice(node.attribute)
+                attribute.i = odd
+                if attribute.ints:
+                    attribute.ints[draw.randrange(len(attribute.ints))] = odd
+            case 1 if node.input:
+                node.input[draw.randrange(len(node.input))] = draw.choice(draw.choice(model.graph.node).output)
+            case 2:
+                node.op_type = draw.choice(["Conv", "Add", "Reshape", "Concat", "Gather", "Resize", "Pad", "Foo"])
+            case 3 if model.graph.initializer:
+                tensor = draw.choice(model.graph.initializer)
+                tensor.dims.append(odd) if not tensor.dims else tensor.dims.__setitem__(0, odd)
+            case 4 if model.graph.initializer:
+                tensor = draw.choice(model.graph.initializer)
+                tensor.data_type = draw.randrange(20)
+            case 5:
+                del node.input[draw.randrange(len(node.input) + 1) :]
+            case _:
+                dims = model.graph.input[0].type.tensor_type.shape.dim
+                if dims:
+                    draw.choice(dims).dim_value = odd
+        return model.SerializeToString()[:size]
+    except Exception:  # no model any more: any change of bytes will do
+        return atheris.Mutate(data, size)
+
+
+def main() -> None:
+    """Fuzz until libFuzzer's options say stop."""
+    mutator = {"custom_mutator": mutate_onnx} if KIND == "onnx" else {}
+    atheris.Setup([sys.argv[0], *sys.argv[2:], f"-max_len={LARGEST}"], test_one_input, **mutator)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TVM_CASCADE_FUZZ_FOLDER"] = folder
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
