@@ -44,7 +44,8 @@ def fastest(
     inputs = [_inputs(mod, seed) for mod in modules]
     if any([(a.shape, a.dtype) for a in x] != [(a.shape, a.dtype) for a in inputs[0]] for x in inputs):
         raise UsageError("the modules to choose from take different inputs: give rewritten forms of one module")
-    machines = [relax.VirtualMachine(build(mod, target), tvm.cpu()) for mod in modules]
+    device: Any = tvm.cpu()
+    machines = [relax.VirtualMachine(build(mod, target), device) for mod in modules]
     given = [tvm.runtime.tensor(a) for a in inputs[0]]
     best = [float("inf")] * len(modules)
     for _ in range(runs + 1):
