@@ -173,3 +173,18 @@ def test_followers_equal_brute_force(seed: int) -> None:
     found = allocate(problem)
     validate(problem, found)
     assert found.peak == lowest_by_trying(problem, found.peak) and found.optimal
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_search_knows_followers(seed: int) -> None:
+    """Chains as plans make them: every output behind its dying input."""
+    random = Random(seed)
+    buffers = []
+    for i in range(60):
+        buffers.append(Buffer(i, 64 * random.randrange(1, 200), i, i + 1 + random.choice((1, 1, 1, 2, 3, 8)), 4))
+    pairs = [(i, i + 1) for i in range(59) if buffers[i].upper == i + 2]
+    follows = tuple(Follow(r, w, random.choice((0, -64, 128, 512))) for r, w in pairs)
+    problem = Problem(tuple(buffers), None, follows)
+    found = allocate(problem)
+    validate(problem, found)
+    assert found.peak <= found.bound * 1.01

@@ -22,7 +22,7 @@ class AllocateOptions:
     nodes: int = 20_000  # search nodes in all, about 15,000 a second
     first_limit: int = 5_000  # nodes of the first run of each ranking
     growth: int = 4  # by which every further round of runs is longer
-    shuffles: int = 200  # reorderings tried on problems that the search does not know (`follows`)
+    shuffles: int = 200  # reorderings tried before the search on problems with `follows`
 
 
 def allocate(

@@ -13,6 +13,9 @@ lowest place that the buffers under it allow. At a node, `support[i]` being that
 - *decomposition*: once the unplaced buffers fall apart in time, the parts are solved one by one; a part that fails
   sends the search back to the decision that created it, past its solved siblings.
 - *symmetry and memory*: equal buffers are placed in the order of their index; failed states are remembered.
+
+With `Follow` constraints a layout pushed down need not rest on anything, so nothing is proven then; the search still
+finds layouts, a placed reader or writer forbidding places to its partner instead of lifting it.
 """
 
 from __future__ import annotations
