@@ -1,0 +1,278 @@
+"""The command line from outside: keys of JSON objects, exit statuses, one line for every error, nothing half-written.
+
+Commands run in this process through click's runner; the kill tests run in processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from tvm_cascade.cli import main
+from tvm_cascade.micro.project import read_project
+
+MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
+PLAN_KEYS = {
+    "baseline_peak_bytes",
+    "peak_bytes",
+    "macs",
+    "baseline_macs",
+    "bound_bytes",
+    "frontier",
+    "buffers",
+    "seconds",
+}
+
+
+def call(*args: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in args])
+
+
+def data(result: Result) -> dict:
+    """The one JSON object on standard output."""
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def refused(result: Result, status: int, text: str) -> None:
+    """One line of error after any progress, no traceback, nothing on standard output."""
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code == status
+    assert result.stdout == "" and "Traceback" not in result.stderr
+    assert text in result.stderr
+    said = [line for line in result.stderr.splitlines() if line.startswith(("tvm-cascade: ", "Error: "))]
+    assert len(said) == 1 and result.stderr.splitlines()[-1] == said[0]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """A project for the default board of a Cortex-M4, and what compile printed."""
+    if shutil.which("arm-none-eabi-gcc") is None:
+        pytest.skip("arm-none-eabi-gcc is not installed")
+    folder = tmp_path_factory.mktemp("cli") / "p"
+    return folder, data(call("compile", MODEL, "--target", "cortex-m4", "--hook", "-o", folder, "--json"))
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("host") / "h"
+    data(call("compile", MODEL, "--target", "host", "-o", folder, "--json"))
+    return folder
+
+
+def test_plan(tmp_path: Path) -> None:
+    result = call("plan", MODEL, "--json", "--report", tmp_path / "r")
+    found = data(result)
+    assert found.keys() >= PLAN_KEYS
+    assert found["bound_bytes"] <= found["peak_bytes"] < found["baseline_peak_bytes"]
+    assert found["macs"] == found["baseline_macs"]
+    points = [(p["peak_bytes"], p["mac_factor"]) for p in found["frontier"]]
+    assert points == sorted(points) and [f for _, f in points] == sorted({f for _, f in points}, reverse=True)
+    assert "planning" in result.stderr
+    assert (tmp_path / "r").is_dir()
+    assert "arena" in call("plan", MODEL, "--layerwise").stdout
+
+
+def test_compile_and_run(project: tuple[Path, dict], tmp_path: Path) -> None:
+    if shutil.which("qemu-system-arm") is None:
+        pytest.skip("qemu-system-arm is not installed")
+    folder, made = project
+    assert made.keys() >= PLAN_KEYS | {"arena_bytes", "ram_bytes", "flash_bytes", "elf", "files"}
+    assert made["arena_bytes"] == made["peak_bytes"] <= made["ram_bytes"]
+    assert (folder / made["elf"]).is_file()
+    assert sorted(made["files"]) == sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    found = data(call("run", folder, "--check", MODEL, "--outputs", tmp_path / "o.npz", "--json"))
+    keys = {"arena_bytes", "arena_high_water_bytes", "stack_bytes", "executed_macs", "instructions", "match"}
+    assert found.keys() >= keys | {"max_abs_diff"}
+    assert (found["match"], found["max_abs_diff"]) == (True, 0)
+    assert found["arena_bytes"] == found["arena_high_water_bytes"] == made["arena_bytes"]
+    assert found["executed_macs"] == made["macs"]
+    with np.load(tmp_path / "o.npz") as outputs:
+        assert outputs["scores"].shape == (1, 6)
+
+
+def test_run_takes_inputs_by_name(host: Path, tmp_path: Path) -> None:
+    image = np.random.default_rng(5).integers(-128, 128, (1, 64, 64, 1), dtype=np.int8)
+    np.savez(tmp_path / "in.npz", image=image)
+    found = data(call("run", host, "--inputs", tmp_path / "in.npz", "--check", MODEL, "--json"))
+    assert found["match"] is True
+    np.savez(tmp_path / "bad.npz", picture=image)
+    refused(call("run", host, "--inputs", tmp_path / "bad.npz"), 2, "image")
+    np.savez(tmp_path / "type.npz", image=image.astype(np.float32))
+    refused(call("run", host, "--inputs", tmp_path / "type.npz"), 2, "float32")
+    (tmp_path / "no.npz").write_bytes(b"PK\x03\x04nothing")
+    refused(call("run", host, "--inputs", tmp_path / "no.npz"), 2, "no.npz")
+
+
+def test_other_commands(tmp_path: Path) -> None:
+    order = data(call("order", MODEL, "--on-chip", "16KiB", "--json"))
+    keys = {
+        "nodes",
+        "partitions",
+        "file_order_peak_bytes",
+        "peak_bytes",
+        "optimal",
+        "order",
+        "traffic_bytes",
+        "seconds",
+    }
+    assert order.keys() >= keys and sorted(order["order"]) == sorted(set(order["order"]))
+    stages = data(call("stages", MODEL, "--target", "cuda", "--json"))
+    assert stages.keys() >= {"stages", "cost_ms", "sequential_ms", "greedy_ms", "transitions", "seconds"}
+    assert stages["cost_ms"] <= stages["sequential_ms"]
+    found = data(call("optimize", MODEL, "--target", "cuda", "--budget", "5", "--json"))
+    assert found.keys() >= {"cost_before", "cost_after", "steps", "graphs_explored", "seconds"}
+    buffers = tmp_path / "b.csv"
+    buffers.write_text("id,lower,upper,size\na,0,2,100\nb,1,3,50\nc,2,4,100\n")
+    found = data(call("allocate", buffers, "-o", tmp_path / "out.csv", "--json"))
+    assert found.keys() >= {"peak_bytes", "bound_bytes", "optimal", "seconds"} and found["peak_bytes"] == 150
+    assert (tmp_path / "out.csv").read_text().splitlines()[0] == "id,lower,upper,size,offset"
+    assert "ok" in json.loads(call("doctor", "--model", MODEL, "--json").stdout)
+
+
+def test_export_and_bundle(project: tuple[Path, dict], tmp_path: Path) -> None:
+    folder, made = project
+    for kind, file in (("zephyr", "zephyr/module.yml"), ("arduino", "library.properties")):
+        found = data(call("export", folder, "--as", kind, "-o", tmp_path / kind, "--json"))
+        assert file in found["files"] and (tmp_path / kind / file).is_file()
+    refused(call("export", folder, "--as", "zephyr", "-o", tmp_path / "zephyr"), 2, "not empty")
+    refused(call("bundle", folder, "-o", tmp_path / "b"), 2, "at least two networks")
+    refused(call("bundle", folder, folder, "-o", tmp_path / "b"), 2, "different names")
+    assert not (tmp_path / "b").exists()
+    other = tmp_path / "second.tflite"
+    other.write_bytes(Path(MODEL).read_bytes())
+    second = data(call("compile", other, "--target", "cortex-m4", "--layerwise", "-o", tmp_path / "2", "--json"))
+    found = data(call("bundle", folder, tmp_path / "2", "-o", tmp_path / "b", "--json"))
+    assert found["networks"] == ["shapes", "second"]
+    assert found["arena_bytes"] == second["arena_bytes"]
+    assert found["separate_bytes"] == made["arena_bytes"] + second["arena_bytes"]
+    assert (tmp_path / "b" / found["elf"]).is_file()
+    refused(call("bundle", folder, tmp_path / "2", "-o", tmp_path / "b"), 2, "not empty")
+
+
+def test_caps_name_what_is_needed_and_available(tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    result = call("compile", MODEL, "--target", "cortex-m4", "--sram", "1000", "-o", out)
+    refused(result, 1, "1000 available")
+    assert "needs " in result.stderr and "--stream-input" in result.stderr
+    refused(call("plan", MODEL, "--sram", "1000", "--json"), 1, "1000 available")
+    if shutil.which("arm-none-eabi-gcc"):
+        refused(call("compile", MODEL, "--target", "cortex-m0plus", "--layerwise", "-o", out), 1, "microbit has 16384")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("--target", "z80"), "unknown target 'z80'"),
+        (("--target", "cortex-m4", "--board", "nix"), "unknown board 'nix'"),
+        (("--target", "cortex-m4", "--board", "microbit"), "microbit"),
+        (("--target", "host", "--board", "mps2-an386"), "target host runs on board host"),
+        (("--target", "cortex-m4", "--sram", "12x"), "is no size"),
+        (("--target", "cortex-m4", "--input-shape", "a"), "is no input shape"),
+        (("--target", "cortex-m4", "--max-macs", "0.5"), "--max-macs"),
+        (("--target", "cortex-m4", "--emit", "asm"), "--emit"),
+        ((), "--target"),
+    ],
+)
+def test_bad_options(args: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    result = call("compile", MODEL, *args, "-o", tmp_path / "p")
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit)
+    assert text in result.stderr and "Traceback" not in result.stderr and result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    whole = Path(MODEL).read_bytes()
+    for name, content in (
+        ("truncated.tflite", whole[: len(whole) // 2]),
+        ("empty.tflite", b""),
+        ("text.tflite", b"hello world, this is no flatbuffer at all"),
+        ("half.onnx", whole[:5000]),
+        ("empty.onnx", b""),
+        ("x.txt", whole[4:]),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        refused(call("plan", path), 2, name)
+        refused(call("compile", path, "--target", "cortex-m4", "-o", tmp_path / "out" / name), 2, name)
+    refused(call("plan", tmp_path / "none.tflite"), 2, "none.tflite")
+    refused(call("plan", tmp_path), 2, tmp_path.name)
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_missing_tools(project: tuple[Path, dict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = project
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    refused(call("compile", MODEL, "--target", "cortex-m4", "-o", tmp_path / "p"), 2, "arm-none-eabi-gcc")
+    refused(call("run", folder), 2, "qemu-system-arm")
+    assert "qemu-system-arm" in call("doctor").stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["bin"]
+
+
+def test_a_folder_that_is_not_ours_stays(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "thesis.txt").write_text("precious")
+    refused(call("compile", MODEL, "--target", "host", "-o", tmp_path / "p"), 2, "other than a compiled project")
+    refused(call("run", tmp_path / "p"), 2, "tvm-cascade compile")
+    refused(call("export", tmp_path / "p", "--as", "zephyr", "-o", tmp_path / "z"), 2, "tvm-cascade compile")
+    assert [p.name for p in (tmp_path / "p").iterdir()] == ["thesis.txt"] and not (tmp_path / "z").exists()
+
+
+def test_metadata_that_was_damaged(host: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(host, broken)
+    for text in ("", "{", "[]", '{"project": 3}', '{"project": {"interface": {}}}'):
+        (broken / "metadata.json").write_text(text)
+        refused(call("run", broken), 2, "metadata.json")
+
+
+def test_compiling_twice_gives_the_same_bytes(project: tuple[Path, dict], tmp_path: Path) -> None:
+    folder, made = project
+    code = "import sys; from tvm_cascade.cli import main; main(sys.argv[1:])"
+    command = (sys.executable, "-c", code, "compile", MODEL, "--target", "cortex-m4", "--hook", "-o", tmp_path / "q")
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+    for name in made["files"]:
+        assert (tmp_path / "q" / name).read_bytes() == (folder / name).read_bytes(), name
+
+
+_COMPILE_FOREVER = """
+import sys
+from tvm_cascade import compile
+from pathlib import Path
+print("ready", flush=True)
+while True:
+    compile(sys.argv[1], target="host", output=sys.argv[2])
+"""
+
+
+def test_killed_at_any_time_the_folder_is_absent_or_complete(host: Path, tmp_path: Path) -> None:
+    draw = random.Random(3)
+    out, whole = tmp_path / "p", {p.relative_to(host) for p in host.rglob("*") if p.is_file()}
+    for _ in range(3):
+        command = (sys.executable, "-c", _COMPILE_FOREVER, MODEL, str(out))
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            time.sleep(draw.uniform(0.0, 2.0))
+            process.send_signal(signal.SIGKILL)
+        if out.exists():
+            assert {p.relative_to(out) for p in out.rglob("*") if p.is_file()} == whole
+            read_project(out)
+    data(call("compile", MODEL, "--target", "host", "-o", out, "--json"))
+    assert data(call("run", out, "--check", MODEL, "--json"))["match"] is True
