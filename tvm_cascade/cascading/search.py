@@ -38,8 +38,10 @@ class Search:
         self._ceiling: int | None = None if like is None else like.by_rows
 
     def chunks(self, i: int, j: int) -> tuple[int, ...]:
-        """Interleavings of `[i, j)`, coarse first."""
-        return self.options.chunks if len(self.costs.members(i, j)) > 1 else (0,)
+        """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks."""
+        if len(self.costs.members(i, j)) < 2:
+            return (0,)
+        return self.options.chunks if self.costs.one_sink(i, j) else self.options.chunks[:1]
 
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
         """Bytes of the best interleaving, rounded and exact.

@@ -81,6 +81,12 @@ class SegmentCosts:
             self._members[i, j] = (*sources, *working)
         return self._members[i, j]
 
+    def one_sink(self, i: int, j: int) -> bool:
+        """Whether all that runs in `[i, j)` leads to its last operator."""
+        members = self.members(i, j)
+        inside = set(members)
+        return all(any(c in inside for t in self.flow.outputs(o) for c in self.flow.readers[t]) for o in members[:-1])
+
     def held(self, i: int, j: int, chunk: int) -> dict[int, int]:
         """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's. Rows in stripes."""
         members = self.members(i, j)
