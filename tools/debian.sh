@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the cross compiler and the emulator from Debian's packages, if they are missing and we may.
+# Install cross compilers and emulators from Debian's packages, if they are missing and we may.
 # Without them everything still runs on the host, and `tvm-cascade doctor` says what is missing.
 set -u
 need="$*"
@@ -7,6 +7,9 @@ command -v arm-none-eabi-gcc >/dev/null 2>&1 || need="$need gcc-arm-none-eabi li
 command -v qemu-system-arm >/dev/null 2>&1 || need="$need qemu-system-arm"
 command -v gcc >/dev/null 2>&1 || need="$need gcc libc6-dev"
 command -v cmake >/dev/null 2>&1 || need="$need cmake"
+command -v riscv64-unknown-elf-gcc >/dev/null 2>&1 || need="$need gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"
+command -v qemu-system-riscv32 >/dev/null 2>&1 || need="$need qemu-system-misc"
+command -v clang >/dev/null 2>&1 || need="$need clang"
 [ -z "${need# }" ] && exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "missing: $need (no apt-get here; see 'tvm-cascade doctor')" >&2

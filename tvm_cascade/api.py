@@ -23,6 +23,7 @@ from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.measure import RunReport, run_project
 from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.report.text import block_rows, memory_map, segment_table, summary
 
 __all__ = [
@@ -221,6 +222,7 @@ def compile(
         raise UsageError(f"target host runs on board host, not {board}")
     if on is not None:
         on.require_target(made_for)
+        find_tool(made_for.family.gcc, made_for.family.compiler_remedy)  # before minutes of planning
     mod, stem = _module(model, input_shapes)
     options = _plan_options(
         made_for.align,

@@ -1,0 +1,88 @@
+"""Describe a board of your own in one JSON file, fit a network to it, and run it there: no code, no linker script.
+
+    python tutorials/06_add_a_board.py [--out DIR]
+
+The board is a product with a Cortex-M4 whose application keeps most of the memory: 10 KiB of RAM and 48 KiB of flash are
+left for the network. QEMU knows a machine with that processor (netduinoplus2): the same file says how to emulate it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import tvm_cascade
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.testing import shapes
+
+MODEL = Path(shapes.__file__).parent / "data" / "shapes.tflite"
+
+BOARD = {
+    "name": "doorbell",
+    "description": "Doorbell, revision C: STM32F405; what the application leaves of 1 MiB flash and 128 KiB RAM",
+    "core": "cortex-m4",  # decides the compiler's options; a target of another core is refused
+    "memory": {
+        "flash": {"origin": "0x08000000", "bytes": 48 * 1024},
+        "ram": {"origin": "0x20000000", "bytes": 10 * 1024},
+    },
+    "stack_reserve": 1024,  # bytes at the end of RAM that no plan may take
+    # The rest is optional. Without "qemu" the board can be compiled for and flashed, but not emulated;
+    # "counter" counts instructions, "uart" serves `run --port`, "flash_tool" names the board for pyocd and openocd.
+    "qemu": {"machine": "netduinoplus2"},
+    "flash_tool": {"pyocd": "stm32f405rg", "openocd": ["interface/stlink.cfg", "target/stm32f4x.cfg"], "stflash": True},
+}
+
+
+def heading(text: str) -> None:
+    print(f"\n== {text} ==")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("board-out"))
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+
+    # 1. The board is a file. `load_board` checks it: unknown keys, overlapping memories, an unknown core.
+    heading("the board")
+    path = out / "doorbell.json"
+    path.write_text(json.dumps(BOARD, indent=2) + "\n", encoding="utf-8")
+    board = load_board(str(path))
+    print(f"{board.name}: {board.core}, {board.ram.bytes} bytes of RAM, {board.flash.bytes} bytes of flash")
+
+    if shutil.which("arm-none-eabi-gcc") is None:
+        print("arm-none-eabi-gcc is not installed: `tvm-cascade doctor` says how to get it")
+        return
+
+    # 2. The plain network does not fit, and nothing is written.
+    heading("layer by layer")
+    try:
+        tvm_cascade.compile(MODEL, target="cortex-m4", board=str(path), output=out / "plain", layerwise=True)
+    except InfeasibleError as error:
+        print(error)
+    assert not (out / "plain").exists()
+
+    # 3. The cascade does. The linker script in `boards/doorbell` has its regions and stack reserve from the file.
+    heading("cascaded")
+    made = tvm_cascade.compile(MODEL, target="cortex-m4", board=str(path), output=out / "firmware")
+    print(made.to_text())
+    assert made.ram_bytes is not None and made.ram_bytes + board.stack_reserve <= board.ram.bytes
+    print((out / "firmware" / "boards" / "doorbell" / "link.ld").read_text().split("SECTIONS")[0].rstrip())
+
+    # 4. It runs, and computes what the host computes.
+    if shutil.which("qemu-system-arm") is not None:
+        heading("run")
+        ran = tvm_cascade.run(out / "firmware", board=str(path))
+        print(ran.to_text())
+        assert ran.equals_host and ran.arena_high_water_bytes <= made.plan.peak
+
+    # 5. The same folder on another board: `--board` takes names and files alike.
+    print(f"\ntvm-cascade run {out / 'firmware'} --board mps2-an386")
+    print(f"tvm-cascade flash {out / 'firmware'} --board {path} --image application")
+
+
+if __name__ == "__main__":
+    main()
