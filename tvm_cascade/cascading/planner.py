@@ -24,7 +24,7 @@ from tvm_cascade.ordering import order as order_by_memory
 
 _DEFAULTS = PlanOptions()
 _MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
-_SEARCHED = 0  # layouts whose arena is searched when heuristics miss the goal
+_SEARCHED = 2  # layouts whose arena is searched when heuristics miss the goal
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
