@@ -37,7 +37,7 @@ setup(
     },
     install_requires=[
         "apache-tvm>=0.27",
-        "numpy",
+        "numpy>=2",
         "scipy",
         "xgboost",
         "tflite",

@@ -5,5 +5,18 @@ from __future__ import annotations
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.order_ops import OrderOps
+from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
+from tvm_cascade.passes.schedule_stages import ScheduleStages
+from tvm_cascade.passes.substitute_graph import SubstituteGraph
 
-__all__ = ["Cascade", "Extracted", "LowerQuantized", "extract_graph"]
+__all__ = [
+    "Cascade",
+    "Extracted",
+    "LowerQuantized",
+    "OrderOps",
+    "RewriteForMemory",
+    "ScheduleStages",
+    "SubstituteGraph",
+    "extract_graph",
+]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tvm_cascade.schedules.access import RowAccess
+from tvm_cascade.schedules.kernel import Role
 from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
 from tvm_cascade.schedules.tir import PrimFunc
 
@@ -62,7 +63,9 @@ def select(
     Rules are asked only about operators that run row by row. `generic` is the operator's generic kernel, where it has
     been made before.
     """
-    if access.rowwise and (generic is None or not generic.whole):
+    apart = (Role.PLANE, Role.OUTPUT_PLANE)  # rows that are not contiguous: performance schedules know NHWC alone
+    scattered = generic is not None and any(p.role in apart for p in generic.params)
+    if access.rowwise and not scattered and (generic is None or not generic.whole):
         kernel = first_rule(func, constants, core)
         if kernel is not None:
             return kernel

@@ -368,17 +368,13 @@ def stages(
 ) -> tuple[dict[str, object], str]:
     """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same for reading.
 
-    `options` are those of `parallel.report.run_stages`: device, batch, unit, variant, r, s, load, output, picture.
+    `options` are those of `runtime.stages.stages`: device, batch, unit, variant, r, s, load, output, picture, database.
     """
-    from tvm_cascade.parallel.report import run_stages
-    from tvm_cascade.passes.stage_graph import stage_graph
+    from tvm_cascade.runtime.stages import stages as schedule
 
-    if cost != "analytic":
-        raise UsageError(f"--cost {cost} needs a device to measure on and is not available here; use --cost analytic")
     mod, name = _module(model, input_shapes)
-    graph = stage_graph(mod).graph
-    progress(f"{name}: scheduling {len(graph.ops)} operators")
-    return run_stages(graph, target, **options)  # type: ignore[arg-type]
+    progress(f"{name}: scheduling")
+    return schedule(mod, target, cost=cost, **options)  # type: ignore[arg-type]
 
 
 def optimize(

@@ -359,6 +359,7 @@ def order(
     help="Groups in a stage, at most; 0: any number.",
 )
 @click.option("--cost", type=click.Choice(["analytic", "measured", "learned"]), default="analytic", show_default=True)
+@click.option("--database", type=click.Path(path_type=Path), help="Keep measurements here, and use those that are.")
 @click.option("--load", type=click.Path(path_type=Path), help="Price a saved schedule instead of searching.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the schedule.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the timeline (.png, .svg).")

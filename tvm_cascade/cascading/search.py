@@ -11,6 +11,9 @@ from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 
+# operators of a segment that is tried by pixels: rings cost most where maps are large and segments short, while each
+# longer segment takes a longer simulation
+LONGEST_BY_PIXELS = 24
 _PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
 
 
@@ -38,10 +41,12 @@ class Search:
         self._ceiling: int | None = None if like is None else like.by_rows
 
     def chunks(self, i: int, j: int) -> tuple[int, ...]:
-        """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks."""
-        if len(self.costs.members(i, j)) < 2:
+        """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks or is long."""
+        count = len(self.costs.members(i, j))
+        if count < 2:
             return (0,)
-        return self.options.chunks if self.costs.one_sink(i, j) else self.options.chunks[:1]
+        fine = count <= LONGEST_BY_PIXELS and self.costs.one_sink(i, j)
+        return self.options.chunks if fine else self.options.chunks[:1]
 
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
         """Bytes of the best interleaving, rounded and exact.

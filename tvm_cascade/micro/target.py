@@ -48,6 +48,9 @@ def _cortex_m(
     llvm: dict[str, object] = {"kind": "llvm", "mtriple": triple, "mcpu": core}
     if float_abi == "soft":
         llvm["mfloat-abi"] = "soft"
+    if core == "cortex-m55":
+        # its low-overhead loops cost more than they save around kernels this short (RFC 0006)
+        llvm["cl-opt"] = ("-disable-arm-loloops:bool=1",)
     return Target(
         name=core,
         mcpu=core,
