@@ -71,6 +71,9 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
         least, bound = (_affordable(search.frontier(exact), graph, options) for exact in (False, True))
     figures = Figures(baseline_peak(graph), bound)
     best = _best(search, figures, options, least)
+    if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
+        smallest = _best(search, figures, replace(options, sram=None, slack=0.0), least)
+        best = min(best, smallest, key=lambda plan: plan.peak)
     return _within(best, search.costs, options, _remedy(options))
 
 
