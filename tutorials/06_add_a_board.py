@@ -2,8 +2,8 @@
 
     python tutorials/06_add_a_board.py [--out DIR]
 
-The board is a product with a Cortex-M4 whose application keeps most of the memory: 10 KiB of RAM and 48 KiB of flash are
-left for the network. QEMU knows a machine with that processor (netduinoplus2): the same file says how to emulate it.
+The board is a product with a Cortex-M4 whose application keeps most of the memory: 10 KiB of RAM and 48 KiB of flash
+are left for the network. QEMU knows a machine with that processor (netduinoplus2): the file says how to emulate it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def heading(text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Fit a network to a board that one JSON file describes.")
     parser.add_argument("--out", type=Path, default=Path("board-out"))
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)

@@ -31,7 +31,7 @@ _LOWERING = (
 
 
 def lower_for(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The pointer functions of `mod`, ready for `target.build.c` or `target.build.llvm`: no packed ABI, no workspaces."""
+    """The pointer functions of `mod`, ready for `target.build.c` or `.llvm`: no packed ABI, no workspaces."""
     bound = tirx.transform.BindTarget(target.with_host(target))(mod)
     return tvm.ir.transform.Sequential([p() for p in _LOWERING])(bound)
 
@@ -56,11 +56,11 @@ def emit_c_functions(lowered: Lowered, symbol: str) -> str:
     """The kernels and the driver as static C functions; the driver is called `symbol`."""
     target = tvm.target.Target("c")
     mod = lowered.mod.clone()
-    for gv in list(mod.functions):
+    for gv in mod.get_global_vars():
         name = symbol if gv.name_hint == lowered.invoke else gv.name_hint
         mod[gv] = mod[gv].with_attr("global_symbol", name)
     mod = lower_for(mod, target)
-    for gv in list(mod.functions):
+    for gv in mod.get_global_vars():
         mod[gv] = remove_dead_binds(mod[gv])
     source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
     return tidy_c(source)

@@ -1,4 +1,4 @@
-"""From a plan to a finished project folder: network files, board files, the linked image, the host program, metadata."""
+"""From a plan to a finished project folder: network and board files, the linked image, host program, metadata."""
 
 from __future__ import annotations
 
@@ -196,8 +196,8 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
         return InfeasibleError(error.needed, error.available, [f"{board.name}'s flash: code and weights"], remedy)
     other = error.needed - plan.peak - board.stack_reserve
     remedy = (
-        f"{board.name} has {board.ram.bytes} bytes of RAM, {board.stack_reserve} of them kept for the stack, {other} for the "
-        f"rest of the image; "
+        f"{board.name} has {board.ram.bytes} bytes of RAM, {board.stack_reserve} of them kept for the stack, "
+        f"{other} for the rest of the image; "
     )
     remedy += "compile without --layerwise" if options.layerwise else "choose a board with more RAM"
     at_peak = peak_operators(plan)

@@ -78,13 +78,13 @@ class HostProgram:
             rows = data[side]
             assert isinstance(rows, list)
             sides[side] = tuple(HostPort.from_dict(r) for r in rows)
-        sizes = (int(str(data[k])) for k in ("arena_bytes", "spare_bytes"))
-        return cls(llvm, flash, *sizes, sides["inputs"], sides["outputs"])
+        arena, spare = (int(str(data[k])) for k in ("arena_bytes", "spare_bytes"))
+        return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"])
 
 
 @dataclass(frozen=True)
 class HostResult:
-    """Outputs of every inference by name; multiply-accumulates of one inference; highest arena byte written, plus one."""
+    """Outputs of every inference by name; multiply-accumulates of one; highest arena byte written, plus one."""
 
     outputs: tuple[dict[str, np.ndarray], ...]
     executed_macs: int
@@ -108,13 +108,15 @@ def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence
     call = Call(mod.get_global_var(lowered.invoke), pointers, ret_ty="int32")
     entry = tirx.PrimFunc([arena, flash, context, status, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
     mod[GlobalVar(_ENTRY)] = entry
-    built = tvm.compile(mod, target="llvm").mod
+    built = tvm.compile(mod, target=tvm.target.Target("llvm")).mod
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.ll"
         built.write_to_file(str(path))
         # LLVM's own reader refuses what TVM prints: a private function with a storage class
         text = path.read_text().replace("private dllexport ", "private ")
-    return HostProgram(_without_addresses(text), lowered.flash, lowered.plan.peak, lowered.spare_bytes, tuple(inputs), tuple(outputs))
+    return HostProgram(
+        _without_addresses(text), lowered.flash, lowered.plan.peak, lowered.spare_bytes, tuple(inputs), tuple(outputs)
+    )
 
 
 def _without_addresses(text: str) -> str:
@@ -142,7 +144,7 @@ def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]
     return HostResult(tuple(results), macs, high)
 
 
-def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str, np.ndarray], paint: int):  # noqa: ANN001, ANN202
+def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str, np.ndarray], paint: int):
     room = program.arena_bytes + program.spare_bytes
     arena = np.full(room + 2 * _CANARY, paint, np.int8)
     body = arena[_CANARY : _CANARY + program.arena_bytes]

@@ -72,15 +72,17 @@ def _struct(name: str, which: str, ios: Sequence[Io], const: str, hook: bool = F
             fields.append(f"    {const}{c_type} *{spec.c_name}; /* {about} */")
             continue
         fields += [
-            f"    /* {about}, asked for row by row, ascending: write row `row` of every plane, {spec.row_bytes} bytes, to",
-            "     * `to` (in the arena) and return 0; anything else ends the run, which returns it. */",
+            f"    /* {about}, asked for row by row, ascending: write row `row` of every plane,",
+            f"     * {spec.row_bytes} bytes, to `to` (in the arena) and return 0; anything else ends the run,",
+            "     * which returns it. */",
             f"    int32_t (*{spec.c_name})(void *context, int32_t row, {c_type} *to);",
             f"    void *{spec.c_name}_context;",
         ]
     if hook:
         fields += [
-            f"    /* Called after every step, `done` of {name.upper()}_STEPS, for watchdogs, progress and cancelling: what it",
-            f"     * returns other than 0 ends the run, which returns it. May be NULL, and is after {name}_map_inputs(). */",
+            f"    /* Called after every step, `done` of {name.upper()}_STEPS, for watchdogs, progress and cancelling:",
+            "     * what it returns other than 0 ends the run, which returns it. May be NULL, and is after",
+            f"     * {name}_map_inputs(). */",
             "    int32_t (*hook)(void *context, int32_t done);",
             "    void *hook_context;",
         ]
@@ -92,11 +94,11 @@ def _arena_declaration(name: str) -> list[str]:
     return [
         "/* Where the arena lies is for your build to say, for all files that include this header:",
         " *",
-        " * -DTVM_CASCADE_SHARED_ARENA    in `uint8_t tvm_cascade_arena[]`, which you define: as large as the largest of the",
-        " *                               networks that share it, aligned for all of them. It keeps nothing between runs.",
+        " * -DTVM_CASCADE_SHARED_ARENA    in `uint8_t tvm_cascade_arena[]`, which you define: as large as the largest",
+        " *                               of the networks that share it, aligned for all of them.",
         f" * -DTVM_CASCADE_ARENA_POINTER   at `{name}_arena`, a pointer that you set before the first call.",
-        f" * neither                       in an array of {name}.c, in section {upper}_ARENA_SECTION if you define that,",
-        f' *                               otherwise ".bss.{name}_arena".',
+        f" * neither                       in an array of {name}.c, in section {upper}_ARENA_SECTION if you",
+        f' *                               define that, otherwise ".bss.{name}_arena".',
         " */",
         "#if defined(TVM_CASCADE_SHARED_ARENA)",
         "extern uint8_t tvm_cascade_arena[];",
@@ -134,9 +136,10 @@ def emit_header(
     lines = [
         f"/* {c_comment(note)}",
         " *",
-        f" * One inference: fill the inputs, call {name}_run(), read the outputs. All RAM of the network is the arena of",
-        f" * {plan.peak} bytes; inputs and outputs have places in it ({name}_map_inputs, {name}_map_outputs), and what is",
-        " * mapped there is not copied. A place may be used again during the run: fill the inputs before every inference.",
+        f" * One inference: fill the inputs, call {name}_run(), read the outputs. All RAM of the network is the arena",
+        f" * of {plan.peak} bytes; inputs and outputs have places in it ({name}_map_inputs, {name}_map_outputs), and",
+        " * what is mapped there is not copied. A place may be used again during the run: fill the inputs before every",
+        " * inference.",
         " */",
         f"#ifndef {upper}_H",
         f"#define {upper}_H",

@@ -62,7 +62,8 @@ class RunReport:
         return "\n".join(
             [
                 f"ran on          {self.board}",
-                f"arena           {self.arena_bytes} bytes planned and allocated, {self.arena_high_water_bytes} touched",
+                f"arena           {self.arena_bytes} bytes planned and allocated, "
+                f"{self.arena_high_water_bytes} touched",
                 f"stack           {stack}",
                 f"work            {self.executed_macs} multiply-accumulates executed, {self.planned_macs} planned",
                 f"instructions    {counted}",

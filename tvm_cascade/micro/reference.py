@@ -1,4 +1,4 @@
-"""The oracle: LiteRT's reference kernels on a `.tflite` file (the `test` extra), ONNX's reference runtime on `.onnx`."""
+"""The oracle: LiteRT's reference kernels on a `.tflite` file (the `test` extra), ONNX's runtime on `.onnx`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     session = ReferenceEvaluator(str(path))
     values = session.run(None, dict(inputs))
     assert isinstance(values, (list, tuple))
-    return {name: np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}
+    return {str(name): np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}
 
 
 def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -41,7 +41,7 @@ def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
     return {d["name"]: interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()}
 
 
-def _interpreter(data: bytes, path: Path):  # noqa: ANN202 - LiteRT ships no types
+def _interpreter(data: bytes, path: Path):
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError:
@@ -65,8 +65,8 @@ def _cleared(data: bytes) -> bytes:
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(bytearray(data), 0))
-    for graph in model.subgraphs:
-        for tensor in graph.tensors:
+    for graph in model.subgraphs or ():
+        for tensor in graph.tensors or ():
             rank = 0 if tensor.shape is None else len(tensor.shape)
             if tensor.quantization is not None and tensor.quantization.quantizedDimension >= max(rank, 1):
                 tensor.quantization.quantizedDimension = 0
