@@ -1,8 +1,8 @@
-"""Six Keras applications in int8: arena beside layer by layer, and equality with LiteRT's reference kernels on the host.
+"""Six Keras applications in int8: arena beside layer by layer, and equality with LiteRT's reference kernels.
 
-`python benchmarks/zoo.py FOLDER` reads the `.tflite` files that `zoo_convert.py FOLDER` made (with TensorFlow, in an
-environment of its own) and writes `benchmarks/results/zoo.md`. One process a network, so that a slow one costs no other;
-`--append` keeps the rows of networks that have one already.
+`python benchmarks/zoo.py FOLDER` reads the `.tflite` files that `zoo_convert.py FOLDER` made (with TensorFlow, in
+an environment of its own) and writes `benchmarks/results/zoo.md`. One process a network, so that a slow one costs no
+other; `--append` keeps the rows of networks that have one already.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ RESULTS = Path(__file__).parent / "results"
 HEAD = """# Keras applications, int8, batch 1
 
 Converted by the TFLite converter (full integer quantization, int8 inputs and outputs) with random weights and random
-representative data; see `zoo_convert.py`. RAM in bytes: inputs, outputs, intermediates, counters and scratch, all in the
-arena. "Exact" compares every output element of a run on the host with LiteRT's reference kernels. The arena touched and
+representative data; see `zoo_convert.py`. RAM in bytes: inputs, outputs, intermediates, counters, scratch,
+| network | file | layerwise | arena | factor | bound | MACs | touched | executed | exact | compile s | all s |
 the multiply-accumulates executed are measured in that run.
 
-| network | size | layer by layer | arena | factor | lower bound | MACs | touched | executed | exact | plan s | all s |
+| network | file | layerwise | arena | factor | lower bound | MACs | touched | executed | exact | compile s | all s |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |
 """
 
@@ -63,9 +63,9 @@ def row(model: Path, timeout: float) -> str:
     d = json.loads(done.stdout.splitlines()[-1])
     factor = d["baseline_peak_bytes"] / d["peak_bytes"]
     return (
-        f"| {model.stem} | {size} | {d['baseline_peak_bytes']} | {d['peak_bytes']} | {factor:.2f}x | {d['bound_bytes']} | "
-        f"{d['macs']} | {d['touched']} | {d['executed']} | {'yes' if d['match'] else 'no'} | {d['compile_s']:.0f} | "
-        f"{d['seconds']:.0f} |"
+        f"| {model.stem} | {size} | {d['baseline_peak_bytes']} | {d['peak_bytes']} | {factor:.2f}x "
+        f"| {d['bound_bytes']} | {d['macs']} | {d['touched']} | {d['executed']} "
+        f"| {'yes' if d['match'] else 'no'} | {d['compile_s']:.0f} | {d['seconds']:.0f} |"
     )
 
 
