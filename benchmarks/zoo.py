@@ -20,10 +20,11 @@ HEAD = """# Keras applications, int8, batch 1
 
 Converted by the TFLite converter (full integer quantization, int8 inputs and outputs) with random weights and random
 representative data; see `zoo_convert.py`. RAM in bytes: inputs, outputs, intermediates, counters, scratch,
-| network | file | layerwise | arena | factor | bound | MACs | touched | executed | exact | compile s | all s |
-the multiply-accumulates executed are measured in that run.
+all in the arena. "Exact" compares every output element of a run on the host with LiteRT's reference kernels. The arena
+touched and the multiply-accumulates executed are measured in that run, "bound" is a proven lower bound of the plan, and
+"compile s" was measured on a machine that was busy with other work.
 
-| network | file | layerwise | arena | factor | lower bound | MACs | touched | executed | exact | compile s | all s |
+| network | file | layerwise | arena | factor | bound | MACs | touched | executed | exact | compile s | all s |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: | ---: |
 """
 
