@@ -14,6 +14,10 @@ test: $(STAMP) tools
 bench: $(STAMP) tools
 	$(BIN)/python benchmarks/run_all.py
 
+fuzz: $(STAMP)
+	$(BIN)/pip install -q --disable-pip-version-check atheris
+	$(BIN)/python fuzz/run.py --seconds 300
+
 lint: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check ".[lint]"
 	$(BIN)/ruff check .

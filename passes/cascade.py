@@ -7,7 +7,7 @@ and copies outputs out; row kernels and driver are private functions beside it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tvm
@@ -41,7 +41,7 @@ class PreparedGraph:
     extracted: Extracted
     kernels: tuple[RowKernel | None, ...]
 
-    core: Core = Core()
+    core: Core = field(default_factory=Core)
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[Kernel | None]:
         """The kernels that a plan calls; `generic` ones run on every machine."""

@@ -234,9 +234,7 @@ class Calls:
     def _pixel_input(self, op: Op, position: int, y: Expr, x0: Expr) -> tuple[Place, Expr]:
         t = op.inputs[position]
         place, tensor = self.places[t], self.graph.tensors[t]
-        return place, _pixel_slot(
-            op.windows[position], op.columns[position], y, x0, tensor.columns, place, tensor.rows
-        )
+        return place, _pixel_slot(op.windows[position], op.columns[position], y, x0, tensor.columns, place, tensor.rows)
 
     def _pixel_output(self, t: int, y: Expr, x0: Expr) -> Expr:
         place, tensor = self.places[t], self.graph.tensors[t]
@@ -280,9 +278,7 @@ class Calls:
         ]
         return bound, y, x0, x0 + chunk if columns % chunk == 0 else tirx.min(x0 + chunk, i32(columns))
 
-    def _argument(
-        self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int
-    ) -> Expr:
+    def _argument(self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int) -> Expr:
         match param.role:
             case Role.Y:
                 return y

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,12 @@ def emulator() -> None:
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Name parameters that are functions by their name: an address would differ between the processes of one run."""
     return getattr(val, "__name__", None) if callable(val) else None
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """With TVM_CASCADE_STRICT (continuous integration) a tool that is missing is a failure, never a skip."""
+    outcome = yield
+    report = outcome.get_result()
+    if os.environ.get("TVM_CASCADE_STRICT") and report.skipped and "not installed" in str(report.longrepr):
+        report.outcome = "failed"

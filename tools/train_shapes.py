@@ -92,8 +92,10 @@ def forward(net: list[Layer], x: np.ndarray) -> list[np.ndarray]:
         a = acts[-1]
         if layer.kind == "conv":
             k = layer.w.shape[0]
-            y = (a[:, :: layer.stride, :: layer.stride] @ layer.w[0, 0]) if k == 1 else np.tensordot(
-                patches(a, k, layer.stride), layer.w, 3
+            y = (
+                (a[:, :: layer.stride, :: layer.stride] @ layer.w[0, 0])
+                if k == 1
+                else np.tensordot(patches(a, k, layer.stride), layer.w, 3)
             )
             y = y + layer.b
         elif layer.kind == "dw":

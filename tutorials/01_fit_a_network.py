@@ -65,7 +65,11 @@ def main() -> None:
     answers = [int(r.outputs["scores"].argmax()) for r in runs]
     for lines in zip(*(show(i[..., 0]) for i in images), strict=True):
         print("  ".join(lines))
-    print("  ".join(f"{shapes.CLASSES[a]} (drawn: {shapes.CLASSES[t]})".ljust(32) for a, t in zip(answers, labels, strict=True)))
+    print(
+        "  ".join(
+            f"{shapes.CLASSES[a]} (drawn: {shapes.CLASSES[t]})".ljust(32) for a, t in zip(answers, labels, strict=True)
+        )
+    )
 
     heading("memory report")
     print(runs[0].to_text())

@@ -37,7 +37,9 @@ def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray) -> 
 def main() -> None:
     prepared = pipeline.prepare(mobilenet_v2(), Core())
     graph = prepared.graph
-    print(f"MobileNetV2: {len(graph.ops)} operators, {graph.macs} multiply-accumulates, {graph.weight_bytes} bytes of weights")
+    print(
+        f"MobileNetV2: {len(graph.ops)} operators, {graph.macs} multiply-accumulates, {graph.weight_bytes} bytes of weights"
+    )
 
     # 1. As every other tool would run it. The error says what is missing and where.
     try:

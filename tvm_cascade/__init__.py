@@ -1,8 +1,8 @@
 """tvm_cascade: memory and latency scheduling for Apache TVM.
 
-`load`, `plan`, `compile`, `run`, `order`, `stages`, `optimize` and `doctor` do what the command line does. Importing the package
-registers the Relax pipeline "cascade", where TVM is installed; the algorithms (`graph`, `memory`, `ordering`, `cascading`, `substitution`, `parallel`) import
-no TVM.
+`load`, `plan`, `compile`, `run`, `order`, `stages`, `optimize` and `doctor` do what the command line does. Importing the
+package registers the Relax pipeline "cascade", where TVM is installed; the algorithms (`graph`, `memory`, `ordering`,
+`cascading`, `substitution`, `parallel`) import no TVM.
 """
 
 from __future__ import annotations

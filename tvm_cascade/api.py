@@ -149,7 +149,7 @@ def plan(
     overlap: bool = True,
     granularity: str = "auto",
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
-    target: str = "host",
+    target: str = "cortex-m4",
     progress: Progress = _silent,
 ) -> PlanResult:
     """Plan `model` (a file or a Relax module) without writing anything.
@@ -160,6 +160,8 @@ def plan(
         Cap on the arena in bytes; None plans the smallest arena at no extra work.
     max_macs : float
         Multiply-accumulates allowed, as a factor of the network's.
+    target : str
+        Whose alignment and kernels' scratch count: the plan is that of `compile` for the same target.
 
     Raises
     ------
@@ -171,7 +173,7 @@ def plan(
     started = time.perf_counter()
     mod, name = _module(model, input_shapes)
     options = _plan_options(
-        get_target(target).align if target != "host" else 4,
+        get_target(target).align,
         sram=sram,
         max_macs=max_macs,
         stream_input=stream_input,
@@ -180,7 +182,7 @@ def plan(
         granularity=granularity,
     )
     progress(f"{name}: reading the graph")
-    prepared = pipeline.prepare(mod, pipeline.core_of(target))
+    prepared = pipeline.prepare(mod, pipeline.core_of(target, get_target(target).backend))
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
     points = pipeline.frontier_points(prepared.graph, options, made, whole=True)
@@ -246,6 +248,10 @@ def compile(
         built = firmware.write(
             staging, prepared, made, name or stem, made_for, on, backend, optimise, options, progress, hook
         )
+        if folder.exists():
+            kept = firmware.keep_users_files(folder, staging, built.network)
+            if kept:
+                progress(f"{stem}: kept your {', '.join(kept)}")
         _replace(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -18,7 +18,7 @@ import click
 from tvm_cascade.errors import CascadeError, UsageError
 from tvm_cascade.sizes import parse_input_shape, parse_size
 
-_TARGETS = "cortex-m0plus, cortex-m3, cortex-m4, cortex-m7, cortex-m33, cortex-m55, host"
+_TARGETS = "cortex-m0plus, cortex-m3, cortex-m4, cortex-m7, cortex-m33, cortex-m55, riscv32, host"
 
 
 def _cap(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
@@ -44,7 +44,7 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
                  "[default: min, the smallest arena at no extra work]"),
     click.option("--max-macs", type=click.FloatRange(min=1.0), metavar="F", default=1.0, show_default=True,
                  help="Allow recomputation up to F times the network's multiply-accumulates."),
-    click.option("--stream-input", is_flag=True, help="Ask for the input row by row through a callback: it never lies in RAM whole."),
+    click.option("--stream-input", is_flag=True, help="Ask for the input row by row: it never lies in RAM whole."),
     click.option("--layerwise", is_flag=True, help="Plan the plain network, one operator after the other."),
     click.option("--no-overlap", is_flag=True, help="Never write an output into the space of a dying input."),
     click.option("--granularity", type=click.Choice(["row", "pixel", "auto"]), default="auto", show_default=True,
@@ -125,6 +125,7 @@ def main() -> None:
 
 @main.command()
 @_MODEL
+@click.option("--target", default="cortex-m4", show_default=True, metavar="T", help=f"One of {_TARGETS}.")
 @_planning
 @click.option(
     "--report",
@@ -134,7 +135,7 @@ def main() -> None:
 @click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
 @_JSON
 @_guarded
-def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **values: Any) -> None:
+def plan(model: Path, target: str, report: Path | None, verbose: bool, as_json: bool, **values: Any) -> None:
     """Show how little memory MODEL (.tflite, .onnx) needs, and where the bytes are.
 
     Nothing is written unless --report asks for it. All memory is counted: input, output, intermediates, rolling
@@ -142,7 +143,7 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **value
     """
     from tvm_cascade import api
 
-    result = api.plan(model, progress=_say, **_options(values))
+    result = api.plan(model, target=target, progress=_say, **_options(values))
     if report is not None:
         result.write_report(report)
         _say(f"report in {report}")
@@ -178,7 +179,7 @@ def compile(
     output: Path,
     as_json: bool,
     **values: Any,
-) -> None:  # noqa: A001
+) -> None:
     """Write a board project for MODEL: sources, weights for flash, linker script, main.c, and the linked image.
 
     If the network cannot fit, nothing is written and the exit status is 1.
@@ -226,7 +227,7 @@ def run(
 
     result = api.run(directory, board=board, inputs=inputs, outputs=outputs, check=check, port=port, progress=_say)
     _print(as_json, result.to_dict(), result.to_text())
-    if result.match is False or not result.equals_host:
+    if not result.ok:
         sys.exit(1)
 
 
@@ -265,9 +266,9 @@ def bundle(directories: tuple[Path, ...], board: str | None, output: Path, as_js
 @_guarded
 def doctor(model: Path | None, as_json: bool) -> None:
     """Say what is installed, what is missing, and how to get it."""
-    from tvm_cascade import api
+    from tvm_cascade.micro.doctor import diagnose
 
-    result = api.doctor(model)
+    result = diagnose(model)
     _print(as_json, result.to_dict(), result.to_text())
     if not result.ok:
         sys.exit(1)

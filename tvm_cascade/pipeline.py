@@ -8,15 +8,15 @@ the stock VM runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Plan, PlanOptions, frontier, plan_graph
-from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.errors import UsageError
+from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.cascade import Cascade, PreparedGraph, prepare_graph
 from tvm_cascade.passes.extract_graph import extract_graph
@@ -27,7 +27,7 @@ from tvm_cascade.schedules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
 
-__all__ = ["Prepared", "core_of", "frontier_points", "front_phases", "left_out", "lower", "plan_graph", "prepare"]
+__all__ = ["Prepared", "core_of", "front_phases", "frontier_points", "left_out", "lower", "plan_graph", "prepare"]
 
 
 def front_phases() -> list[tvm.ir.transform.Pass]:
@@ -39,7 +39,7 @@ def front_phases() -> list[tvm.ir.transform.Pass]:
 class Prepared(PreparedGraph):
     """A module ready for planning: its graph and kernels, and its inputs and outputs as the model names them."""
 
-    io: IoSpec = IoSpec((), ())
+    io: IoSpec = field(default_factory=lambda: IoSpec((), ()))
     prelude: str = ""  # C text that the kernels' helpers need
 
 

@@ -8,7 +8,15 @@ from tvm_cascade.sizes import parse_input_shape, parse_size
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("65536", 65536), ("64KiB", 65536), ("64kB", 64000), ("64 kib", 65536), ("1MiB", 1 << 20), ("0.5KiB", 512), ("7b", 7)],
+    [
+        ("65536", 65536),
+        ("64KiB", 65536),
+        ("64kB", 64000),
+        ("64 kib", 65536),
+        ("1MiB", 1 << 20),
+        ("0.5KiB", 512),
+        ("7b", 7),
+    ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size

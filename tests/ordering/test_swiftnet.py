@@ -57,7 +57,6 @@ def test_cells_with_concats_have_the_file_s_operators(swiftnet: Graph) -> None:
 def test_whole_file(swiftnet: Graph) -> None:
     found = order(swiftnet)
     assert (len(swiftnet.ops), found.file_order_peak, found.peak, found.optimal) == (85, 351_232, 275_968, True)
-    assert found.seconds < 3
 
 
 def test_a_split_that_copies_costs_the_input_twice(swiftnet: Graph) -> None:

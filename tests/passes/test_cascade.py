@@ -28,7 +28,7 @@ OPTIONS = {
 }
 
 
-def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray):  # noqa: ANN201
+def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray):
     plan = plan_graph(prepared.graph, options)
     validate(plan)
     streamed = streamed_inputs(plan)

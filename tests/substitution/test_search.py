@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import inf
 
@@ -197,14 +198,12 @@ def test_figure_7_depends_on_the_device(device: str, expected: int) -> None:
 # Table 3.
 
 
-@pytest.mark.parametrize(
-    "make, seconds",
-    [(alexnet, 0.1), (vgg16, 0.2), (inception_e, 0.29), (resnet18, 0.99)],
-    ids=str,
-)
-def test_backtracking_takes_less_than_three_times_the_papers_seconds(make, seconds: float) -> None:
-    best = min(optimize(make(), latency("v100"), PAPER_RULES, SearchOptions(eager=())).seconds for _ in range(3))
-    assert best < 3 * seconds
+@pytest.mark.parametrize("make", [alexnet, vgg16, inception_e, resnet18])
+def test_backtracking_prices_few_graphs(make: Callable[[], Dag]) -> None:
+    """The paper's seconds are the benchmark's business; here the count behind them."""
+    found = optimize(make(), latency("v100"), PAPER_RULES, SearchOptions(eager=()))
+    assert found.graphs <= 1000
+    assert found.cost_after < found.cost_before
 
 
 def test_backtracking_equals_exhaustive_search_on_alexnet() -> None:

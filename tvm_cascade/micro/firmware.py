@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +27,7 @@ from tvm_cascade.report.text import block_rows, live_bytes
 from tvm_cascade.schedules.driver import place_of
 from tvm_cascade.schedules.streaming import streamed_inputs
 
-__all__ = ["METADATA", "Written", "write"]
+__all__ = ["METADATA", "Written", "keep_users_files", "users_files", "write"]
 
 HOST_FOLDER = "host"
 
@@ -38,6 +40,7 @@ class Written:
     flash_bytes: int | None
     elf: str | None  # relative to the folder
     files: tuple[str, ...]
+    network: tuple[str, ...] = ()  # of these, the network's own
 
 
 def _versions() -> dict[str, str]:
@@ -135,10 +138,42 @@ def write(
         "versions": _versions(),
         "image": {"elf": elf, "ram_bytes": ram, "flash_bytes": flash},
         "host": host,
+        "written": _digests(folder),
     }
     (folder / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    return Written(ram, flash, elf, tuple(files))
+    return Written(ram, flash, elf, tuple(files), tuple(network.files))
+
+
+_BUILT = ("build", HOST_FOLDER)  # made again at every compilation
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file that a user may edit."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and name.parts[0] not in _BUILT and str(name) != METADATA:
+            found[str(name)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def users_files(folder: Path) -> tuple[str, ...]:
+    """Files of a project folder that its user has added or edited since it was written."""
+    try:
+        written = json.loads((folder / METADATA).read_text(encoding="utf-8")).get("written", {})
+    except (OSError, ValueError, AttributeError):
+        written = {}
+    return tuple(n for n, digest in _digests(folder).items() if written.get(n) != digest)
+
+
+def keep_users_files(old: Path, new: Path, generated: Collection[str]) -> tuple[str, ...]:
+    """Carry over what the user has added to `old` or edited there, but for the network's own files; returns the names."""
+    kept = tuple(n for n in users_files(old) if n not in generated)
+    for name in kept:
+        (new / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(old / name, new / name)
+    return kept
 
 
 def _image(

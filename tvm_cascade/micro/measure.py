@@ -20,6 +20,8 @@ from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
 from tvm_cascade.micro.toolchain import build_project
 
+_FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
+
 
 @dataclass(frozen=True)
 class RunReport:
@@ -36,6 +38,12 @@ class RunReport:
     equals_host: bool
     match: bool | None  # with the reference
     max_abs_diff: float | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was promised held: memory, work, and outputs equal to host and reference."""
+        within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
+        return within and self.equals_host and self.match is not False
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade run --json`."""
@@ -54,7 +62,10 @@ class RunReport:
 
     def to_text(self) -> str:
         """The same for reading."""
-        verdict = {None: "not checked (--check MODEL)", True: "equal, every element", False: "DIFFERENT"}[self.match]
+        exact = "equal, every element"
+        if any(a.dtype.kind == "f" for a in self.outputs.values()):
+            exact = f"equal within {_FLOAT_TOLERANCE} of the largest output (by up to {self.max_abs_diff})"
+        verdict = {None: "not checked (--check MODEL)", True: exact, False: "DIFFERENT"}[self.match]
         if self.match is False:
             verdict += f", by up to {self.max_abs_diff}"
         stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"
@@ -81,7 +92,8 @@ def _metadata(folder: Path) -> dict:
         raise LoadError(path, f"{error.strerror}; is {folder} a folder made by `tvm-cascade compile`?") from None
     except ValueError as error:
         raise LoadError(path, f"is no JSON: {error}") from None
-    if not isinstance(data, dict) or not {"plan", "host"} <= data.keys():
+    parts = ("plan", "host", "image")
+    if not isinstance(data, dict) or not all(isinstance(data.get(p), dict) for p in parts):
         raise LoadError(path, "is not the metadata of a compiled network; compile again")
     return data
 
@@ -93,11 +105,7 @@ def _read_inputs(project: Project, inputs: str | Path | Mapping[str, np.ndarray]
     if isinstance(inputs, Mapping):
         given = dict(inputs)
     else:
-        try:
-            with np.load(inputs) as archive:
-                given = {k: archive[k] for k in archive.files}
-        except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as error:
-            raise LoadError(inputs, f"is no .npz of arrays ({error})") from None
+        given = _load_arrays(inputs)
     feed: dict[str, np.ndarray] = {}
     for spec in specs:
         if spec.name not in given:
@@ -108,6 +116,19 @@ def _read_inputs(project: Project, inputs: str | Path | Mapping[str, np.ndarray]
             raise UsageError(f"input '{spec.name}' is {value.dtype}{list(value.shape)}, the network wants {want}")
         feed[spec.name] = value.reshape(spec.shape)
     return feed
+
+
+def _load_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    try:
+        archive = np.load(path)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise LoadError(path, "holds a single array; save an .npz with one array per input")
+        with archive:
+            return {k: archive[k] for k in archive.files}
+    except OSError as error:
+        raise LoadError(path, error.strerror or "cannot be read") from None
+    except (ValueError, zipfile.BadZipFile, EOFError):
+        raise LoadError(path, "is no .npz of plain arrays (numpy.savez writes one)") from None
 
 
 def random_inputs(project: Project, seed: int = 0) -> dict[str, np.ndarray]:
@@ -143,9 +164,6 @@ def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) 
     return worst
 
 
-_FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
-
-
 def _matches(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> tuple[bool, float]:
     gap = _difference(want, have)
     if all(a.dtype.kind in "iub" for a in want.values()):
@@ -164,6 +182,8 @@ def run_project(
     progress: Callable[[str], None],
 ) -> RunReport:
     """One inference of the project in `folder`; see `tvm_cascade.run`."""
+    if check is not None and not Path(check).is_file():
+        raise LoadError(check, "no such file to check against")
     metadata, project = _metadata(folder), read_project(folder)
     feed = _read_inputs(project, inputs)
     where = port or board or project.board

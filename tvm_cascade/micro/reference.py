@@ -28,6 +28,7 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     except ImportError:
         raise MissingToolError("onnx", "pip install 'tvm-cascade[onnx]'") from None
     session = ReferenceEvaluator(str(path))
+    _require_same(path, dict.fromkeys(session.input_names), inputs)
     values = session.run(None, dict(inputs))
     assert isinstance(values, (list, tuple))
     return {str(name): np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}
@@ -35,10 +36,25 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     interpreter = _interpreter(path.read_bytes(), path)
-    for detail in interpreter.get_input_details():
+    details = interpreter.get_input_details()
+    _require_same(path, {d["name"]: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for d in details}, inputs)
+    for detail in details:
         interpreter.set_tensor(detail["index"], inputs[detail["name"]])
     interpreter.invoke()
     return {d["name"]: interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()}
+
+
+def _require_same(
+    path: Path, wanted: Mapping[str, tuple[str, tuple[int, ...]] | None], inputs: Mapping[str, np.ndarray]
+) -> None:
+    """Refuse a model that is not the one that was compiled."""
+    for name, form in wanted.items():
+        given = inputs.get(name)
+        if given is None or (form is not None and (str(given.dtype), given.shape) != (form[0], tuple(form[1]))):
+            raise UsageError(
+                f"{path.name} is not the model that was compiled: it wants {', '.join(wanted)}, "
+                f"the project has {', '.join(f'{k} {v.dtype}{list(v.shape)}' for k, v in inputs.items())}"
+            )
 
 
 def _interpreter(data: bytes, path: Path):

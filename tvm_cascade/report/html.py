@@ -11,7 +11,10 @@ from pathlib import Path
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.report.picture import draw_arena, draw_frontier
 
-_STYLE = "body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}pre{overflow-x:auto;font-size:12px}img{max-width:100%}"
+_STYLE = (
+    "body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}"
+    "pre{overflow-x:auto;font-size:12px}img{max-width:100%}"
+)
 
 
 def _picture(path: Path, title: str) -> str:

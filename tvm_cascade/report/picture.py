@@ -12,7 +12,7 @@ from tvm_cascade.report.text import block_rows
 _COLOURS = {"tensor": "#4878a8", "ring": "#e0a030", "state": "#909090", "scratch": "#b05050", "accumulator": "#60a060"}
 
 
-def _pyplot():  # noqa: ANN202 - an optional module
+def _pyplot():
     try:
         import matplotlib
 
@@ -33,7 +33,13 @@ def draw_arena(plan: Plan, path: Path) -> None:
         offset, size = int(str(row["offset"])), int(str(row["bytes"]))
         axes.add_patch(plt.Rectangle((lower, offset), upper - lower, size, fc=_COLOURS[kind], ec="white", lw=0.5))
     for kind, colour in _COLOURS.items():
-        axes.plot([], [], color=colour, lw=6, label={"tensor": "whole tensor", "state": "step counters", "accumulator": "sums"}.get(kind, kind))
+        axes.plot(
+            [],
+            [],
+            color=colour,
+            lw=6,
+            label={"tensor": "whole tensor", "state": "step counters", "accumulator": "sums"}.get(kind, kind),
+        )
     axes.set_xlim(0, max(len(plan.segments), 1))
     axes.set_ylim(0, plan.peak)
     axes.set_xlabel("segment")
