@@ -22,7 +22,7 @@ lint: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check ".[lint]"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 $(STAMP): setup.py pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { sh tools/debian.sh python3-venv && $(PYTHON) -m venv $(VENV); }

@@ -43,7 +43,6 @@ setup(
         "tflite",
         "flatbuffers",
         "click>=8.1",
-        "tqdm",
     ],
     extras_require={
         "onnx": ["onnx"],

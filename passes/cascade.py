@@ -5,6 +5,9 @@ Before: `main` calls an operator's PrimFunc after the other, every intermediate 
 and copies outputs out; row kernels and driver are private functions beside it.
 """
 
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace

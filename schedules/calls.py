@@ -3,6 +3,9 @@
 By rows, step k is output row k. By pixels, with n = ceil(columns / chunk), it is row k // n, columns from (k % n) * chunk.
 """
 
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -5,6 +5,9 @@ its steps. A segment of several replays its trace, a small program of operator n
 beside the weights: code size does not grow with rows, pixels or stripes. Step counters live in the arena.
 """
 
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

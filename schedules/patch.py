@@ -6,6 +6,9 @@ pixels. So the performance schedules of rows serve pixels too, for the price of 
 convolutions, element-wise operators) reads them where they lie.
 """
 
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,8 @@
 """Where things are when a plan runs: constants in the flash image, tensors in the arena, and pointers to both."""
 
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from dataclasses import dataclass, field

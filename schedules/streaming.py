@@ -4,6 +4,9 @@ The network asks for rows in ascending order, each once, when its ring has room 
 row of every plane, planes one behind the other.
 """
 
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from math import prod

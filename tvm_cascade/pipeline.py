@@ -5,6 +5,8 @@ A file goes through `load`, `prepare` (integers, then the graph and its row kern
 the stock VM runs.
 """
 
+# TVM's pass decorators are untyped.
+# pyright: reportReturnType=false
 from __future__ import annotations
 
 from collections.abc import Sequence

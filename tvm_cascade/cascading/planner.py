@@ -149,7 +149,13 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int) ->
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:
-            break
+            return best
+    if not options.stream_input:
+        # an arena may need far more than what is live where many outputs trail their inputs: never more than one by one
+        alone = Layout(tuple(range(search.size + 1)), (0,) * search.size)
+        plan = assemble(search.costs, alone, figures)
+        if best is None or plan.peak < best.peak:
+            best = plan
     assert best is not None
     return best
 

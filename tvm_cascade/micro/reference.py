@@ -28,7 +28,7 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     except ImportError:
         raise MissingToolError("onnx", "pip install 'tvm-cascade[onnx]'") from None
     session = ReferenceEvaluator(str(path))
-    _require_same(path, dict.fromkeys(session.input_names), inputs)
+    _require_same(path, dict.fromkeys(str(n) for n in session.input_names), inputs)
     values = session.run(None, dict(inputs))
     assert isinstance(values, (list, tuple))
     return {str(name): np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}

@@ -26,12 +26,14 @@ def _pyplot():
 def draw_arena(plan: Plan, path: Path) -> None:
     """Address against segment: a rectangle per block."""
     plt = _pyplot()
+    from matplotlib.patches import Rectangle
+
     figure, axes = plt.subplots(figsize=(10, 5))
     for row in block_rows(plan):
         kind = "ring" if row["ring"] else str(row["kind"])
         lower, upper = int(str(row["lower"])), int(str(row["upper"]))
         offset, size = int(str(row["offset"])), int(str(row["bytes"]))
-        axes.add_patch(plt.Rectangle((lower, offset), upper - lower, size, fc=_COLOURS[kind], ec="white", lw=0.5))
+        axes.add_patch(Rectangle((lower, offset), upper - lower, size, fc=_COLOURS[kind], ec="white", lw=0.5))
     for kind, colour in _COLOURS.items():
         axes.plot(
             [],

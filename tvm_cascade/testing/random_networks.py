@@ -30,7 +30,7 @@ def _operator(net: Net, live: list[Value], rng: np.random.Generator) -> Value:
     same_shape = [v for v in live if v.shape == x.shape and v is not x]
     same_map = [v for v in live if v.shape[:3] == x.shape[:3] and v is not x]
     height, width = x.shape[1:3]
-    kernel = tuple(int(k) for k in (rng.integers(1, min(4, height) + 1), rng.integers(1, min(4, width) + 1)))
+    kernel = int(rng.integers(1, min(4, height) + 1)), int(rng.integers(1, min(4, width) + 1))
     stride = int(rng.integers(1, 3)) if min(height, width) > 3 else 1
     padding = "same" if rng.random() < 0.7 else "valid"
     kind = int(rng.integers(0, 8))

@@ -32,7 +32,14 @@ class _Inception:
     def scaled(self, channels: int) -> int:
         return max(8, round(channels * self.width / 8) * 8)
 
-    def conv(self, x: Value, channels: int, kernel: int | tuple[int, int], stride: int = 1, padding=0) -> Value:
+    def conv(
+        self,
+        x: Value,
+        channels: int,
+        kernel: int | tuple[int, int],
+        stride: int = 1,
+        padding: int | tuple[int, int] = 0,
+    ) -> Value:
         """`padding` is one number, or rows and columns."""
         rows, columns = (padding, padding) if isinstance(padding, int) else padding
         return self.net.conv(
