@@ -35,7 +35,7 @@ class PlanOptions:
             raise UsageError(f"a cap of {self.sram} bytes: give a positive size")
         if self.slack < 0.0:
             raise UsageError(f"a slack of {self.slack}: give a fraction of at least 0")
-        if self.max_macs < 1.0:
+        if not 1.0 <= self.max_macs <= 1e6:  # written so that nan is refused too
             raise UsageError(f"--max-macs {self.max_macs}: give a factor of at least 1")
         if self.granularity not in ("row", "pixel", "auto"):
             raise UsageError(f"--granularity {self.granularity}: give row, pixel or auto")
