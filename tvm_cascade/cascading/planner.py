@@ -16,6 +16,7 @@ from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.errors import InfeasibleError
@@ -180,6 +181,8 @@ def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:
 
     chosen, proven = best_order(graph, bytes_of, filed.bound)
     others = [chosen] if proven else [order_by_memory(graph).order]
+    if not (proven or filed.regions.whole):
+        others.append(region_order(graph, filed.regions))
     tried = [filed, *(Search(flow, o, options, filed) for o in others if o != filed.costs.order)]
     bounds = [search.bound for search in tried]
     least = min(bounds)

@@ -9,11 +9,13 @@ from tvm_cascade.cascading.assemble import Layout
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
+from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 
 # operators of a segment that is tried by pixels: rings cost most where maps are large and segments short, while each
 # longer segment takes a longer simulation
 LONGEST_BY_PIXELS = 24
+_NEVER = 1 << 62  # bytes of a segment that leaves its region
 _PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
 
 
@@ -39,6 +41,15 @@ class Search:
         self._modes: dict[tuple[int, int], tuple[int, ...]] = {}
         self._coarsest: dict[tuple[int, int, int], int | None] = {}
         self._ceiling: int | None = None if like is None else like.by_rows
+        self.regions: Partition = partition(flow.graph) if like is None else like.regions
+
+    def possible(self, i: int, j: int) -> bool:
+        """Whether what runs in `[i, j)` lies in one region, or is a single operator."""
+        if self.regions.whole:
+            return True
+        working = [o for o in self.costs.members(i, j) if o >= 0]
+        places = {self.regions.region_of[o] for o in working}
+        return len(working) < 2 or (len(places) == 1 and None not in places)
 
     def chunks(self, i: int, j: int) -> tuple[int, ...]:
         """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks or is long."""
@@ -54,6 +65,8 @@ class Search:
         A segment that cannot come below the best plan by rows, whatever it shares, is not looked at further: the bytes
         that it needs at least stand for it.
         """
+        if (i, j) not in self._least and not self.possible(i, j):
+            self._least[i, j] = _NEVER, _NEVER
         if (i, j) not in self._least:
             costs, chunks = self.costs, self.chunks(i, j)
             floor = min(sum(costs.blocks(i, j, c)) for c in chunks) - costs.most_shared(i, j)
@@ -68,8 +81,11 @@ class Search:
     def by_rows(self) -> int:
         """Bytes of the best cuts when every segment goes by its coarsest interleaving; of the first order searched."""
         if self._ceiling is None:
-            self._ceiling = smallest_peak(self.size, lambda i, j: self.costs.cost(i, j, self.chunks(i, j)[0]))
+            self._ceiling = smallest_peak(self.size, self._coarse)
         return self._ceiling
+
+    def _coarse(self, i: int, j: int) -> int:
+        return self.costs.cost(i, j, self.chunks(i, j)[0]) if self.possible(i, j) else _NEVER
 
     @property
     def size(self) -> int:
@@ -90,6 +106,8 @@ class Search:
     def modes(self, i: int, j: int) -> tuple[int, ...]:
         """All interleavings of `[i, j)`: those at 1.00x, coarse first, then stripes, least work first."""
         key = (i, j)
+        if key not in self._modes and not self.possible(i, j):
+            self._modes[key] = ()
         if key not in self._modes:
             striped = self.costs.stripe_chunks(i, j) if self.recompute else ()
             least_work = sorted(striped, key=lambda c: (self.costs.extra_macs(i, j, c), c))
