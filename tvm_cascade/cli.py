@@ -136,7 +136,7 @@ def main() -> None:
 @_JSON
 @_guarded
 def plan(model: Path, target: str, report: Path | None, verbose: bool, as_json: bool, **values: Any) -> None:
-    """Show how little memory MODEL (.tflite, .onnx) needs, and where the bytes are.
+    """Show how little memory MODEL (.tflite, .onnx, .pt2) needs, and where the bytes are.
 
     Nothing is written unless --report asks for it. All memory is counted: input, output, intermediates, rolling
     buffers, row counters and scratch.

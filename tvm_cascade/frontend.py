@@ -15,6 +15,7 @@ import tvm
 from tvm_cascade.errors import LoadError
 from tvm_cascade.importers.from_onnx import load_onnx
 from tvm_cascade.importers.from_tflite import load_tflite
+from tvm_cascade.importers.from_torch import load_torch
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, io_spec
 
 __all__ = ["IoSpec", "TensorSpec", "io_spec", "load"]
@@ -22,7 +23,9 @@ __all__ = ["IoSpec", "TensorSpec", "io_spec", "load"]
 MAX_FILE_BYTES = 1 << 30
 
 _Loader = Callable[[Path, bytes, Mapping[str, tuple[int, ...]]], tvm.IRModule]
-_LOADERS: Mapping[str, _Loader] = MappingProxyType({".tflite": load_tflite, ".lite": load_tflite, ".onnx": load_onnx})
+_LOADERS: Mapping[str, _Loader] = MappingProxyType(
+    {".tflite": load_tflite, ".lite": load_tflite, ".onnx": load_onnx, ".pt2": load_torch}
+)
 
 
 def load(path: str | PathLike[str], input_shapes: Mapping[str, tuple[int, ...]] | None = None) -> tvm.IRModule:
@@ -34,7 +37,8 @@ def load(path: str | PathLike[str], input_shapes: Mapping[str, tuple[int, ...]] 
     Parameters
     ----------
     path : path
-        A `.tflite` file, or an `.onnx` file where the `onnx` extra is installed.
+        A `.tflite` file, an `.onnx` file where the `onnx` extra is installed, or a `.pt2` file (torch.export) where
+        `torch` is.
     input_shapes : mapping of name to shape, optional
         Fixes the symbolic sizes of inputs.
 
@@ -47,7 +51,7 @@ def load(path: str | PathLike[str], input_shapes: Mapping[str, tuple[int, ...]] 
     UsageError
         For an input that the model does not have, or a shape that contradicts it.
     MissingToolError
-        For `.onnx` without the `onnx` package.
+        For `.onnx` without the `onnx` package, `.pt2` without `torch`.
     """
     path = Path(path)
     data = _read(path)

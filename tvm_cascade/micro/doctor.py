@@ -22,6 +22,7 @@ _PACKAGES = (  # distribution, what for, required
     ("xgboost", "learned cost models", True),
     ("tflite", "reading .tflite files", True),
     ("onnx", "reading .onnx files", False),
+    ("torch", "reading .pt2 files", False),
     ("ai-edge-litert", "checking against the reference (--check)", False),
     ("matplotlib", "plots in reports", False),
 )

@@ -16,11 +16,12 @@ from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.firmware import HOST_FOLDER
 from tvm_cascade.micro.host import HostProgram, HostResult, run_host
 from tvm_cascade.micro.project import METADATA, Project, read_project
-from tvm_cascade.micro.reference import reference_outputs
+from tvm_cascade.micro.reference import output_step, reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
 from tvm_cascade.micro.toolchain import build_project
 
 _FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
+_STEPS = 4  # by which a quantized network may differ from a reference that computes it in floats
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class RunReport:
     equals_host: bool
     match: bool | None  # with the reference
     max_abs_diff: float | None
+    output_step: float | None = None  # of a network that was quantized, and whose reference computes in floats
 
     @property
     def ok(self) -> bool:
@@ -65,6 +67,9 @@ class RunReport:
         exact = "equal, every element"
         if any(a.dtype.kind == "f" for a in self.outputs.values()):
             exact = f"equal within {_FLOAT_TOLERANCE} of the largest output (by up to {self.max_abs_diff})"
+        if self.output_step is not None and self.max_abs_diff is not None:
+            steps = round(self.max_abs_diff / self.output_step, 2)
+            exact = f"equal within {_STEPS} steps of {self.output_step:g} (by up to {steps}): it computes in floats"
         verdict = {None: "not checked (--check MODEL)", True: exact, False: "DIFFERENT"}[self.match]
         if self.match is False:
             verdict += f", by up to {self.max_abs_diff}"
@@ -164,8 +169,12 @@ def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) 
     return worst
 
 
-def _matches(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> tuple[bool, float]:
+def _matches(
+    want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray], step: float | None = None
+) -> tuple[bool, float]:
     gap = _difference(want, have)
+    if step is not None:
+        return gap <= _STEPS * step * (1 + _FLOAT_TOLERANCE), gap
     if all(a.dtype.kind in "iub" for a in want.values()):
         return gap == 0, gap
     scale = max((float(np.abs(a).max()) for a in want.values() if a.size), default=1.0)
@@ -189,10 +198,10 @@ def run_project(
     where = port or board or project.board
     progress(f"{project.name}: running in this process, counting work")
     host = run_host(HostProgram.load(folder / HOST_FOLDER, metadata["host"]), [feed])
-    reference = None
+    reference, step = None, None
     if check is not None:
         progress(f"{project.name}: running the reference kernels on {Path(check).name}")
-        reference = reference_outputs(Path(check), feed)
+        reference, step = reference_outputs(Path(check), feed), output_step(Path(check))
     if port is not None:
         progress(f"{project.name}: running on the board at {port}")
         done = run_serial(port, project.interface, [[feed[s.name] for s in project.interface.inputs]])
@@ -201,7 +210,7 @@ def run_project(
         made, high, stack, instructions = dict(host.outputs[0]), host.arena_high_water, None, None
     else:
         made, high, stack, instructions = _emulate(folder, metadata, project, where, feed, progress)
-    match, gap = (None, None) if reference is None else _matches(reference, made)
+    match, gap = (None, None) if reference is None else _matches(reference, made, step)
     report = RunReport(
         board=where,
         outputs=made,
@@ -214,6 +223,7 @@ def run_project(
         equals_host=_equals(host, made),
         match=match,
         max_abs_diff=gap,
+        output_step=step,
     )
     if outputs is not None:
         _save(Path(outputs), made)

@@ -1,25 +1,67 @@
-"""The oracle: LiteRT's reference kernels on a `.tflite` file (the `test` extra), ONNX's runtime on `.onnx`."""
+"""The oracle: LiteRT's reference kernels on a `.tflite` file (the `test` extra), ONNX's evaluator on `.onnx`, torch on
+`.pt2`.
+
+The last two compute quantized networks in floats, rounded after every operator, where kernels add and rescale
+integers: their results are equal to within steps of the output's quantization, which `output_step` tells.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
+from tvm_cascade.importers.torch_package import torch_package
 
 
 def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs of one inference by the reference kernels, named as in the model.
 
-    Raises `MissingToolError` without ai-edge-litert (or onnx), `UsageError` for other kinds of file.
+    Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other kinds of file.
     """
     if path.suffix == ".tflite":
         return _litert(path, inputs)
     if path.suffix == ".onnx":
         return _onnx(path, inputs)
-    raise UsageError(f"--check knows .tflite and .onnx files, not {path.name}")
+    if path.suffix == ".pt2":
+        return _torch(path, inputs)
+    raise UsageError(f"--check knows .tflite, .onnx and .pt2 files, not {path.name}")
+
+
+def output_step(path: Path) -> float | None:
+    """The largest quantization step among the outputs of a model that dequantizes them; None where none is."""
+    if path.suffix == ".onnx":
+        import onnx
+        from onnx import numpy_helper
+
+        graph = onnx.load(str(path)).graph
+        weights = {w.name: w for w in graph.initializer}
+        made = {o: n for n in graph.node for o in n.output}
+        last = [made[o.name] for o in graph.output if o.name in made]
+        scales = [weights[n.input[1]] for n in last if n.op_type == "DequantizeLinear" and n.input[1] in weights]
+        return max((float(numpy_helper.to_array(s).max()) for s in scales), default=None)
+    if path.suffix == ".pt2":
+        nodes = next(n for n in _exported(path).graph.nodes if n.op == "output").all_input_nodes
+        steps = [float(n.args[1]) for n in nodes if "dequantize_per_tensor" in str(n.target)]
+        return max(steps, default=None)
+    return None
+
+
+def _exported(path: Path) -> Any:
+    return torch_package().export.load(str(path))
+
+
+def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    torch, exported = torch_package(), _exported(path)
+    signature = exported.graph_signature
+    _require_same(path, dict.fromkeys(str(n) for n in signature.user_inputs), inputs)
+    with torch.no_grad():
+        made = exported.module()(*(torch.from_numpy(np.array(inputs[str(n)])) for n in signature.user_inputs))
+    values = list(made) if isinstance(made, (list, tuple)) else [made]
+    return {str(n): v.detach().numpy() for n, v in zip(signature.user_outputs, values, strict=True)}
 
 
 def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,0 +1,152 @@
+"""torch.export archives: float ones and PT2E-quantized ones, from file to lowered module, against torch itself."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorError, UsageError
+from tvm_cascade.frontend import io_spec, load
+from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.testing.reference import Compiled
+
+_LOWER: Any = LowerQuantized()
+
+
+def test_without_torch_one_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "net.pt2").write_bytes(b"PK")
+    with pytest.raises(
+        MissingToolError, match=r"torch is not installed: pip install 'tvm-cascade\[torch\]', or export"
+    ):
+        load(tmp_path / "net.pt2")
+
+
+def _export(path: Path, module: Any, *shape: int, **how: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    exported = torch.export.export(module.eval(), (torch.zeros(shape),), **how)
+    torch.export.save(exported, path)
+    return exported.module()
+
+
+def _residual() -> Any:
+    """Convolutions with normalization, a residual sum, a pool, a mean, a product, softmax."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    nn = torch.nn
+
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+            self.depthwise = nn.Sequential(nn.Conv2d(8, 8, 3, 1, 1, groups=8), nn.BatchNorm2d(8), nn.Hardswish())
+            self.pointwise = nn.Sequential(nn.Conv2d(8, 8, 1), nn.LeakyReLU(0.1), nn.Hardtanh(-0.5, 2.0))
+            self.last = nn.Linear(8, 5)
+
+        def forward(self, x: Any) -> Any:
+            a = self.first(x)
+            y = nn.functional.max_pool2d(self.pointwise(self.depthwise(a)) + a, 2)
+            y = nn.functional.adaptive_avg_pool2d(y, 1).flatten(1)
+            return torch.softmax(self.last(y), -1)
+
+    return Residual()
+
+
+def test_a_float_network(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    plain = _export(tmp_path / "n.pt2", _residual(), 1, 3, 15, 17)
+    mod = load(tmp_path / "n.pt2")
+    assert [(s.name, s.shape, s.dtype) for s in io_spec(mod).inputs] == [("x", (1, 3, 15, 17), "float32")]
+    run = Compiled(_LOWER(mod))
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((1, 3, 15, 17)).astype("float32")
+        np.testing.assert_allclose(run(x)[0], plain(torch.tensor(x)).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_symbolic_sizes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    free = ({0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=8, max=64)},)
+    _export(tmp_path / "n.pt2", torch.nn.Conv2d(3, 4, 3), 2, 3, 16, 16, dynamic_shapes=free)
+    with pytest.raises(LoadError, match=r"input input has the symbolic shape .*--input-shape input="):
+        load(tmp_path / "n.pt2")
+    mod = load(tmp_path / "n.pt2", {"input": (1, 3, 20, 16)})
+    assert io_spec(mod).outputs[0].shape == (1, 4, 18, 14)
+    with pytest.raises(UsageError, match=r"has the shape .* in the file, not"):
+        load(tmp_path / "n.pt2", {"input": (1, 4, 20, 16)})
+    with pytest.raises(UsageError, match="the model has no input y; its inputs: input"):
+        load(tmp_path / "n.pt2", {"y": (1, 3, 20, 16)})
+
+
+def test_what_is_no_archive_or_has_unknown_operators(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "bad.pt2").write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(LoadError, match=r"not an archive of torch\.export, or truncated"):
+        load(tmp_path / "bad.pt2")
+
+    class Unknown(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.special.i1(x)
+
+    _export(tmp_path / "u.pt2", Unknown(), 1, 4)
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        load(tmp_path / "u.pt2")
+    assert caught.value.operators == ("special_i1.default",)
+
+
+def _quantized(dtype: str) -> Any:
+    """What PT2E's convert leaves: stored weights with a scale a channel, float biases, a pair around every operator."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    ops, nn = torch.ops.quantized_decomposed, torch.nn.functional
+    kind, lo, hi = getattr(torch, dtype), *((0, 255) if dtype == "uint8" else (-128, 127))
+    made = torch.Generator().manual_seed(0)
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, shape in {"a": (8, 3, 3, 3), "d": (8, 1, 3, 3), "f": (5, 8)}.items():
+                self.register_buffer(f"w{name}", torch.randint(-127, 128, shape, generator=made).to(torch.int8))
+                self.register_buffer(f"s{name}", torch.rand(shape[0], generator=made) * 0.009 + 0.001)
+                self.register_buffer(f"z{name}", torch.zeros(shape[0], dtype=torch.int64))
+                setattr(self, f"b{name}", torch.nn.Parameter(torch.randn(shape[0], generator=made)))
+
+        def weights(self, name: str) -> Any:
+            w, s, z = (getattr(self, f"{part}{name}") for part in "wsz")
+            return ops.dequantize_per_channel(w, s, z, 0, -127, 127, torch.int8)
+
+        def stored(self, x: Any, scale: float, zero: int) -> Any:
+            zero += lo
+            return ops.dequantize_per_tensor(
+                ops.quantize_per_tensor(x, scale, zero, lo, hi, kind), scale, zero, lo, hi, kind
+            )
+
+        def forward(self, x: Any) -> Any:
+            x = self.stored(x, 1 / 64, 125)
+            a = nn.relu(nn.conv2d(x, self.weights("a"), self.ba, stride=2, padding=1))
+            a = self.stored(a, 0.05, 0)
+            d = self.stored(nn.hardtanh(nn.conv2d(a, self.weights("d"), self.bd, padding=1, groups=8), 0, 6), 0.024, 0)
+            y = self.stored(d + a, 0.06, 8)
+            y = self.stored(nn.hardswish(self.stored(nn.max_pool2d(y, 2), 0.06, 8)), 0.06, 8)
+            y = self.stored(nn.adaptive_avg_pool2d(y, 1), 0.05, 18).flatten(1)
+            return self.stored(nn.linear(self.stored(y, 0.05, 18), self.weights("f"), self.bf), 0.2, 133)
+
+    return Network()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_a_quantized_network_becomes_integers(tmp_path: Path, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    plain = _export(tmp_path / "q.pt2", _quantized(dtype), 1, 3, 17, 15)
+    lowered = _LOWER(load(tmp_path / "q.pt2"))
+    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]  # the float output itself
+    kinds = {str(f.attrs["op_kind"]) for gv, f in lowered.functions.items() if gv.name_hint != "main"}
+    assert {"conv2d", "depthwise_conv2d", "add", "max_pool2d", "lut", "mean", "dense"} <= kinds
+    run = Compiled(lowered)
+    for seed in range(5):
+        x = np.random.default_rng(seed).standard_normal((1, 3, 17, 15)).astype("float32")
+        ours, theirs = run(x)[0], plain(torch.tensor(x)).detach().numpy()
+        assert np.abs(ours - theirs).max() <= 0.2 * 1.01  # one step: torch rounds floats, the kernels integers

@@ -1,0 +1,156 @@
+"""`.pt2` files (torch.export) to Relax. Torch is an extra of its own, imported only here and only on use.
+
+Quantized networks are those of PT2E: `quantized_decomposed` quantize and dequantize operators around float ones. They
+become Relax's own, and so the islands that `passes.LowerQuantized` knows; see `torch_quantized` for what is added.
+
+An archive of torch.export is read by torch itself: load none from a source that you would not run code from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax as _relax
+
+from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
+from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
+from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
+from tvm_cascade.importers.messages import last_line, printable
+from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.importers.torch_quantized import CONVERTERS, store_biases
+
+relax: Any = _relax  # its nodes get their fields at run time
+
+# kept whole by the decomposition, since the operators themselves have a form here
+_KEPT = ("hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu", "silu")
+
+
+def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+    """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
+    is 1.
+
+    Raises
+    ------
+    MissingToolError
+        Without torch.
+    """
+    torch = torch_package()
+    from tvm.relax.frontend.torch import from_exported_program  # imports torch
+
+    try:
+        with _quietly():
+            exported = torch.export.load(io.BytesIO(data))
+    except Exception as error:  # zip, pickle and version errors, by version
+        raise LoadError(path, f"not an archive of torch.export, or truncated: {last_line(error)}") from error
+    try:
+        with _quietly():
+            exported = exported.run_decompositions(_decompositions(torch))
+            _check_operators(path, exported)
+            mod = from_exported_program(
+                exported, unwrap_unit_return_tuple=True, custom_convert_map=dict(CONVERTERS), run_ep_decomposition=False
+            )
+        return _finished(path, exported, mod, input_shapes)
+    except CascadeError:
+        raise
+    except Exception as error:  # the importer signals malformed operators by whatever breaks first
+        raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Torch and the importer warn on standard error of what users can do nothing about."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _decompositions(torch: Any) -> dict[Any, Any]:
+    """Torch's own table, less what is better kept."""
+    table = torch.export.default_decompositions()
+    for name in _KEPT:
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            table.pop(getattr(packet, overload), None)
+    return table
+
+
+def _check_operators(path: Path, exported: Any) -> None:
+    """Names what the importer does not know, all at once."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    known = set(ExportedProgramImporter().convert_map) | set(CONVERTERS)
+    called = [str(n.target.__name__) for n in exported.graph.nodes if n.op == "call_function"]
+    missing = {printable(name): None for name in called if name not in known}
+    if missing:
+        raise UnsupportedOperatorError(path, list(missing), sorted(known))
+
+
+def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
+    """Static, in the form that lowering knows, with its interface."""
+    mod = relax.transform.BindSymbolicVars(_sizes(path, mod["main"].params, wanted))(mod)
+    mod = relax.transform.CanonicalizeBindings()(mod)
+    mod = relax.transform.DeadCodeElimination()(mod)
+    check_sizes(path, mod)
+    if is_quantized(mod):
+        mod = to_channels_last(store_biases(mod))
+    else:
+        mod = relax.transform.FoldBatchnormToConv2D()(mod)
+    main = mod["main"]
+    inputs = tuple(_spec(path, str(p.name), p.ty) for p in main.params)
+    types = list(main.ret_ty.fields) if hasattr(main.ret_ty, "fields") else [main.ret_ty]
+    names = [str(name) for name in exported.graph_signature.user_outputs]
+    outputs = tuple(_spec(path, name, t) for name, t in zip(names, types, strict=True))
+    return attach(mod, IoSpec(inputs, outputs))
+
+
+def _sizes(path: Path, params: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """A number for every symbolic size."""
+    given = {str(p.name): p for p in params}
+    unknown = [name for name in wanted if name not in given]
+    if unknown:
+        raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(given)}")
+    sizes: dict[str, int] = {}
+    for name, param in given.items():
+        stored = [d for d in param.ty.shape.values]
+        chosen = wanted.get(name)
+        if chosen is not None and len(chosen) != len(stored):
+            raise UsageError(f"input {name} has the shape {_text(stored)} in the file, not {list(chosen)}")
+        for axis, dim in enumerate(stored):
+            symbol = None if hasattr(dim, "value") else str(dim)
+            if symbol is None:
+                if chosen is not None and chosen[axis] != int(dim):
+                    raise UsageError(f"input {name} has the shape {_text(stored)} in the file, not {list(chosen)}")
+            elif chosen is not None:
+                if sizes.setdefault(symbol, chosen[axis]) != chosen[axis]:
+                    raise UsageError(f"input {name}: {symbol} is {sizes[symbol]} elsewhere, not {chosen[axis]}")
+            elif axis == 0:
+                sizes.setdefault(symbol, 1)
+    for name, param in given.items():
+        if any(not hasattr(d, "value") and str(d) not in sizes for d in param.ty.shape.values):
+            shape = _text(param.ty.shape.values)
+            raise LoadError(path, f"input {name} has the symbolic shape {shape}: fix it with --input-shape {name}=...")
+    return sizes
+
+
+def _text(dims: Any) -> str:
+    return f"[{', '.join(printable(str(d)) for d in dims)}]"
+
+
+def _spec(path: Path, name: str, kind: Any) -> TensorSpec:
+    try:
+        shape = tuple(int(d) for d in kind.shape.values)
+    except (AttributeError, TypeError) as error:
+        raise LoadError(path, f"tensor {printable(name)} has no static shape") from error
+    return TensorSpec(name, shape, str(kind.dtype))

@@ -1,0 +1,24 @@
+"""Torch, an extra that most users do not have, loaded where it is needed and nowhere else."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from tvm_cascade.errors import MissingToolError
+
+
+def torch_package() -> Any:
+    """The module `torch`, with the operators of quantized networks registered.
+
+    Raises
+    ------
+    MissingToolError
+        Where it is not installed.
+    """
+    try:
+        torch = import_module("torch")
+        import_module("torch.ao.quantization.fx._decomposed")
+    except ImportError as error:
+        raise MissingToolError("torch", "pip install 'tvm-cascade[torch]', or export the model to .onnx") from error
+    return torch

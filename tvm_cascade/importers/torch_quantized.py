@@ -1,0 +1,198 @@
+"""Converters for Relax's torch importer: the operators of PT2E networks, and what the importer gets wrong.
+
+PT2E (`torch.ops.quantized_decomposed`) gives scales and zero points as numbers, per channel as tensors, and clamps to
+[quant_min, quant_max]. It leaves biases float: `store_biases` stores them as int32 of scale `sx * sw`, rounded half to
+even, which is what every integer kernel adds; that moves an accumulator by half a unit at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from tvm import relax as _relax
+
+ir: Any = tvm.ir  # nodes of TVM get their fields at run time
+relax: Any = _relax
+Value: TypeAlias = Any
+Node: TypeAlias = Any  # of torch's graph
+Importer: TypeAlias = Any  # Relax's
+
+
+def _argument(node: Node, index: int, name: str, otherwise: object = None) -> Any:
+    return node.args[index] if len(node.args) > index else node.kwargs.get(name, otherwise)
+
+
+def _stored_type(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _scalars(node: Node) -> tuple[Value, Value]:
+    """Scale and zero point of one tensor, as constants."""
+    scale, zero = float(_argument(node, 1, "scale")), int(_argument(node, 2, "zero_point"))
+    return relax.const(np.float32(scale)), relax.const(np.int32(zero))
+
+
+def _quantize(node: Node, importer: Importer) -> Value:
+    dtype = _stored_type(_argument(node, 5, "dtype"))
+    scale, zero = _scalars(node)
+    stored = importer.block_builder.emit(
+        relax.op.quantize(importer.env[node.args[0]], scale, zero, axis=0, out_dtype=dtype)
+    )
+    info = np.iinfo(dtype)
+    lo, hi = int(_argument(node, 3, "quant_min", info.min)), int(_argument(node, 4, "quant_max", info.max))
+    if (lo, hi) == (info.min, info.max):
+        return stored
+    return importer.block_builder.emit(relax.op.clip(stored, float(lo), float(hi)))
+
+
+def _dequantize(node: Node, importer: Importer) -> Value:
+    scale, zero = _scalars(node)
+    return importer.block_builder.emit(relax.op.dequantize(importer.env[node.args[0]], scale, zero, axis=0))
+
+
+def _dequantize_channels(node: Node, importer: Importer) -> Value:
+    """Scales are parameters of the module yet; zero points, int64 there, come as int32."""
+    scales, zeros = importer.env[node.args[1]], importer.env[node.args[2]]
+    axis = int(_argument(node, 3, "axis"))
+    return importer.block_builder.emit(
+        relax.op.dequantize(importer.env[node.args[0]], scales, relax.op.astype(zeros, "int32"), axis=axis)
+    )
+
+
+def _hardtanh(node: Node, importer: Importer) -> Value:
+    """The importer looks for the bounds among keywords only, and takes [-1, 1] otherwise."""
+    lo, hi = _argument(node, 1, "min_val", -1.0), _argument(node, 2, "max_val", 1.0)
+    return importer.block_builder.emit(relax.op.clip(importer.env[node.args[0]], float(lo), float(hi)))
+
+
+def _hardswish(node: Node, importer: Importer) -> Value:
+    """`x * relu6(x + 3) / 6`, in the order that integer lowering looks for."""
+    x, bb = importer.env[node.args[0]], importer.block_builder
+    three, six = (relax.const(np.float32(v)) for v in (3, 6))
+    gate = bb.emit(relax.op.clip(bb.emit(relax.op.add(x, three)), 0, 6))
+    return bb.emit(relax.op.divide(bb.emit(relax.op.multiply(x, gate)), six))
+
+
+def _addmm(node: Node, importer: Importer) -> Value:
+    """The product first, then its bias."""
+    bias, a, b = (importer.env[n] for n in node.args[:3])
+    bb = importer.block_builder
+    alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
+    product = bb.emit(relax.op.matmul(a, b))
+    if alpha != 1:
+        product = bb.emit(relax.op.multiply(product, relax.const(np.float32(alpha))))
+    if beta != 1:
+        bias = bb.emit(relax.op.multiply(bias, relax.const(np.float32(beta))))
+    return bb.emit(relax.op.add(product, bias))
+
+
+Converter = Callable[[Node, Importer], Value]
+CONVERTERS: Mapping[str, Converter] = MappingProxyType(
+    {
+        "quantize_per_tensor.default": _quantize,
+        "dequantize_per_tensor.default": _dequantize,
+        "dequantize_per_channel.default": _dequantize_channels,
+        "hardtanh.default": _hardtanh,
+        "hardtanh_.default": _hardtanh,
+        "hardswish.default": _hardswish,
+        "hardswish_.default": _hardswish,
+        "addmm.default": _addmm,
+    }
+)
+
+
+def store_biases(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with float biases behind quantized convolutions and products as dequantized int32."""
+    return _Storing(mod).run()
+
+
+class _Storing:
+    """One walk over `main`, emitting its replacement."""
+
+    def __init__(self, mod: Any) -> None:
+        self.mod, self.main = mod, mod["main"]
+        self.bb = relax.BlockBuilder(tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
+        self.renamed: dict[Value, Value] = {}
+        self.definitions = {b.var: b.value for block in self.main.body.blocks for b in block.bindings}
+
+    def run(self) -> tvm.IRModule:
+        attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
+        with self.bb.function("main", list(self.main.params), attrs=attrs):
+            with self.bb.dataflow():
+                for binding in (b for block in self.main.body.blocks for b in block.bindings):
+                    folded = _folded_cast(binding.value)
+                    self.renamed[binding.var] = (
+                        self.bb.emit(self._stored(binding.value), name_hint=binding.var.name)
+                        if folded is None
+                        else folded
+                    )
+                result = self.bb.emit_output(self._new(self.main.body.body))
+            self.bb.emit_func_output(result)
+        return _relax.transform.DeadCodeElimination()(self.bb.finalize())
+
+    def _new(self, value: Value) -> Value:
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._new(f) for f in value.fields])
+        if isinstance(value, relax.TupleGetItem):
+            return relax.TupleGetItem(self._new(value.tuple_value), value.index)
+        if isinstance(value, relax.Call):
+            return relax.Call(value.op, [self._new(a) for a in value.args], value.attrs, value.ty_args)
+        return self.renamed.get(value, value) if isinstance(value, relax.Var) else value
+
+    def _stored(self, value: Value) -> Value:
+        """An addition of a float constant to a quantized product, rewritten; anything else as it is."""
+        product = self._define(value.args[0]) if _name(value) == "relax.add" else None
+        if _name(product) not in ("relax.nn.conv2d", "relax.matmul", "relax.nn.conv2d_transpose"):
+            return self._new(value)
+        shaped = self._define(value.args[1])
+        data = _constant(self._define(shaped.args[0]) if _name(shaped) == "relax.reshape" else shaped)
+        scales = self._scales(product)
+        if data is None or scales is None or data.dtype != np.float32 or data.size % scales.size:
+            return self._new(value)
+        flat = np.rint(data.reshape(-1).astype("float64") / np.broadcast_to(scales, data.size))
+        whole = relax.const(np.clip(flat, -(1 << 31), (1 << 31) - 1).astype("int32"))
+        real = self.bb.emit(relax.op.dequantize(whole, relax.const(scales.astype("float32")), _zeros(scales), axis=0))
+        if _name(shaped) == "relax.reshape":
+            real = self.bb.emit(relax.op.reshape(real, [int(d) for d in shaped.ty.shape.values]))
+        return relax.op.add(self._new(value.args[0]), real)
+
+    def _scales(self, product: Value) -> np.ndarray | None:
+        """`sx * sw`, one or one a channel; None for what is not dequantized."""
+        found = []
+        for operand in product.args[:2]:
+            call = self._define(operand)
+            while _name(call) in ("relax.permute_dims", "relax.reshape"):
+                call = self._define(call.args[0])
+            scale = _constant(self._define(call.args[1])) if _name(call) == "relax.dequantize" else None
+            if scale is None:
+                return None
+            found.append(scale.reshape(-1).astype("float64"))
+        scales = found[0] * found[1]
+        return scales if np.all(np.isfinite(scales)) and np.all(scales > 0) else None
+
+    def _define(self, value: Value) -> Value:
+        while isinstance(value, relax.Var) and value in self.definitions:
+            value = self.definitions[value]
+        return value
+
+
+def _folded_cast(value: Value) -> Value | None:
+    """The zero points of weights, cast."""
+    data = _constant(value.args[0]) if _name(value) == "relax.astype" else None
+    return None if data is None else relax.const(data.astype(str(value.attrs.dtype)))
+
+
+def _zeros(like: np.ndarray) -> Value:
+    return relax.const(np.zeros(like.shape, "int32"))
+
+
+def _name(value: Value) -> str:
+    return str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
+
+
+def _constant(value: Value) -> np.ndarray | None:
+    return value.value.numpy() if isinstance(value, ir.GenericConst) else None
