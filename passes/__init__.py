@@ -6,6 +6,7 @@ from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import OrderOps
+from tvm_cascade.passes.partition_regions import PartitionRegions
 from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
 from tvm_cascade.passes.schedule_stages import ScheduleStages
 from tvm_cascade.passes.substitute_graph import SubstituteGraph
@@ -15,6 +16,7 @@ __all__ = [
     "Extracted",
     "LowerQuantized",
     "OrderOps",
+    "PartitionRegions",
     "RewriteForMemory",
     "ScheduleStages",
     "SubstituteGraph",

@@ -18,7 +18,7 @@ import numpy as np
 
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.passes.axes import Use, row_axes
-from tvm_cascade.passes.relax_ops import Call, read_function
+from tvm_cascade.passes.relax_ops import Call, Source, read_function
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.access import RowAccess
@@ -51,7 +51,11 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
 
     Raises `GraphError` for what has no static straight-line form: symbolic shapes, control flow, calls out of TVM.
     """
-    source = read_function(mod, function)
+    return analyse(read_function(mod, function), function)
+
+
+def analyse(source: Source, function: str = "main") -> Extracted:
+    """The graph of calls that were read from a function: operator k is call k."""
     shapes = [t.shape for t in source.tensors]
     patterns = [_pattern(c) for c in source.calls]
     views = [None if c.constants or c.must_copy else view_offsets(c.func, len(c.inputs)) for c in source.calls]

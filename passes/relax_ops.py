@@ -47,8 +47,12 @@ class Source:
 
 
 def legalize(mod: Any) -> Any:
-    """A copy of the module in which every operator is a call of a PrimFunc, batch norms in their form for inference."""
+    """A copy of the module in which every operator is a call of a PrimFunc, batch norms in their form for inference.
+
+    Private functions, such as the regions of `PartitionRegions`, are written out where they are called.
+    """
     passes = [
+        relax.transform.InlinePrivateFunctions(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.LegalizeOps(),
         relax.transform.DeadCodeElimination(),

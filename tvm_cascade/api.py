@@ -186,7 +186,7 @@ def plan(
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
     points = pipeline.frontier_points(prepared.graph, options, made, whole=True)
-    return PlanResult(name, made, points, pipeline.left_out(prepared.graph, made), time.perf_counter() - started)
+    return PlanResult(name, made, points, pipeline.left_out(prepared.graph, made, options), time.perf_counter() - started)
 
 
 def compile(
@@ -259,7 +259,7 @@ def compile(
         stem,
         made,
         points,
-        pipeline.left_out(prepared.graph, made),
+        pipeline.left_out(prepared.graph, made, options),
         time.perf_counter() - started,
         folder,
         target,

@@ -17,17 +17,21 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Plan, PlanOptions, frontier, plan_graph
+from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.cascade import Cascade, PreparedGraph, prepare_graph
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.report.text import block_rows, live_bytes
+from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.driver import Lowered, lower_plan
 from tvm_cascade.schedules.instrument import count_macs
 from tvm_cascade.schedules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.tune import Database
 
 __all__ = ["Prepared", "core_of", "front_phases", "frontier_points", "left_out", "lower", "plan_graph", "prepare"]
 
@@ -55,18 +59,24 @@ _CORES: dict[str, dict[str, bool]] = {
 
 def core_of(target: str, backend: str = "c", optimise: str = "balanced") -> Core:
     """The core of a target, for schedule rules."""
-    return Core(name=target, backend="llvm" if backend == "obj" else "c", **_CORES.get(target, {}))
+    flags = _CORES.get(target, {})
+    return Core(name=target, backend="llvm" if backend == "obj" else "c", optimise=optimise, **flags)
 
 
-def prepare(mod: IRModule, core: Core) -> Prepared:
-    """Integers, graph and kernels of an imported module (or of one that was built with Relax)."""
+def prepare(
+    mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None
+) -> Prepared:
+    """Integers, graph and kernels of an imported module (or of one that was built with Relax).
+
+    `database` and `counter` are those of `prepare_graph`: counts to choose kernels by, and how to get more.
+    """
     lowered = tvm.ir.transform.Sequential(front_phases())(mod)
-    made = prepare_graph(lowered, core)
+    made = prepare_graph(lowered, core, database, counter)
     return Prepared(
         made.graph,
         made.extracted,
         made.kernels,
-        core,
+        made.core,
         interface_of(mod, made.graph),
         prelude_of(made.kernels, core),
     )
@@ -129,14 +139,39 @@ def frontier_points(
     return tuple(best)
 
 
-def left_out(graph: Graph, plan: Plan) -> dict[str, str]:
-    """Operators that run alone, with the reason where there is one."""
-    alone: dict[str, str] = {}
-    for segment in plan.segments:
+def left_out(graph: Graph, plan: Plan, options: PlanOptions | None = None) -> dict[str, str]:
+    """Operators that run alone: the reason, and what would change it."""
+    regions = partition(graph)
+    alone = {graph.ops[x.op].name: f"{x.reason}; {x.remedy}" for x in regions.left_out}
+    peak = _peak_segment(plan)
+    for k, segment in enumerate(plan.segments):
         ops = [graph.ops[o] for o in segment.ops if not graph.ops[o].view]
-        if len(ops) == 1:
-            alone[ops[0].name] = ops[0].opaque or "a cascade with its neighbours would not lower the peak"
+        if len(ops) == 1 and ops[0].name not in alone:
+            alone[ops[0].name] = _why_alone(graph, regions, ops[0].index, k, peak, plan, options)
     return alone
+
+
+def _why_alone(
+    graph: Graph, regions: Partition, op: int, segment: int, peak: int, plan: Plan, options: PlanOptions | None
+) -> str:
+    region = regions.region_of[op]
+    beside = [o for o in regions.regions[region] if not graph.ops[o].view] if region is not None else []
+    if len(beside) < 2:
+        return "none of its neighbours can cascade; see why these are left out"
+    if options is not None and options.layerwise:
+        return "operators run one by one as asked; plan without --layerwise"
+    if options is not None and options.sram is not None:
+        return "the plan fits its cap with this operator as it is; a smaller --sram takes it in"
+    if segment == peak:
+        return "the arena is largest here, and no cascade with its neighbours is smaller; --max-macs allows more forms"
+    names = [graph.ops[o].name for o in plan.segments[peak].ops if not graph.ops[o].view]
+    where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    return f"a cascade with its neighbours would not lower the peak, which lies at {where}; that must shrink first"
+
+
+def _peak_segment(plan: Plan) -> int:
+    rows = block_rows(plan)
+    return max(range(len(plan.segments)), key=lambda k: (live_bytes(rows, k), -k), default=0)
 
 
 @relax.register_pipeline("cascade")

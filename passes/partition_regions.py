@@ -1,0 +1,162 @@
+"""`PartitionRegions`: `main` as calls of the largest regions that can cascade, BYOC style.
+
+Match: every operator whose windows are known (`extract_graph` reads them from its TIR; names count for nothing). Merge:
+neighbours of the same kind, as long as no two regions wait for each other (`cascading.regions`). What the planner puts
+into one segment lies in one of these regions, for it works from the same partition.
+
+Before::
+
+    @R.function
+    def main(x: R.Tensor((1, 16, 16, 3), "int8")):
+        with R.dataflow():
+            a = R.call_tir(cls.conv2d, (x, weights), out_ty=R.Tensor((1, 16, 16, 8), "int8"))
+            b = R.call_tir(cls.relu, (a,), out_ty=R.Tensor((1, 16, 16, 8), "int8"))
+            c = R.call_tir(cls.flip, (b,), out_ty=R.Tensor((1, 16, 16, 8), "int8"))   # rows in descending order
+            d = R.call_tir(cls.add, (c, c), out_ty=R.Tensor((1, 16, 16, 8), "int8"))
+            R.output(d)
+        return d
+
+After::
+
+    @R.function(private=True)
+    def region_0(x: R.Tensor((1, 16, 16, 3), "int8")):
+        R.func_attr({"tvm_cascade.region": 0, "tvm_cascade.operators": ["conv2d", "relu"]})
+        with R.dataflow():
+            a = R.call_tir(cls.conv2d, (x, weights), ...)
+            b = R.call_tir(cls.relu, (a,), ...)
+            R.output(b)
+        return b
+
+    @R.function
+    def main(x: R.Tensor((1, 16, 16, 3), "int8")):
+        R.func_attr({"tvm_cascade.left_out": {"flip": "x: rows are not read in ascending order"}})
+        with R.dataflow():
+            b = cls.region_0(x)
+            c = R.call_tir(cls.flip, (b,), ...)
+            d = cls.region_1(c)
+            R.output(d)
+        return d
+
+The module runs as it is, and `Cascade` takes it: regions are inlined before the graph is read. (Relax's own
+`FuseOpsByPattern` and `MergeCompositeFunctions` merge makers with readers only, and would have to be told again what the
+planner found; operators that read the same tensor belong together here too.)
+"""
+
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportReturnType=false
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GlobalVar, IRModule
+
+from tvm_cascade.cascading.regions import Partition, partition, region_order
+from tvm_cascade.graph import Graph
+from tvm_cascade.passes.extract_graph import analyse
+from tvm_cascade.passes.relax_ops import Call, Source, read_function
+
+REGION, OPERATORS, LEFT_OUT = "tvm_cascade.region", "tvm_cascade.operators", "tvm_cascade.left_out"
+
+
+class PartitionRegions:
+    """Relax pass: the operators of every region become a private function, called from `main`.
+
+    Works on any module whose `main` is straight-line code with static shapes; Relax operators are legalized. The input
+    module is unchanged. Raises `GraphError` where `main` has no such form.
+    """
+
+    def __new__(cls) -> tvm.ir.transform.Pass:
+        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.PartitionRegions")
+        def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
+            mod = relax.transform.InlinePrivateFunctions()(mod)
+            source = read_function(mod, "main")
+            graph = analyse(source).graph
+            return _Writer(mod, source, graph, partition(graph)).write()
+
+        return apply
+
+
+def regions_of(mod: IRModule) -> dict[str, tuple[str, ...]]:
+    """The region functions of a partitioned module, in order, with the names of their operators."""
+    found = [(int(f.attrs[REGION]), g.name_hint, f) for g, f in mod.functions.items() if f.attrs and REGION in f.attrs]
+    return {name: tuple(str(o) for o in func.attrs[OPERATORS]) for _, name, func in sorted(found, key=lambda r: r[0])}
+
+
+class _Writer:
+    """Writes a module from the calls of the graph: operator k of the graph is call k of the source."""
+
+    def __init__(self, mod: IRModule, source: Source, graph: Graph, regions: Partition) -> None:
+        self.source, self.graph, self.regions = source, graph, regions
+        self.main = mod["main"]
+        kept = {
+            gv: func
+            for gv, func in mod.functions.items()
+            if gv.name_hint != "main" and not (isinstance(func, relax.Function) and "global_symbol" not in func.attrs)
+        }
+        self.builder = relax.BlockBuilder(IRModule(kept, attrs=mod.attrs))
+
+    def write(self) -> IRModule:
+        order = region_order(self.graph, self.regions)
+        made = [self._region(k, ops) for k, ops in enumerate(self.regions.regions)]
+        params = [relax.Var(p.name, p.ty) for p in self.main.params]
+        values: dict[int, Any] = dict(zip(self.source.inputs, params, strict=True))
+        with self.builder.function("main", params, attrs=self._attributes()):
+            with self.builder.dataflow():
+                for o in order:
+                    region = self.regions.region_of[o]
+                    if region is None:
+                        self._call(self.source.calls[o], values)
+                    elif o == self.regions.regions[region][0]:
+                        self._call_region(*made[region], values)
+                results = [self.builder.emit_output(values[t]) for t in self.source.outputs]
+            as_tuple = isinstance(self.main.body.ty, relax.TupleType)
+            self.builder.emit_func_output(relax.Tuple(results) if as_tuple else results[0])
+        return relax.transform.DeadCodeElimination()(self.builder.finalize())
+
+    def _attributes(self) -> dict[str, Any]:
+        attrs = {str(k): v for k, v in (self.main.attrs or {}).items() if str(k) != "global_symbol"}
+        left = {self.graph.ops[x.op].name: x.reason for x in self.regions.left_out}
+        return {**attrs, LEFT_OUT: left}
+
+    def _region(self, k: int, ops: Sequence[int]) -> tuple[GlobalVar, tuple[int, ...], tuple[int, ...]]:
+        """A region's function, the tensors that it takes and those that it gives."""
+        inside = set(ops)
+        made = [t for o in ops for t in self.graph.ops[o].outputs]
+        taken = tuple(dict.fromkeys(t for o in ops for t in self.graph.ops[o].inputs if t not in set(made)))
+        outer = self.graph.outputs
+        given = tuple(t for t in made if t in outer or any(c not in inside for c in self.graph.consumers[t]))
+        params = [self._var(t) for t in taken]
+        values: dict[int, Any] = dict(zip(taken, params, strict=True))
+        attrs = {REGION: k, OPERATORS: [self.graph.ops[o].name for o in ops]}
+        with self.builder.function(f"region_{k}", params, attrs=attrs, private=True):
+            with self.builder.dataflow():
+                for o in ops:
+                    self._call(self.source.calls[o], values)
+                results = [self.builder.emit_output(values[t]) for t in given]
+            gv = self.builder.emit_func_output(results[0] if len(given) == 1 else relax.Tuple(results))
+        return gv, taken, given
+
+    def _var(self, tensor: int) -> Any:
+        info = self.source.tensors[tensor]
+        return relax.Var(info.name.replace(":", "_"), relax.TensorType(info.shape, info.dtype))
+
+    def _call_region(self, gv: GlobalVar, taken: Sequence[int], given: Sequence[int], values: dict[int, Any]) -> None:
+        result = self.builder.emit(relax.Call(gv, [values[t] for t in taken]))
+        self._bind(result, given, values)
+
+    def _call(self, call: Call, values: dict[int, Any]) -> None:
+        gv = self.builder.add_func(call.func.without_attr("global_symbol"), call.name)
+        arguments = [values[t] for t in call.inputs] + [relax.const(c) for c in call.constants]
+        infos = [self.source.tensors[t] for t in call.outputs]
+        types = [relax.TensorType(i.shape, i.dtype) for i in infos]
+        result = self.builder.emit(relax.op.call_tir(gv, arguments, out_ty=types if len(types) > 1 else types[0]))
+        self._bind(result, call.outputs, values)
+
+    def _bind(self, result: Any, tensors: Sequence[int], values: dict[int, Any]) -> None:
+        if len(tensors) == 1:
+            values[tensors[0]] = result
+        else:
+            values.update({t: self.builder.emit(relax.TupleGetItem(result, n)) for n, t in enumerate(tensors)})

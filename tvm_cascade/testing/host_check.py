@@ -1,0 +1,44 @@
+"""Running a plan in this process: its counted build through LLVM, between canaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import Plan
+from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.schedules.driver import place_of
+from tvm_cascade.schedules.streaming import streamed_inputs
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """What a plan computed of one set of inputs, in the order of the graph's outputs, and what that took."""
+
+    outputs: tuple[np.ndarray, ...]
+    executed_macs: int
+    arena_high_water: int  # bytes
+
+
+def run_plan(prepared: pipeline.Prepared, plan: Plan, feeds: Sequence[np.ndarray]) -> PlanRun:
+    """Run `plan` on one array per graph input.
+
+    Raises `ValidationError` where anything was written outside of the arena.
+    """
+    streamed = streamed_inputs(plan)
+
+    def ports(side: tuple[int, ...], kind: str) -> list[HostPort]:
+        tensors = [plan.graph.tensors[t] for t in side]
+        return [
+            HostPort(f"{kind}{n}", t.dtype, t.shape, -1 if t.index in streamed else place_of(plan, t.index))
+            for n, t in enumerate(tensors)
+        ]
+
+    lowered = pipeline.lower(prepared, plan, counted=True)
+    program = host_program(lowered, ports(plan.graph.inputs, "in"), ports(plan.graph.outputs, "out"))
+    result = run_host(program, [{p.name: feed for p, feed in zip(program.inputs, feeds, strict=True)}])
+    made = tuple(result.outputs[0][p.name] for p in program.outputs)
+    return PlanRun(made, result.executed_macs, result.arena_high_water)
