@@ -27,6 +27,7 @@ from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.scheduler import schedule as find_schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.parallel.validate import validate_schedule
+from tvm_cascade.passes.stage_concat import write_in_place
 from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_emit import Emitter, keys
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
@@ -72,7 +73,7 @@ def ScheduleStages(
 def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: LowerOptions) -> tvm.IRModule:
     """The module of one schedule. Raises `ValidationError` for a schedule that does not fit the network."""
     validate_schedule(net.graph, schedule)
-    program = plan_program(net, units, schedule)
+    program = write_in_place(plan_program(net, units, schedule))
     check_groups(program)
     cpu = not lower.target.startswith("cuda")
     kernels = build_kernels(net, program.specs, cpu)

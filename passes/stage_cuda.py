@@ -184,7 +184,8 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
     for t in graph.inputs:
         tensor = graph.tensors[t]
         params.append(relax.Var(tensor.name, relax.TensorType(tensor.shape, tensor.dtype)))
-        target = lines.view(args[0], plan.offset(emitter.program.places[t].root), tensor.shape, tensor.dtype)
+        place = emitter.program.places[t]
+        target = lines.view(args[0], plan.offset(place.root) + place.offset, tensor.shape, tensor.dtype)
         lines.bind(relax.Call(_copy(emitter, tensor.shape, tensor.dtype), [params[-1], target]), _NOTHING)
     if cuda_graph:
         call = _with_context("run_or_capture", body, [relax.Tuple(args)], staged.ret_ty)

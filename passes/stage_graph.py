@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ from tvm.ir.expr import GenericConst
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 
+VECTOR_BYTES = 64  # generated kernels load and store whole vectors: tensors inside of others begin at multiples of it
 _VIEWS = ("reshape", "flatten", "squeeze", "expand_dims")
 _KINDS = MappingProxyType({"multiply": "mul", "subtract": "sub", "strided_slice": "strided_slice", "take": "gather"})
 
@@ -153,11 +155,22 @@ class _Reader:
         weight_bytes = sum(int(w.nbytes) for w in weights)
         windows, columns, macs, attrs = _geometry(kind, call, [self.tensors[t] for t in (*inputs, *outputs)])
         count = len(inputs)
-        view = kind in _VIEWS and count == 1 and len(outputs) == 1
+        offsets = self._view_offsets(kind, call, inputs, outputs)
         return Op(
             len(self.ops), name, kind, inputs, outputs, (windows,) * count, (columns,) * count, macs=macs,
-            weight_bytes=weight_bytes, view=view, view_offsets=(0,) if view else (), attrs=MappingProxyType(attrs),
+            weight_bytes=weight_bytes, view=bool(offsets), view_offsets=offsets, attrs=MappingProxyType(attrs),
         )  # fmt: skip
+
+    def _view_offsets(self, kind: str, call: Any, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[int, ...]:
+        """Where each output lies in the input's memory, in bytes; nothing where the operator moves data."""
+        if len(inputs) != 1 or _name(call) == "call_tir":
+            return ()
+        if kind in _VIEWS and len(outputs) == 1:
+            return (0,)
+        if kind != "split" or prod(self.tensors[inputs[0]].shape[: _axis(call, self.tensors[inputs[0]])]) != 1:
+            return ()
+        offsets = (0, *accumulate(self.tensors[t].bytes for t in outputs[:-1]))
+        return () if any(o % VECTOR_BYTES for o in offsets) else offsets
 
     def _read(self, expr: Any) -> tuple[int, ...]:
         return _tensors_of(expr, self.env)
@@ -259,6 +272,11 @@ def _flat(args: Sequence[Any]) -> list[Any]:
     for a in args:
         found += _flat(list(a.fields)) if isinstance(a, relax.Tuple) else [a]
     return found
+
+
+def _axis(call: Any, tensor: Tensor) -> int:
+    """The axis of a split or concatenation, from the front."""
+    return int(call.attrs.axis) % len(tensor.shape)
 
 
 def _axes(layout: str | None) -> tuple[int, int] | None:

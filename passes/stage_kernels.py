@@ -21,7 +21,7 @@ from tvm.tirx import PrimFunc
 from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_merge import Merge
-from tvm_cascade.schedules.cpu_float import direct_conv2d, pack_weights
+from tvm_cascade.schedules.cpu_float import direct_conv2d, direct_product, pack_columns, pack_weights
 
 
 @dataclass(frozen=True)
@@ -127,24 +127,32 @@ class _Builder:
         self._args: dict[int, list[Any]] = {}
         if self.spec.merge:
             merge = self.spec.merge
-            weight = pack_weights(merge.weight) if self.cpu and merge.kind == "conv2d" else merge.weight
-            self._weight = self._parameter(weight)
+            self._weight = self._parameter(self._pack_merged(merge) if self.cpu else merge.weight)
             self._tail = [[self._parameter(c) if c is not None else None for c in row] for row in merge.constants]
             return
         for i in self.spec.ops:
             call = self.net.bindings[i].call
-            packed = self.cpu and self._is_direct(i)
-            self._args[i] = [self._argument(a, packed and k == 1, call) for k, a in enumerate(call.args)]
+            packed = self.cpu and (self._is_direct(i) or self._is_product(i))
+            self._args[i] = [self._argument(a, packed and k == 1, i) for k, a in enumerate(call.args)]
 
-    def _argument(self, expr: Any, weights: bool, call: Any) -> Any:
+    def _pack_merged(self, merge: Merge) -> np.ndarray:
+        if merge.kind == "conv2d":
+            return pack_weights(merge.weight)
+        return pack_columns(merge.weight, self.net.graph.tensors[self.inputs[0]].shape[-2])
+
+    def _argument(self, expr: Any, weights: bool, i: int) -> Any:
         if isinstance(expr, relax.Tuple):
             found = [(f, self.net.constant(f)) for f in expr.fields]
             return relax.Tuple([f if c is None else self._parameter(c) for f, c in found])
         value = self.net.constant(expr)
         if value is None:
             return expr
+        if weights and self.net.graph.ops[i].kind == "dense":
+            rows = self.net.graph.tensors[self.net.graph.ops[i].inputs[0]].shape[-2]
+            return self._parameter(pack_columns(value, rows))
         if weights:
-            return self._parameter(pack_weights(_oihw(value, str(call.attrs.kernel_layout))))
+            layout = str(self.net.bindings[i].call.attrs.kernel_layout)
+            return self._parameter(pack_weights(_oihw(value, layout)))
         return relax.const(value) if value.ndim == 0 else self._parameter(value)
 
     def _parameter(self, value: np.ndarray) -> Any:
@@ -163,6 +171,13 @@ class _Builder:
             and self.net.constant(call.args[1]) is not None
         )
 
+    def _is_product(self, i: int) -> bool:
+        op, call = self.net.graph.ops[i], self.net.bindings[i].call
+        if op.kind != "dense" or getattr(call.op, "name", "") != "relax.matmul" or len(op.inputs) != 1:
+            return False
+        source, weight = self.net.graph.tensors[op.inputs[0]], self.net.constant(call.args[1])
+        return source.dtype == "float32" and len(source.shape) >= 2 and weight is not None and weight.ndim == 2
+
     def _plain_ops(self, bb: Any) -> Any:
         for i in self.spec.ops:
             call, op = self.net.bindings[i].call, self.net.graph.ops[i]
@@ -170,6 +185,8 @@ class _Builder:
             if self.cpu and self._is_direct(i):
                 channels = self.net.graph.tensors[op.outputs[0]].shape[str(call.attrs.data_layout).index("C")]
                 value = bb.emit_te(direct_conv2d, *args, channels, *_attributes(call.attrs))
+            elif self.cpu and self._is_product(i):
+                value = bb.emit_te(direct_product, *args, self.net.graph.tensors[op.outputs[0]].shape[-1])
             else:
                 value = bb.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
             many = len(op.outputs) > 1
@@ -192,7 +209,9 @@ class _Builder:
         merge = self.spec.merge
         assert merge is not None
         x = self._params[0]
-        if merge.kind != "conv2d":
+        if merge.kind != "conv2d" and self.cpu:
+            value = bb.emit_te(direct_product, x, self._weight, merge.channels)
+        elif merge.kind != "conv2d":
             value = bb.emit(relax.op.matmul(x, self._weight))
         elif self.cpu:
             geometry = (merge.strides, merge.padding, merge.dilation, merge.layout)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import Graph, Op
 from tvm_cascade.memory import Allocation, Buffer, Problem, allocate, validate
 from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.units import UnitGraph
@@ -84,18 +84,23 @@ class _Planner:
         found: list[int] = []
         for kernel in dict.fromkeys(self.kernel_of[i] for i in group):
             op = self.graph.ops[kernel[0]]
-            if op.view:
-                t = op.outputs[0]
-                read_here = op.inputs[0] in concurrent or any(
-                    o in concurrent for c in self.graph.consumers[t] for o in self.graph.ops[c].outputs
-                )
-                if not read_here and op.inputs[0] not in self.graph.inputs:
-                    source = self.places[op.inputs[0]]
-                    self.places[t] = replace(source, offset=source.offset + op.view_offsets[0])
-                    continue
+            if op.view and self._aliases(op, concurrent):
+                source = self.places[op.inputs[0]]
+                for t, offset in zip(op.outputs, op.view_offsets, strict=True):
+                    self.places[t] = replace(source, offset=source.offset + offset)
+                continue
             found.append(len(self.specs))
             self.specs.append(Spec(kernel))
         return tuple(found)
+
+    def _aliases(self, op: Op, concurrent: set[int]) -> bool:
+        """Whether a view needs no kernel: its input is ours, and no concurrent group reads either."""
+        readers = [c for t in op.outputs for c in self.graph.consumers[t]]
+        read_here = op.inputs[0] in concurrent or any(
+            o in concurrent for c in readers for o in self.graph.ops[c].outputs
+        )
+        many = len(op.outputs) > 1 and any(t in self.graph.outputs for t in op.outputs)
+        return not (read_here or many or op.inputs[0] in self.graph.inputs)
 
     def _merge(self, ops: Sequence[int]) -> int | None:
         """The merged kernel's spec; its operators' outputs are slices of one storage. None where that cannot be."""

@@ -19,6 +19,7 @@ from tvm.tirx import all as tir_all
 Schedule = Any  # s_tir.Schedule, whose stubs type every primitive by its widest form
 
 LANES = 16  # float32 in a 512-bit vector; two instructions on 256-bit machines
+_MAX_ROWS = 12  # of a product's accumulator tile
 _MAX_TILE = 16  # pixels of an accumulator tile: 16 vectors, leaving registers for weights and inputs
 
 
@@ -78,9 +79,36 @@ def pack_weights(oihw: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(full.reshape(blocks, LANES, i, h, w).transpose(0, 2, 3, 4, 1))
 
 
+def direct_product(x: Any, weight: Any, columns: int) -> Any:
+    """`x @ w` for rows of any rank; `weight` is packed (see `pack_columns`)."""
+    *rows, depth = x.shape
+    blocks, _, lanes = (int(d) for d in weight.shape)
+    k: Any = te.reduce_axis((0, int(depth)), "k")
+
+    def multiply(*at):
+        *row, j, v = at
+        return te.sum(x[(*row, k)] * weight[j, k, v], axis=[k])
+
+    acc: Any = te.compute((*rows, blocks, lanes), multiply, name="product_acc")
+    return te.compute(
+        (*rows, columns), lambda *at: acc[(*at[:-1], at[-1] // lanes, at[-1] % lanes)], name="product_out"
+    )
+
+
+def pack_columns(weight: np.ndarray, rows: int) -> np.ndarray:
+    """A right operand (depth, columns) as `[columns/v][depth][v]`, so that a tile reads one run of memory."""
+    depth, columns = weight.shape
+    lanes = LANES * (4 if rows == 1 else 2)
+    lanes = min(lanes, -(-columns // LANES) * LANES)
+    blocks = -(-columns // lanes)
+    full = np.zeros((depth, blocks * lanes), weight.dtype)
+    full[:, :columns] = weight
+    return np.ascontiguousarray(full.reshape(depth, blocks, lanes).transpose(1, 0, 2))
+
+
 def schedule_cpu(func: PrimFunc, parallel: bool) -> PrimFunc:
     """The kernel scheduled for one core, or for all of them; a kernel that no rule fits comes back as it was."""
-    for rule in (_convolution, _window, _product, _elementwise):
+    for rule in (_convolution, _packed_product, _window, _product, _elementwise):
         schedule = rule(s_tir.Schedule(func), parallel)
         if schedule is not None:
             return schedule.mod["main"]
@@ -207,6 +235,40 @@ def _window(sch: Schedule, parallel: bool) -> Schedule | None:
     return sch
 
 
+def _packed_product(sch: Schedule, parallel: bool) -> Schedule | None:
+    """`direct_product`: a tile of rows and columns stays in registers over the whole reduction.
+
+    Several sums that do not wait for one another hide the latency of an addition; rows share what they read of the
+    right operand.
+    """
+    found = [b for b in _blocks(sch) if _name(sch, b) == "product_acc"]
+    if len(found) != 1:
+        return None
+    acc = found[0]
+    last = _inline_around(sch, acc)
+    if last is None or any(_iters(sch, last)):
+        return None
+    *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
+    *outer, row, column = sch.get_loops(last)
+    tile = min(int(sch.get(row).extent), _MAX_ROWS)
+    j, inside = sch.split(column, [None, lanes])
+    i, r = sch.split(row, [None, tile])
+    sch.reorder(*outer, j, i, r, inside)
+    sch.compute_at(acc, i, preserve_unit_loops=True)
+    r, block, lane, depth = sch.get_loops(acc)[len(outer) + 2 :][-4:]
+    v, lane = sch.split(lane, [None, LANES])
+    sch.reorder(depth, block, r, v, lane)
+    sch.vectorize(lane)
+    sch.unroll(r)
+    sch.unroll(v)
+    _thread(sch, (*outer, j), parallel)
+    clear = sch.get_loops(sch.decompose_reduction(acc, depth))
+    sch.vectorize(clear[-1])
+    sch.unroll(clear[-2])
+    sch.unroll(clear[-3])
+    return sch
+
+
 def _product(sch: Schedule, parallel: bool) -> Schedule | None:
     """Products: sixteen columns at a time over the whole reduction."""
     found = _reductions(sch)
@@ -241,6 +303,13 @@ def _product(sch: Schedule, parallel: bool) -> Schedule | None:
 def _elementwise(sch: Schedule, parallel: bool) -> Schedule | None:
     if _reductions(sch):
         return None
+    outputs = [b for b in _blocks(sch) if not sch.get_consumers(b)]
+    if len(outputs) > 1:  # a split: what lies before its parts is inlined into each of them
+        names = [_name(sch, b) for b in outputs]
+        for block in _blocks(sch):
+            if _name(sch, block) not in names:
+                sch.compute_inline(block)
+        return sch
     last = _inline_around(sch, None)
     if last is None:
         return None

@@ -1,0 +1,80 @@
+"""Concatenations without copies: what a program's kernels would copy together, they write together.
+
+An operand lies in the result's storage from the start wherever nothing else shares its bytes: then its kernel writes
+into the part. A concatenation of such operands alone is no kernel any more. (MetaFlow's artifact has a flag for the
+same, `exclusive_concat`; IOS, section 5, reads merged outputs in place, which is the mirror image.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tvm_cascade.graph import Graph, Op
+from tvm_cascade.passes.stage_graph import VECTOR_BYTES, StageGraph
+from tvm_cascade.passes.stage_kernels import Spec
+from tvm_cascade.passes.stage_program import Place, Program, Step
+
+
+def write_in_place(program: Program) -> Program:
+    """The program with every concatenation gone whose operands can be written where they end up."""
+    graph = program.net.graph
+    places = list(program.places)
+    gone: set[int] = set()
+    for k, spec in enumerate(program.specs):
+        if len(spec.ops) != 1 or spec.merge is not None or not _contiguous(program.net, graph.ops[spec.ops[0]]):
+            continue
+        moved = _moved(graph, places, graph.ops[spec.ops[0]])
+        if moved is not None:
+            places = moved
+            gone.add(k)
+    return replace(_without(program, gone), places=tuple(places)) if gone else program
+
+
+def _contiguous(net: StageGraph, op: Op) -> bool:
+    """Whether the operands lie behind one another in the result's memory, and are all of it."""
+    if op.kind != "concat" or len(set(op.inputs)) != len(op.inputs) or op.inputs == ():
+        return False
+    graph, call = net.graph, net.bindings[op.index].call
+    if getattr(call.op, "name", "") != "relax.concat":
+        return False
+    out = graph.tensors[op.outputs[0]]
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(out.shape)
+    return prod(out.shape[:axis]) == 1 and sum(graph.tensors[t].bytes for t in op.inputs) == out.bytes
+
+
+def _moved(graph: Graph, places: Sequence[Place], op: Op) -> list[Place] | None:
+    """Places with the operands inside of the result; None where something stands against it."""
+    target = places[op.outputs[0]]
+    if target.root != op.outputs[0]:
+        return None
+    base: dict[int, int] = {}  # storage of an operand -> where it goes
+    covered: dict[int, int] = {}
+    at = 0
+    for t in op.inputs:
+        root = places[t].root
+        if base.setdefault(root, at - places[t].offset) != at - places[t].offset:
+            return None
+        covered[root] = covered.get(root, 0) + graph.tensors[t].bytes
+        at += graph.tensors[t].bytes
+    outside = {places[t].root for t in (*graph.inputs, *graph.outputs)}
+    for root, start in base.items():
+        ends = [p.offset + graph.tensors[t].bytes for t, p in enumerate(places) if p.root == root]
+        if root in outside or start < 0 or start % VECTOR_BYTES or covered[root] != max(ends):
+            return None
+    return [Place(target.root, base[p.root] + p.offset) if p.root in base else p for p in places]
+
+
+def _without(program: Program, gone: set[int]) -> Program:
+    """The program without some kernels; a stage that is left with one group runs it kernel by kernel."""
+    number = {k: i for i, k in enumerate(k for k in range(len(program.specs)) if k not in gone)}
+    specs: tuple[Spec, ...] = tuple(s for k, s in enumerate(program.specs) if k not in gone)
+    steps: list[Step] = []
+    for step in program.steps:
+        groups = tuple(left for g in step.groups if (left := tuple(number[k] for k in g if k not in gone)))
+        if len(groups) == 1:
+            steps += [Step(((k,),), step.stage) for k in groups[0]]
+        elif groups:
+            steps.append(Step(groups, step.stage))
+    return replace(program, specs=specs, steps=tuple(steps), splits=())
