@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.errors import GraphError, InfeasibleError, UsageError
 from tvm_cascade.substitution.costs import (
     CUDNN,
     TVM,
@@ -23,6 +23,7 @@ from tvm_cascade.substitution.costs import (
     peak_bytes,
 )
 from tvm_cascade.substitution.dag import Dag, Pool, Ref, replace, same_structure
+from tvm_cascade.substitution.exhaustive import exhaustive_by_parts
 from tvm_cascade.substitution.metaflow import SearchOptions, exhaustive, search
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.picture import describe
@@ -221,6 +222,33 @@ def test_backtracking_equals_exhaustive_search_on_vgg16() -> None:
     assert full.graphs == 2**9 and full.complete
     found = search(vgg16_part(9), latency("v100"), PAPER_RULES, SearchOptions(eager=()))
     assert found.cost_after == pytest.approx(full.cost_after, rel=1e-12)
+
+
+def test_backtracking_equals_exhaustive_search_on_resnet18() -> None:
+    """2 * 8^5 * 35^3 graphs: the product of what substitutions make of the residual blocks."""
+    dag = resnet18()
+    full = exhaustive_by_parts(dag, latency("v100"), PAPER_RULES, reach=2)
+    assert full.graphs == 2 * 8**5 * 35**3 and full.complete
+    found = optimize(dag, latency("v100"), PAPER_RULES, SearchOptions(eager=()))
+    assert found.cost_after == pytest.approx(full.cost_after, rel=1e-12)
+    assert latency("v100").total(full.dag) == pytest.approx(full.cost_after, rel=1e-12)
+
+
+def test_search_by_parts_is_exhaustive_search() -> None:
+    for dag in (alexnet(), vgg16_part(7), resnet_module()):
+        whole = exhaustive(dag, latency("v100"), PAPER_RULES)
+        parts = exhaustive_by_parts(dag, latency("v100"), PAPER_RULES)
+        assert parts.graphs == whole.graphs
+        assert parts.cost_after == pytest.approx(whole.cost_after, rel=1e-12)
+    for seed in range(6):
+        whole = exhaustive(random_sum(seed), Figure("flops"), SRU_RULES, 20_000)
+        parts = exhaustive_by_parts(random_sum(seed), Figure("flops"), SRU_RULES, 20_000)
+        assert (parts.graphs, parts.cost_after) == (whole.graphs, whole.cost_after)
+
+
+def test_search_by_parts_refuses_parts_that_are_too_large() -> None:
+    with pytest.raises(GraphError, match="graphs"):
+        exhaustive_by_parts(resnet18(), latency("v100"), PAPER_RULES, max_graphs=100)
 
 
 def vgg16_part(convs: int) -> Dag:

@@ -191,12 +191,19 @@ class _Settler:
         return None
 
 
-def exhaustive(dag: Dag, cost: AnyCost, rules: Sequence[Rule], max_graphs: int = 10**9) -> Found:
-    """The cheapest of all graphs that the rules reach: breadth first, no pruning."""
+def exhaustive(
+    dag: Dag,
+    cost: AnyCost,
+    rules: Sequence[Rule],
+    max_graphs: int = 10**9,
+    visit: Callable[[float], None] = lambda cost: None,
+) -> Found:
+    """The cheapest of all graphs that the rules reach: breadth first, no pruning. `visit` is told every cost."""
     begin = time.monotonic()
     matcher = Matcher(tuple(rules))
     first = _State(dag, cost.total(dag))
     best, visited, layer, complete = first, {dag.outputs}, [first], True
+    visit(first.cost)
     settler = _Settler(cost, Matcher(()), None)
     while layer and complete:
         following: list[_State] = []
@@ -208,6 +215,7 @@ def exhaustive(dag: Dag, cost: AnyCost, rules: Sequence[Rule], max_graphs: int =
                 visited.add(outputs)
                 child = settler.state(state, site, outputs)
                 following.append(child)
+                visit(child.cost)
                 if child.cost < best.cost * (1 - _GAIN):
                     best = child
             if len(visited) > max_graphs:
