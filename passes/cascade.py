@@ -22,6 +22,7 @@ from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
 from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
+from tvm_cascade.schedules.barrier import with_barriers
 from tvm_cascade.schedules.choose import Kernel, kernels_of_plan
 from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.kernel import RowKernel
@@ -193,4 +194,4 @@ def planned_module(mod: IRModule, plan: Plan, lowered: Lowered) -> IRModule:
             as_tuple = isinstance(main.body.ty, relax.TupleType)
             result = builder.emit_output(relax.Tuple(fields) if as_tuple else fields[0])
         builder.emit_func_output(result)
-    return builder.finalize()
+    return with_barriers(builder.finalize())

@@ -19,6 +19,7 @@ from tvm import tirx
 from tvm.ir import Call, GlobalVar
 
 from tvm_cascade.errors import UsageError, ValidationError
+from tvm_cascade.schedules.barrier import with_barriers
 from tvm_cascade.schedules.driver import Lowered
 
 _CANARY = 64  # bytes on either side of the arena
@@ -108,7 +109,7 @@ def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence
     call = Call(mod.get_global_var(lowered.invoke), pointers, ret_ty="int32")
     entry = tirx.PrimFunc([arena, flash, context, status, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
     mod[GlobalVar(_ENTRY)] = entry
-    built = tvm.compile(mod, target=tvm.target.Target("llvm")).mod
+    built = tvm.compile(with_barriers(mod), target=tvm.target.Target("llvm")).mod
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.ll"
         built.write_to_file(str(path))

@@ -1,0 +1,47 @@
+"""Kernels that share an arena, inlined by LLVM: no load of one moves across the stores of another."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_cascade import passes, pipeline
+from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.host_check import run_plan
+
+
+def small_maps() -> tvm.IRModule:
+    """Maps so small that LLVM merges all kernels into one straight line."""
+    net = Net("int8", seed=3)
+    x = net.max_pool(net.input((1, 15, 4, 1)), (2, 2), (2, 1))
+    x = net.relu(net.add(x, x))
+    return net.finish(net.global_pool(net.conv(x, 1, kernel=3)))
+
+
+def test_small_kernels_in_one_arena() -> None:
+    mod = passes.LowerQuantized()(small_maps())
+    feed = np.random.default_rng(3).integers(-128, 128, (1, 15, 4, 1)).astype(np.int8)
+    tensor = tvm.runtime.tensor(feed)
+    plain = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](tensor).numpy()
+    prepared = pipeline.prepare(mod, Core())
+    for options in (PlanOptions(layerwise=True), PlanOptions(), PlanOptions(overlap=False, pixels=True)):
+        np.testing.assert_array_equal(run_plan(prepared, plan_graph(prepared.graph, options), [feed]).outputs[0], plain)
+        planned = passes.Cascade(options)(mod)
+        made = relax.VirtualMachine(tvm.compile(planned, target="llvm"), tvm.cpu())["main"](tensor).numpy()
+        np.testing.assert_array_equal(made, plain)
+
+
+def test_other_targets_get_none() -> None:
+    mod = passes.LowerQuantized()(small_maps())
+    with tvm.target.Target("c"):
+        assert "va_end" not in passes.Cascade()(mod).script()
+    assert "va_end" in passes.Cascade()(mod).script()
+
+
+def test_cross_targets_build() -> None:
+    planned = passes.Cascade()(passes.LowerQuantized()(small_maps()))
+    for triple in ("aarch64-linux-gnu", "riscv64-unknown-linux-gnu", "x86_64-linux-gnu"):
+        tvm.compile(planned, target=tvm.target.Target({"kind": "llvm", "mtriple": triple}))
