@@ -21,14 +21,17 @@ from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
 from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
+from tvm_cascade.passes.choose_variants import choose_variants
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
 from tvm_cascade.schedules.barrier import with_barriers
 from tvm_cascade.schedules.choose import Kernel, kernels_of_plan
+from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.patch import Patch, patch_kernel
 from tvm_cascade.schedules.select import Core, select
 from tvm_cascade.schedules.stripe_kernel import stripe_kernel
+from tvm_cascade.schedules.tune import Database, shipped
 
 ENTRY = "cascade_main"
 
@@ -72,9 +75,16 @@ class PreparedGraph:
         return patch_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, chunk)
 
 
-def prepare_graph(mod: IRModule, core: Core) -> PreparedGraph:
-    """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel."""
+def prepare_graph(
+    mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None
+) -> PreparedGraph:
+    """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel.
+
+    The choice follows the counts in `database` (by default those that come with the package). With `counter` shapes
+    that it lacks are counted, and added to it.
+    """
     extracted = extract_graph(mod)
+    core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     kernels = []
     for op in extracted.graph.ops:
         func, access, generic = (

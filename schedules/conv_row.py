@@ -44,6 +44,11 @@ class Blocking:
     step: int = 4  # most steps in one pass of a rolled loop
     rows: bool = False  # whether the loop over kernel rows is written out, with a test at rows that may be padding
 
+    @property
+    def name(self) -> str:
+        """Pixels x channels, passes written out, steps a pass."""
+        return f"{self.pixels}x{self.channels} u{self.unroll} s{self.step}{' rows' if self.rows else ''}"
+
 
 class ConvRow(ABC):
     """Builder of one convolution's row kernel. `group` taps of a kernel row are read at once."""

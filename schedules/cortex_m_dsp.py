@@ -8,24 +8,35 @@ scalar kernels: without a reduction over channels the widening costs more than `
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 from tvm.tirx import PrimFunc
 
+from tvm_cascade.schedules import cortex_m_scalar as scalar
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
-from tvm_cascade.schedules.cortex_m_scalar import depthwise
 from tvm_cascade.schedules.emit import i32
-from tvm_cascade.schedules.few_taps import few_taps
+from tvm_cascade.schedules.few_taps import MOST_TAPS, few_taps
 from tvm_cascade.schedules.geometry import Columns
 from tvm_cascade.schedules.intrinsics import call
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.variants import Variant
 
 Value = Any
 BLOCKING = Blocking(pixels=2, channels=2)
+OTHERS = (
+    Blocking(pixels=2, channels=2, unroll=2, step=2),
+    Blocking(pixels=2, channels=2, unroll=8, step=8),
+    Blocking(pixels=1, channels=4, unroll=2, step=2),
+    Blocking(pixels=2, channels=2, unroll=1, step=1),
+    Blocking(pixels=1, channels=2, unroll=2, step=2),
+    Blocking(pixels=1, channels=2, unroll=1, step=1),
+)
 
 
 class _Conv(ConvRow):
@@ -64,14 +75,18 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
     return _Conv(conv, blocking).build()
 
 
-def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> RowKernel | None:
-    """A kernel for `func` on a core with the DSP extension, None where none here applies."""
-    conv = read_conv(func, constants) if core.dsp else None
-    if conv is None:
-        return None
+def conv_variants(conv: QuantizedConv) -> list[Variant]:
+    """Kernels of a convolution, the usual one first, small code last."""
     if conv.depthwise:
-        return depthwise(conv)
-    return few_taps(conv) or conv2d(conv)
+        return scalar.depthwise_variants(conv)
+    blockings = [BLOCKING, *OTHERS]
+    if conv.window.kernel[0] > 1:
+        blockings.append(replace(BLOCKING, rows=True))
+    made = [Variant("few taps", partial(few_taps, conv))] if conv.weights[..., 0].size <= MOST_TAPS else []
+    return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
 
 
-rules = (rule,)
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for `func` on a core with the DSP extension."""
+    conv = read_conv(func, constants) if core.dsp else None
+    return [] if conv is None else conv_variants(conv)

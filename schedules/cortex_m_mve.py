@@ -13,6 +13,7 @@ Two pixels by four channels take eight even registers, lr among them: LLVM must 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from tvm_cascade.schedules.packing import lane_records, lane_table, tailed_inter
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.variants import Variant
 
 Value = Any
 
@@ -40,7 +42,9 @@ class _LaneOutputs(ConvRow):
         folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
         self.words = LANES * (2 + folded.shape[0] * folded.shape[1])
         self.passes = self.pass_counts()
-        head = np.array(self.passes + [0] * (-len(self.passes) % LANES), np.int32)
+        head = [*self.passes, conv.requantize.zero_point]
+        self.head = -(-len(head) // LANES) * LANES
+        head = np.array(head + [0] * (self.head - len(head)), np.int32)
         return np.concatenate([head, lane_table(conv.requantize.table, folded.reshape(-1, conv.outputs))])
 
     def pass_counts(self) -> list[int]:
@@ -64,7 +68,7 @@ class _LaneOutputs(ConvRow):
     def block_words(self, channel: Value, j: int) -> Value:
         """Where the words of the four channels from `channel + j` on start."""
         first = channel // LANES if isinstance(channel, int) else tirx.truncdiv(channel, i32(LANES))
-        return first * self.words + (j // LANES * self.words + -(-len(self.passes) // LANES) * LANES)
+        return first * self.words + (j // LANES * self.words + self.head)
 
     def bias_words(self, index: int) -> Value:
         """Offset of the bias vector for the row at hand and column group `index`: `bias_index` counts from 3."""
@@ -72,7 +76,8 @@ class _LaneOutputs(ConvRow):
 
     def finish_lanes(self, acc: Value, x: Value, channel: Value, words: Value, p: int, j: int) -> None:
         m, shift = vector(self.table, words, LANES), vector(self.table, words + LANES, LANES)
-        value = requantize_lanes(self.k, self.conv.requantize, acc, m, shift)
+        zero = self.table[i32(len(self.passes))]
+        value = requantize_lanes(self.k, self.conv.requantize, acc, m, shift, zero)
         put(self.k, self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8x4"), LANES)
 
 
@@ -187,13 +192,46 @@ class _Outer(_LaneOutputs):
                 self.finish_lanes(vector(acc, p * size + j, LANES), x, channel, self.block_words(channel, j), p, j)
 
 
-def conv2d(conv: QuantizedConv, blocking: Blocking | None = None) -> RowKernel | None:
-    """K x K and 1 x 1 convolution with outputs in fours; None for other numbers of outputs."""
+DOT = Blocking(pixels=2, channels=LANES, unroll=4, step=3)
+OUTER = Blocking(pixels=4, channels=LANES, unroll=9, step=4)
+_OTHER_DOTS = (
+    Blocking(pixels=2, channels=LANES, unroll=6, step=6),
+    Blocking(pixels=2, channels=LANES, unroll=2, step=2),
+    Blocking(pixels=2, channels=LANES, unroll=1, step=1),
+    Blocking(pixels=1, channels=LANES, unroll=2, step=2),
+    Blocking(pixels=1, channels=LANES, unroll=1, step=1),
+)
+_OTHER_OUTERS = (
+    Blocking(pixels=6, channels=LANES, unroll=9, step=4),
+    Blocking(pixels=5, channels=LANES, unroll=9, step=4),
+    Blocking(pixels=3, channels=LANES, unroll=9, step=4),
+    Blocking(pixels=4, channels=LANES, unroll=3, step=3),
+    Blocking(pixels=4, channels=LANES, unroll=1, step=1),
+    Blocking(pixels=2, channels=LANES, unroll=1, step=1),
+)
+
+
+def conv2d(conv: QuantizedConv, blocking: Blocking | None = None, dot: bool | None = None) -> RowKernel | None:
+    """K x K and 1 x 1 convolution with outputs in fours; None for other numbers of outputs.
+
+    By dot products (`dot`, the default where inputs are a multiple of eight) or by lanes of outputs.
+    """
     if conv.outputs % LANES or not conv.requantize.short:
         return None
-    if conv.window.channels % 8 == 0:
-        return _Dot(conv, blocking or Blocking(pixels=2, channels=LANES, unroll=4, step=3)).build()
-    return _Outer(conv, blocking or Blocking(pixels=4, channels=LANES, unroll=9, step=4)).build()
+    if conv.window.channels % 8 == 0 if dot is None else dot:
+        return _Dot(conv, blocking or DOT).build()
+    return _Outer(conv, blocking or OUTER).build()
+
+
+def conv_variants(conv: QuantizedConv) -> list[Variant]:
+    """Kernels of a convolution, the usual one first."""
+    if conv.depthwise:
+        return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in (2, 1, 3, 4)]
+    outers = [Variant(f"outer {b.name}", partial(conv2d, conv, b, False)) for b in (OUTER, *_OTHER_OUTERS)]
+    if conv.window.channels % 8:
+        return outers
+    dots = [Variant(f"dot {b.name}", partial(conv2d, conv, b, True)) for b in (DOT, *_OTHER_DOTS)]
+    return dots + (outers[:1] if conv.window.channels == 8 else [])
 
 
 def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
@@ -204,13 +242,14 @@ def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
 
 
 class _Depthwise:
-    """Records of eight channels: m, shift and biases of the even and the odd ones, then the weights, eight a tap."""
+    """The zero point, then records of eight channels: m, shift and biases of even and odd ones, weights, eight a tap."""
 
     def __init__(self, conv: QuantizedConv, pixels: int) -> None:
         self.conv, self.pixels = conv, pixels
         self.g: Sliding = conv.window
         folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
         records, self.words = lane_records(conv.weights, folded[:, 0], conv.requantize.table)
+        records = np.concatenate([np.array([conv.requantize.zero_point, 0, 0, 0], records.dtype), records])
         self.weights_at = (4 + 2 * folded.shape[0]) * LANES
         self.k = k = KernelBuilder(["int8"], (records,), ["int8"])
         self.x = k.view(k.inputs[0][0], "int8", "xs")
@@ -233,7 +272,7 @@ class _Depthwise:
         pixels = range(len(run.taps))
         column = (x * g.strides[1] - g.padding[1]) * g.channels
         with k.loop(g.channels // 8, "cb") as cb:
-            words = cb * self.words
+            words = cb * self.words + LANES
             acc = k.local(8 * len(pixels), "acc")
             for odd in range(2):
                 place = words + (4 + odd) * LANES + self.bias * (2 * LANES)
@@ -290,20 +329,18 @@ class _Depthwise:
             halves = []
             for odd in range(2):
                 m, shift = (vector(self.record, words + (2 * i + odd) * LANES, LANES) for i in range(2))
-                value = requantize_lanes(k, self.conv.requantize, vector(acc, p * 8 + odd * LANES, LANES), m, shift)
+                four, zero = vector(acc, p * 8 + odd * LANES, LANES), self.record[i32(0)]
+                value = requantize_lanes(k, self.conv.requantize, four, m, shift, zero)
                 halves.append(k.let(value.astype("int16x4"), "half", "int16x4"))
             both = k.let(Shuffle(halves, order), "both", "int16x8")
             put(k, self.out, (x + p) * self.g.channels + cb * 8, both.astype("int8x8"), 8)
 
 
-def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> RowKernel | None:
-    """A kernel for `func` on a core with vectors, None where none here applies."""
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for `func` on a core with vectors."""
     if not core.mve or core.backend != "llvm":
-        return None
+        return []
     conv = read_conv(func, constants)
     if conv is None:
-        return vector_elementwise(func, constants)
-    return depthwise(conv) if conv.depthwise else conv2d(conv)
-
-
-rules = (rule,)
+        return [Variant("elements", partial(vector_elementwise, func, constants))]
+    return conv_variants(conv)

@@ -7,6 +7,8 @@ depthwise edge adds it back tap by tap, so that only the rows cut at the top and
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +24,20 @@ from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.requantize import emit_requantize
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.variants import Variant
 
 Value = Any
 BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
+OTHERS = (
+    Blocking(pixels=4, channels=2),
+    Blocking(pixels=2, channels=4, unroll=9),
+    Blocking(pixels=3, channels=2, unroll=9),
+    Blocking(pixels=2, channels=2),
+    Blocking(pixels=4, channels=2, unroll=1, step=2),
+    Blocking(pixels=2, channels=2, unroll=1, step=2),
+    Blocking(pixels=1, channels=2, unroll=1, step=2),
+)
+DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
 
 
 class _Conv(ConvRow):
@@ -53,7 +66,7 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
 
 def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
     """Depthwise convolution, any multiplier."""
-    return _Depthwise(conv, pixels or fewest_blocks(conv.window.out_width, (3, 4, 5, 6, 7))).build()
+    return _Depthwise(conv, pixels or fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)).build()
 
 
 class _Depthwise:
@@ -116,17 +129,32 @@ class _Depthwise:
                     k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 
 
-def scalar_kernel(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:
-    """A kernel for `func` in plain arithmetic, None where none here applies."""
+def conv_variants(conv: QuantizedConv) -> list[Variant]:
+    """Blockings of a convolution or pixels of a depthwise one, the usual first, small code last."""
+    if conv.depthwise:
+        return depthwise_variants(conv)
+    blockings = [BLOCKING, *OTHERS]
+    if conv.window.kernel[0] > 1:
+        blockings += [replace(b, rows=True) for b in blockings[:2]]
+    return [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
+
+
+def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
+    """Depthwise kernels by pixels a block, the usual one first."""
+    usual = fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)
+    pixels = sorted({usual, *(min(p, conv.window.out_width) for p in (1, 2, *DEPTHWISE_PIXELS))})
+    pixels.sort(key=lambda p: p != usual)
+    return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in pixels]
+
+
+def scalar_variants(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> list[Variant]:
+    """Kernels for `func` in plain arithmetic; empty where none here applies."""
     conv = read_conv(func, constants)
     if conv is None:
-        return scalar_elementwise(func, constants)
-    return depthwise(conv) if conv.depthwise else conv2d(conv)
+        return [Variant("elements", partial(scalar_elementwise, func, constants))]
+    return conv_variants(conv)
 
 
-def rule(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> RowKernel | None:
-    """A kernel for `func` on a Cortex-M without packed products, None where none here applies."""
-    return scalar_kernel(func, constants) if core.name.startswith("cortex-m") else None
-
-
-rules = (rule,)
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for `func` on a Cortex-M without packed products."""
+    return scalar_variants(func, constants) if core.name.startswith("cortex-m") else []

@@ -125,6 +125,10 @@ class _Elements:
         self.tables = [k.view(p, str(c.dtype), "table") for p, c in zip(k.constants, constants, strict=True)]
         self.out = k.view(k.outputs[0], "int8", "outs")
 
+    def number(self, table: int, index: int) -> Value:
+        """A number from a table, read once: operators of one shape share a kernel."""
+        return self.k.let(self.tables[table][i32(index)], "number")
+
     def run(self, element: Any) -> RowKernel:
         """`element(values)` is the output for one value of every input, as int32."""
         k = self.k
@@ -153,11 +157,12 @@ def mul_kernel(op: Binary) -> RowKernel | None:
     q = product_requantize(op)
     if not q.short:
         return None
-    row = _Elements(op.row_elements, 2, ())
-    m, addend, shift = (i32(int(v)) for v in q.table[0])
+    numbers = np.array([*q.table[0], *op.zero_points], np.int32)
+    row = _Elements(op.row_elements, 2, (numbers,))
+    m, addend, shift, zero, other = (row.number(0, i) for i in range(5))
 
     def element(x: Value, y: Value) -> Value:
-        product = row.k.let((x - op.zero_points[0]) * (y - op.zero_points[1]), "p")
+        product = row.k.let((x - zero) * (y - other), "p")
         return emit_requantize(row.k, q, product, m, addend, shift)
 
     return row.run(element)
@@ -192,17 +197,19 @@ def sum_kernel(op: Binary) -> RowKernel | None:
     table = rescale((STORED - op.zero_points[other]) << op.head_room, op.ratios[other])
     table = (2 * signs[other] * table + offset)[BYTES].astype(np.int32)
     plain = op.ratios[other] == HALF
-    row = _Elements(op.row_elements, 2, () if plain else (table,))
     base = offset - signs[other] * op.zero_points[other] * (1 << op.head_room)
-    m, addend, shift = (i32(int(v)) for v in q.table[0])
+    numbers = np.array([*q.table[0], base], np.int32)
+    row = _Elements(op.row_elements, 2, (numbers,) if plain else (numbers, table))
+    m, addend, shift = (row.number(0, i) for i in range(3))
+    constant = row.number(0, 3) if plain else 0
 
     def element(x: Value, y: Value) -> Value:
         own, looked = (x, y) if shifted == 0 else (y, x)
         left = own * (signs[shifted] << op.head_room)
         if plain:
-            doubled = left + looked * (signs[other] << op.head_room) + base
+            doubled = left + looked * (signs[other] << op.head_room) + constant
         else:
-            doubled = left + row.tables[0][tirx.bitwise_and(looked, i32(255))]
+            doubled = left + row.tables[1][tirx.bitwise_and(looked, i32(255))]
         acc = row.k.let(doubled, "acc")
         high = row.k.let(call("smmlar", acc, m, addend), "h")
         if q.sign:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,41 +49,73 @@ def binary_kernel(op: Binary) -> RowKernel | None:
     q = product_requantize(op) if op.kind == "mul" else sum_requantize(op)
     if not q.short or op.row_elements % LANES or any(s > 0 for _, s in op.ratios[:2]):
         return None
-    k = KernelBuilder(["int8", "int8"], (), ["int8"])
-    xs = [k.view(k.inputs[i][0], "int8", "xs") for i in range(2)]
-    rows = [k.let(k.row_offset(i, 0, op.row_elements), "row") for i in range(2)]
-    out = k.view(k.outputs[0], "int8", "outs")
-    with k.loop(op.row_elements // LANES, "i") as i:
-        values = [
-            k.let(vector(x, row + i * LANES, LANES).astype("int32x4"), "x", "int32x4")
-            for x, row in zip(xs, rows, strict=True)
-        ]
-        acc = _product(op, values) if op.kind == "mul" else _sum(k, op, values)
-        put(k, out, i * LANES, _requantized(k, q, acc).astype("int8x4"), LANES)
-    return k.kernel()
+    return _Binary(op, q).build()
 
 
-def _product(op: Binary, values: list[Value]) -> Value:
-    return (values[0] - splat(op.zero_points[0])) * (values[1] - splat(op.zero_points[1]))
+class _Binary:
+    """Scales and zero points lie in a table: operators of one shape share a kernel."""
 
+    def __init__(self, op: Binary, q: Requantize) -> None:
+        self.op, self.q = op, q
+        self.parameters: list[int] = []
+        self.k = KernelBuilder(["int8", "int8"], (np.zeros(16, np.int32),), ["int8"])
+        self.table = self.k.view(self.k.constants[0], "int32", "table")
 
-def _sum(k: KernelBuilder, op: Binary, values: list[Value]) -> Value:
-    """The scaled sum; the zero point of an operand of ratio 1/2 joins the other constants."""
-    constant, parts = 0, []
-    for index, (value, zero, ratio) in enumerate(zip(values, op.zero_points, op.ratios[:2], strict=True)):
-        sign = -1 if op.kind == "sub" and index == 1 else 1
-        if ratio == HALF:
-            parts.append(tirx.shift_left(value, splat(op.head_room - 1)) * (splat(sign) if sign < 0 else splat(1)))
-            constant -= sign * (zero << (op.head_room - 1))
-            continue
-        high = rescale_lanes(k, tirx.shift_left(value - splat(zero), splat(op.head_room)), ratio)
-        parts.append(high if sign > 0 else splat(0) - high)
-    return parts[0] + parts[1] + splat(constant)
+    def parameter(self, value: int) -> Value:
+        """A number from the table."""
+        self.parameters.append(value)
+        return self.table[i32(len(self.parameters) - 1)]
 
+    def build(self) -> RowKernel:
+        op, k = self.op, self.k
+        m, _, e = (int(v) for v in self.q.table[0])
+        multiplier, shift, zero = (k.let(self.parameter(v), "p") for v in (m, -e, self.q.zero_point))
+        combine = self._product() if op.kind == "mul" else self._sum()
+        xs = [k.view(k.inputs[i][0], "int8", "xs") for i in range(2)]
+        rows = [k.let(k.row_offset(i, 0, op.row_elements), "row") for i in range(2)]
+        out = k.view(k.outputs[0], "int8", "outs")
+        with k.loop(op.row_elements // LANES, "i") as i:
+            values = [
+                k.let(vector(x, row + i * LANES, LANES).astype("int32x4"), "x", "int32x4")
+                for x, row in zip(xs, rows, strict=True)
+            ]
+            acc = k.let(combine(values), "acc", "int32x4")
+            made = requantize_lanes(k, self.q, acc, splat(multiplier), splat(shift), zero)
+            put(k, out, i * LANES, made.astype("int8x4"), LANES)
+        return replace(k.kernel(), constants=(np.array(self.parameters, np.int32),))
 
-def _requantized(k: KernelBuilder, q: Requantize, acc: Value) -> Value:
-    m, _, e = (int(v) for v in q.table[0])
-    return requantize_lanes(k, q, k.let(acc, "acc", "int32x4"), splat(m), splat(-e))
+    def _product(self) -> Callable[[list[Value]], Value]:
+        zeros = [self.k.let(self.parameter(z), "z") for z in self.op.zero_points]
+        return lambda values: (values[0] - splat(zeros[0])) * (values[1] - splat(zeros[1]))
+
+    def _sum(self) -> Callable[[list[Value]], Value]:
+        """The scaled sum; zero points of operands of ratio 1/2 join one constant."""
+        k, op = self.k, self.op
+        signs = (1, -1 if op.kind == "sub" else 1)
+        halves = [ratio == HALF for ratio in op.ratios[:2]]
+        joined = -sum(
+            s * (z << (op.head_room - 1)) for s, z, half in zip(signs, op.zero_points, halves, strict=True) if half
+        )
+        constant = k.let(self.parameter(joined), "c")
+        own: list[tuple[Value, Value, Value | None]] = []  # zero point, multiplier, shift of what is rescaled
+        for (m, s), zero, half in zip(op.ratios[:2], op.zero_points, halves, strict=True):
+            if half:
+                own.append((0, 0, None))
+                continue
+            shift = k.let(self.parameter(s), "s") if s < 0 else None
+            own.append((k.let(self.parameter(zero), "z"), k.let(self.parameter(m), "m"), shift))
+
+        def combine(values: list[Value]) -> Value:
+            total = splat(constant)
+            for value, sign, half, (zero, m, shift) in zip(values, signs, halves, own, strict=True):
+                if half:
+                    part = tirx.shift_left(value, splat(op.head_room - 1))
+                else:
+                    part = rescale_lanes(k, tirx.shift_left(value - splat(zero), splat(op.head_room)), m, shift)
+                total = total + part if sign > 0 else total - part
+            return total
+
+        return combine
 
 
 def vector_elementwise(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:

@@ -45,14 +45,16 @@ def _rounded(value: Value, shift: Value) -> Value:
     return tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", value, shift, 0, 1, 0)
 
 
-def rescale_lanes(k: KernelBuilder, acc: Value, ratio: tuple[int, int]) -> Value:
-    """`MBQM` by one multiplier and a shift that is not to the left."""
-    m, s = ratio
-    high = _high(k, acc, splat(m), s < 0)
-    return _rounded(high, splat(s)) if s < 0 else high
+def rescale_lanes(k: KernelBuilder, acc: Value, m: Value, s: Value | None) -> Value:
+    """`MBQM` by a multiplier and a shift to the right (negative), None for no shift."""
+    high = _high(k, acc, splat(m), s is not None)
+    return high if s is None else _rounded(high, splat(s))
 
 
-def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
-    """Four accumulators to four outputs as clamped int32; `shift` is negative to the right."""
-    value = k.let(_rounded(_high(k, acc, m, q.sign), shift) + splat(q.zero_point), "q", "int32x4")
+def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value, zero: Value) -> Value:
+    """Four accumulators to four outputs as clamped int32; `shift` is negative to the right, `zero` the zero point.
+
+    The zero point comes from memory: layers of one shape then share a kernel.
+    """
+    value = k.let(_rounded(_high(k, acc, m, q.sign), shift) + splat(zero), "q", "int32x4")
     return tirx.max(tirx.min(value, splat(q.hi)), splat(q.lo))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +12,12 @@ from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.kernel import Role
 from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
 from tvm_cascade.schedules.tir import PrimFunc
+from tvm_cascade.schedules.variants import Variant, first, shape_key
 
 RULE_MODULES = ("cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv")  # the most demanding core first
+
+
+GENERIC = "generic"  # the variant that no performance schedule makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +29,43 @@ class Core:
     mve: bool = False  # Armv8.1-M vector extension (Helium)
     fpu: bool = False
     backend: str = "llvm"  # "c" or "llvm"
+    optimise: str = "balanced"  # size, speed or balanced: what choices are made for
+    choices: tuple[tuple[str, str], ...] = ()  # shape and the variant chosen for it; others get the usual one
+
+    @property
+    def tunable(self) -> bool:
+        """Whether any performance schedule may serve the core, so that there is something to choose."""
+        return self.name.startswith(("cortex-m", "riscv"))
+
+    def choice(self, shape: str) -> str | None:
+        """The variant chosen for a shape, if any."""
+        return next((v for s, v in self.choices if s == shape), None)
 
 
-Rule = Callable[[PrimFunc, tuple[np.ndarray, ...], Core], RowKernel | None]
+def variants_of(func: PrimFunc, constants: Sequence[np.ndarray], core: Core) -> list[Variant]:
+    """Every kernel that the performance schedules can make of an operator, the usual one first.
 
-
-def rules() -> tuple[tuple[str, Rule], ...]:
-    """All performance schedules with their names, in the order in which they are tried."""
-    found: list[tuple[str, Rule]] = []
+    All come from the first module, in the order of `RULE_MODULES`, of which at least one variant applies.
+    """
     for name in RULE_MODULES:
-        module = f"tvm_cascade.schedules.{name}"
-        if importlib.util.find_spec(module) is not None:
-            found += [(f"{name}.{r.__name__}", r) for r in importlib.import_module(module).rules]
-    return tuple(found)
+        module = importlib.import_module(f"tvm_cascade.schedules.{name}")
+        listed = module.variants(func, tuple(constants), core)
+        if first(listed) is not None:
+            return [replace(v, name=f"{name}.{v.name}") for v in listed]
+    return []
 
 
 def first_rule(func: PrimFunc, constants: Sequence[np.ndarray], core: Core) -> RowKernel | None:
-    """The kernel of the first performance schedule that takes an operator, None where none does."""
-    for name, rule in rules():
-        kernel = rule(func, tuple(constants), core)
-        if kernel is not None:
-            return replace(kernel, rule=name)
+    """The kernel that was chosen for an operator's shape, else the first that applies; None where none does."""
+    wanted = core.choice(shape_key(func, constants)) if core.choices else None
+    for name in RULE_MODULES:
+        module = importlib.import_module(f"tvm_cascade.schedules.{name}")
+        listed = module.variants(func, tuple(constants), core)
+        listed.sort(key=lambda v: f"{name}.{v.name}" != wanted)
+        for variant in listed:
+            kernel = variant.make()
+            if kernel is not None:
+                return replace(kernel, rule=f"{name}.{variant.name}")
     return None
 
 
@@ -63,10 +82,15 @@ def select(
     Rules are asked only about operators that run row by row. `generic` is the operator's generic kernel, where it has
     been made before.
     """
-    apart = (Role.PLANE, Role.OUTPUT_PLANE)  # rows that are not contiguous: performance schedules know NHWC alone
-    scattered = generic is not None and any(p.role in apart for p in generic.params)
-    if access.rowwise and not scattered and (generic is None or not generic.whole):
-        kernel = first_rule(func, constants, core)
-        if kernel is not None:
-            return kernel
-    return generic or row_kernel(func, constants, access, name)
+    if generic is None:
+        generic = row_kernel(func, constants, access, name)
+    chosen = core.choice(shape_key(func, constants)) if core.choices else None
+    if serves(access, generic) and chosen != GENERIC:
+        return first_rule(func, constants, core) or generic
+    return generic
+
+
+def serves(access: RowAccess, generic: RowKernel) -> bool:
+    """Whether performance schedules are asked about an operator: one that runs row by row, its rows contiguous."""
+    apart = (Role.PLANE, Role.OUTPUT_PLANE)  # performance schedules know NHWC alone
+    return access.rowwise and not generic.whole and not any(p.role in apart for p in generic.params)

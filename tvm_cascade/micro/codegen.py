@@ -6,7 +6,7 @@ The emitted text needs no TVM header and no library beyond `<stdint.h>`, `<stdde
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tvm
@@ -17,7 +17,7 @@ from tvm_cascade.micro.names import c_comment, c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.schedules.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.driver import FlashItem, Lowered
-from tvm_cascade.schedules.streaming import request_order, streamed_inputs
+from tvm_cascade.schedules.streaming import request_order
 
 _LOWERING = (
     tirx.transform.FlattenBuffer,
@@ -37,14 +37,12 @@ def lower_for(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 
 
 def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str) -> bytes:
-    """A relocatable object with one public symbol, `int32_t symbol(int8_t* arena, int8_t* flash)`."""
+    """A relocatable object with the kernels of a plan, `<symbol>_<kernel>` each, and no driver."""
     import tempfile
     from pathlib import Path
 
     tgt = tvm.target.Target(dict(target))
-    mod = lowered.mod.clone()
-    gv = mod.get_global_var(lowered.invoke)
-    mod[gv] = mod[gv].with_attr("global_symbol", symbol)
+    mod = _renamed(lowered, symbol, lambda name, func: None if name == lowered.invoke else func)
     built = tvm.get_global_func("target.build.llvm")(lower_for(mod, tgt), tgt)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.o"
@@ -52,13 +50,51 @@ def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str) -> 
         return path.read_bytes()
 
 
+def emit_c_driver(lowered: Lowered, symbol: str) -> str:
+    """The driver alone as a C function called `symbol`, with declarations of the kernels that it calls.
+
+    Kernels and driver apart: merged by LLVM, all kernels together had too few registers.
+    """
+    zero = tirx.const(0, "int32")
+
+    def stub(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        if name == lowered.invoke:
+            return func
+        return tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
+
+    text = _print_c(_renamed(lowered, symbol, stub))
+    for name in (f"{symbol}_{n}" for own in lowered.kernels for n in own):
+        text = re.sub(rf"^static int32_t {name}\(([^)]*)\) \{{\n.*?^\}}\n", "", text, flags=re.M | re.S)
+        text = re.sub(rf"^static (int32_t {name}\()", r"\1", text, flags=re.M)
+    return text
+
+
+def _renamed(
+    lowered: Lowered, symbol: str, change: Callable[[str, tirx.PrimFunc], tirx.PrimFunc | None]
+) -> tvm.IRModule:
+    """The functions of a plan under public names, changed, those left out for which `change` answers None."""
+    mod = lowered.mod.clone()
+    for gv in mod.get_global_vars():
+        made = change(gv.name_hint, mod[gv])
+        if made is None:
+            del mod[gv]
+            continue
+        name = symbol if gv.name_hint == lowered.invoke else f"{symbol}_{gv.name_hint}"
+        mod[gv] = made.with_attr("global_symbol", name)
+    return mod
+
+
 def emit_c_functions(lowered: Lowered, symbol: str) -> str:
     """The kernels and the driver as static C functions; the driver is called `symbol`."""
-    target = tvm.target.Target("c")
     mod = lowered.mod.clone()
     for gv in mod.get_global_vars():
         name = symbol if gv.name_hint == lowered.invoke else gv.name_hint
         mod[gv] = mod[gv].with_attr("global_symbol", name)
+    return _print_c(mod)
+
+
+def _print_c(mod: tvm.IRModule) -> str:
+    target = tvm.target.Target("c")
     mod = lower_for(mod, target)
     for gv in mod.get_global_vars():
         mod[gv] = remove_dead_binds(mod[gv])
@@ -127,7 +163,7 @@ def emit_network(
 ) -> EmittedNetwork:
     """The files of one network.
 
-    With `target` (an LLVM target) the functions come as `<name>_kernels.o`, otherwise as C99 in `<name>.c`.
+    With `target` (an LLVM target) the kernels come as `<name>_kernels.o`, otherwise as C99 in `<name>.c`.
     """
     name = c_identifier(name)
     reserved = ("hook", "hook_context") if lowered.hooked else ()
@@ -138,8 +174,7 @@ def emit_network(
     if target is None:
         functions, objects = emit_c_functions(lowered, symbol), ()
     else:
-        context = ", int8_t *context, int32_t *status" if streamed_inputs(lowered.plan) or lowered.hooked else ""
-        functions, objects = f"int32_t {symbol}(int8_t *arena, int8_t *flash{context});\n", (f"{name}_kernels.o",)
+        functions, objects = emit_c_driver(lowered, symbol), (f"{name}_kernels.o",)
         files[objects[0]] = emit_object(lowered, target, symbol)
     files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name, lowered.hooked).encode()
     files[f"{name}.c"] = emit_api(name, ins, outs, functions, prelude, lowered.hooked).encode()

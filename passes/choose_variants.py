@@ -1,0 +1,49 @@
+"""From an extracted graph to the variant of every shape in it: what `schedules.tune` needs to know of a network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import tvm_ffi
+
+from tvm_cascade.passes.extract_graph import Extracted
+from tvm_cascade.schedules.counting import Counter, task_of
+from tvm_cascade.schedules.select import GENERIC, Core, serves, variants_of
+from tvm_cascade.schedules.tune import Candidate, Database, Shape, choices_for, tune
+from tvm_cascade.schedules.variants import shape_key
+
+
+def choose_variants(extracted: Extracted, core: Core, database: Database, counter: Counter | None = None) -> Core:
+    """The core with the variant chosen for every shape of a network."""
+    if not core.tunable:
+        return core
+    shapes = shapes_of(extracted, core)
+    if counter is not None:
+        database.merge(tune(shapes, core, database, counter))
+    operators = sum(not op.view for op in extracted.graph.ops)
+    return replace(core, choices=choices_for(shapes, core, database, operators))
+
+
+def shapes_of(extracted: Extracted, core: Core) -> list[Shape]:
+    """The shapes of a network that performance schedules may serve, each with its candidates."""
+    users: dict[str, list[int]] = {}
+    for op in extracted.graph.ops:
+        func, access, generic = (s[op.index] for s in (extracted.funcs, extracted.accesses, extracted.kernels))
+        if func is not None and access is not None and generic is not None and serves(access, generic):
+            users.setdefault(shape_key(func, extracted.constants[op.index]), []).append(op.index)
+    return [Shape(key, len(ops), partial(_candidates, extracted, ops[0], core)) for key, ops in users.items()]
+
+
+def _candidates(extracted: Extracted, index: int, core: Core) -> list[Candidate]:
+    """Distinct kernels of an operator, the usual one first, the generic one last."""
+    func, access, generic = (s[index] for s in (extracted.funcs, extracted.accesses, extracted.kernels))
+    assert func is not None and access is not None and generic is not None
+    listed = [(v.name, v.make()) for v in variants_of(func, extracted.constants[index], core)]
+    made: list[Candidate] = []
+    for name, kernel in [*listed, (GENERIC, generic)]:
+        task = None if kernel is None else task_of(extracted.graph, extracted.graph.ops[index], access, kernel)
+        if task is None or any(tvm_ffi.structural_equal(c.task.kernel.func, task.kernel.func) for c in made):
+            continue
+        made.append(Candidate(name, task))
+    return made

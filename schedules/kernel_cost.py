@@ -1,0 +1,85 @@
+"""An analytic model of a row kernel: instructions a call and bytes of code, by walking its statements.
+
+A load, a store, a machine operation or an arithmetic operation outside of an index is one instruction; registers
+(buffers allocated in the kernel) are free, a loop costs three a pass. Loops whose extent only the kernel knows count
+as `UNKNOWN_PASSES`. Good enough to order candidates and to tell which are worth counting; counts come from the emulator.
+"""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Call, TensorLoad
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.tir import collect
+
+UNKNOWN_PASSES = 3
+_LOOP = 3  # count, compare, branch
+_BYTES = 3.3  # of an instruction, Thumb-2's mixture
+_FREE = (tirx.Var, tirx.IntImm, tirx.FloatImm)
+_GENERAL = 10  # instructions of a 64-bit operation
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCost:
+    """What the analytic model says of a kernel."""
+
+    instructions: float  # a call
+    bytes: float  # of code
+
+
+def kernel_cost(func: PrimFunc) -> KernelCost:
+    """The analytic cost of one call of `func`."""
+    registers = {a.buffer for a in collect(func.body, tirx.AllocBuffer)}
+    walk = _Walk(registers)
+    instructions, code = walk.statement(func.body)
+    entry = 8 + len(func.params)
+    return KernelCost(instructions + entry, (code + entry) * _BYTES)
+
+
+class _Walk:
+    def __init__(self, registers: set[Any]) -> None:
+        self.registers = registers
+
+    def statement(self, stmt: Any) -> tuple[float, float]:
+        """Instructions executed and instructions of code."""
+        if isinstance(stmt, tirx.SeqStmt):
+            parts = [self.statement(s) for s in stmt.seq]
+            return sum(p[0] for p in parts), sum(p[1] for p in parts)
+        if isinstance(stmt, tirx.For):
+            passes = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else UNKNOWN_PASSES
+            run, code = self.statement(stmt.body)
+            return passes * (run + _LOOP), code + _LOOP + 2
+        if isinstance(stmt, tirx.IfThenElse):
+            run, code = self.statement(stmt.then_case)
+            other = self.statement(stmt.else_case)[1] if stmt.else_case is not None else 0.0
+            return run + 2, code + other + 2
+        if isinstance(stmt, tirx.Bind):
+            each = self.value(stmt.value)
+            return each, each
+        if isinstance(stmt, tirx.BufferStore):
+            each = self.value(stmt.value) + (0 if stmt.buffer in self.registers else 1)
+            return each, each
+        if isinstance(stmt, tirx.Evaluate):
+            each = self.value(stmt.value)
+            return each, each
+        return 0.0, 0.0
+
+    def value(self, value: Any) -> float:
+        """Instructions of an expression, index arithmetic left out."""
+        if isinstance(value, _FREE):
+            return 0.0
+        if isinstance(value, TensorLoad):
+            return 0.0 if value.source in self.registers else 1.0
+        if isinstance(value, tirx.Cast):
+            return self.value(value.value)
+        if isinstance(value, Call):
+            return 1.0 + sum(self.value(a) for a in value.args if not isinstance(a, str))
+        parts = [getattr(value, n) for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(value, n)]
+        wide = "64" in str(getattr(value, "dtype", ""))
+        return (_GENERAL if wide else 1.0) + sum(self.value(p) for p in parts)

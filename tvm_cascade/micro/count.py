@@ -1,0 +1,241 @@
+"""Counting kernels one by one: an image that runs each of them over a whole tensor between two readings of the counter.
+
+Inputs are pseudo-random bytes, weights the kernels' own: a count depends on nothing else, so it is the same on every
+machine. Code is what the symbol table says of each kernel, which is kept out of line for that.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import tvm
+
+from tvm_cascade.errors import ToolError, UsageError
+from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.codegen import lower_for, tidy_c
+from tvm_cascade.micro.project import copy_runtime
+from tvm_cascade.micro.target import Target
+from tvm_cascade.micro.toolchain import build_image, find_tool
+from tvm_cascade.schedules.counting import Count, Counter, Task
+from tvm_cascade.schedules.dead_binds import remove_dead_binds
+from tvm_cascade.schedules.intrinsics import C_PRELUDE
+from tvm_cascade.schedules.kernel import Param, Role
+
+_BATCH_KERNELS, _BATCH_BYTES = 100, 1_500_000  # per image: kernels, bytes of their constants
+_TIMEOUT_S = 900
+_HEAD = '#include "board.h"\n#include "port.h"\n\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n\n'
+
+
+def counter_of(target: Target, board: Board, backend: str, jobs: int = 2) -> Counter:
+    """Counts tasks for a target on an emulated board, through back end `c` or `obj`.
+
+    Raises `UsageError` for boards that count nothing.
+    """
+    if board.counter is None or board.qemu_machine is None:
+        raise UsageError(f"{board.name} counts no instructions; choose an emulated --board that does")
+
+    def count(tasks: Sequence[Task]) -> list[Count]:
+        made: list[Count] = []
+        for batch in _batches(tasks):
+            with tempfile.TemporaryDirectory(prefix="tvm-cascade-count-") as folder:
+                made += _count(Path(folder), batch, target, board, backend, jobs)
+        return made
+
+    return count
+
+
+def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
+    batches: list[list[Task]] = []
+    size = _BATCH_BYTES + 1
+    for task in tasks:
+        own = sum(int(c.nbytes) for c in task.kernel.constants)
+        if size + own > _BATCH_BYTES or len(batches[-1]) >= _BATCH_KERNELS:
+            batches.append([])
+            size = 0
+        batches[-1].append(task)
+        size += own
+    return batches
+
+
+def _count(folder: Path, tasks: Sequence[Task], target: Target, board: Board, backend: str, jobs: int) -> list[Count]:
+    copy_runtime(folder, target)
+    blob, places = _constants(tasks)
+    (folder / "blob.bin").write_bytes(blob)
+    text = f'.section .rodata\n.balign 16\n.global blob\nblob:\n.incbin "{folder / "blob.bin"}"\n'
+    (folder / "blob.S").write_text(text, encoding="utf-8")
+    objects: tuple[str, ...] = ()
+    kernels = _c_kernels(tasks) if backend == "c" else ""
+    if backend != "c":
+        (folder / "kernels.o").write_bytes(_object(tasks, target))
+        objects = ("kernels.o",)
+    (folder / "main.c").write_text(_main(tasks, places, kernels), encoding="utf-8")
+    built = build_image(
+        name="count",
+        folder=folder,
+        target=target,
+        board=board,
+        optimise="balanced",
+        sources={name: ("-w",) for name in ("main.c", "startup.c", "port_semihosting.c", "blob.S")},
+        objects=objects,
+        arena_bytes=0,
+        output=folder / "build",
+        jobs=jobs,
+    )
+    return list(map(Count, _run(built.elf, board, len(tasks)), _sizes(built.elf, target, len(tasks))))
+
+
+def _constants(tasks: Sequence[Task]) -> tuple[bytes, list[list[int]]]:
+    """All constants, each aligned to eight bytes, and where they start."""
+    blob, places = bytearray(), []
+    for task in tasks:
+        own = []
+        for array in task.kernel.constants:
+            blob += b"\0" * (-len(blob) % 8)
+            own.append(len(blob))
+            blob += np.ascontiguousarray(array).tobytes()
+        places.append(own)
+    return bytes(blob), places
+
+
+def _module(tasks: Sequence[Task]) -> tvm.IRModule:
+    return tvm.IRModule({_name(i): t.kernel.func.with_attr("global_symbol", _name(i)) for i, t in enumerate(tasks)})
+
+
+def _name(index: int) -> str:
+    return f"counted_{index}"
+
+
+def _c_kernels(tasks: Sequence[Task]) -> str:
+    target = tvm.target.Target("c")
+    mod = lower_for(_module(tasks), target)
+    for gv in mod.get_global_vars():
+        mod[gv] = remove_dead_binds(mod[gv])
+    text = tidy_c(tvm.get_global_func("target.build.c")(mod, target).inspect_source())
+    return re.sub(
+        r"^static int32_t (counted_\w+\()", r"__attribute__((noinline, noclone)) int32_t \1", text, flags=re.M
+    )
+
+
+def _object(tasks: Sequence[Task], target: Target) -> bytes:
+    made_for = tvm.target.Target(dict(target.llvm))
+    built = tvm.get_global_func("target.build.llvm")(lower_for(_module(tasks), made_for), made_for)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.o"
+        built.write_to_file(str(path))
+        return path.read_bytes()
+
+
+def _main(tasks: Sequence[Task], places: Sequence[Sequence[int]], kernels: str) -> str:
+    most_in = max(sum(-(-f.bytes // 16) * 16 for f in t.inputs) for t in tasks)
+    most_out = max(sum(-(-b * t.calls // 16) * 16 for b in t.outputs) for t in tasks)
+    scratch = max(t.kernel.scratch_bytes for t in tasks)
+    lines = [
+        f"static uint8_t in[{most_in}] __attribute__((aligned(16)));",
+        f"static uint8_t out[{most_out}] __attribute__((aligned(16)));",
+        f"static uint8_t scratch[{max(scratch, 16)}] __attribute__((aligned(16)));",
+        "extern const uint8_t blob[];",
+    ]
+    if not kernels:
+        lines += [f"int32_t {_name(i)}({_types(t)});" for i, t in enumerate(tasks)]
+    for i, task in enumerate(tasks):
+        lines += _runner(i, task, places[i])
+    lines += [
+        "int main(void) {",
+        "  uint32_t seed = 1u;",
+        "  port_open(); counter_setup();",
+        "  for (uint32_t i = 0; i < sizeof in; ++i) { seed = seed * 1664525u + 1013904223u; in[i] = seed >> 24; }",
+        *(f"  run_{i}();" for i in range(len(tasks))),
+        "  port_exit(0); return 0;",
+        "}",
+    ]
+    return _HEAD + (C_PRELUDE if kernels else "") + kernels + "\n".join(lines) + "\n"
+
+
+def _types(task: Task) -> str:
+    return ", ".join("void *" if p.is_pointer else "int32_t" for p in task.kernel.params)
+
+
+def _runner(index: int, task: Task, places: Sequence[int]) -> list[str]:
+    """`run_<index>`: all calls of a kernel between two readings of the counter."""
+    starts, at = [], 0
+    for feed in task.inputs:
+        starts.append(at)
+        at += -(-feed.bytes // 16) * 16
+    ends, at = [], 0
+    for size in task.outputs:
+        ends.append(at)
+        at += -(-size * task.calls // 16) * 16
+
+    def argument(p: Param) -> str:
+        if p.role is Role.INPUT:
+            return f"(void *)(in + {starts[p.index]})"
+        if p.role is Role.SLOT:
+            return f"slot{p.index}"
+        if p.role is Role.HEIGHT:
+            return str(task.inputs[p.index].rows)
+        if p.role is Role.CONSTANT:
+            return f"(void *)(blob + {places[p.index]})"
+        if p.role is Role.SCRATCH:
+            return "(void *)scratch"
+        if p.role is Role.OUTPUT:
+            return f"(void *)(out + {ends[p.index]} + y * {task.outputs[p.index]})"
+        return "y"
+
+    slots = []
+    for i, feed in enumerate(task.inputs):
+        slots.append(f"    int32_t slot{i} = y * {feed.stride} - {feed.padding};")
+        slots.append(f"    if (slot{i} < 0) slot{i} += {feed.rows};" if feed.padding else f"    (void)slot{i};")
+    return [
+        f"static __attribute__((noinline)) void run_{index}(void) {{",
+        "  uint32_t read[4];",
+        "  read[2] = counter_coarse(); read[0] = counter_low();",
+        f"  for (int32_t y = 0; y < {task.calls}; ++y) {{",
+        *slots,
+        f"    {_name(index)}({', '.join(argument(p) for p in task.kernel.params)});",
+        "  }",
+        "  read[1] = counter_low(); read[3] = counter_coarse();",
+        "  port_write(read, sizeof read);",
+        "}",
+    ]
+
+
+def _run(elf: Path, board: Board, count: int) -> list[int]:
+    qemu = shutil.which(board.family.qemu)
+    if qemu is None:
+        raise UsageError(f"counting needs {board.family.qemu}: {board.family.qemu_remedy}")
+    (elf.parent / "inputs.bin").write_bytes(b"")
+    command = [
+        qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments, "-kernel", str(elf), "-icount", "shift=7",
+        "-display", "none", "-monitor", "none", "-serial", "none", "-semihosting-config", "enable=on,target=native",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, cwd=elf.parent, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"counting {count} kernels on {board.name} took longer than {_TIMEOUT_S} s") from None
+    results = elf.parent / "results.bin"
+    data = results.read_bytes() if results.exists() else b""
+    if done.returncode != 0 or len(data) != 16 * count:
+        raise ToolError(f"counting kernels on {board.name} failed after {len(data) // 16} of {count}")
+    assert board.counter is not None
+    counts = []
+    for low, low_after, coarse, coarse_after in struct.iter_unpack("<4I", data):
+        ticks = board.counter.ticks((low, low_after), (coarse, coarse_after))
+        counts.append(round(ticks / board.counter.ticks_per_instruction))
+    return counts
+
+
+def _sizes(elf: Path, target: Target, count: int) -> list[int]:
+    """Bytes of code of each kernel."""
+    tool = find_tool(f"{target.family.prefix}nm", target.family.compiler_remedy)
+    done = subprocess.run((tool, "-S", str(elf)), capture_output=True, text=True, timeout=60, check=True)
+    sizes = {m[2]: int(m[1], 16) for m in re.finditer(r"^\w+ (\w+) \w (counted_\d+)$", done.stdout, flags=re.M)}
+    return [sizes.get(_name(i), 0) for i in range(count)]
