@@ -56,7 +56,7 @@ def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc
     for block in list(sch.get_child_blocks(root)):
         if sch.get(block).init is not None:
             _split_initialisation(sch, block)
-    return _lower_blocks(sch.mod)["main"]
+    return lower_blocks(sch.mod)["main"]
 
 
 def inlined(func: PrimFunc) -> PrimFunc:
@@ -71,7 +71,7 @@ def _started(func: PrimFunc) -> tuple[Any, Any, list[Any]]:
     root = sch.get_sblock("root")
     finals = _finals(sch, root, outputs_of(func))
     for block in list(sch.get_child_blocks(root)):
-        if not _is_final(sch, block, finals) and _moves_data(sch, block):
+        if not _is_final(sch, block, finals) and moves_data(sch, block):
             sch.compute_inline(block)
     return sch, root, finals
 
@@ -101,7 +101,7 @@ def _is_final(sch: Any, block: Any, finals: list[Any]) -> bool:
     return any(sch.get(block).same_as(sch.get(f)) for f in finals)
 
 
-def _moves_data(sch: Any, block: Any) -> bool:
+def moves_data(sch: Any, block: Any) -> bool:
     """Whether a block only moves elements (padding, slices, casts, constants added), so that recomputing is free."""
     node = sch.get(block)
     found = stores(node.body)
@@ -195,7 +195,7 @@ def _bindings(sch: Any, block: Any) -> list[tuple[Var, Expr]]:
     return [(iv.var, v) for iv, v in zip(node.iter_vars, realize.iter_values, strict=True)]
 
 
-def _lower_blocks(mod: Any) -> Any:
+def lower_blocks(mod: Any) -> Any:
     passes = s_tir.transform
     return tvm.transform.Sequential(
         [
