@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from tvm_cascade.cascading.flow import Flow, goes_by_pixels, has_pixels
+from tvm_cascade.cascading.flow import Flow, goes_by_pixels, has_pixels, outermost
 from tvm_cascade.graph import Window
 
 Range = tuple[int, int]
@@ -48,12 +48,19 @@ class Striper:
             if o in accumulating:
                 possible = o == members[-1] and has_pixels(graph.tensors[graph.ops[o].inputs[0]])
             else:
-                possible = self._by_pixels(o)
+                possible = self._by_pixels(o) and self._by_stripes(o)
             if not possible or not all(
                 self._plain(o, k, members, accumulating) for k in range(len(graph.ops[o].inputs))
             ):
                 return 0
         return graph.tensors[self._grid(members[-1], accumulating)].columns
+
+    def _by_stripes(self, op: int) -> bool:
+        """Whether an operator's kernel can make columns of a row: it addresses contiguous rows, by known columns."""
+        node = self.flow.graph.ops[op]
+        inputs = [self.flow.graph.tensors[t] for t in node.inputs]
+        known = all(across is not None for across in node.columns)
+        return known and all(t.row_axis is not None and outermost(t) for t in inputs)
 
     def _plain(self, op: int, k: int, members: Sequence[int], accumulating: Sequence[int]) -> bool:
         """Whether input k of `op` comes from outside, or is read by columns from where it was made."""
