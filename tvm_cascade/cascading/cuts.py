@@ -3,46 +3,72 @@
 With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of
 max(P(i), c(i, j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes those of least weight,
 so that what fits as it is runs as it is.
+
+Costs are dear and most do not matter, so both go from position to position in order of what they need so far (Dijkstra)
+and ask for a cost only when its floor, a lower bound that is cheap, is the least thing left to try.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
 
 Cost = Callable[[int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
 
 
-def smallest_peak(n: int, cost: Cost) -> int:
-    """Bytes of the best cuts of `n` operators."""
-    peak = [0] * (n + 1)
-    for j in range(1, n + 1):
-        peak[j] = min(max(peak[i], cost(i, j)) for i in range(j))
-    return peak[n]
+def smallest_peak(n: int, cost: Cost, floor: NDArray[np.int64]) -> int:
+    """Bytes of the best cuts of `n` operators; `floor[i, j] <= cost(i, j)`."""
+    done = [False] * (n + 1)
+    heap: list[tuple[int, int, int, bool]] = [(0, 0, 0, True)]  # bytes, -start, end, whether the cost is in them
+    while heap:
+        peak, start, end, known = heappop(heap)
+        if done[end]:
+            continue
+        if not known:
+            heappush(heap, (max(peak, cost(-start, end)), start, end, True))
+            continue
+        if end == n:
+            return peak
+        done[end] = True
+        needs = np.maximum(floor[end, end + 1 :], peak).tolist()
+        for j, needed in enumerate(needs, end + 1):
+            if not done[j]:
+                heappush(heap, (needed, -end, j, False))
+    raise ValueError("positions without an end")
 
 
-def cuts_within(n: int, weight: Weight) -> tuple[int, ...] | None:
+def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None:
     """Cut positions `(0, ..., n)` of least total weight; None where every way has a segment without weight.
 
-    `weight(i, j)` is None where the segment exceeds the cap, else what to minimise, first things first. Ties go to the
-    longest last segment.
+    `weight(i, j)` is None where the segment exceeds the cap, else what to minimise, first things first; `least(i, j)` is
+    None only where `weight` is, else no more than it, in both. Ties go to the longest last segment.
     """
-    best: list[tuple[int, int, int] | None] = [(0, 0, 0)] + [None] * n
-    for j in range(1, n + 1):
-        for i in range(j):
-            before = best[i]
-            if before is None or (more := weight(i, j)) is None:
-                continue
-            held, found = best[j], (before[0] + more[0], before[1] + more[1], i)
-            if held is None or found < held:
-                best[j] = found
-    if best[n] is None:
+    came: list[int | None] = [None] * (n + 1)
+    heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, 0, 0, 0, 0, 0, True)]
+    while heap:
+        first, second, i, j, before, after, known = heappop(heap)
+        if came[j] is not None:
+            continue
+        if not known:
+            more = weight(i, j)
+            if more is not None:
+                heappush(heap, (before + more[0], after + more[1], i, j, before, after, True))
+            continue
+        came[j] = i
+        if j == n:
+            break
+        for k in range(j + 1, n + 1):
+            if came[k] is None and (more := least(j, k)) is not None:
+                heappush(heap, (first + more[0], second + more[1], j, k, first, second, False))
+    if came[n] is None:
         return None
     cuts = [n]
     while cuts[-1]:
-        step = best[cuts[-1]]
-        assert step is not None
-        cuts.append(step[2])
+        cuts.append(came[cuts[-1]] or 0)
     return tuple(reversed(cuts))
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.cuts import smallest_peak
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.orders import best_order
@@ -67,7 +66,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
         No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
     """
     search, bound = _orders(graph, options)
-    least = smallest_peak(search.size, search.least)
+    least = search.smallest
     if search.recompute:
         least, bound = (_affordable(search.frontier(exact), graph, options) for exact in (False, True))
     figures = Figures(baseline_peak(graph), bound)
@@ -96,7 +95,7 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]
     ]
     plain = replace(options, max_macs=1.0)
     at_once = Search(search.costs.flow, search.costs.order, plain, search)
-    plans.append(_best(at_once, figures, plain, smallest_peak(at_once.size, at_once.least)))
+    plans.append(_best(at_once, figures, plain, at_once.smallest))
     kept: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
         if not kept or plan.macs < kept[-1].macs:
@@ -166,7 +165,7 @@ def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Ite
     yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
     if options.overlap and not search.recompute:
         plain = Search(search.costs.flow, search.costs.order, options, search, rings_follow=False)
-        least = smallest_peak(plain.size, plain.least)
+        least = plain.smallest
         yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from tvm_cascade.cascading.assemble import Layout
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak
+from tvm_cascade.cascading.floors import Floors
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
@@ -37,6 +38,7 @@ class Search:
         else:
             self.costs = SegmentCosts(flow, order, settings, known)
         self.options = options
+        self.floors = Floors(self.costs, options.chunks)
         self._least: dict[tuple[int, int], tuple[int, int]] = {}
         self._modes: dict[tuple[int, int], tuple[int, ...]] = {}
         self._coarsest: dict[tuple[int, int, int], int | None] = {}
@@ -81,7 +83,7 @@ class Search:
     def by_rows(self) -> int:
         """Bytes of the best cuts when every segment goes by its coarsest interleaving; of the first order searched."""
         if self._ceiling is None:
-            self._ceiling = smallest_peak(self.size, self._coarse)
+            self._ceiling = smallest_peak(self.size, self._coarse, self.floors.by_rows)
         return self._ceiling
 
     def _coarse(self, i: int, j: int) -> int:
@@ -94,7 +96,12 @@ class Search:
     @property
     def bound(self) -> int:
         """Bytes that no arena of this order goes below."""
-        return smallest_peak(self.size, self.least_exact)
+        return smallest_peak(self.size, self.least_exact, self.floors.least)
+
+    @property
+    def smallest(self) -> int:
+        """Bytes, rounded, of the best cuts at 1.00x."""
+        return smallest_peak(self.size, self.least, self.floors.least)
 
     def least(self, i: int, j: int) -> int:
         """Bytes of `[i, j)`, rounded, in its best interleaving."""
@@ -144,8 +151,13 @@ class Search:
         segment after the other: so there are layouts that stay further below the cap, and some of fewer segments.
         """
         found: dict[Layout, tuple[int, int]] = {}
+        floor = (self.floors.any if self.recompute else self.floors.least).tolist()
+        calls = self.floors.calls.tolist()
         for limit in dict.fromkeys((cap, (cap + least) // 2, (cap + 7 * least) // 8, least)):
             for price in _PRICES:
+
+                def bound(i: int, j: int, limit: int = limit, price: int = price) -> tuple[int, int] | None:
+                    return (0, calls[i][j] + price) if floor[i][j] <= limit else None
 
                 def weight(i: int, j: int, limit: int = limit, price: int = price) -> tuple[int, int] | None:
                     chunk = self.coarsest(i, j, limit)
@@ -153,7 +165,7 @@ class Search:
                         return None
                     return self.costs.extra_macs(i, j, chunk), self._overhead(i, j, chunk) + price
 
-                cuts = cuts_within(self.size, weight)
+                cuts = cuts_within(self.size, weight, bound)
                 if cuts is not None:
                     layout = Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
                     found.setdefault(layout, self._weight(layout))

@@ -197,14 +197,18 @@ class SegmentCosts:
         """The most bytes that outputs, rings and dying inputs of `[i, j)` can have in common.
 
         Rings cover the start of an input X: packed by reach, f bytes at most. An output Y that must stay d behind
-        covers at most |Y| - max(d, 0) bytes, and leaves min(f, -d) to the rings where d < 0.
+        covers at most |Y| - max(d, 0) bytes, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap, so
+        what a writer has in common with all of them is at most the writer.
         """
         key = (i, j, chunk)
         if key not in self._shared:
             by_reader: dict[int, list[Pair]] = {}
+            covered: dict[int, int] = {}
             for pair in self.pairs(i, j, chunk):
                 by_reader.setdefault(pair.reader, []).append(pair)
-            self._shared[key] = sum(self._shared_with(t, pairs, j) for t, pairs in by_reader.items())
+                covered[pair.writer] = min(pair.size, covered.get(pair.writer, 0) + max(pair.reach, 0))
+            taken = sum(self._shared_with(t, pairs, j) for t, pairs in by_reader.items())
+            self._shared[key] = min(taken, sum(covered.values()))
         return self._shared[key]
 
     def _shared_with(self, reader: int, pairs: Sequence[Pair], j: int) -> int:

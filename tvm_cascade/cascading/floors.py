@@ -1,0 +1,123 @@
+"""Bytes that a segment needs at least, for all segments at once and before any of them is looked at.
+
+When segment `[i, j)` ends, what was made before `j` and is wanted later is live; tensors that live inside alone had rings,
+of which each held what some reader reads in one step; then counters and scratch. What outputs may share with dying inputs
+is at most these inputs. So, whatever the interleaving by rows or pixels,
+
+    c(i, j) >= live(j) + sum of the least rings inside + counters + scratch,
+
+and in stripes, which share nothing, c(i, j) >= live(j) + dying(i, j) + counters. Searches use both to leave out what
+cannot matter; no result depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.cascading.segments import COUNTER_BYTES, SegmentCosts
+
+Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
+
+
+class Floors:
+    """Lower bounds of one order; `chunks` are the interleavings that are tried."""
+
+    def __init__(self, costs: SegmentCosts, chunks: Sequence[int]) -> None:
+        self.costs, self.chunks = costs, tuple(chunks)
+        self.size = len(costs.order)
+
+    @cached_property
+    def by_rows(self) -> Table:
+        """Segments in their coarsest interleaving."""
+        return self._plain(self.chunks[0])
+
+    @cached_property
+    def least(self) -> Table:
+        """Segments in any interleaving at 1.00x."""
+        return self.by_rows if len(self.chunks) == 1 else np.minimum(self.by_rows, self._plain(self.chunks[-1]))
+
+    @cached_property
+    def striped(self) -> Table:
+        """Segments in stripes."""
+        n = self.size
+        dying = np.cumsum(np.cumsum(self._placed(self.costs.flow.bytes), axis=1), axis=0)
+        earlier = np.concatenate([[0], np.diagonal(dying, -1)])
+        found = self._live[None, :] + self._counters
+        found[:, 1:] += dying[:, :n] - earlier[:, None]
+        return found
+
+    @cached_property
+    def any(self) -> Table:
+        """Segments in any form."""
+        return np.minimum(self.least, self.striped)
+
+    def _plain(self, chunk: int) -> Table:
+        n = self.size
+        rings = [self._ring(t, chunk) for t in range(len(self.costs.flow.bytes))]
+        inside = np.cumsum(np.cumsum(self._placed(rings), axis=1)[::-1], axis=0)[::-1]
+        found = self._live[None, :] + self._counters + self._scratch
+        found[:n, 1:] += inside[1:, :n]
+        return found
+
+    def _placed(self, sizes: Sequence[int]) -> Table:
+        """Sizes summed by place of birth (row 0: there from the start, row k + 1: made at k) and place of last use."""
+        costs, n = self.costs, self.size
+        found = np.zeros((n + 1, n + 1), np.int64)
+        for t, born in costs.born.items():
+            found[born + 1, costs.last[t]] += sizes[t]
+        return found
+
+    @cached_property
+    def _live(self) -> Table:
+        """Bytes made before each position and wanted at it or later."""
+        costs, n = self.costs, self.size
+        change = np.zeros(n + 2, np.int64)
+        for t, born in costs.born.items():
+            change[born + 1] += costs.flow.bytes[t]
+            change[costs.last[t] + 1] -= costs.flow.bytes[t]
+        return np.cumsum(change)[: n + 1]
+
+    @cached_property
+    def _counters(self) -> Table:
+        graph = self.costs.flow.graph
+        working = np.cumsum([0, *(not graph.ops[o].view for o in self.costs.order)])
+        count = working[None, :] - working[:, None]
+        return np.where(count > 1, COUNTER_BYTES * count, 0).astype(np.int64)
+
+    @cached_property
+    def _scratch(self) -> Table:
+        """The largest scratch in each segment."""
+        graph, n = self.costs.flow.graph, self.size
+        here = np.array([graph.ops[o].scratch_bytes for o in self.costs.order], np.int64)
+        found = np.zeros((n + 1, n + 1), np.int64)
+        for i in range(n):
+            found[i, i + 1 :] = np.maximum.accumulate(here[i:])
+        return found
+
+    def _ring(self, tensor: int, chunk: int) -> int:
+        """The least bytes of a ring: what some step of a reader wants to be there at once."""
+        flow = self.costs.flow
+        if tensor not in self.costs.born or flow.maker(tensor) is None:
+            return 0
+        units = 1
+        for reader in flow.readers[tensor]:
+            if flow.graph.ops[reader].accumulator_bytes:
+                continue  # it may sum up its input as it comes
+            for read in flow.steps(reader, chunk).reads:
+                if read.tensor == tensor:
+                    units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
+        return min(units, flow.units(tensor, chunk)) * flow.unit_bytes(tensor, chunk)
+
+    @cached_property
+    def calls(self) -> Table:
+        """Kernel calls that a cascade makes at least; none where an operator runs alone."""
+        flow = self.costs.flow
+        working = [not flow.graph.ops[o].view for o in self.costs.order]
+        steps = [flow.steps(o, 0).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]
+        total, count = np.cumsum([0, *steps]), np.cumsum([0, *working])
+        several = count[None, :] - count[:, None] > 1
+        return np.where(several, total[None, :] - total[:, None], 0).astype(np.int64)
