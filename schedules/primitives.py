@@ -62,7 +62,7 @@ def stripe(
     target : PrimFunc or s_tir.Schedule
         Of static shapes, its blocks as `te.create_prim_func` or TVMScript made them; it is left as it is. Blocks that
         only move data (padding) are inlined; a block that one reader reads element for element (the accumulator of a
-        convolution) is computed where the element is.
+        convolution) is computed pixel by pixel with it.
     height, width : int
         Rows and columns of a stripe; without `width` stripes are as wide as the output. Stripes of a width are
         worked from top to bottom, one column of them after the other.

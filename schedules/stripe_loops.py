@@ -65,12 +65,14 @@ def striped(
 
 
 def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[Var, Expr] | None = None) -> Stmt:
-    """The loops of a group: those of its head, inside of them the members one after the other.
+    """The loops of a group: those of its head's pixels, inside of them its stages one after the other.
 
     Variables of the head that are `fixed` have no loops.
     """
     head = group.head
-    loops = {v: tirx.Var(_loop_name(v), "int32") for v in head.variables if v not in (fixed or {})}
+    axes = [cut.axes[group] for cut in cuts]
+    pixel = head.target[: max(*axes, axes[0] + 1) + 1] if len(group.members) > 1 else head.variables
+    loops = {v: tirx.Var(_loop_name(v), "int32") for v in head.variables if v in pixel and v not in (fixed or {})}
     extents, values = head.extents, {**loops, **(fixed or {})}
     guards: list[Expr] = []
     for cut in cuts:
@@ -79,11 +81,23 @@ def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[V
             extents[variable] = cut.spans[group].length
             values[variable] = cut.slice(group, loops[variable])
             guards += cut.guards(group, values[variable])
-    predicate = _all(guards)
-    place = [values.get(v, v) for v in head.target]
-    body = [_member(stage, place, predicate, block_of) for stage in group.members[:-1]]
-    body.append(s_tir.SBlockRealize([values[v] for v in head.variables], predicate, block_of(head)))
+    place = [values.get(v) for v in head.target]
+    body = [_at(stage, place, _all(guards), block_of) for stage in group.members[:-1]]
+    body.append(_realized(head, values, _all(guards), block_of))
     return _looped(tirx.SeqStmt(body) if len(body) > 1 else body[0], [(loop, extents[v]) for v, loop in loops.items()])
+
+
+def _at(stage: Stage, place: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
+    """A stage in the loops of a pixel: `place` are the indices that it writes, None where it has a loop of its own."""
+    known = {v: value for v, value in zip(stage.target, place, strict=True) if value is not None}
+    return _realized(stage, known, predicate, block_of)
+
+
+def _realized(stage: Stage, known: Mapping[Var, Expr], predicate: Expr, block_of: BlockOf) -> Stmt:
+    """A block in loops over its variables, those that are known left out."""
+    own = {v: tirx.Var(_loop_name(v), "int32") for v in stage.variables if v not in known}
+    inner = s_tir.SBlockRealize([known.get(v, own.get(v)) for v in stage.variables], predicate, block_of(stage))
+    return _looped(inner, [(loop, stage.extents[v]) for v, loop in own.items()])
 
 
 def _rolled_nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf) -> Stmt:
@@ -111,14 +125,6 @@ def _whole(region: Any) -> Any:
 
 def _all(conditions: Sequence[Expr]) -> Expr:
     return reduce(tirx.And, conditions) if conditions else tirx.const(True, "bool")
-
-
-def _member(stage: Stage, place: Sequence[Expr], predicate: Expr, block_of: BlockOf) -> Stmt:
-    """A stage at one element, in the loops of its sum."""
-    known = dict(zip(stage.target, place, strict=True))
-    own = {v: tirx.Var(_loop_name(v), "int32") for v in stage.variables if v not in known}
-    inner = s_tir.SBlockRealize([known.get(v, own.get(v)) for v in stage.variables], predicate, block_of(stage))
-    return _looped(inner, [(loop, stage.extents[v]) for v, loop in own.items()])
 
 
 def _looped(body: Stmt, loops: Sequence[tuple[Var, int]]) -> Stmt:
