@@ -28,6 +28,8 @@ RUNTIME = 2_400  # of them: start-up code, memcpy and memset
 WORTH = 0.002  # share of a network's instructions that a KiB of code has to save before `balanced` spends it
 PER_CALL = 110  # of them, an operator: its part of the driver
 
+KIN = {"cortex-m7": "cortex-m4", "cortex-m33": "cortex-m4", "cortex-m85": "cortex-m55"}  # same instructions
+
 Options = Mapping[str, Count]  # variant -> what it takes
 
 
@@ -38,7 +40,11 @@ class Database:
         self._entries: dict[str, dict[str, dict[str, Count]]] = {}
 
     def options(self, core: Core, shape: str) -> Options:
-        """What is known of a shape on a core."""
+        """What is known of a shape on a core, or else on one that executes the same kernels."""
+        return self.counted(core, shape) or self.counted(replace(core, name=KIN.get(core.name, core.name)), shape)
+
+    def counted(self, core: Core, shape: str) -> Options:
+        """What was counted of a shape on this very core."""
         return self._entries.get(device(core), {}).get(shape, {})
 
     def shapes(self, core: Core) -> Mapping[str, Options]:
@@ -53,6 +59,17 @@ class Database:
         for name, shapes in other._entries.items():
             for shape, options in shapes.items():
                 self._entries.setdefault(name, {}).setdefault(shape, {}).update(options)
+
+    def beyond(self, other: Database) -> Database:
+        """What this knows and `other` does not."""
+        made = Database()
+        for name, shapes in self._entries.items():
+            for shape, options in shapes.items():
+                theirs = other._entries.get(name, {}).get(shape, {})
+                new = {v: c for v, c in options.items() if theirs.get(v) != c}
+                if new:
+                    made._entries.setdefault(name, {})[shape] = new
+        return made
 
     @classmethod
     def load(cls, path: Path) -> Database:
@@ -100,6 +117,15 @@ def shipped() -> Database:
     return Database.load(SHIPPED) if SHIPPED.is_file() else Database()
 
 
+def with_shipped(path: Path | None, must_exist: bool = True) -> Database:
+    """The shipped counts and those of a file on top of them, in a new database; raises `LoadError`."""
+    made = Database()
+    made.merge(shipped())
+    if path is not None and (must_exist or path.exists()):
+        made.merge(Database.load(path))
+    return made
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A variant that can be counted."""
@@ -128,7 +154,6 @@ def tune(
     known: Database,
     counter: Counter,
     kept: int = KEPT,
-    progress: Callable[[str], None] = lambda _: None,
 ) -> Database:
     """`known` with the counts of every shape that it lacked, in a new database.
 
@@ -137,13 +162,11 @@ def tune(
     """
     made = Database()
     made.merge(known)
-    wanted = [s for s in shapes if not known.options(core, s.key)]
+    wanted = [s for s in shapes if not known.counted(core, s.key)]
     model = CountModel(known.shapes(core))
     rows: list[tuple[str, Candidate]] = []
     for shape in wanted:
         rows += [(shape.key, c) for c in _promising(shape, model, kept)]
-    if rows:
-        progress(f"counting {len(rows)} kernels of {len(wanted)} shapes")
     for (key, candidate), count in zip(rows, counter([c.task for _, c in rows]) if rows else [], strict=True):
         made.add(core, key, candidate.variant, replace(count, analytic=round(candidate.analytic.instructions)))
     return made

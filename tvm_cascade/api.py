@@ -19,12 +19,14 @@ from tvm_cascade.frontend import load
 from tvm_cascade.micro import firmware
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import BundleResult, make_bundle
+from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.measure import RunReport, run_project
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.report.text import block_rows, memory_map, segment_table, summary
+from tvm_cascade.schedules.tune import shipped, with_shipped
 
 __all__ = [
     "BundleResult",
@@ -150,6 +152,7 @@ def plan(
     granularity: str = "auto",
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     target: str = "cortex-m4",
+    database: str | Path | None = None,
     progress: Progress = _silent,
 ) -> PlanResult:
     """Plan `model` (a file or a Relax module) without writing anything.
@@ -162,6 +165,8 @@ def plan(
         Multiply-accumulates allowed, as a factor of the network's.
     target : str
         Whose alignment and kernels' scratch count: the plan is that of `compile` for the same target.
+    database : path, optional
+        Counts of a `compile` with `tune` on top of those that come with the package.
 
     Raises
     ------
@@ -182,11 +187,14 @@ def plan(
         granularity=granularity,
     )
     progress(f"{name}: reading the graph")
-    prepared = pipeline.prepare(mod, pipeline.core_of(target, get_target(target).backend))
+    counts = with_shipped(Path(database) if database else None)
+    prepared = pipeline.prepare(mod, pipeline.core_of(target, get_target(target).backend), counts)
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
     points = pipeline.frontier_points(prepared.graph, options, made, whole=True)
-    return PlanResult(name, made, points, pipeline.left_out(prepared.graph, made, options), time.perf_counter() - started)
+    return PlanResult(
+        name, made, points, pipeline.left_out(prepared.graph, made, options), time.perf_counter() - started
+    )
 
 
 def compile(
@@ -206,11 +214,15 @@ def compile(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     name: str | None = None,
     hook: bool = False,
+    tune: bool = False,
+    database: str | Path | None = None,
     progress: Progress = _silent,
 ) -> CompileResult:
     """Plan `model` and write a project for `target` into the folder `output`, complete or not at all.
 
     With `hook` the network calls a function of the application's after every step (see the header it comes with).
+    With `tune` kernels of shapes that no counts are known of are counted in the board's emulator first, and the counts
+    written to `database`; without it a `database` is only read.
 
     Raises what `plan` raises, `InfeasibleError` too where the linked image exceeds its board, `MissingToolError` without
     the cross compiler.
@@ -238,7 +250,11 @@ def compile(
     backend = emit or made_for.backend
     core = pipeline.core_of(target, backend, optimise)
     progress(f"{stem}: reading the graph")
-    prepared = pipeline.prepare(mod, core)
+    counts = with_shipped(Path(database) if database else None, must_exist=not tune)
+    counter = counter_of(made_for, require_counter(on), backend, progress) if tune else None
+    prepared = pipeline.prepare(mod, core, counts, counter)
+    if tune and database is not None:
+        counts.beyond(shipped()).save(Path(database))
     progress(f"{stem}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
     points = pipeline.frontier_points(prepared.graph, options, made)
@@ -393,6 +409,7 @@ def optimize(
     budget: int = 2000,
     output: str | Path | None = None,
     picture: str | Path | None = None,
+    database: str | Path | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress = _silent,
 ) -> tuple[dict[str, object], str]:
@@ -402,7 +419,7 @@ def optimize(
 
     mod, name = _module(model, input_shapes)
     progress(f"{name}: searching")
-    done = optimize_module(mod, target, cost, device, alpha=alpha, budget=budget)
+    done = optimize_module(mod, target, cost, device, alpha=alpha, budget=budget, database=database)
     if output is not None:
         save_optimized(done, output)
     if picture is not None:

@@ -58,6 +58,14 @@ _JSON = click.option(
 _MODEL = click.argument("model", type=click.Path(path_type=Path))
 
 
+_DATABASE = click.option(
+    "--database",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Counts of kernels: read, and written by `compile --tune`. [default: only those of the package]",
+)
+
+
 def _planning(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_PLANNING):
         command = option(command)
@@ -126,6 +134,7 @@ def main() -> None:
 @main.command()
 @_MODEL
 @click.option("--target", default="cortex-m4", show_default=True, metavar="T", help=f"One of {_TARGETS}.")
+@_DATABASE
 @_planning
 @click.option(
     "--report",
@@ -135,7 +144,9 @@ def main() -> None:
 @click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
 @_JSON
 @_guarded
-def plan(model: Path, target: str, report: Path | None, verbose: bool, as_json: bool, **values: Any) -> None:
+def plan(
+    model: Path, target: str, database: Path | None, report: Path | None, verbose: bool, as_json: bool, **values: Any
+) -> None:
     """Show how little memory MODEL (.tflite, .onnx, .pt2) needs, and where the bytes are.
 
     Nothing is written unless --report asks for it. All memory is counted: input, output, intermediates, rolling
@@ -143,7 +154,7 @@ def plan(model: Path, target: str, report: Path | None, verbose: bool, as_json: 
     """
     from tvm_cascade import api
 
-    result = api.plan(model, target=target, progress=_say, **_options(values))
+    result = api.plan(model, target=target, database=database, progress=_say, **_options(values))
     if report is not None:
         result.write_report(report)
         _say(f"report in {report}")
@@ -161,6 +172,10 @@ def plan(model: Path, target: str, report: Path | None, verbose: bool, as_json: 
 )
 @click.option("--optimise", type=click.Choice(["size", "speed", "balanced"]), default="balanced", show_default=True)
 @click.option(
+    "--tune", is_flag=True, help="Count variants of kernels in the board's emulator and take the best (minutes)."
+)
+@_DATABASE
+@click.option(
     "--hook", is_flag=True, help="Call a function of yours after every step: watchdogs, progress, cancelling."
 )
 @_planning
@@ -175,6 +190,8 @@ def compile(
     board: str | None,
     emit: str | None,
     optimise: str,
+    tune: bool,
+    database: Path | None,
     hook: bool,
     output: Path,
     as_json: bool,
@@ -192,6 +209,8 @@ def compile(
         board=board,
         emit=emit,
         optimise=optimise,
+        tune=tune,
+        database=database,
         hook=hook,
         output=output,
         progress=_say,
@@ -390,8 +409,10 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
     metavar="C",
     default="latency",
     show_default=True,
-    help="latency, flops, traffic, launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.",
+    help="latency, ios (that of the schedule of stages), measured or learned (on this machine's CPU), flops, traffic, "
+    "launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.",
 )
+@click.option("--database", type=click.Path(path_type=Path), help="Keep measurements here, and use those that are.")
 @click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
 @click.option(
     "--alpha",

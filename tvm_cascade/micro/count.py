@@ -11,7 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +33,24 @@ _TIMEOUT_S = 900
 _HEAD = '#include "board.h"\n#include "port.h"\n\n#include <stddef.h>\n#include <stdint.h>\n#include <string.h>\n\n'
 
 
-def counter_of(target: Target, board: Board, backend: str, jobs: int = 2) -> Counter:
-    """Counts tasks for a target on an emulated board, through back end `c` or `obj`.
+def require_counter(board: Board | None) -> Board:
+    """The board, if its emulator counts instructions; raises `UsageError` for others and for the host."""
+    if board is None or board.counter is None or board.qemu_machine is None:
+        name = board.name if board else "the host"
+        raise UsageError(f"{name} counts no instructions, so nothing can be tuned on it; choose another --board")
+    return board
 
-    Raises `UsageError` for boards that count nothing.
-    """
-    if board.counter is None or board.qemu_machine is None:
-        raise UsageError(f"{board.name} counts no instructions; choose an emulated --board that does")
+
+def counter_of(
+    target: Target, board: Board, backend: str, progress: Callable[[str], None] = lambda _: None, jobs: int = 2
+) -> Counter:
+    """Counts tasks for a target on an emulated board, through back end `c` or `obj`."""
+    require_counter(board)
 
     def count(tasks: Sequence[Task]) -> list[Count]:
         made: list[Count] = []
         for batch in _batches(tasks):
+            progress(f"counting kernels in {board.qemu_machine}: {len(made)} of {len(tasks)} done")
             with tempfile.TemporaryDirectory(prefix="tvm-cascade-count-") as folder:
                 made += _count(Path(folder), batch, target, board, backend, jobs)
         return made
