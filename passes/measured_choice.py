@@ -1,8 +1,8 @@
 """Which of several equivalent modules is fastest on this machine: the last word where a cost model has only guessed.
 
-Runs are interleaved, so that a disturbance hits all candidates alike, and the fastest run of each counts. A later
-candidate must win by `margin` over an earlier one, so with the original first a rewritten module is never chosen for
-noise.
+Runs are interleaved, so that a disturbance hits all candidates alike, and a candidate is judged by the median of its
+ratios to the first one, run by run. It must win by `margin`, so with the original first a rewritten module is never
+chosen for noise.
 """
 
 from __future__ import annotations
@@ -10,27 +10,49 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import GraphError, UsageError
+from tvm_cascade.parallel.problem import CONCURRENT, Schedule, Stage
+from tvm_cascade.parallel.units import unit_graph
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The index of the fastest module, and the milliseconds of all."""
+    """The index of the fastest module, the least milliseconds of all, and the medians of their ratios to the first."""
 
     best: int
     milliseconds: tuple[float, ...]
+    ratios: tuple[float, ...] = ()  # above 1: faster than the first
+
+
+def staged(mod: tvm.IRModule, target: Any = None) -> Any:
+    """An executable with this project's CPU kernels, operators one after the other; TVM's default one where they cannot.
+
+    The target is this machine's CPU, with its vector instructions.
+    """
+    from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+    from tvm_cascade.passes.stage_graph import stage_graph
+    from tvm_cascade.runtime.execute import compile_stages, host_target
+
+    try:
+        net = stage_graph(mod)
+        units = unit_graph(net.graph, "fused")
+        stages = tuple(Stage(CONCURRENT, (unit.ops,)) for unit in units.units)
+        return compile_stages(lower_stages(net, units, Schedule(stages, 0.0), LowerOptions()))
+    except GraphError:
+        return tvm.compile(mod, host_target())
 
 
 def fastest(
     modules: Sequence[tvm.IRModule],
     target: Any = "llvm",
-    runs: int = 5,
+    runs: int = 7,
     margin: float = 0.01,
     clock: Callable[[], float] = time.perf_counter,
     build: Callable[[tvm.IRModule, Any], Any] = tvm.compile,
@@ -47,17 +69,18 @@ def fastest(
     device: Any = tvm.cpu()
     machines = [relax.VirtualMachine(build(mod, target), device) for mod in modules]
     given = [tvm.runtime.tensor(a) for a in inputs[0]]
-    best = [float("inf")] * len(modules)
-    for _ in range(runs + 1):
-        for k, machine in enumerate(machines):
-            begin = clock()
-            machine["main"](*given)
-            best[k] = min(best[k], (clock() - begin) * 1e3)
-    chosen = 0
-    for k in range(1, len(best)):
-        if best[k] < best[chosen] * (1 - margin):
-            chosen = k
-    return Choice(chosen, tuple(best))
+    rounds = [[_seconds(m, given, clock) for m in machines] for _ in range(runs + 1)]
+    ratios = [median(r[0] / r[k] if r[k] else 1.0 for r in rounds[1:]) for k in range(len(machines))]
+    chosen = max(range(len(ratios)), key=lambda k: (ratios[k], -k))
+    if ratios[chosen] * (1 - margin) < 1:
+        chosen = 0
+    return Choice(chosen, tuple(min(r[k] for r in rounds) * 1e3 for k in range(len(machines))), tuple(ratios))
+
+
+def _seconds(machine: Any, given: Sequence[Any], clock: Callable[[], float]) -> float:
+    begin = clock()
+    machine["main"](*given)
+    return clock() - begin
 
 
 def _inputs(mod: tvm.IRModule, seed: int) -> list[np.ndarray]:

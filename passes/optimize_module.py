@@ -18,18 +18,29 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, CostModel, find_device
-from tvm_cascade.errors import GraphError, LoadError
+from tvm_cascade.errors import GraphError, LoadError, UsageError
+from tvm_cascade.passes.optimize_measured import optimize_measured
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
-from tvm_cascade.substitution.costs import TVM, Engine, parse_cost
+from tvm_cascade.substitution.costs import STAGES, TVM, Engine, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx
 from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.report import optimize_report
 from tvm_cascade.substitution.rules import ALL_RULES
+from tvm_cascade.substitution.schedule_cost import ScheduleLatency
 
-_UNITS = {"latency": "ms", "flops": "FLOP", "traffic": "B", "launches": "kernels", "peak": "B"}
+_UNITS = {
+    "latency": "ms",
+    "ios": "ms",
+    "measured": "ms",
+    "learned": "ms",
+    "flops": "FLOP",
+    "traffic": "B",
+    "launches": "kernels",
+    "peak": "B",
+}
 
 
 @dataclass(frozen=True)
@@ -54,19 +65,24 @@ def optimize_module(
     budget: int = 2000,
     seconds: float = 50.0,
     progress: Progress | None = None,
+    database: str | Path | None = None,
 ) -> Optimized:
     """Rewrites `main` for the lowest cost; `mod` stays as it is.
 
     Parameters
     ----------
     cost : str
-        See `parse_cost`: 'latency', 'traffic', 'peak', 'latency,peak<=256KiB', 'latency+1e-9*traffic', ...
+        See `parse_cost`: 'latency', 'traffic', 'peak', 'latency,peak<=256KiB', 'latency+1e-9*traffic', ... Or 'ios',
+        the latency of the graph's inter-operator schedule; or 'measured' or 'learned', latencies of this machine's CPU,
+        each also with a limit.
     model : CostModel
         Where latencies come from; the analytic model of `device` (or of `target`'s generic device) unless given.
     budget : int
         Graphs priced per subgraph.
     seconds : float
         For the whole search.
+    database : path, optional
+        Where 'measured' and 'learned' keep measurements, and look for them.
 
     Raises
     ------
@@ -75,16 +91,50 @@ def optimize_module(
     InfeasibleError
         No graph found keeps the cost's limit.
     UsageError
-        The cost or device has an unknown name.
+        The cost or device has an unknown name, or measuring is asked for another target than this machine's CPU.
     """
-    priced = parse_cost(cost, model or AnalyticCost(find_device(device, target)), engine)
     options = SearchOptions(alpha=alpha, max_graphs=budget)
+    main, _, _ = cost.replace(" ", "").partition(",")
+    if main in ("measured", "learned"):
+        return _measured(mod, target, cost, options, rules, seconds, progress, database)
+    model = model or AnalyticCost(find_device(device, target))
+    priced = parse_cost(cost, model, engine, {"ios": ScheduleLatency(model, engine)})
     done = substitute(mod, priced, rules, options, seconds, progress, lambda name: name == "main")
     if "main" not in done.found:
         raise GraphError(done.skipped.get("main", "the module has no function main"))
     found, read = done.found["main"], done.read["main"]
     unit = _UNITS.get(cost.partition(",")[0].strip(), "")
     return Optimized(done.mod, optimize_report(read.dag, found, unit, engine), found, read)
+
+
+def _measured(
+    mod: tvm.IRModule,
+    target: str,
+    cost: str,
+    options: SearchOptions,
+    rules: Sequence[Rule],
+    seconds: float,
+    progress: Progress | None,
+    database: str | Path | None,
+) -> Optimized:
+    """`optimize_measured`, with what was run in the report under `measured`."""
+    if not target.startswith("llvm"):
+        raise UsageError(f"cost {cost} measures on this machine's CPU: use --target llvm, or --cost latency")
+    if "main" not in {gv.name_hint for gv in mod.get_global_vars()}:
+        raise GraphError("the module has no function main")
+    name, _, _ = cost.replace(" ", "").partition(",")
+    priced = parse_cost(cost, AnalyticCost(find_device("cpu")), named={name: Latency(name)})
+    limit = priced.limit if isinstance(priced, Limited) else None
+    done = optimize_measured(mod, name == "learned", limit, rules, options, seconds, database, progress)
+    report = optimize_report(done.read.dag, done.found, "ms", STAGES)
+    report["measured"] = {
+        "kept": done.kept,
+        "milliseconds": dict(zip(done.candidates, done.choice.milliseconds, strict=True)),
+        "speedup": dict(zip(done.candidates, done.choice.ratios, strict=True)),
+        "measurements": done.measurements,
+        "not_measured": done.refused,
+    }
+    return Optimized(done.mod, report, done.found, done.read)
 
 
 def save_optimized(done: Optimized, path: str | Path, outputs: tuple[str, ...] | None = None) -> Path:

@@ -20,6 +20,7 @@ from tvm_cascade.substitution.costs import AnyCost, Latency
 from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES
+from tvm_cascade.substitution.schedule_cost import ScheduleLatency, optimize_schedule
 from tvm_cascade.substitution.split import optimize
 
 
@@ -56,7 +57,10 @@ def substitute(
         except GraphError as error:
             skipped[name] = str(error)
             continue
-        result = optimize(read.dag, cost, rules, options, progress, total_seconds)
+        if isinstance(cost, ScheduleLatency):
+            result = optimize_schedule(read.dag, cost, rules, options, progress, total_seconds)
+        else:
+            result = optimize(read.dag, cost, rules, options, progress, total_seconds)
         found[name], reads[name] = result, read
         if result.steps:
             made.update_func(gv, write_function(result.dag, read, func.attrs))

@@ -26,6 +26,10 @@ from tvm_cascade.cost.packing import pack
 # Part of the arithmetic peak that generated kernels reach once the device is full.
 _EFFICIENCY = {"conv2d": 0.6, "conv2d_transpose": 0.4, "dense": 0.6, "matmul": 0.6, "depthwise_conv2d": 0.25}
 _OTHER_EFFICIENCY = 0.25
+# Libraries share one product's reduction out to threads, at least so many values each: a matrix-vector product streams its
+# matrix with the whole device, not with one thread for a few outputs. Convolutions have pixels enough.
+_SPLIT_REDUCTIONS = ("dense", "matmul")
+_SPLIT = 16
 _VIEWS = ("view", "reshape", "flatten", "squeeze", "expand_dims")
 
 
@@ -106,6 +110,8 @@ class AnalyticCost:
             return rows / (-(-rows // device.units) * device.units)  # the last round of rows leaves cores idle
         per_thread = device.outputs_per_thread if op.kind in REDUCTIONS else 1
         threads = max(32, -(-op.output_elements // per_thread))
+        if op.kind in _SPLIT_REDUCTIONS:
+            threads *= max(1, op.reduction // _SPLIT)
         return min(1.0, threads / (device.units * device.saturating_threads))
 
     def _cpu_stage(self, groups: Groups) -> float:

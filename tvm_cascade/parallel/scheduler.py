@@ -22,11 +22,17 @@ from tvm_cascade.parallel.units import UnitGraph, unit_graph
 _FIRST_TRY = replace(Options(), r=2, s=4)  # a quick search whose result bounds the full one
 
 
-class BlockCost:
-    """Prices the stages of one block of units with a `CostModel`."""
+Features = Sequence[tuple[OpFeatures, ...]]  # per unit, one entry per kernel
+Solved = dict[object, tuple[Schedule, Schedule, Schedule]]  # by structure: the schedule, the sequential, the greedy one
 
-    def __init__(self, graph: UnitGraph, nodes: range, model: CostModel, mergeable: frozenset[int]) -> None:
-        self._features = [graph.features[v] for v in nodes]
+
+class BlockCost:
+    """Prices the stages of one block of units with a `CostModel`; without a graph nothing is merged."""
+
+    def __init__(
+        self, graph: UnitGraph | None, features: Features, nodes: range, model: CostModel, mergeable: frozenset[int]
+    ) -> None:
+        self._features = [features[v] for v in nodes]
         self._graph = graph
         self._nodes = nodes
         self._model = model
@@ -40,6 +46,8 @@ class BlockCost:
 
     def merged(self, members: tuple[int, ...]) -> float | None:
         """Milliseconds of the members merged into one operator."""
+        if self._graph is None:
+            return None
         units = [self._nodes[v] for v in members]
         parts = [self._graph.features[v][0] for v in units]
         return self._model.merged_ms(merged_features(self._graph, units), parts)
@@ -80,7 +88,7 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
     classes = merge_classes(units)
     may_merge = frozenset(m for c in classes for m in c)
     ranges, whole = split(units.predecessors, options)
-    solved: dict[object, tuple[Schedule, Schedule, Schedule]] = {}
+    solved: Solved = {}
     stages: list[Stage] = []
     totals = [0.0, 0.0, 0.0]
     transitions = priced = 0
@@ -89,7 +97,7 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
         key = (block, tuple(units.features[v] for v in nodes))
         known = solved.get(key)
         if known is None:
-            cost = BlockCost(units, nodes, model, may_merge)
+            cost = BlockCost(units, units.features, nodes, model, may_merge)
             known = solved[key] = _solve(block, cost, options)
             transitions += known[0].transitions
             priced += known[0].priced
@@ -98,6 +106,25 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
     searched = options.variant not in ("sequential", "greedy")
     found = Schedule(tuple(stages), totals[0], transitions, priced, searched and whole, perf_counter() - start)
     return NetworkSchedule(found, totals[1], totals[2], units, tuple(len(r) for r in ranges))
+
+
+def latency_of(
+    predecessors: Sequence[Sequence[int]], features: Features, model: CostModel, options: Options, solved: Solved
+) -> float:
+    """Milliseconds of the cheapest schedule without merges of units in topological order, `features` each.
+
+    `solved` remembers blocks by structure and may be shared between graphs, for one model and options.
+    """
+    total = 0.0
+    for nodes in split(predecessors, options)[0]:
+        block = block_of(predecessors, nodes)
+        key = (block, tuple(features[v] for v in nodes))
+        known = solved.get(key)
+        if known is None:
+            cost = BlockCost(None, features, nodes, model, frozenset())
+            known = solved[key] = _solve(block, cost, options)
+        total += known[0].cost_ms
+    return total
 
 
 def _solve(block: Block, cost: BlockCost, options: Options) -> tuple[Schedule, Schedule, Schedule]:

@@ -7,9 +7,10 @@ project's shared cost models (analytic, measured, learned) through `OpFeatures`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, inf, prod
+from types import MappingProxyType
 from typing import Protocol
 
 from tvm_cascade.cost import CostModel, Device, OpFeatures, features
@@ -31,6 +32,7 @@ class Engine:
 
 
 TVM = Engine("tvm", winograd=False, views=False, in_place_concat=False)
+STAGES = Engine("stages", winograd=False, views=True, in_place_concat=True)  # `passes.ScheduleStages`, batch 1, NCHW
 CUDNN = Engine("cudnn", winograd=True, views=True, in_place_concat=True)
 CUDNN_KEPLER = Engine("cudnn", winograd=False, views=True, in_place_concat=True)
 
@@ -240,6 +242,17 @@ class Weighted(Additive):
         return Weighted(self.name, self.engine, terms=self.terms)
 
 
+class Whole(Protocol):
+    """A cost of the graph as a whole, no sum over operators."""
+
+    @property
+    def name(self) -> str: ...
+
+    def total(self, dag: Dag) -> float: ...
+
+    def fresh(self) -> Whole: ...
+
+
 @dataclass(eq=False)
 class PeakMemory:
     """Bytes of activations alive at once, with launches as the tie-break (one launch counts as 1e-3 bytes)."""
@@ -257,7 +270,7 @@ class PeakMemory:
 class Limited:
     """`cost` where the peak memory stays within `limit` bytes, else infinite (section 4.1)."""
 
-    cost: Additive | PeakMemory
+    cost: Additive | Whole
     limit: int
 
     @property
@@ -271,21 +284,26 @@ class Limited:
         return Limited(self.cost.fresh(), self.limit)
 
 
-AnyCost = Additive | PeakMemory | Limited
+AnyCost = Additive | Whole
 
 
-def parse_cost(text: str, model: CostModel, engine: Engine = TVM) -> AnyCost:
+def parse_cost(
+    text: str, model: CostModel, engine: Engine = TVM, named: Mapping[str, Additive | Whole] = MappingProxyType({})
+) -> AnyCost:
     """A cost from words: 'latency', 'flops', 'traffic', 'launches', 'peak', a sum with weights such as
     'latency+1e-9*traffic', each optionally with a cap on memory: 'latency,peak<=262144'.
 
-    Raises `UsageError` for anything else.
+    `named` holds further costs by name; sums take those of them that are `Additive`. Raises `UsageError` for anything
+    else.
     """
     main, _, cap = text.replace(" ", "").partition(",")
-    cost: Additive | PeakMemory
+    cost: Additive | Whole
     if main == "peak":
         cost = PeakMemory()
+    elif main in named:
+        cost = named[main]
     else:
-        terms = tuple(_term(t, model, engine) for t in main.replace("e-", "e~").replace("e+", "e").split("+"))
+        terms = tuple(_term(t, model, engine, named) for t in main.replace("e-", "e~").replace("e+", "e").split("+"))
         plain = len(terms) == 1 and terms[0][0] == 1
         cost = terms[0][1] if plain else Weighted(main, engine, terms=terms)
     if not cap:
@@ -296,7 +314,7 @@ def parse_cost(text: str, model: CostModel, engine: Engine = TVM) -> AnyCost:
     return Limited(cost, _bytes(size))
 
 
-def _term(text: str, model: CostModel, engine: Engine) -> tuple[float, Additive]:
+def _term(text: str, model: CostModel, engine: Engine, named: Mapping[str, Additive | Whole]) -> tuple[float, Additive]:
     weight, star, name = text.replace("e~", "e-").rpartition("*")
     try:
         factor = float(weight) if star else 1.0
@@ -306,7 +324,14 @@ def _term(text: str, model: CostModel, engine: Engine) -> tuple[float, Additive]
         return factor, Latency("latency", engine, model=model)
     if name in ("flops", "traffic", "launches"):
         return factor, Figure(name, engine)
-    raise UsageError(f"unknown cost {name}: choose latency, flops, traffic, launches or peak")
+    found = named.get(name)
+    if isinstance(found, Additive):
+        return factor, found
+    if found is not None or name == "peak":
+        raise UsageError(f"{name} is a cost of the whole graph: it stands alone or with a limit, not in a sum")
+    raise UsageError(
+        f"unknown cost {name}: choose latency, flops, traffic, launches, peak{''.join(', ' + n for n in named)}"
+    )
 
 
 def _bytes(text: str) -> int:

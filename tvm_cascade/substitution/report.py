@@ -57,9 +57,22 @@ def format_report(report: dict, limit: int = 40) -> str:
     if len(steps) > limit:
         rest = Counter(s["rule"] for s in steps[limit:])
         lines.append("then " + ", ".join(f"{rule} x{n}" for rule, n in rest.most_common()))
+    if "measured" in report:
+        lines += _measured(report["measured"])
     if not report["complete"]:
         lines.append("the budget ended the search: a larger one may find more")
     return "\n".join(lines)
+
+
+def _measured(data: dict) -> list[str]:
+    """What `--cost measured` and `--cost learned` ran."""
+    speed = data["speedup"]
+    each = [f"{name} {ms:.3f} ms ({speed[name]:.2f}x)" for name, ms in data["milliseconds"].items()]
+    lines = [
+        "run on this machine: " + ", ".join(each),
+        f"kept: {data['kept']}; {data['measurements']} kernels measured",
+    ]
+    return lines + [f"not measured: {kind} ({why})" for kind, why in data["not_measured"].items()]
 
 
 def format_steps(steps: Sequence[Step]) -> list[str]:

@@ -1,0 +1,117 @@
+"""Latencies of operators measured on this machine's CPU, as a cost of substitution graphs.
+
+An operator of the graph is written as a Relax function of its own and lowered as `ScheduleStages` would lower it, so
+what is measured is what will run. Records go through the store that every measured cost shares; equal operators of
+other graphs, and of other runs with the same database, are not measured again.
+"""
+
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_cascade.cost import CostModel, OpFeatures
+from tvm_cascade.cost.interface import Groups
+from tvm_cascade.errors import GraphError
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.passes.substitution_read import Read
+from tvm_cascade.passes.substitution_write import write_function
+from tvm_cascade.substitution.costs import STAGES, Engine, Latency, op_features
+from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
+
+
+class NodeRunner:
+    """A `cost.interface.Runner` for operators of substitution graphs, once it knows them."""
+
+    def __init__(self, calls: Sequence[relax.Call], engine: Engine = STAGES) -> None:
+        from tvm_cascade.runtime.execute import host_target, threads
+
+        self.workers = threads()
+        self.device = f"cpu:{host_target().attrs.get('mcpu', 'generic')}:{self.workers}:node"
+        self.engine = engine
+        self._calls = tuple(calls)
+        self._nodes: dict[OpFeatures, Node] = {}
+        self._runners: dict[OpFeatures, tuple[object, list[OpFeatures]]] = {}
+
+    def know(self, node: Node) -> OpFeatures:
+        """The operator's features, under which it can be run from now on."""
+        found = op_features(node, self.engine)
+        if node.kind == "opaque":  # no attribute of the graph tells two of them apart
+            found = replace(found, shape=(*found.shape, int(node["key"])))  # type: ignore[call-overload]
+        self._nodes.setdefault(found, node)
+        return found
+
+    def run(self, groups: Groups, repeats: int) -> list[float]:
+        """Milliseconds of the operators in sequence."""
+        columns = [self._operator(op, repeats) for group in groups for op in group]
+        return [sum(row) for row in zip(*columns, strict=True)]
+
+    def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
+        """Merging is what substitutions do."""
+        return [float("inf")] * repeats
+
+    def _operator(self, op: OpFeatures, repeats: int) -> list[float]:
+        from tvm_cascade.runtime.measure import CpuRunner
+
+        if op not in self._runners:
+            net = stage_graph(self._module(self._nodes[op]))
+            units = unit_graph(net.graph, "fused")
+            kernels = [k for unit in units.features for k in unit if k.kind != "view"]
+            self._runners[op] = CpuRunner(net, units, self.workers), kernels
+        runner, kernels = self._runners[op]
+        return runner.run([kernels], repeats) if kernels else [0.0] * repeats  # type: ignore[attr-defined]
+
+    def _module(self, node: Node) -> tvm.IRModule:
+        """The operator alone: activations are parameters, constants are random."""
+        pool, random = Pool(), np.random.default_rng(0)
+        inputs: dict[Ref, Ref] = {}
+        constants: dict[str, np.ndarray] = {}
+        operands: list[Ref] = []
+        for i, r in enumerate(node.inputs):
+            if not r.node.constant:
+                inputs.setdefault(r, pool.input(f"x{i}", *r.type))
+                operands.append(inputs[r])
+                continue
+            constants[f"w{i}"] = random.random(r.shape).astype(r.type.dtype)
+            operands.append(pool.weight(f"w{i}", *r.type))
+        copy = pool.node(node.kind, tuple(operands), node.attrs, node.types)
+        outputs = tuple(Ref(copy, p) for p in range(len(copy.types)))
+        params = tuple(relax.Var(str(r.node["name"]), relax.TensorType(*r.type)) for r in inputs.values())
+        result = 0 if len(outputs) == 1 else tuple(range(len(outputs)))
+        dag = Dag(pool, tuple(inputs.values()), outputs)
+        func = write_function(dag, Read(dag, constants, self._calls, params, result))
+        return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+@dataclass(eq=False)
+class KernelLatency(Latency):
+    """Milliseconds by a model that measures, operators one after the other; one that cannot be run is free of charge."""
+
+    runner: NodeRunner | None = None
+    refused: dict[str, str] = field(default_factory=dict)  # kinds that could not be measured, with the reason
+
+    def node(self, node: Node) -> float:
+        assert self.model is not None and self.runner is not None
+        found = self.runner.know(node)
+        if found.kind == "view":
+            return 0.0
+        try:
+            return self.model.op_ms(found)
+        except GraphError as error:
+            self.refused[node.kind] = str(error)
+            return 0.0
+
+    def fresh(self) -> KernelLatency:
+        return KernelLatency(self.name, self.engine, model=self.model, runner=self.runner, refused=self.refused)
+
+
+def kernel_latency(model: CostModel, runner: NodeRunner, known: Mapping[str, str] | None = None) -> KernelLatency:
+    """The cost 'latency' by `model`, whose runner is `runner`."""
+    return KernelLatency("latency", runner.engine, model=model, runner=runner, refused=dict(known or {}))

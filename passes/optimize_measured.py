@@ -1,0 +1,131 @@
+"""`optimize --cost measured` and `--cost learned`: substitutions under latencies of this machine's CPU.
+
+Kernels of the graphs that the search meets are measured ('measured'), or predicted by trees that are trained on few
+measurements ('learned', as for schedules: cost/learned.py). A sum of kernels is still a model: what the kernels do to one
+another's caches is not in it. So the whole networks have the last word. The original, the best graph of the analytic
+model and the best graph of the measurements are run in turn, and the original stays unless another one is faster.
+"""
+
+# TVM's passes are untyped.
+# pyright: reportArgumentType=false
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost.learned import LearnedCost, refine
+from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
+from tvm_cascade.cost.records import CONCURRENT, RecordStore
+from tvm_cascade.passes.measured_choice import Choice, fastest, staged
+from tvm_cascade.passes.measured_latency import KernelLatency, NodeRunner, kernel_latency
+from tvm_cascade.passes.substitution_read import Read, read_function
+from tvm_cascade.passes.substitution_write import write_function
+from tvm_cascade.substitution.costs import STAGES, Latency, Limited
+from tvm_cascade.substitution.dag import Dag
+from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
+from tvm_cascade.substitution.pattern import Rule
+from tvm_cascade.substitution.rules import ALL_RULES
+from tvm_cascade.substitution.split import optimize
+
+QUICK = MeasureOptions(first=5, most=20, precision=0.05)  # a search asks for hundreds of kernels
+SHARE = 0.3  # of the kernels that a fully measured search would ask for, roughly: what the learned one may measure
+_CANDIDATES = ("original", "analytic", "measured")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The module kept, what led to it, and what was measured."""
+
+    mod: tvm.IRModule
+    read: Read
+    found: Found  # of the module kept, costs in milliseconds of the model that found it
+    choice: Choice  # over `candidates`
+    candidates: tuple[str, ...]
+    measurements: int  # kernels
+    refused: dict[str, str]  # kinds of operators that could not be measured, with the reason
+
+    @property
+    def kept(self) -> str:
+        return self.candidates[self.choice.best]
+
+
+def optimize_measured(
+    mod: tvm.IRModule,
+    learned: bool = False,
+    limit: int | None = None,
+    rules: Sequence[Rule] = ALL_RULES,
+    options: SearchOptions | None = None,
+    seconds: float = 50.0,
+    database: str | Path | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    runs: int = 7,
+) -> Measured:
+    """`main` rewritten for this machine's CPU, `limit` bytes of activations at most; see the module's text.
+
+    `database` keeps measurements between runs. `seconds` is for the searches, measuring included. Raises `GraphError`
+    where `main` cannot be read, `InfeasibleError` where no graph keeps the limit.
+    """
+    read = read_function(mod["main"])
+    runner = NodeRunner(read.calls)
+    measured = MeasuredCost(runner, RecordStore(database, runner.device), QUICK)
+    analytic = AnalyticCost(find_device("cpu", "llvm", runner.workers))
+    serial = Latency("latency", STAGES, model=analytic)
+
+    def within(cost: Latency) -> Latency | Limited:
+        return cost if limit is None else Limited(cost, limit)
+
+    guess = optimize(read.dag, within(serial), rules, options, progress, seconds / 2)
+    left = seconds - guess.seconds
+    if learned:
+        model = LearnedCost(measured, analytic)
+        cost = kernel_latency(model, runner)
+        found = _refined(model, cost, within, (read.dag, guess.dag), rules, options, progress, left)
+    else:
+        cost = kernel_latency(measured, runner)
+        found = optimize(read.dag, within(cost), rules, options, progress, left)
+    results = [Found(read.dag, found.cost_before, found.cost_before, (), 1, 0.0, True), guess, found]
+    modules = [mod, *(_written(mod, read, f.dag) for f in results[1:])]
+    choice = fastest(modules, runs=runs, clock=clock, build=staged)
+    kept = results[choice.best]
+    return Measured(modules[choice.best], read, kept, choice, _CANDIDATES, measured.measurements, cost.refused)
+
+
+def _written(mod: tvm.IRModule, read: Read, dag: Dag) -> tvm.IRModule:
+    made = mod.clone()
+    made.update_func(mod.get_global_var("main"), write_function(dag, read, mod["main"].attrs))
+    return made
+
+
+def _refined(
+    model: LearnedCost,
+    cost: KernelLatency,
+    within: Callable[[Latency], Latency | Limited],
+    known: Sequence[Dag],
+    rules: Sequence[Rule],
+    options: SearchOptions | None,
+    progress: Progress | None,
+    seconds: float,
+) -> Found:
+    """Search, measure the operators of what was found, learn, and again."""
+    end = time.monotonic() + seconds
+
+    def stages(dag: Dag):
+        ops = dict.fromkeys(cost.runner.know(n) for n in dag.nodes)  # type: ignore[union-attr]
+        return tuple((CONCURRENT, [[op]]) for op in ops if op.kind != "view")
+
+    def search():
+        left = max(0.0, end - time.monotonic())
+        found = optimize(known[0], within(cost.fresh()), rules, options, progress, left)
+        return found, stages(found.dag)
+
+    first = dict.fromkeys(op[0][0] for dag in known for _, op in stages(dag))
+    budget = len(first) + max(8, int(SHARE * len(first)))
+    found = refine(model, search, budget, [(CONCURRENT, [[op]]) for op in first])
+    assert isinstance(found, Found)
+    return found

@@ -1,0 +1,108 @@
+"""`optimize` under schedules' latencies and under measurements: what they choose, and that whole networks decide."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.passes.optimize_measured import optimize_measured
+from tvm_cascade.passes.optimize_module import optimize_module
+from tvm_cascade.passes.substitution_read import read_function
+from tvm_cascade.runtime import Session
+from tvm_cascade.substitution.costs import CUDNN, Latency
+from tvm_cascade.substitution.report import format_report
+from tvm_cascade.substitution.rules import ALL_RULES, rules
+from tvm_cascade.substitution.schedule_cost import ScheduleLatency, optimize_schedule
+from tvm_cascade.substitution.split import optimize
+from tvm_cascade.testing.zoo.inception import inception_e
+from tvm_cascade.testing.zoo.resnet import resnet_module
+from tvm_cascade.testing.zoo.rnn import rnntc
+
+V100 = AnalyticCost(find_device("v100"))
+
+
+def outputs(mod: tvm.IRModule) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    data = [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
+    return Session(tvm.compile(mod, "llvm")).run(*data)
+
+
+def test_a_schedules_latency_is_at_most_the_sequence():
+    dag = read_function(inception_e(width=0.25)["main"]).dag
+    serial, staged = Latency("latency", CUDNN, model=V100), ScheduleLatency(V100, CUDNN)
+    assert staged.total(dag) < 0.9 * serial.total(dag)
+    assert staged.total(dag) == staged.fresh().total(dag)
+
+
+def test_a_search_for_schedules_beats_the_schedule_of_the_best_sequence():
+    dag = read_function(inception_e()["main"]).dag
+    staged = ScheduleLatency(V100, CUDNN)
+    apart = optimize(dag, Latency("latency", CUDNN, model=V100), ALL_RULES)
+    together = optimize_schedule(dag, staged, ALL_RULES, total_seconds=20)
+    assert together.cost_after <= staged.total(apart.dag) * (1 + 1e-9)
+    assert together.cost_after < together.cost_before == staged.total(dag)
+    assert together.cost_after == pytest.approx(staged.total(together.dag))
+    assert together.steps
+
+
+def test_the_schedule_is_a_cost_of_optimize():
+    mod = resnet_module(8, 8)
+    done = optimize_module(mod, "cuda", "ios", "v100", seconds=10)
+    assert done.report["cost_unit"] == "ms" and done.report["cost_after"] < done.report["cost_before"]
+    np.testing.assert_allclose(outputs(done.mod)[0], outputs(mod)[0], rtol=1e-4, atol=1e-5)
+    with pytest.raises(UsageError, match="stands alone"):
+        optimize_module(mod, "cuda", "ios+1e-9*traffic")
+    with pytest.raises(InfeasibleError):
+        optimize_module(mod, "cuda", "ios,peak<=64")
+
+
+@pytest.mark.parametrize("cost", ["measured", "learned"])
+def test_measured_costs_keep_the_fastest_network(cost, tmp_path):
+    mod = rnntc(steps=3, hidden=32, classes=4)
+    done = optimize_module(mod, "llvm", cost, seconds=4, budget=60, database=tmp_path / "kernels.db")
+    ran = done.report["measured"]
+    assert isinstance(ran, dict)
+    assert set(ran["milliseconds"]) == {"original", "analytic", "measured"} and ran["kept"] in ran["milliseconds"]
+    assert ran["speedup"][ran["kept"]] == max(ran["speedup"].values()) or ran["kept"] == "original"
+    assert ran["measurements"] > 0 and ran["not_measured"] == {}
+    assert "kept: " + ran["kept"] in format_report(done.report)
+    np.testing.assert_allclose(outputs(done.mod)[0], outputs(mod)[0], rtol=1e-4, atol=1e-5)
+    again = optimize_module(mod, "llvm", cost, seconds=1, budget=1, database=tmp_path / "kernels.db")
+    found = again.report["measured"]
+    assert isinstance(found, dict) and found["measurements"] < ran["measurements"]
+
+
+def test_the_original_stays_where_nothing_runs_faster():
+    ticks = iter(range(10**6))
+    done = optimize_measured(
+        resnet_module(8, 8), rules=rules("fuse_activation"), seconds=2, clock=lambda: float(next(ticks)), runs=1
+    )
+    assert done.kept == "original" and done.choice.ratios == (1.0, 1.0, 1.0)
+    assert not done.found.steps and done.found.cost_after == done.found.cost_before
+
+
+def test_operators_that_no_rule_knows_are_measured_too():
+    x = relax.Var("x", relax.TensorType((1, 4, 6, 6), "float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            y = bb.emit(relax.op.nn.relu(bb.emit(relax.op.erf(x))))
+            out = bb.emit_output(relax.op.nn.relu(bb.emit(relax.op.flip(y, axis=3))))
+        bb.emit_func_output(out)
+    done = optimize_measured(bb.get(), seconds=3, runs=1)
+    assert done.measurements >= 3 and done.refused == {}
+
+
+def test_measuring_needs_this_machines_target():
+    with pytest.raises(UsageError, match="this machine's CPU"):
+        optimize_module(resnet_module(8, 8), "cuda", "measured")
+    with pytest.raises(UsageError, match="unknown limit"):
+        optimize_module(resnet_module(8, 8), "llvm", "learned,ram<=5")

@@ -1,0 +1,92 @@
+"""The latency of a graph as its inter-operator schedule's, so that substitutions and IOS (MLSys 2021) decide together.
+
+MetaFlow (SysML 2019) sums operators, as if one ran after the other. Here a graph costs what the cheapest schedule of
+concurrent stages costs: two small convolutions that run at the same time need not be merged, and a substitution that
+lengthens the critical path no longer pays. Merging is left to the substitutions. Blocks are cut and solved as in
+`parallel.scheduler`; a block met before, in whatever graph, is looked up, so a new graph pays for the blocks that changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tvm_cascade.cost import CostModel, OpFeatures
+from tvm_cascade.parallel.problem import Options
+from tvm_cascade.parallel.scheduler import Solved, latency_of
+from tvm_cascade.substitution.costs import TVM, Engine, Latency, op_features
+from tvm_cascade.substitution.dag import Dag, Pool
+from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
+from tvm_cascade.substitution.pattern import Rule
+from tvm_cascade.substitution.rules import EAGER_RULES
+from tvm_cascade.substitution.split import optimize
+
+QUICK = Options(variant="parallel", unit="op", r=2, s=4)  # thousands of graphs are priced
+_FUSING = frozenset({*(r.name for r in EAGER_RULES), "fuse_activation", "fuse_elementwise"})
+
+
+@dataclass(eq=False)
+class ScheduleLatency:
+    """Milliseconds of the schedule; an operator of the graph is what a stage holds."""
+
+    model: CostModel
+    engine: Engine = TVM
+    options: Options = QUICK
+    name: str = "ios"
+    _solved: Solved = field(default_factory=dict, repr=False)
+    _features: dict[int, OpFeatures] = field(default_factory=dict, repr=False)
+    _pool: Pool | None = field(default=None, repr=False)
+
+    def total(self, dag: Dag) -> float:
+        """The latency of `dag`; views cost nothing."""
+        if dag.pool is not self._pool:  # signatures are numbered by pool
+            self._features, self._pool = {}, dag.pool
+        place = {node: i for i, node in enumerate(dag.nodes)}
+        predecessors, features = [], []
+        for node in dag.nodes:
+            found = self._features.get(node.signature)
+            if found is None:
+                found = self._features[node.signature] = op_features(node, self.engine)
+            features.append((found,))
+            predecessors.append(tuple(sorted({place[r.node] for r in node.inputs if r.node in place})))
+        return latency_of(predecessors, features, self.model, self.options, self._solved)
+
+    def fresh(self) -> ScheduleLatency:
+        """The same cost for graphs of another pool; solved blocks are shared."""
+        return ScheduleLatency(self.model, self.engine, self.options, self.name, self._solved)
+
+
+def optimize_schedule(
+    dag: Dag,
+    cost: ScheduleLatency,
+    rules: Sequence[Rule],
+    options: SearchOptions | None = None,
+    progress: Progress | None = None,
+    total_seconds: float = 60.0,
+) -> Found:
+    """The cheapest graph for its schedule, searched from two sides.
+
+    Pricing a schedule is slow, and slowest for the many small operators of a network as it comes. So the search starts
+    from the graph that is best in sequence, and from the one whose operators are only folded and fused; the better end
+    wins. Steps to a start carry the latency in sequence, those behind it the schedule's.
+    """
+    begin = time.monotonic()
+    options = options or SearchOptions()
+    before = cost.total(dag)
+    serial = Latency("latency", cost.engine, model=cost.model)
+    fusing = [r for r in rules if r.name in _FUSING]
+    share = total_seconds / 4
+    starts = [
+        optimize(dag, serial, rules, options, progress, share),
+        optimize(dag, serial, fusing, replace(options, alpha=1.0), progress, share),
+    ]
+    ends = [optimize(s.dag, cost, rules, options, progress, share) for s in starts]
+    best = min(range(len(ends)), key=lambda k: (ends[k].cost_after, k))
+    graphs = sum(f.graphs for f in (*starts, *ends))
+    seconds = time.monotonic() - begin
+    if not ends[best].cost_after < before:
+        return Found(dag, before, before, (), graphs, seconds, all(f.complete for f in ends))
+    steps = starts[best].steps + ends[best].steps
+    complete = all(f.complete for f in (*starts, *ends))
+    return Found(ends[best].dag, before, ends[best].cost_after, steps, graphs, seconds, complete)
