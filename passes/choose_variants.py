@@ -7,8 +7,12 @@ from functools import partial
 
 import tvm_ffi
 
+from tvm.tirx import PrimFunc
+
 from tvm_cascade.passes.extract_graph import Extracted
+from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.counting import Counter, task_of
+from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import GENERIC, Core, serves, variants_of
 from tvm_cascade.schedules.tune import Candidate, Database, Shape, choices_for, tune
 from tvm_cascade.schedules.variants import shape_key
@@ -29,15 +33,19 @@ def shapes_of(extracted: Extracted, core: Core) -> list[Shape]:
     """The shapes of a network that performance schedules may serve, each with its candidates."""
     users: dict[str, list[int]] = {}
     for op in extracted.graph.ops:
-        func, access, generic = (s[op.index] for s in (extracted.funcs, extracted.accesses, extracted.kernels))
+        func, access, generic = _parts(extracted, op.index)
         if func is not None and access is not None and generic is not None and serves(access, generic):
             users.setdefault(shape_key(func, extracted.constants[op.index]), []).append(op.index)
     return [Shape(key, len(ops), partial(_candidates, extracted, ops[0], core)) for key, ops in users.items()]
 
 
+def _parts(extracted: Extracted, index: int) -> tuple[PrimFunc | None, RowAccess | None, RowKernel | None]:
+    return extracted.funcs[index], extracted.accesses[index], extracted.kernels[index]
+
+
 def _candidates(extracted: Extracted, index: int, core: Core) -> list[Candidate]:
     """Distinct kernels of an operator, the usual one first, the generic one last."""
-    func, access, generic = (s[index] for s in (extracted.funcs, extracted.accesses, extracted.kernels))
+    func, access, generic = _parts(extracted, index)
     assert func is not None and access is not None and generic is not None
     listed = [(v.name, v.make()) for v in variants_of(func, extracted.constants[index], core)]
     made: list[Candidate] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tvm
@@ -57,7 +58,7 @@ def emit_c_driver(lowered: Lowered, symbol: str) -> str:
     """
     zero = tirx.const(0, "int32")
 
-    def stub(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    def stub(name: str, func: Any) -> Any:
         if name == lowered.invoke:
             return func
         return tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
@@ -69,9 +70,7 @@ def emit_c_driver(lowered: Lowered, symbol: str) -> str:
     return text
 
 
-def _renamed(
-    lowered: Lowered, symbol: str, change: Callable[[str, tirx.PrimFunc], tirx.PrimFunc | None]
-) -> tvm.IRModule:
+def _renamed(lowered: Lowered, symbol: str, change: Callable[[str, Any], Any]) -> tvm.IRModule:
     """The functions of a plan under public names, changed, those left out for which `change` answers None."""
     mod = lowered.mod.clone()
     for gv in mod.get_global_vars():
