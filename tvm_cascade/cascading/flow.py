@@ -86,6 +86,9 @@ class Flow:
         self.streamed = frozenset(streamed)
         self.accumulators = accumulators
         self._steps: dict[tuple[int, int, bool], Steps] = {}
+        # of `simulate`, which finds the same for every segment that holds the same operators
+        self.waits: dict[tuple[int, int, int, bool, bool], Units] = {}
+        self.rings: dict[tuple[int, int, bool, tuple[tuple[int, bool], ...]], tuple[int | None, int]] = {}
 
     @staticmethod
     def source(tensor: int) -> int:
@@ -123,6 +126,12 @@ class Flow:
         """What writes a root: an operator, a source, or nothing for an input that is there from the start."""
         return self.source(root) if root in self.streamed else self.graph.producer[root]
 
+    @cached_property
+    def makers(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator the operators and sources that write what it reads."""
+        made = [[self.maker(self.roots[t].tensor) for t in op.inputs] for op in self.graph.ops]
+        return tuple(tuple(dict.fromkeys(m for m in ms if m is not None)) for ms in made)
+
     def outputs(self, op: int) -> tuple[int, ...]:
         return (-1 - op,) if op < 0 else self.graph.ops[op].outputs
 
@@ -159,7 +168,14 @@ class Flow:
         return self.rows[tensor] * self._pixels[tensor] if chunk else self.rows[tensor]
 
     def unit_bytes(self, tensor: int, chunk: int) -> int:
-        return self.bytes[tensor] // max(self.units(tensor, chunk), 1)
+        return (self._unit_bytes[1] if chunk else self._unit_bytes[0])[tensor]
+
+    @cached_property
+    def _unit_bytes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """By rows, and by pixels."""
+        every = range(len(self.graph.tensors))
+        rows = tuple(self.bytes[t] // max(self.units(t, 0), 1) for t in every)
+        return rows, tuple(self.bytes[t] // max(self.units(t, 1), 1) for t in every)
 
     def steps(self, op: int, chunk: int = 0, accumulate: bool = False) -> Steps:
         """Steps of an operator or source; `accumulate` where it consumes its input into an accumulator."""

@@ -42,7 +42,7 @@ class Overlaps:
     def __init__(self, flow: Flow, in_place: bool) -> None:
         self.flow, self.in_place = flow, in_place
         self._progress: dict[tuple[int, int], dict[int, Units]] = {}
-        self._distances: dict[object, int] = {}
+        self._distances: dict[object, dict[tuple[int, int], Pair | None]] = {}
 
     def pairs(
         self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], chunk: int
@@ -54,13 +54,15 @@ class Overlaps:
         found: list[Pair] = []
         for x in dying:
             readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
+            known = self._distances.setdefault((x, chunk, readers), {})
             for y, units in made.items():
-                key = (x, y, units, chunk, readers)
-                if key not in self._distances:
-                    self._distances[key] = self._distance(cascade, x, y, units)
-                size = units * self.flow.unit_bytes(y, chunk)
-                if self._distances[key] < size:
-                    found.append(Pair(x, y, self._distances[key], size))
+                if (y, units) not in known:
+                    distance = self._distance(cascade, x, y, units)
+                    size = units * self.flow.unit_bytes(y, chunk)
+                    known[y, units] = Pair(x, y, distance, size) if distance < size else None
+                pair = known[y, units]
+                if pair is not None:
+                    found.append(pair)
         return tuple(found)
 
     def _distance(self, cascade: Cascade, x: int, y: int, units: int) -> int:

@@ -34,19 +34,28 @@ class Cascade:
     def waits(self, op: int) -> dict[int, Units]:
         """For each producer inside, the steps of its that each step of `op` waits for."""
         found: dict[int, Units] = {}
+        for maker in self.flow.makers[op] if op >= 0 else ():
+            if maker in self.inside:
+                key = (op, maker, self.chunk, op in self.accumulating, maker in self.accumulating)
+                if key not in self.flow.waits:
+                    self.flow.waits[key] = self._waits(op, maker)
+                found[maker] = self.flow.waits[key]
+        return found
+
+    def _waits(self, op: int, maker: int) -> Units:
+        found: Units | None = None
         for read in self.steps(op).reads:
-            maker = self.flow.maker(read.tensor)
-            if maker is None or maker not in self.inside:
-                continue
-            at = self.flow.outputs(maker).index(read.tensor)
-            steps = steps_for(self.steps(maker).made[at], read.need)
-            found[maker] = np.maximum(found[maker], steps) if maker in found else steps
+            if self.flow.maker(read.tensor) == maker:
+                made = self.steps(maker).made[self.flow.outputs(maker).index(read.tensor)]
+                steps = steps_for(made, read.need)
+                found = steps if found is None else np.maximum(found, steps)
+        assert found is not None
         return found
 
     @cached_property
     def sinks(self) -> tuple[int, ...]:
         """Members that no other member reads from."""
-        read = {m for o in self.members for m in self.waits(o)}
+        read = {m for o in self.members if o >= 0 for m in self.flow.makers[o]}
         return tuple(o for o in self.members if o not in read)
 
     @cached_property
@@ -75,17 +84,19 @@ class Cascade:
 
     def held(self) -> dict[int, int]:
         """Units that each root made inside must hold for the readers inside, by replaying the trace."""
-        readers = {t: self.readers(t) for o in self.members for t in self.flow.outputs(o)}
-        made = {o: [m.tolist() for m in self.steps(o).made] for o in self.members}
-        keeps = {t: [(o, r.keep.tolist()) for o, r in found] for t, found in readers.items()}
-        done = dict.fromkeys(self.members, 0)
-        most = dict.fromkeys(readers, 1)
-        for o in self.trace:
-            done[o] += 1
-            for t, units in zip(self.flow.outputs(o), made[o], strict=True):
-                for c, keep in keeps[t]:
-                    most[t] = max(most[t], units[done[o]] - keep[done[c]])
-        return {t: self.usable(t, units) for t, units in most.items()}
+        trace = np.asarray(self.trace, np.int64)
+        order = np.argsort(trace, kind="stable")
+        names, starts = np.unique(trace[order], return_index=True)
+        at = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))  # places in the trace, by operator
+        found: dict[int, int] = {}
+        for o in self.members:
+            for t, made in zip(self.flow.outputs(o), self.steps(o).made, strict=True):
+                most = 1
+                for c, read in self.readers(t):
+                    done = np.searchsorted(at[c], at[o])
+                    most = max(most, int((made[1 : len(at[o]) + 1] - read.keep[done]).max(initial=1)))
+                found[t] = self.usable(t, most)
+        return found
 
     def usable(self, tensor: int, units: int) -> int:
         """The units that a ring of at least `units` has: what kernels can address and one step can fill.
@@ -93,21 +104,30 @@ class Cascade:
         All where a reader cannot follow a ring or none is inside; whole rows where a source fills it, whole steps where
         an operator fills it several pixels at a time.
         """
+        least, multiple = self._usable(tensor)
+        if least is None:
+            return multiple
+        needed = -(-max(units, least) // multiple) * multiple  # no step's pixels wrap around
+        return min(self.flow.units(tensor, self.chunk), needed)
+
+    def _usable(self, tensor: int) -> tuple[int | None, int]:
+        """The least units of a ring and what they must be a multiple of; None and all units where it is no ring."""
         flow, chunk = self.flow, self.chunk
-        every = flow.units(tensor, chunk)
-        reads = [r for _, r in self.readers(tensor)]
-        if not reads or any(not r.ringable for r in reads):
-            return every
         maker = flow.maker(tensor)
         assert maker is not None
-        made = self.steps(maker).made[flow.outputs(maker).index(tensor)]
-        needed = max(units, int(np.diff(made).max(initial=1)), *(r.reach for r in reads))
-        wide = flow.columns(tensor, chunk)
-        if maker < 0:
-            needed = -(-needed // wide) * wide
-        elif self.chunk > 1 and goes_by_pixels(flow.graph, maker) and wide % self.chunk == 0:
-            needed = -(-needed // self.chunk) * self.chunk  # no step's pixels wrap around
-        return min(every, needed)
+        readers = tuple((o, o in self.accumulating) for o in flow.readers[tensor] if o in self.inside)
+        key = (tensor, chunk, maker in self.accumulating, readers)
+        if key not in flow.rings:
+            reads = [r for _, r in self.readers(tensor)]
+            if not reads or any(not r.ringable for r in reads):
+                flow.rings[key] = None, flow.units(tensor, chunk)
+            else:
+                made = self.steps(maker).made[flow.outputs(maker).index(tensor)]
+                wide = flow.columns(tensor, chunk)
+                steps = chunk > 1 and goes_by_pixels(flow.graph, maker) if maker >= 0 else False
+                multiple = wide if maker < 0 else chunk if steps and wide % chunk == 0 else 1
+                flow.rings[key] = max(int(np.diff(made).max(initial=1)), *(r.reach for r in reads)), multiple
+        return flow.rings[key]
 
     def closed_form(self, tensor: int) -> int | None:
         """`held` of a tensor whose producer has one reader: max over its steps of made - keep; else None."""
