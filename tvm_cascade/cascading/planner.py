@@ -65,7 +65,8 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     InfeasibleError
         No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
     """
-    search, bound = _orders(graph, options)
+    searches = _searches(graph, options)
+    search, bound = searches[0], searches[0].bound
     least = search.smallest
     if search.recompute:
         least, bound = (_affordable(search.frontier(exact), graph, options) for exact in (False, True))
@@ -74,7 +75,13 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
         smallest = _best(search, figures, replace(options, sram=None, slack=0.0), least)
         best = min(best, smallest, key=lambda plan: plan.peak)
-    return _within(best, search.costs, options, _remedy(options))
+    costs = search.costs
+    for other in searches[1:]:  # addresses may spoil the order of least bytes
+        if not search.recompute and best.peak > max(other.bound, options.sram or 0):
+            plan = _best(other, figures, options, other.smallest)
+            if plan.peak < best.peak:
+                best, costs = plan, other.costs
+    return _within(best, costs, options, _remedy(options))
 
 
 def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]:
@@ -171,6 +178,12 @@ def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Ite
 
 def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:
     """The search over the order whose best cuts need least, and the bound over all orders that were considered."""
+    best = _searches(graph, options)[0]
+    return best, best.bound
+
+
+def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
+    """Searches over the orders that were considered, least bound first."""
     rowwise = [t for t in graph.inputs if graph.tensors[t].row_axis is not None]
     flow = Flow(graph, rowwise if options.stream_input else (), options.accumulators)
     filed = Search(flow, range(len(graph.ops)), options)
@@ -183,9 +196,7 @@ def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:
     if not (proven or filed.regions.whole):
         others.append(region_order(graph, filed.regions))
     tried = [filed, *(Search(flow, o, options, filed) for o in others if o != filed.costs.order)]
-    bounds = [search.bound for search in tried]
-    least = min(bounds)
-    return tried[bounds.index(least)], least
+    return sorted(tried, key=lambda search: search.bound)
 
 
 def _remedy(options: PlanOptions) -> str:
