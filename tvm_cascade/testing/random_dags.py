@@ -1,0 +1,288 @@
+"""Random small int8 DAGs with everything that has a window, each cascaded at several caps and run.
+
+Operators: convolutions (grouped or not), depthwise ones, pools, element-wise ones, concatenations along channels and
+rows, splits, explicit pads, strided slices, nearest enlargements, transposed convolutions, and stencils written by hand
+that nothing knows by name; with strides and dilations up to 3, paddings that differ by side, branches, skips, several
+inputs and outputs, NCHW inputs behind a transpose, odd sizes. What a plan computes is compared with the module run by
+TVM itself, which shares neither kernels, nor driver, nor arena with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax as _relax
+from tvm import te, tirx
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import Plan, PlanOptions, frontier, plan_graph, validate
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.host_check import run_plan
+
+relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
+
+CAN = PlanOptions(pixels=True, accumulators=True, stripes=True)
+_LARGEST = 700  # elements of a map: an interpreter's patience
+
+
+class RandomDag:
+    """One network, deterministic for a seed."""
+
+    def __init__(self, seed: int, operators: int | None = None) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.net = Net("int8", seed=seed)
+        self.maps: list[Value] = []
+        self._stencils = 0
+        shape = (1, self._int(5, 18), self._int(4, 15), self._int(1, 5))
+        for _ in range(1 + (self.rng.random() < 0.15)):
+            self.maps.append(self._input(shape))
+        wanted = self._int(3, 10) if operators is None else operators
+        while wanted:
+            made = self._grow()
+            self.maps += made
+            wanted -= bool(made)
+
+    def module(self) -> tvm.IRModule:
+        """The network, with every map that nothing reads among its outputs (three at most)."""
+        net, rng = self.net, self.rng
+        last = self.maps[-1]
+        ending = rng.integers(0, 5)
+        if ending == 0:
+            last = net.global_pool(last)
+        elif ending == 1:
+            last = net.dense(net.flatten(last), 5)
+        elif ending == 2:
+            last = net.softmax(net.flatten(net.global_pool(last)))
+        more = [v for v in self.maps[-4:-1] if rng.random() < 0.15]
+        return net.finish([last, *more] if more else last)
+
+    def _int(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high))
+
+    def _input(self, shape: tuple[int, ...]) -> Value:
+        n, h, w, c = shape
+        if self.rng.random() > 0.25:
+            return self.net.input(shape)
+        planes = self.net.input((n, c, h, w))
+        return self._as(planes, relax.op.permute_dims(planes.expr, [0, 2, 3, 1]), shape)
+
+    def _as(self, like: Value, expr: Any, shape: Sequence[int]) -> Value:
+        """An operator on integers as they are: scale and zero point stay."""
+        return replace(like, expr=self.net._emit(expr), shape=tuple(shape))
+
+    def _grow(self) -> list[Value]:
+        """Outputs of one more operator; empty where the one that was drawn does not fit."""
+        x = self.maps[-1] if self.rng.random() < 0.7 else self.maps[self._int(0, len(self.maps))]
+        names = ("_conv", "_conv", "_conv", "_depthwise", "_depthwise", "_pool", "_add", "_add", "_concat", "_stack",
+                 "_split", "_pad", "_slice", "_enlarge", "_stencil", "_stencil", "_wide", "_squash")  # fmt: skip
+        return getattr(self, names[self._int(0, len(names))])(x)
+
+    def _window(self, x: Value, most: int, dilated: bool = True) -> dict[str, Any] | None:
+        """Kernel, stride, dilation and padding that leave something of `x`."""
+        _, h, w, _ = x.shape
+        kernel = self._int(1, most + 1), self._int(1, min(most, 4) + 1)
+        stride = self._int(1, 4), self._int(1, 4)
+        dilation = (self._int(1, 4), self._int(1, 3)) if dilated and self.rng.random() < 0.3 else (1, 1)
+        spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        kind = self.rng.random()
+        if kind < 0.5:
+            padding: Any = "same"
+        elif kind < 0.7:
+            padding = "valid"
+            if spans[0] > h or spans[1] > w:
+                return None
+        else:
+            padding = tuple(self._int(0, min(s, 4)) for s in (*spans, *spans))
+            if spans[0] > h + padding[0] + padding[2] or spans[1] > w + padding[1] + padding[3]:
+                return None
+        return {"kernel": kernel, "stride": stride, "padding": padding} | ({"dilation": dilation} if dilated else {})
+
+    def _conv(self, x: Value) -> list[Value]:
+        window = self._window(x, 5)
+        activation = "relu" if self.rng.random() < 0.5 else None
+        return [self.net.conv(x, self._int(1, 9), activation=activation, **window)] if window else []
+
+    def _depthwise(self, x: Value) -> list[Value]:
+        window = self._window(x, 4)
+        return [self.net.depthwise(x, **window)] if window else []
+
+    def _pool(self, x: Value) -> list[Value]:
+        window = self._window(x, 3, dilated=False)
+        if window is None or (isinstance(window["padding"], tuple) and max(window["padding"]) >= min(window["kernel"])):
+            return []
+        return [self.net.max_pool(x, **window) if self.rng.random() < 0.6 else self.net.avg_pool(x, **window)]
+
+    def _alike(self, x: Value, axes: Sequence[int]) -> list[Value]:
+        return [v for v in self.maps if all(v.shape[a] == x.shape[a] for a in axes)]
+
+    def _add(self, x: Value) -> list[Value]:
+        others = self._alike(x, (1, 2, 3))
+        other = others[self._int(0, len(others))]
+        return [self.net.mul(x, other) if self.rng.random() < 0.2 else self.net.add(x, other)]
+
+    def _concat(self, x: Value) -> list[Value]:
+        others = [v for v in self._alike(x, (1, 2)) if v.shape[3] + x.shape[3] <= 12]
+        return [self.net.concat([x, others[self._int(0, len(others))]])] if others else []
+
+    def _stack(self, x: Value) -> list[Value]:
+        """Concatenation along the rows."""
+        others = [v for v in self._alike(x, (2, 3)) if v.shape[1] + x.shape[1] <= 24]
+        return [self.net.concat([x, others[self._int(0, len(others))]], axis=1)] if others else []
+
+    def _split(self, x: Value) -> list[Value]:
+        n, h, w, c = x.shape
+        if c % 2:
+            return []
+        parts = self.net._emit(relax.op.split(x.expr, 2, axis=3))
+        return [self._as(x, relax.TupleGetItem(parts, k), (n, h, w, c // 2)) for k in range(2)]
+
+    def _pad(self, x: Value) -> list[Value]:
+        n, h, w, c = x.shape
+        t, b, left, r = (self._int(0, 3) for _ in range(4))
+        expr = relax.op.nn.pad(x.expr, (0, 0, t, b, left, r, 0, 0), pad_value=float(x.zero_point))
+        return [self._as(x, expr, (n, h + t + b, w + left + r, c))]
+
+    def _slice(self, x: Value) -> list[Value]:
+        n, h, w, c = x.shape
+        at, step = self._int(0, 3), self._int(1, 4)
+        if at >= h:
+            return []
+        expr = relax.op.strided_slice(x.expr, [1], [at], [h], [step])
+        return [self._as(x, expr, (n, -(-(h - at) // step), w, c))]
+
+    def _enlarge(self, x: Value) -> list[Value]:
+        n, h, w, c = x.shape
+        factor = self._int(2, 4)
+        if h * w * c * factor * factor > _LARGEST:
+            return []
+        spread = {"layout": "NHWC", "method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}
+        expr = relax.op.image.resize2d(
+            x.expr, (h * factor, w * factor), rounding_method="floor", out_dtype="int8", **spread
+        )
+        return [self._as(x, expr, (n, h * factor, w * factor, c))]
+
+    def _tir(self, x: Value, tensors: Sequence[te.Tensor], shape: tuple[int, ...]) -> list[Value]:
+        func = te.create_prim_func(list(tensors), index_dtype_override="int32").without_attr("global_symbol")
+        self._stencils += 1
+        gv = self.net._builder.add_func(func, f"by_hand{self._stencils}")
+        return [self._as(x, relax.op.call_tir(gv, (x.expr,), out_ty=relax.TensorType(shape, "int8")), shape)]
+
+    def _stencil(self, x: Value) -> list[Value]:
+        """A maximum (or a sum, halved) over the taps of a window, padded by a constant."""
+        window = self._window(x, 5)
+        if window is None:
+            return []
+        n, h, w, c = x.shape
+        (kh, kw), (sh, sw), (dh, dw) = window["kernel"], window["stride"], window["dilation"]
+        pads = window["padding"] if isinstance(window["padding"], tuple) else (self._int(0, 2), 0, self._int(0, 2), 0)
+        high = (h + pads[0] + pads[2] - (kh - 1) * dh - 1) // sh + 1
+        wide = (w + pads[1] + pads[3] - (kw - 1) * dw - 1) // sw + 1
+        if high < 1 or wide < 1:
+            return []
+        source = te.placeholder((n, h, w, c), "int8", name="x")
+        ry, rx = te.reduce_axis((0, kh), name="ry"), te.reduce_axis((0, kw), name="rx")
+
+        def tap(b: Any, y: Any, i: Any, f: Any) -> Any:
+            row, column = y * sh + ry * dh - pads[0], i * sw + rx * dw - pads[1]
+            inside = tirx.all(row >= 0, row < h, column >= 0, column < w)
+            value = tirx.if_then_else(inside, source[b, row, column, f], tirx.const(-7, "int8"))
+            return te.max(value, [ry, rx])
+
+        return self._tir(x, [source, te.compute((n, high, wide, c), tap, name="by_hand")], (n, high, wide, c))
+
+    def _wide(self, x: Value) -> list[Value]:
+        """A transposed convolution, every tap 1: rows are enlarged and overlap."""
+        n, h, w, c = x.shape
+        stride, kernel = self._int(2, 4), self._int(2, 5)
+        high = (h - 1) * stride + kernel
+        if high * w * c > _LARGEST:
+            return []
+        source = te.placeholder((n, h, w, c), "int8", name="x")
+        taps = -(-kernel // stride)
+        r = te.reduce_axis((0, taps), name="r")
+
+        def tap(b: Any, y: Any, i: Any, f: Any) -> Any:
+            row = tirx.floordiv(y, stride) - r
+            inside = tirx.all(row >= 0, row < h, y - row * stride < kernel)
+            value = tirx.if_then_else(inside, source[b, row, i, f], tirx.const(-128, "int8"))
+            return te.max(value, [r])
+
+        return self._tir(x, [source, te.compute((n, high, w, c), tap, name="wide")], (n, high, w, c))
+
+    def _squash(self, x: Value) -> list[Value]:
+        return [self.net.relu(x) if self.rng.random() < 0.5 else self.net.sigmoid(x)]
+
+
+@dataclass(frozen=True)
+class DagResult:
+    """What was checked of one network."""
+
+    seed: int
+    operators: int
+    plans: tuple[tuple[str, int, int], ...]  # way, bytes of the arena, multiply-accumulates; each run once
+    baseline: int  # bytes layer by layer
+
+
+def ways(prepared: pipeline.Prepared, most: int | None = None) -> Iterator[tuple[str, Plan]]:
+    """Plans of a network: plain, smallest in several ways, under caps between, recomputing; equal ones once."""
+    graph = prepared.graph
+    seen: list[Plan] = []
+    options: dict[str, PlanOptions] = {
+        "min": CAN,
+        "streamed": replace(CAN, stream_input=True),
+        "layerwise": replace(CAN, layerwise=True),
+        "no overlap": replace(CAN, overlap=False),
+        "rows": replace(CAN, granularity="row"),
+        "pixels": replace(CAN, granularity="pixel", overlap=False),
+    }
+    plans = {name: plan_graph(graph, o) for name, o in list(options.items())[:most]}
+    if most is None:
+        least, all_of_it = plans["min"].peak, plans["layerwise"].peak
+        for part in (0.25, 0.6):
+            cap = int(least + part * (all_of_it - least))
+            plans[f"cap {part}"] = plan_graph(graph, replace(CAN, sram=max(cap, least)))
+        for plan in frontier(graph, replace(CAN, max_macs=3.0))[:2]:
+            plans[f"{plan.macs / max(plan.baseline_macs, 1):.2f}x work"] = plan
+    for name, plan in plans.items():
+        key = replace(plan, bound=0)
+        if key not in seen:
+            seen.append(key)
+            yield name, plan
+
+
+def check_dag(seed: int, operators: int | None = None, most: int | None = None) -> DagResult:
+    """Cascade network `seed` in several ways, run each, and compare with the module run by TVM.
+
+    Raises
+    ------
+    AssertionError
+        An output differs, a multiply-accumulate too many or too few, or a byte beyond the plan's peak.
+    ValidationError
+        The plan is wrong, or a canary beside the arena died.
+    """
+    mod = RandomDag(seed, operators).module()
+    rng = np.random.default_rng(seed)
+    shapes = [[int(d) for d in p.ty.shape.values] for p in mod["main"].params]
+    feeds = [rng.integers(-128, 128, s).astype(np.int8) for s in shapes]
+    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), target="llvm"), tvm.cpu())
+    result = machine["main"](*(tvm.runtime.tensor(f) for f in feeds))
+    expected = [result.numpy()] if hasattr(result, "numpy") else [r.numpy() for r in result]
+    prepared = pipeline.prepare(mod, Core())
+    checked: list[tuple[str, int, int]] = []
+    for name, plan in ways(prepared, most):
+        validate(plan)
+        run = run_plan(prepared, plan, feeds)
+        for k, (got, want) in enumerate(zip(run.outputs, expected, strict=True)):
+            np.testing.assert_array_equal(got, want, err_msg=f"seed {seed}, {name}, output {k}")
+        assert run.executed_macs == plan.macs, (seed, name, run.executed_macs, plan.macs)
+        assert run.arena_high_water <= plan.peak, (seed, name, run.arena_high_water, plan.peak)
+        assert "work" in name or plan.macs == plan.baseline_macs, (seed, name)
+        checked.append((name, plan.peak, plan.macs))
+    base = max(p.baseline_peak for _, p in ways(prepared, 1))
+    return DagResult(seed, len(prepared.graph.ops), tuple(checked), base)
