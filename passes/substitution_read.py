@@ -14,6 +14,7 @@ import numpy as np
 from tvm import relax
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.passes.substitution_islands import IslandReader
 from tvm_cascade.substitution.dag import Dag, Pool, Ref
 
 Value = Any  # a Ref, or a list of values for a tuple
@@ -52,6 +53,7 @@ class _Reader:
     calls: list[relax.Call] = field(default_factory=list)
     env: dict[Any, Value] = field(default_factory=dict)
     shared: dict[Any, Ref] = field(default_factory=dict)
+    definitions: dict[Any, Any] = field(default_factory=dict)
 
     def read(self, func: relax.Function) -> Read:
         if not isinstance(func.body, relax.SeqExpr):
@@ -66,6 +68,7 @@ class _Reader:
             for binding in block.bindings:
                 if not isinstance(binding, relax.VarBinding):
                     raise GraphError("the function matches shapes: only static ones can be rewritten")
+                self.definitions[binding.var] = binding.value
                 self.env[binding.var] = self._value(binding.value)
         result = self._value(func.body.body)
         outputs: list[Ref] = []
@@ -92,6 +95,10 @@ class _Reader:
         """A leaf; a single number is one of its own, so that rules can see ones and zeros."""
         if value.size == 1:
             return self.pool.make("full", types=((value.shape, str(value.dtype)),), value=value.item())
+        return self.leaf(value)
+
+    def leaf(self, value: np.ndarray) -> Ref:
+        """A weight of its own."""
         name = f"constant{len(self.constants)}"
         self.constants[name] = value
         return self.pool.weight(name, value.shape, str(value.dtype))
@@ -99,6 +106,8 @@ class _Reader:
     def _call(self, call: Any) -> Value:
         name = str(getattr(call.op, "name", "")).removeprefix("relax.")
         try:
+            if name == "quantize" and (island := self._island(call)) is not None:
+                return island
             if any(self._dequantized(a) for a in call.args):
                 raise _NotKnownError  # an island of `LowerQuantized`: it must arrive there as it is
             if name in _BINARY:
@@ -110,6 +119,9 @@ class _Reader:
         except _NotKnownError:
             pass
         return self._opaque(call)
+
+    def _island(self, call: Any) -> Ref | None:
+        return IslandReader(self.pool, self.definitions, self._ref, self.leaf).read(call)
 
     def _dequantized(self, arg: Any) -> bool:
         fields = arg.fields if isinstance(arg, relax.Tuple) else [arg]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvm_cascade.passes.substitution_islands import IslandWriter
 from tvm_cascade.passes.substitution_read import Read, is_constant
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 from tvm_cascade.substitution.evaluate import evaluate
@@ -112,6 +113,8 @@ class _Writer:
             return self._emit(self._opaque(node))
         if node.kind == "conv2d":
             return self._conv2d(node)
+        if node.kind == "qconv2d":
+            return IslandWriter(self._emit, self._folded.__getitem__).write(node, self._expr(node.inputs[0]))
         if node.kind == "fused":
             return self._fused(node)
         args = [self._expr(r) for r in node.inputs]

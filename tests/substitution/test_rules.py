@@ -91,6 +91,20 @@ def _fuse(m: Maker) -> list[Ref]:
     return [m.conv(x, m.pick(1, 3), k, s, act=act), m.conv(x, 2, k, s, act=act)]
 
 
+def _quantized(m: Maker, x: Ref, out: int, kernel: tuple[int, int], bias: bool, stride: int = 1) -> Ref:
+    """A convolution of stored values with a scale for every output."""
+    kh, kw = kernel
+    operands = [m.weight(out, m.channels(x), kh, kw), *(m.weight(out) for _ in range(3 if bias else 1))]
+    attrs = {"strides": (stride, stride), "dilation": (1, 1), "groups": 1, "layout": m.layout, "act": "relu"}
+    same = {"padding": (kh // 2, kw // 2, kh // 2, kw // 2), "range": (-128, 127), "dtype": "int8", "w_zero": 0}
+    return m.pool.make("qconv2d", x, *operands, x_quantum=(0.05, 3), y_quantum=(0.7, -4), **attrs, **same)
+
+
+def _quantized_pair(m: Maker, kernels) -> list[Ref]:
+    x, bias, stride = m.image(), m.pick(True, False), m.pick(1, 2)
+    return [_quantized(m, x, m.pick(2, 4), k, bias, stride) for k in kernels]
+
+
 def _fuse_add(m: Maker) -> list[Ref]:
     x, d = m.image(), m.pick((1, 1), (2, 1))
     y = m.conv(x, 3, m.pick((1, 1), (3, 3), (3, 1), (2, 2)), dilation=d)
@@ -300,6 +314,11 @@ SOURCES: dict[str, Callable[[Maker], list[Ref]]] = {
     "concat_of_unary": lambda m: [m.concat(m.pool.make("tanh", x := m.image()), m.pool.make("tanh", m.leaf(x.shape)))],
     "activation_before_pool": lambda m: [m.pool.make("relu", _max_pool(m, m.image()))],
     "activation_after_pool": lambda m: [_max_pool(m, m.pool.make("relu", m.image()))],
+    "fuse_quantized_convs": lambda m: _quantized_pair(m, [m.pick((1, 1), (3, 3))] * 2),
+    "fuse_quantized_convs_enlarged": lambda m: _quantized_pair(m, m.pick([(1, 1), (3, 3)], [(1, 3), (3, 1)])),
+    "fuse_quantized_clip": lambda m: [
+        m.pool.make("clip", _quantized(m, m.image(), 3, (1, 1), True), low=-20.0, high=m.pick(30.0, 127.0))
+    ],
 }
 
 

@@ -75,7 +75,7 @@ def is_view(node: Node, engine: Engine) -> bool:
 
 
 def macs_of(node: Node) -> int:
-    if node.kind == "conv2d":
+    if node.kind in ("conv2d", "qconv2d"):
         return prod(node.shape) * prod(node.inputs[1].shape[1:])
     if node.kind == "matmul":
         return prod(node.shape) * node.inputs[0].shape[-1]
@@ -118,7 +118,9 @@ def op_features(node: Node, engine: Engine) -> OpFeatures:
     if is_view(node, engine):
         return OpFeatures(kind="view")
     kind, macs = node.kind, macs_of(node)
-    if kind == "conv2d":
+    if kind == "qconv2d":
+        kind = "conv2d"
+    elif kind == "conv2d":
         groups = int(node["groups"])  # type: ignore[call-overload]
         depthwise = groups > 1 and node.inputs[1].shape[1] == 1
         kind = "depthwise_conv2d" if depthwise else kind
@@ -148,7 +150,7 @@ def _geometry(node: Node) -> tuple[int, ...]:
     for name, value in node.attrs:
         if name in names:
             found += value if isinstance(value, tuple) else [int(value)]  # type: ignore[call-overload]
-    return (*found, *(node.inputs[1].shape if node.kind == "conv2d" else ()))
+    return (*found, *(node.inputs[1].shape if node.kind in ("conv2d", "qconv2d") else ()))
 
 
 def peak_bytes(dag: Dag) -> int:

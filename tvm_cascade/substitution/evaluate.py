@@ -78,6 +78,23 @@ def _conv2d(attrs: Mapping[str, Any], x: Array, w: Array, b: Array | None = None
     return y if attrs["layout"] == "NCHW" else np.transpose(y, (0, 2, 3, 1))
 
 
+def _qconv2d(
+    attrs: Mapping[str, Any], x: Array, w: Array, scales: Array, bias: Array | None = None, _: Array | None = None
+) -> Array:
+    """On stored values; rounded to even, which engines do otherwise, but for every output channel alike."""
+    (step, zero), (out_step, out_zero) = attrs["x_quantum"], attrs["y_quantum"]
+    plain = {**attrs, "act": ""}
+    total = _conv2d(plain, x.astype("int64") - zero, w.astype("int64") - attrs["w_zero"])
+    shape = (-1, 1, 1) if attrs["layout"] == "NCHW" else (-1,)
+    if bias is not None:
+        total = total + bias.reshape(shape)
+    real = total * (step * scales.astype("float64").reshape(shape))
+    if attrs["act"]:
+        low, high = (0.0, None) if attrs["act"] == "relu" else attrs["act"]
+        real = np.clip(real, low, high)
+    return np.clip(np.rint(real / out_step) + out_zero, *attrs["range"]).astype(attrs["dtype"])
+
+
 def _matmul(attrs: Mapping[str, Any], a: Array, b: Array, bias: Array | None = None) -> Array:
     wide = np.int32 if a.dtype.kind in "iu" else a.dtype
     y = a.astype(wide) @ b.astype(wide)
@@ -186,6 +203,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 }
 _RULES: dict[str, Callable[..., Array]] = {
     "conv2d": _conv2d,
+    "qconv2d": _qconv2d,
     "matmul": _matmul,
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,

@@ -2,8 +2,9 @@
 
 Weights of convolutions are always (out, in / groups, height, width), whatever the layout of the activations; padding is
 (top, left, bottom, right). `conv2d` and `matmul` take an optional bias as third operand and an activation `act`, as one
-kernel computes all of it. `fused` runs a small program of element-wise operators in one kernel. `opaque` is an operator
-that no rule looks into; its types come from outside.
+kernel computes all of it. `qconv2d` is a quantized convolution (rules_quantized.py). `fused` runs
+a small program of element-wise operators in one kernel. `opaque` is an operator that no rule looks into; its types come
+from outside.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ELEMENTWISE = BINARY | UNARY | {"fused"}
 ACTIVATIONS = frozenset({"relu", "relu6", "sigmoid", "tanh"})  # that a convolution's or product's kernel can apply
 POOLS = frozenset({"max_pool2d", "avg_pool2d"})
 # Operators whose kernel can write its result into a part of a larger tensor.
-WRITERS = frozenset({"conv2d", "matmul", "fused", "opaque"}) | POOLS | BINARY | UNARY
+WRITERS = frozenset({"conv2d", "qconv2d", "matmul", "fused", "opaque"}) | POOLS | BINARY | UNARY
 _WIDE = {"int8": "int32", "uint8": "int32"}
 
 Types = tuple[TensorType, ...]
@@ -91,6 +92,15 @@ def _conv2d(read: Types, attrs: Mapping[str, Any]) -> Types:
     oh, ow = _taps(h, kh, sh, top, bottom, dh), _taps(w, kw, sw, left, right, dw)
     shape = (n, out, oh, ow) if layout == "NCHW" else (n, oh, ow, out)
     return (TensorType(shape, _WIDE.get(read[0].dtype, read[0].dtype)),)
+
+
+def _qconv2d(read: Types, attrs: Mapping[str, Any]) -> Types:
+    (made,) = _conv2d(read[:2], attrs)
+    if any(t.shape != (read[1].shape[0],) for t in read[2:]):
+        raise GraphError(
+            f"scales and biases {[t.shape for t in read[2:]]} of a convolution to {read[1].shape[0]} channels"
+        )
+    return (TensorType(made.shape, attrs["dtype"]),)
 
 
 def _pool(read: Types, attrs: Mapping[str, Any]) -> Types:
@@ -170,6 +180,7 @@ def _compose(read: Types, attrs: Mapping[str, Any]) -> Types:
 
 _RULES: Mapping[str, Callable[[Types, Mapping[str, Any]], Types]] = {
     "conv2d": _conv2d,
+    "qconv2d": _qconv2d,
     "matmul": _matmul,
     "max_pool2d": _pool,
     "avg_pool2d": _pool,

@@ -8,14 +8,21 @@ from pathlib import Path
 from tvm_cascade.errors import MissingToolError
 from tvm_cascade.substitution.dag import Dag, Node
 
-_COLOURS = {"conv2d": "#cfe2f3", "matmul": "#cfe2f3", "concat": "#fff2cc", "split": "#fff2cc", "fused": "#d9ead3"}
+_COLOURS = {
+    "conv2d": "#cfe2f3",
+    "qconv2d": "#cfe2f3",
+    "matmul": "#cfe2f3",
+    "concat": "#fff2cc",
+    "split": "#fff2cc",
+    "fused": "#d9ead3",
+}
 _ARROW = {"arrowstyle": "->", "lw": 0.6, "color": "#666666"}
 MAX_DRAWN = 400  # operators: beyond this nothing can be read
 
 
 def describe(node: Node) -> str:
     """A box's text: 'conv 3x3 s2 -> 256 relu'."""
-    if node.kind == "conv2d":
+    if node.kind in ("conv2d", "qconv2d"):
         out, _, kh, kw = node.inputs[1].shape
         stride = node["strides"][0]  # type: ignore[index]
         parts = [f"conv {kh}x{kw}", f"s{stride}" if stride != 1 else "", f"x{out}", str(node["act"])]

@@ -7,8 +7,9 @@ from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules_algebra import ALGEBRA_RULES
 from tvm_cascade.substitution.rules_conv import CONV_RULES
 from tvm_cascade.substitution.rules_layout import LAYOUT_RULES
+from tvm_cascade.substitution.rules_quantized import QUANTIZED_RULES
 
-ALL_RULES: tuple[Rule, ...] = (*CONV_RULES, *ALGEBRA_RULES, *LAYOUT_RULES)
+ALL_RULES: tuple[Rule, ...] = (*CONV_RULES, *ALGEBRA_RULES, *LAYOUT_RULES, *QUANTIZED_RULES)
 _BY_NAME = {rule.name: rule for rule in ALL_RULES}
 
 # What MetaFlow's Table 3 searches with: the four printed substitutions and those of its artifact, biases inside.
@@ -50,6 +51,7 @@ EAGER_RULES = tuple(
         "split_of_concat",
         "flatten_concat",
         "flatten_split",
+        "fuse_quantized_clip",
     )
 )
 

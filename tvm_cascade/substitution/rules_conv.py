@@ -62,7 +62,7 @@ def _column(pool: Pool, vector: Ref) -> Ref:
     return pool.make("reshape", vector, shape=(*vector.shape, 1, 1, 1))
 
 
-def _union(a: Node, b: Node) -> tuple[int, int, int, int]:
+def added_taps(a: Node, b: Node) -> tuple[int, int, int, int]:
     """Taps to add (top, left, bottom, right) so that the window of `a` covers that of `b` too."""
     (top, left, _, _), (kh, kw) = a["padding"], a.inputs[1].shape[2:]  # type: ignore[misc]
     (top2, left2, _, _), (kh2, kw2) = b["padding"], b.inputs[1].shape[2:]  # type: ignore[misc]
@@ -91,7 +91,7 @@ def _enlargeable(a: Node, b: Node) -> bool:
 
 def _enlarge(pool: Pool, m: Match) -> Target | None:
     a, b = m["a"], m["b"]
-    by = _union(a, b)
+    by = added_taps(a, b)
     if not _enlargeable(a, b) or not any(by):
         return None
     return {result(a): _enlarged(pool, a, by)}
@@ -118,7 +118,7 @@ def _fuse_convs(pool: Pool, m: Match) -> Target | None:
 
 def _fuse_enlarged(pool: Pool, m: Match) -> Target | None:
     a, b = m["a"], m["b"]
-    by_a, by_b = _union(a, b), _union(b, a)
+    by_a, by_b = added_taps(a, b), added_taps(b, a)
     if not _enlargeable(a, b) or not (any(by_a) or any(by_b)):
         return None
     made = _fuse_pair(pool, _enlarged(pool, a, by_a).node, _enlarged(pool, b, by_b).node)
