@@ -19,11 +19,12 @@ import numpy as np
 import tvm
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_cascade.passes.integer import elementwise, lookup, reduction, softmax  # noqa: F401  (registers their lowering functions)
+from tvm_cascade.passes.integer import elementwise, log_softmax, lookup, reduction, softmax, wide_lookup  # noqa: F401  (registers their lowering functions)
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.data_movement import lower_split_part
 from tvm_cascade.passes.integer.island import (
     DIRECT,
+    FLOAT,
     INDEX,
     ISLANDS,
     STORED_TYPES,
@@ -78,6 +79,13 @@ def float_remains(mod: Module) -> tuple[FloatRemain, ...]:
     """What `LowerQuantized` left in float, in the order of the program; empty for a network of integers."""
     text = str(attributes(mod["main"]).get(REMAINS_ATTR, "[]"))
     return tuple(FloatRemain(**entry) for entry in json.loads(text))
+
+
+def holds_integers(mod: Module) -> bool:
+    """Whether anything in `main` is a stored integer: nothing is, in a network that was never quantized."""
+    main = mod["main"]
+    values = [*main.params, *(b.var for block in main.body.blocks for b in block.bindings)]
+    return any(dtype_of(v) in STORED_TYPES for v in values)
 
 
 class _Lowering:
@@ -138,6 +146,9 @@ class _Lowering:
         if name_of(counted) in INDEX.functions:
             output = Output(shape_of(last), dtype_of(last), np.float32(0), 0, 0, 0)
             return INDEX.functions[name_of(counted)](Island(counted, output, self.reader, emitter))
+        if dtype_of(last) == "float32" and operator in FLOAT.functions:
+            output = Output(shape_of(last), "float32", np.float32(0), 0, 0, 0)
+            return FLOAT.functions[operator](Island(value, output, self.reader, emitter))
         if dtype_of(last) not in STORED_TYPES:
             return None
         if operator == "relax.astype":

@@ -11,8 +11,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.batch_matmul import lower_batch_matmul
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, te_clamp
-from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered, Output, Quantized, constant_of, name_of
+from tvm_cascade.passes.integer.island import (
+    ISLANDS,
+    Island,
+    NotLowered,
+    Output,
+    Quantized,
+    constant_of,
+    name_of,
+    shape_of,
+)
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
 
 _EXACT_BITS = 53  # of a double's mantissa
@@ -26,7 +36,10 @@ def lower_dense(island: Island) -> Value:
 
 
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Fully connected `core`, `[n, depth] x [depth, units]`, plus a constant bias of stored int32."""
+    """Fully connected `core`, `[n, depth] x [depth, units]`, plus a constant bias of stored int32; other products are
+    those of batches."""
+    if not _fully_connected(island, core):
+        return lower_batch_matmul(island, core, bias)
     x, weights, data = _operands(island, core)
     out = island.output
     units, depth = data.shape
@@ -152,6 +165,15 @@ def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, exact: bool) -> Scalar:
     low = (wide * (m & i64((1 << _LOW_BITS) - 1)) + sign) >> i64(_LOW_BITS)
     up = up - i64(_LOW_BITS)
     return ((wide * (m >> i64(_LOW_BITS)) + low + (i64(1) << up)) >> (up + i64(1))).astype("int32")
+
+
+def _fully_connected(island: Island, core: Call) -> bool:
+    """Whether rows are multiplied by a constant matrix."""
+    stored = island.reader.define(core.args[1])
+    while name_of(stored) in ("relax.dequantize", "relax.permute_dims"):
+        stored = island.reader.define(stored.args[0])
+    data = constant_of(stored)
+    return data is not None and data.ndim == 2 and len(shape_of(core.args[0])) == 2
 
 
 def _operands(island: Island, core: Call) -> tuple[Quantized, Quantized, np.ndarray]:

@@ -13,6 +13,7 @@ import numpy as np
 from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, NotLowered, Quantized, name_of
+from tvm_cascade.passes.integer.lookup import elu_input, lower_elu
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _BIASED = {
@@ -30,7 +31,8 @@ def lower_add(island: Island) -> Value:
     left, bias = island.reader.define(core.args[0]), island.reader.dequantized(core.args[1])
     biased = _BIASED.get(name_of(left))
     if biased is None:
-        return _sum(island, "add")
+        elu = elu_input(island)
+        return _sum(island, "add") if elu is None else lower_elu(island, elu)
     if bias is None or bias.constant is None:
         raise NotLowered("its bias is not constant")
     if bias.dtype != "int32":

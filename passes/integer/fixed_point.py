@@ -74,6 +74,15 @@ def te_rounding_divide(h: Scalar, e: int, bits: int = 32) -> Scalar:
     return (h + (h >> const(bits - 1)) + const(1 << (e - 1))) >> const(e)
 
 
+def te_wrapping_shift(x: Scalar, s: Scalar) -> Scalar:
+    """An int32 shifted to the left by an int32, wrapping in 32 bits as the reference does.
+
+    As a product in 64 bits, cut off: C does not define the shift of a negative number, and TVM takes unsigned numbers
+    to be the differences that they came from.
+    """
+    return (x.astype("int64") * (i64(1) << s.astype("int64"))).astype("int32")
+
+
 def te_rescale(x: Scalar, m: int, s: int, bound: int) -> Scalar:
     """`MBQM` by a constant multiplier, as int32.
 
@@ -85,7 +94,7 @@ def te_rescale(x: Scalar, m: int, s: int, bound: int) -> Scalar:
         `|x| <= bound`.
     """
     if s > 0 and bound << s > INT32_MAX:  # the reference shifts in 32 bits, and wraps
-        high = te_srdhm((x << i32(s)).astype("int64"), i64(m))
+        high = te_srdhm(te_wrapping_shift(x, i32(s)).astype("int64"), i64(m))
         return high.astype("int32")
     high = te_srdhm(x.astype("int64"), i64(m << max(s, 0)))
     e = max(-s, 0)
@@ -109,7 +118,7 @@ def te_rescale_channel(x: Scalar, m: Scalar, s: Scalar, shifts: np.ndarray, boun
     lo, hi = int(shifts.min()), int(shifts.max())
     wide = x.astype("int64")
     if hi > 0:
-        wide = (x << tirx.max(s, i32(0))).astype("int64")  # wraps in 32 bits as the reference does
+        wide = te_wrapping_shift(x, tirx.max(s, i32(0))).astype("int64")
     high = te_srdhm(wide, m.astype("int64"))
     narrow = max(_high_bound(bound, hi), 0) + (1 << max(-lo - 1, 0)) <= INT32_MAX
     high = high.astype("int32") if narrow else high
@@ -141,6 +150,19 @@ def te_rescale_once(x: Scalar, r: Scalar, s: Scalar) -> Scalar:
 def te_clamp(x: Scalar, lo: int, hi: int, dtype: str) -> Scalar:
     """int32 to the stored type, within `[lo, hi]`."""
     return tirx.max(tirx.min(x, i32(hi)), i32(lo)).astype(dtype)
+
+
+def te_leading_zeros(v: Scalar) -> Scalar:
+    """Of a positive int32, by comparisons: once a row, and portable."""
+    count = i32(0)
+    for bit in range(1, 31):
+        count = count + tirx.Select(v < i32(1 << bit), i32(1), i32(0))
+    return count + i32(1)
+
+
+def te_saturate(v: Scalar) -> Scalar:
+    """An int64 within the range of 32 bits."""
+    return tirx.max(tirx.min(v, i64(INT32_MAX)), i64(-INT32_MAX - 1))
 
 
 def _high_bound(bound: int, s: int) -> int:

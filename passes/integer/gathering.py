@@ -12,7 +12,16 @@ from math import gcd
 import numpy as np
 
 from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_clamp
-from tvm_cascade.passes.integer.island import BYTE_TYPES, DIRECT, ISLANDS, Island, NotLowered, constant_of, shape_of
+from tvm_cascade.passes.integer.island import (
+    BYTE_TYPES,
+    DIRECT,
+    FLOAT,
+    ISLANDS,
+    Island,
+    NotLowered,
+    constant_of,
+    shape_of,
+)
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
@@ -117,6 +126,29 @@ def lower_resize_bilinear(island: Island) -> Value:
     return island.emitter.call("resize_bilinear", compute, [x.value], attrs=_resize_attrs((rows, columns)))
 
 
+@FLOAT.lowers("image.resize2d")
+def lower_float_resize(island: Island) -> Value | None:
+    """A resize of floats in TFLite's layout, as the reference places and blends it; others are left to Relax."""
+    attrs = island.core.attrs
+    modes = ("align_corners", "half_pixel", "asymmetric")
+    if str(attrs.layout) != "NHWC" or str(attrs.coordinate_transformation_mode) not in modes:
+        return None
+    if str(attrs.method) == "nearest_neighbor":
+        return lower_resize_nearest(island)
+    if str(attrs.method) != "linear":
+        return None
+    rows, columns = _grids(island)
+
+    def compute(a: Tensor) -> Tensor:
+        return te.compute(
+            island.output.shape,
+            lambda n, y, xx, c: _te_blend(a, n, c, _te_float_place(rows, y), _te_float_place(columns, xx)),
+            name="resize_bilinear",
+        )
+
+    return island.emitter.call("resize_bilinear", compute, [island.core.args[0]], attrs=_resize_attrs((rows, columns)))
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """One axis of a resize."""
@@ -180,7 +212,7 @@ def _te_fixed_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
     place = i * step + (step // 2 - one // 2) if grid.half_pixel else i * step
     first = tirx.max(place, i32(0)) >> i32(_FRACTION_BITS)  # C's division truncates what lies left of the first pixel
     second = tirx.min((place + i32(one - 1)) >> i32(_FRACTION_BITS), i32(grid.source - 1))
-    return tirx.min(first, i32(grid.source - 1)), second, place - (first << i32(_FRACTION_BITS))
+    return tirx.min(first, i32(grid.source - 1)), second, place - first * i32(1 << _FRACTION_BITS)
 
 
 def _te_blend_int8(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
@@ -211,14 +243,19 @@ def _te_float_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
 
 
 def _te_blend_uint8(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
-    y0, y1, wy = _te_float_place(rows, y)
-    x0, x1, wx = _te_float_place(columns, x)
+    total = _te_blend(a, n, c, _te_float_place(rows, y), _te_float_place(columns, x)) + tirx.const(0.5, "float32")
+    return total.astype("int32").astype("uint8")
+
+
+def _te_blend(
+    a: Tensor, n: Index, c: Index, row: tuple[Scalar, Scalar, Scalar], column: tuple[Scalar, Scalar, Scalar]
+) -> Scalar:
+    """Four neighbours by their weights, in float32 and the reference's order."""
+    (y0, y1, wy), (x0, x1, wx) = row, column
     one = tirx.const(1.0, "float32")
-    total = (
+    return (
         a[n, y0, x0, c].astype("float32") * (one - wy) * (one - wx)
         + a[n, y1, x0, c].astype("float32") * wy * (one - wx)
         + a[n, y0, x1, c].astype("float32") * (one - wy) * wx
         + a[n, y1, x1, c].astype("float32") * wy * wx
-        + tirx.const(0.5, "float32")
     )
-    return total.astype("int32").astype("uint8")

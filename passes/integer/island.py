@@ -208,7 +208,7 @@ def activation_range(
     return lo, hi
 
 
-LoweringFunction = Callable[[Island], Value]
+LoweringFunction = Callable[[Island], Value]  # an expression, or None from those of `FLOAT`
 
 
 @dataclass(slots=True)
@@ -230,4 +230,5 @@ class Registry:
 
 ISLANDS = Registry()  # dequantize -> operator -> quantize
 DIRECT = Registry()  # operators on stored integers
+FLOAT = Registry()  # operators on floats whose legal form in Relax is not the reference's; None leaves one as it is
 INDEX = Registry()  # operators from stored integers to indices

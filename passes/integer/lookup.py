@@ -22,7 +22,9 @@ from tvm_cascade.passes.integer.island import (
     name_of,
     number_of,
 )
+from tvm_cascade.passes.integer.l2_normalization import lower_l2_normalization, normalized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
+from tvm_cascade.passes.integer.wide_lookup import lower_wide_function, lower_wide_leaky_relu
 
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 
@@ -30,6 +32,12 @@ _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 @ISLANDS.lowers("sigmoid", "tanh", "exp")
 def lower_float_function(island: Island) -> Value:
     """Functions that the reference itself tabulates from float32."""
+    wide = _wide_operand(island, island.core.args[0])
+    if wide is not None:
+        kind = name_of(island.core).removeprefix("relax.")
+        if kind not in ("sigmoid", "tanh"):
+            raise NotLowered(f"a function {kind} of int16")
+        return lower_wide_function(island, wide, kind)
     x = _operand(island, island.core.args[0])
     function = {"relax.sigmoid": _sigmoid, "relax.tanh": _tanh, "relax.exp": _expf}[name_of(island.core)]
     return lookup(island, x, float_table(function, x, island.output))
@@ -59,6 +67,9 @@ def lower_negative(island: Island) -> Value:
 @ISLANDS.lowers("nn.leakyrelu")
 def lower_leaky_relu(island: Island) -> Value:
     """`MBQM` with one multiplier on each side of zero; a negative slope is applied after rounding."""
+    wide = _wide_operand(island, island.core.args[0])
+    if wide is not None:
+        return lower_wide_leaky_relu(island, wide, float(island.core.attrs.alpha))
     x, out = _operand(island, island.core.args[0]), island.output
     slope = np.float32(x.step * np.float32(island.core.attrs.alpha))
     d = _centred(x)
@@ -79,6 +90,39 @@ def lower_abs(island: Island) -> Value:
 
 
 @ISLANDS.lowers("divide")
+def lower_divide(island: Island) -> Value:
+    """No division: `x * relu6(x + 3) / 6`, or `x` over its norm."""
+    if normalized(island.reader, island.core) is not None:
+        return lower_l2_normalization(island)
+    return lower_hard_swish(island)
+
+
+def lower_elu(island: Island, x: Value) -> Value:
+    """`x`, or `exp(x) - 1` below zero."""
+    stored = _operand(island, x)
+    if stored.dtype != "int8":
+        raise NotLowered(f"an elu of {stored.dtype}, which the reference does not have")
+    return lookup(island, stored, float_table(_elu, stored, island.output))
+
+
+def elu_input(island: Island) -> Value | None:
+    """The x of `-1 * relu(1 - exp(x)) + relu(x)`, as the importer spells an elu; None for another sum."""
+    define = island.reader.define
+    below, above = define(island.core.args[0]), define(island.core.args[1])
+    if name_of(below) != "relax.multiply" or name_of(above) != "relax.nn.relu":
+        return None
+    minus, gate = constant_of(define(below.args[0])), define(below.args[1])
+    if minus is None or minus.size != 1 or float(minus.reshape(-1)[0]) != -1.0 or name_of(gate) != "relax.nn.relu":
+        return None
+    rest = define(gate.args[0])
+    if name_of(rest) != "relax.subtract" or name_of(define(rest.args[1])) != "relax.exp":
+        return None
+    one, x = constant_of(define(rest.args[0])), define(rest.args[1]).args[0]
+    if one is None or one.size != 1 or float(one.reshape(-1)[0]) != 1.0 or not x.same_as(above.args[0]):
+        return None
+    return x
+
+
 def lower_hard_swish(island: Island) -> Value:
     """`x * relu6(x + 3) / 6`, as the importer spells it, in the reference's 16 bits."""
     x, out = _operand(island, _hard_swish_input(island)), island.output
@@ -156,6 +200,12 @@ def _hard_swish_input(island: Island) -> Value:
     return product.args[0]
 
 
+def _wide_operand(island: Island, value: Value) -> Quantized | None:
+    """The operand, where it is int16: too many values for a table of them all."""
+    x = island.reader.dequantized(value)
+    return x if x is not None and x.dtype == "int16" else None
+
+
 def _operand(island: Island, value: Value) -> Quantized:
     x = island.reader.dequantized(value)
     if x is None or x.constant is not None or x.dtype not in BYTE_TYPES:
@@ -175,6 +225,10 @@ def _clipped(values: np.ndarray, out: Output, add_zero: bool = True) -> np.ndarr
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.float32(1) / (np.float32(1) + _expf(-x))
+
+
+def _elu(x: np.ndarray) -> np.ndarray:
+    return np.array([math.expm1(v) if v < 0 else v for v in x.tolist()], "float32")
 
 
 def _tanh(x: np.ndarray) -> np.ndarray:

@@ -19,13 +19,16 @@ from tvm_cascade.passes.integer.fixed_point import (
     rounding_divide,
     srdhm,
     te_clamp,
+    te_leading_zeros,
+    te_saturate,
     te_srdhm,
 )
 from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, NotLowered, constant_of, name_of
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
+from tvm_cascade.passes.integer.wide_softmax import lower_wide_softmax
 
-_INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
-_SUM_BITS = 12  # integer bits of the sum, Q12.19
+INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
+SUM_BITS = 12  # integer bits of the sum, Q12.19
 # exp(-2^e) in Q0.31 for the bits that the scaled difference has above a quarter
 _EXP_STEPS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401), (4, 242))
 _EXP_OF_MINUS_EIGHTH = 1895147668
@@ -42,9 +45,11 @@ def lower_softmax(island: Island) -> Value:
         raise NotLowered("a softmax that is not along the last axis")
     logits, beta = _logits(island)
     x = island.reader.dequantized(logits)
+    if x is not None and x.dtype == "int16":
+        return lower_wide_softmax(island, x, beta)
     if x is None or x.dtype not in BYTE_TYPES or x.constant is not None:
         raise NotLowered("its input is not dequantized from integers")
-    if out.shape[-1] > 1 << _SUM_BITS:
+    if out.shape[-1] > 1 << SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
     table = exponentials(float(x.step), beta)
 
@@ -57,29 +62,39 @@ def lower_softmax(island: Island) -> Value:
 
 def exponentials(scale: float, beta: float) -> np.ndarray:
     """`exp(-beta * scale * d)` in Q0.31 for d in 0..255, zero below the reference's cut."""
-    real = min(float(np.float32(beta)) * scale * (1 << (31 - _INPUT_BITS)), float(INT32_MAX))
-    m, s = quantize_multiplier(real)
-    if s < 0:
-        raise NotLowered(f"a softmax over logits of scale {scale:g}")
-    lowest = -math.floor(((1 << _INPUT_BITS) - 1) * (1 << (31 - _INPUT_BITS)) / (1 << s))
+    m, s = scaled_multiplier(scale, beta)
+    lowest = lowest_difference(s)
     d = -np.arange(256, dtype="int64")
     used = np.where(d >= lowest, d, 0)
     shifted = (used << s).astype("int32").astype("int64")
     return np.where(d >= lowest, _exp_of_negative(srdhm(shifted, m)), 0).astype("int32")
 
 
+def scaled_multiplier(scale: float, beta: float) -> tuple[int, int]:
+    """`QM` from stored differences to Q5.26."""
+    m, s = quantize_multiplier(min(float(np.float32(beta)) * scale * (1 << (31 - INPUT_BITS)), float(INT32_MAX)))
+    if s < 0:
+        raise NotLowered(f"a softmax over logits of scale {scale:g}")
+    return m, s
+
+
+def lowest_difference(shift: int) -> int:
+    """The stored difference below which the reference takes an exponential for zero."""
+    return -math.floor(((1 << INPUT_BITS) - 1) * (1 << (31 - INPUT_BITS)) / (1 << shift))
+
+
 def _exp_of_negative(a: np.ndarray) -> np.ndarray:
     """exp(a) in Q0.31 for a <= 0 in Q5.26: a polynomial on [-1/4, 0), then a product for each bit above."""
-    quarter = 1 << (31 - _INPUT_BITS - 2)
+    quarter = 1 << (31 - INPUT_BITS - 2)
     remainder = (a & (quarter - 1)) - quarter
-    x = (remainder << _INPUT_BITS) + (1 << 28)
+    x = (remainder << INPUT_BITS) + (1 << 28)
     x2 = srdhm(x, x)
     x3, x4 = srdhm(x2, x), srdhm(x2, x2)
     tail = rounding_divide(srdhm(rounding_divide(x4, 2) + x3, _ONE_THIRD) + x2, 1)
     result = _EXP_OF_MINUS_EIGHTH + srdhm(x + tail, _EXP_OF_MINUS_EIGHTH)
     above = remainder - a
     for exponent, factor in _EXP_STEPS:
-        result = np.where(above & (1 << (31 - _INPUT_BITS + exponent)), srdhm(result, factor), result)
+        result = np.where(above & (1 << (31 - INPUT_BITS + exponent)), srdhm(result, factor), result)
     return np.where(a == 0, INT32_MAX, result)
 
 
@@ -106,23 +121,17 @@ def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
     top = te.compute(lead, lambda *r: te.max(element(r, rk), axis=[rk]), name="softmax_max_acc")
     total = te.compute(
         lead,
-        lambda *r: te.sum(_te_halves_up(exps[top[r] - element(r, rs)]), axis=[rs]),
+        lambda *r: te.sum(te_halves_up(exps[top[r] - element(r, rs)]), axis=[rs]),
         name="softmax_sum_acc",
     )
-    zeros = te.compute(lead, lambda *r: _te_leading_zeros(total[r]), name="softmax_zeros")
+    zeros = te.compute(lead, lambda *r: te_leading_zeros(total[r]), name="softmax_zeros")
     half = te.compute(lead, lambda *r: _te_half_denominator(total[r], zeros[r]), name="softmax_half")
-    guess = te.compute(
-        lead,
-        lambda *r: te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17),
-        name="softmax_newton",
-    )
-    for _ in range(3):
-        guess = _te_newton_step(half, guess, lead)
+    guess = te_newton(half, lead, "softmax")
 
     def finish(*index: Index) -> Scalar:
         row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
-        product = te_srdhm(exps[top[row] - element(row, k)].astype("int64"), _te_saturate(guess[row] * i64(2)))
-        e = (i32(_SUM_BITS + 31 - 8) - zeros[row]).astype("int64")
+        product = te_srdhm(exps[top[row] - element(row, k)].astype("int64"), te_saturate(guess[row] * i64(2)))
+        e = (i32(SUM_BITS + 31 - 8) - zeros[row]).astype("int64")
         # both factors are positive: rounding half away is rounding half up
         value = ((product + (i64(1) << (e - i64(1)))) >> e).astype("int32")
         low = int(np.iinfo(dtype).min)
@@ -131,17 +140,9 @@ def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
     return te.compute([int(d) for d in x.shape], finish, name="softmax")
 
 
-def _te_halves_up(e: Scalar) -> Scalar:
+def te_halves_up(e: Scalar) -> Scalar:
     """A positive Q0.31 in Q12.19, rounded, without leaving 32 bits."""
-    return (e >> i32(_SUM_BITS)) + ((e >> i32(_SUM_BITS - 1)) & i32(1))
-
-
-def _te_leading_zeros(v: Scalar) -> Scalar:
-    """Of a positive int32, by comparisons: once a row, and portable."""
-    count = i32(0)
-    for bit in range(1, 31):
-        count = count + tirx.Select(v < i32(1 << bit), i32(1), i32(0))
-    return count + i32(1)
+    return (e >> i32(SUM_BITS)) + ((e >> i32(SUM_BITS - 1)) & i32(1))
 
 
 def _te_half_denominator(total: Scalar, zeros: Scalar) -> Scalar:
@@ -150,13 +151,22 @@ def _te_half_denominator(total: Scalar, zeros: Scalar) -> Scalar:
     return (fraction + i64(1 << 31)) >> i64(1)
 
 
-def _te_newton_step(half: Tensor, x: Tensor, shape: list[int]) -> Tensor:
+def te_newton(half: Tensor, shape: list[int], kind: str) -> Tensor:
+    """`1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, one stage each. It may reach one: saturate
+    its double."""
+    guess = te.compute(
+        shape,
+        lambda *r: te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17),
+        name=f"{kind}_newton",
+    )
+    for _ in range(3):
+        guess = _te_newton_step(half, guess, shape, kind)
+    return guess
+
+
+def _te_newton_step(half: Tensor, x: Tensor, shape: list[int], kind: str) -> Tensor:
     def at(*r: Index) -> Scalar:
         error = te_srdhm(x[r], i64(1 << 29) - te_srdhm(half[r], x[r]))
-        return x[r] + _te_saturate(error * i64(4))
+        return x[r] + te_saturate(error * i64(4))
 
-    return te.compute(shape, at, name="softmax_newton")
-
-
-def _te_saturate(v: Scalar) -> Scalar:
-    return tirx.max(tirx.min(v, i64(INT32_MAX)), i64(-INT32_MAX - 1))
+    return te.compute(shape, at, name=f"{kind}_newton")

@@ -10,7 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import accumulator_bound, channel_multipliers
-from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale_channel
+from tvm_cascade.passes.integer.fixed_point import (
+    INT32_MAX,
+    i32,
+    once_rounded,
+    te_clamp,
+    te_rescale_channel,
+    te_rescale_once,
+)
 from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
@@ -31,14 +38,17 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     x, kernel = island.reader.dequantized(core.args[0]), island.reader.dequantized(core.args[1])
     if x is None or x.constant is not None or kernel is None or kernel.constant is None:
         raise NotLowered("its input is not dequantized from integers, or its weights are not constant")
-    if x.dtype == "int16":
-        raise NotLowered("a transposed convolution of int16")
     flipped = np.ascontiguousarray(kernel.constant[:, :, ::-1, ::-1].transpose(2, 3, 0, 1))  # [kh, kw, in, out]
     kh, kw, depth, channels = flipped.shape
     bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
     multiplier, shift = channel_multipliers(x, kernel, out.scale, channels)
     bound = accumulator_bound(flipped, kernel.zero_point, x, bias, depthwise=False)
     strides, padding = [int(s) for s in attrs.strides], [int(p) for p in attrs.padding]
+    wide = x.dtype == "int16"  # no zero points, one rounding in 64 bits
+    if wide:
+        multiplier = once_rounded(multiplier)
+        if int(shift.max()) > 14:
+            raise NotLowered("scales that the reference's 64-bit rounding cannot shift by")
     top, left = kh - 1 - padding[0], kw - 1 - padding[1]
 
     def compute(a: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
@@ -47,11 +57,15 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
 
         def product(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             value = spread[n, y + ry, xx + rx, rc].astype("int32") - i32(x.zero_point)
-            return te.sum(value * (w[ry, rx, rc, c].astype("int32") - i32(kernel.zero_point)), axis=[ry, rx, rc])
+            product = value * (w[ry, rx, rc, c].astype("int32") - i32(kernel.zero_point))
+            return te.sum(product.astype("int64") if bound > INT32_MAX else product, axis=[ry, rx, rc])
 
         acc = te.compute(out.shape, product, name="conv2d_transpose_acc")
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+            if wide:
+                total = acc[n, y, xx, c].astype("int64") + b[c].astype("int64")
+                return te_clamp(te_rescale_once(total, m[c], s[c]), out.lo, out.hi, out.dtype)
             scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], shift, bound)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tvm_cascade.micro.doctor import (
@@ -17,6 +18,7 @@ from tvm_cascade.micro.doctor import (
     diagnose,
     healthy,
 )
+from tvm_cascade.testing.tflite import ModelWriter
 
 
 def test_all_checks_have_a_version_or_a_remedy() -> None:
@@ -55,7 +57,7 @@ def test_results_as_json_and_text() -> None:
     assert found.to_text().splitlines() == [
         "MISSING x: missing (all): get it",
         "MISSING operator CUSTOM of m.tflite",
-        "float   relax.tanh: no integer form; writes 64 bytes of floats",
+        "float   relax.tanh: no integer form; writes 64 bytes of floats, 48 more than as int8, by float kernels",
     ]
 
 
@@ -63,3 +65,31 @@ def test_diagnose_without_and_with_a_model(models: Path) -> None:
     assert diagnose().ok
     found = diagnose(models / "kws_dscnn_int8.tflite")
     assert found.ok and found.to_text().splitlines()[-1].endswith("every operator is supported")
+
+
+def test_a_float_network_is_no_list_of_failures(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    writer = ModelWriter()
+    x = writer.activation((1, 8), "float32")
+    writer.operator("TANH", [x], [writer.tensor((1, 8), "float32")])
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    found = diagnose(tmp_path / "m.tflite")
+    assert found.ok and not found.left_float and found.to_dict()["float_network"] is True
+    last = found.to_text().splitlines()[-1]
+    assert "a float network; it runs in float, by hardware on cortex-m4" in last and "32 bytes, 8 if" in last
+
+
+def test_every_operator_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    writer = ModelWriter()
+    x = writer.activation((1, 8), "int8", 0.1, 0)
+    for options in ({"batchDims": 1}, {"batchDims": 1}):
+        places = writer.constant(np.zeros((1, 2), "int32"))
+        out = writer.tensor((1, 2), "int8", 0.1, 0)
+        writer.operator("GATHER", [x, places], [out], "GatherOptions", axis=1, **options)
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    found = diagnose(tmp_path / "m.tflite")
+    assert not found.ok and [name.split(":")[0] for name in found.unsupported] == [
+        "GATHER (operator 0)",
+        "GATHER (operator 1)",
+    ]

@@ -15,7 +15,8 @@ import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.messages import last_line
-from tvm_cascade.importers.tflite_moves import MoveConverters, Operator, Value, relax, tflite
+from tvm_cascade.importers.tflite_dilated import DilatedConverters
+from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset(
@@ -43,7 +44,7 @@ _MOVES_ONLY = frozenset(
         "UNPACK",
     }
 )
-_IN_ISLANDS = frozenset({"PRELU", "RELU_0_TO_1"})
+_IN_ISLANDS = frozenset({"BATCH_MATMUL", "ELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1"})
 
 _FUSED_BOUNDS = {
     tflite.ActivationFunctionType.RELU: (0.0, None),
@@ -67,7 +68,7 @@ class Refused(Exception):
 _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
 
 
-class Converter(MoveConverters):
+class Converter(DilatedConverters):
     """`OperatorConverter` whose results carry the names of the model's tensors."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _IN_ISLANDS
@@ -77,6 +78,8 @@ class Converter(MoveConverters):
         self.convert_map.update(
             {
                 **self.moves(),
+                **self.functions(),
+                **self.dilated(),
                 "AVERAGE_POOL_2D": self._average_pool,
                 "FULLY_CONNECTED": self._fully_connected,
                 "PAD": self._pad,
@@ -96,15 +99,26 @@ class Converter(MoveConverters):
         Unsupported, Refused
             With the operator's name, whatever the importer raised.
         """
+        missing: list[str] = []
         for i in range(self.subgraph.OperatorsLength()):
             op = self.subgraph.Operators(i)
             name = self.get_op_code_str(op)
             try:
                 self._convert(name, op)
             except _UNSUPPORTED as error:
-                raise Unsupported([f"{name} (operator {i}): {last_line(error)}"]) from error
+                missing.append(f"{name} (operator {i}): {last_line(error)}")
+                self._stand_in(op)
             except Exception as error:  # malformed operators raise whatever breaks first
                 raise Refused(f"operator {i}, {name}, is malformed: {last_line(error)}") from error
+
+        if missing:
+            raise Unsupported(missing)
+
+    def _stand_in(self, op: Operator) -> None:
+        """Zeros for what an operator writes that cannot be converted, so that the rest are looked at too."""
+        for output in self.get_output_tensors(op):
+            dtype = self.get_tensor_type_str(output.tensor.Type())
+            self._bind(output, relax.op.zeros(stock.to_int_list(self.get_tensor_shape(output)), dtype))
 
     def check_unsupported_ops(self) -> None:
         """Names all operators at once that are quantized in a way that cannot be imported."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.micro.family import ARM, RISCV
+from tvm_cascade.micro.target import TARGETS
 
 _OLDEST_PYTHON = (3, 10)
 _PACKAGES = (  # distribution, what for, required
@@ -68,6 +69,7 @@ class Doctor:
     unsupported: tuple[str, ...] = ()  # operators that cannot be imported
     left_float: tuple[tuple[str, str, int], ...] = ()  # (operator, reason, bytes of the float tensor it writes)
     model: str | None = None
+    float_bytes: int = 0  # of the largest tensor of a network that is float altogether; then nothing is "left" float
 
     @property
     def ok(self) -> bool:
@@ -83,6 +85,7 @@ class Doctor:
             "model": self.model,
             "unsupported_operators": list(self.unsupported),
             "left_float": floats,
+            "float_network": self.float_bytes > 0,
         }
 
     def to_text(self) -> str:
@@ -94,8 +97,10 @@ class Doctor:
         if self.model is None:
             return "\n".join(lines)
         lines += [f"MISSING operator {name} of {self.model}" for name in self.unsupported]
-        lines += [f"float   {name}: {reason}; writes {size} bytes of floats" for name, reason, size in self.left_float]
-        if not self.unsupported and not self.left_float:
+        lines += [_cost(name, reason, size) for name, reason, size in self.left_float]
+        if self.float_bytes:
+            lines.append(_float_network(self.model, self.float_bytes))
+        elif not self.unsupported and not self.left_float:
             lines.append(f"ok      {self.model}: every operator is supported")
         return "\n".join(lines)
 
@@ -111,13 +116,30 @@ def diagnose(model: str | Path | None = None) -> Doctor:
     import tvm  # may itself be what is missing: not at the top
 
     from tvm_cascade.frontend import load
-    from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+    from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains, holds_integers
 
     try:
-        remains = float_remains(tvm.transform.Sequential([LowerQuantized()])(load(model)))
+        mod = load(model)
+        remains = float_remains(tvm.transform.Sequential([LowerQuantized()])(mod))
     except UnsupportedOperatorError as error:
         return Doctor(checks, error.operators, (), str(model))
+    if not holds_integers(mod):
+        return Doctor(checks, (), (), str(model), max((one.bytes for one in remains), default=0))
     return Doctor(checks, (), tuple((one.operator, one.reason, one.bytes) for one in remains), str(model))
+
+
+def _cost(name: str, reason: str, size: int) -> str:
+    more = size - size // 4  # stored integers take a byte where floats take four
+    return f"float   {name}: {reason}; writes {size} bytes of floats, {more} more than as int8, by float kernels"
+
+
+def _float_network(model: str, largest: int) -> str:
+    fast = ", ".join(name for name, target in TARGETS.items() if target.has_fpu)
+    slow = ", ".join(name for name, target in TARGETS.items() if not target.has_fpu)
+    return (
+        f"ok      {model}: a float network; it runs in float, by hardware on {fast}, by software on {slow}; "
+        f"its largest tensor takes {largest} bytes, {largest // 4} if quantized to int8"
+    )
 
 
 def check_all() -> tuple[Check, ...]:

@@ -29,6 +29,11 @@ class Target:
     runs_on: tuple[str, ...] = ()  # cores of boards that execute this target's instructions
     family: Family = ARM
 
+    @property
+    def has_fpu(self) -> bool:
+        """Whether floats are computed by hardware."""
+        return "-mfloat-abi=hard" in self.gcc_flags or not self.triple
+
 
 def _cortex_m(
     core: str,

@@ -21,6 +21,12 @@ def _fixed_output(name: str, scale: float, lowest: int) -> Generator:
     """Operators whose output quantization the reference prescribes; `lowest` is int8's zero point."""
 
     def generate(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+        if dtype == "int16":
+            shape = dims(rng, 2, 5, 5, 7)[4 - int(rng.integers(1, 5)) :]
+            step = float(rng.choice([1 / 4096, 1 / 2048, 1 / 8192, log_uniform(rng, 1e-4, 0.1)]))
+            x = w.activation(shape, dtype, step, 0)
+            w.operator(name, [x], [w.tensor(shape, dtype, 1 / 32768, 0)])
+            return
         x, shape, _ = _input(rng, dtype, w)
         zero = lowest + (128 if dtype == "uint8" else 0)
         w.operator(name, [x], [w.tensor(shape, dtype, scale, zero)])
@@ -59,6 +65,29 @@ def log(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("LOG", [x], [w.tensor(shape, dtype, log_uniform(rng, 5e-3, 0.1), zero_point(rng, dtype))])
 
 
+def elu(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    x, shape, scale = _input(rng, dtype, w, 0.3)
+    out = w.tensor(shape, dtype, float(np.float32(scale * log_uniform(rng, 0.1, 3.0))), zero_point(rng, dtype))
+    w.operator("ELU", [x], [out])
+
+
+_HIGHEST = {"int8": 127, "uint8": 255}
+
+
+def log_softmax(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    shape = dims(rng, 3, 3, 3, 20)[4 - int(rng.integers(1, 5)) :]
+    x = w.activation(shape, dtype, *quantized(rng, dtype, 1e-3, 3.0))
+    out = w.tensor(shape, dtype, 1 / 16, _HIGHEST.get(dtype, 0))
+    w.operator("LOG_SOFTMAX", [x], [out], "LogSoftmaxOptions")
+
+
+def l2_normalization(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    shape = dims(rng, 3, 3, 3, 40)[4 - int(rng.integers(1, 5)) :]
+    x = w.activation(shape, dtype, *quantized(rng, dtype))
+    out = w.tensor(shape, dtype, 1 / 128, 128 if dtype == "uint8" else 0)
+    w.operator("L2_NORMALIZATION", [x], [out], "L2NormOptions")
+
+
 def neg(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape, scale = dims(rng, 3, 4, 5), log_uniform(rng, 1e-3, 1.0)
     x = w.activation(shape, dtype, scale, 0)
@@ -74,11 +103,16 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
         "abs": abs_,
         "exp": exp,
         "log": log,
+        "elu": elu,
+        "log_softmax": log_softmax,
+        "l2_normalization": l2_normalization,
         "neg": neg,
     }
 )
 
-_INT8_ONLY = frozenset({"abs", "exp", "log", "neg"})  # the reference has no uint8 form
+_INT8_ONLY = frozenset({"abs", "exp", "log", "neg", "elu"})  # the reference has no uint8 form
+SLOW = frozenset({"log_softmax", "l2_normalization"})  # to compile
+INT16 = ("logistic", "tanh", "leaky_relu")
 KINDS = tuple(
     (name, dtype) for name in OPERATORS for dtype in ("int8", "uint8") if dtype == "int8" or name not in _INT8_ONLY
 )

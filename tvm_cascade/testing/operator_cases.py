@@ -26,8 +26,8 @@ def log_uniform(rng: np.random.Generator, lo: float, hi: float) -> float:
 
 
 def zero_point(rng: np.random.Generator, dtype: str) -> int:
-    """Any stored value, often an end of the range or its middle; int16 has none."""
-    if dtype == "int16":
+    """Any stored value, often an end of the range or its middle; int16 and floats have none."""
+    if dtype in ("int16", "float32"):
         return 0
     info = np.iinfo(dtype)
     if rng.random() < 0.3:
@@ -36,6 +36,9 @@ def zero_point(rng: np.random.Generator, dtype: str) -> int:
 
 
 def stored(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Any values of the type; floats are normal."""
+    if dtype == "float32":
+        return rng.standard_normal(shape).astype(dtype)
     info = np.iinfo(dtype)
     return rng.integers(info.min, info.max + 1, size=shape).astype(dtype)
 
@@ -73,6 +76,8 @@ def weights(
     rng: np.random.Generator, w: ModelWriter, shape: tuple[int, ...], dtype: str, axis: int
 ) -> tuple[int, np.ndarray]:
     """Weights and the scale of every channel: per channel or per tensor for int8, with a zero point for uint8."""
+    if dtype == "float32":
+        return w.constant(stored(rng, shape, dtype)), np.ones(1)
     if dtype == "uint8":
         scale = log_uniform(rng, 1e-3, 1e-1)
         return w.constant(stored(rng, shape, dtype), scale, zero_point(rng, dtype)), np.array([scale])
@@ -85,7 +90,9 @@ def weights(
 
 
 def biases(rng: np.random.Generator, w: ModelWriter, units: int, scales: np.ndarray, x_scale: float, dtype: str) -> int:
-    """int32, int64 beside int16 activations."""
+    """int32, int64 beside int16 activations, floats beside floats."""
+    if dtype == "float32":
+        return w.constant(stored(rng, (units,), dtype))
     wide = dtype == "int16"
     reach = 5_000_000 if wide else 20_000
     data = rng.integers(-reach, reach, size=units).astype("int64" if wide else "int32")
@@ -257,10 +264,13 @@ def relu_family(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator(str(rng.choice(["RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"])), [x], [out])
 
 
+_LOWEST = {"int8": -128}
+
+
 def softmax(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = dims(rng, 3, 3, 3, 20)[4 - int(rng.integers(1, 5)) :]
     x = w.activation(shape, dtype, *quantized(rng, dtype, 1e-3, 3.0))
-    out = w.tensor(shape, dtype, 1 / 256, int(np.iinfo(dtype).min))
+    out = w.tensor(shape, dtype, 1 / 32768 if dtype == "int16" else 1 / 256, _LOWEST.get(dtype, 0))
     beta = float(rng.choice([1.0, 1.0, 0.5, 2.0, 0.1]))
     w.operator("SOFTMAX", [x], [out], "SoftmaxOptions", beta=beta)
 
@@ -336,6 +346,14 @@ def split(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("SPLIT", [w.constant(np.array(axis, "int32")), x], outs, "SplitOptions", numSplits=parts)
 
 
+def div(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    """The reference divides floats alone."""
+    left, right, result = _broadcastable(rng)
+    divisors = rng.uniform(0.1, 3.0, right) * rng.choice([-1.0, 1.0], right)
+    inputs = [w.activation(left, dtype), w.constant(divisors.astype(dtype))]
+    w.operator("DIV", inputs, [w.tensor(result, dtype)], "DivOptions", fusedActivationFunction=activation(rng))
+
+
 OPERATORS: Mapping[str, Generator] = MappingProxyType(
     {
         "conv2d": conv2d,
@@ -360,5 +378,10 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
     }
 )
 
+# quantize has no meaning here
+FLOAT: Mapping[str, Generator] = MappingProxyType(
+    {**{k: v for k, v in OPERATORS.items() if k != "quantize"}, "div": div}
+)
+
 # with int8 weights and int64 biases; the reference has no int16 form of the others, or prescribes its quantization
-INT16 = tuple(name for name in OPERATORS if name not in ("relu_family", "softmax", "quantize"))
+INT16 = tuple(name for name in OPERATORS if name not in ("relu_family", "quantize"))

@@ -39,8 +39,10 @@ class ModelWriter:
         data: np.ndarray | None = None,
         name: str | None = None,
     ) -> int:
-        """Adds a tensor; returns its index. `data` makes it a constant, many `scale`s quantize it along `axis`."""
+        """Adds a tensor; returns its index. `data` makes it a constant, many `scale`s quantize it along `axis`; floats
+        have none."""
         schema = _schema()
+        scale = None if dtype == "float32" else scale
         tensor = schema.TensorT()
         tensor.name = name if name is not None else f"t{len(self._tensors)}"
         tensor.shape = np.array(shape, "int32")

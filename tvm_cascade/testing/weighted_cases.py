@@ -61,6 +61,35 @@ def sum_(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("SUM", [x, w.constant(np.array(axes, "int32"))], [out], "ReducerOptions", keepDims=kept)
 
 
-OPERATORS: Mapping[str, Generator] = MappingProxyType({"transpose_conv": transpose_conv, "prelu": prelu, "sum": sum_})
-# the reference sums int8 as if it were unsigned
-KINDS = tuple((name, dtype) for name in OPERATORS for dtype in ("int8", "uint8") if (name, dtype) != ("sum", "int8"))
+def batch_matmul(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    n, depth, m = dims(rng, 5, 24, 6)
+    batch = dims(rng, 3, 3)[2 - int(rng.integers(0, 3)) :]
+    adjoint = [bool(rng.random() < 0.4), bool(rng.random() < 0.4)]
+    batches = [tuple(1 if rng.random() < 0.2 else d for d in batch) for _ in range(2)]
+    batch = tuple(max(pair) for pair in zip(*batches, strict=True))
+    if rng.random() < 0.3:  # of lower rank than the other
+        batches[1] = batches[1][int(rng.integers(0, len(batch) + 1)) :]
+        batch = tuple(
+            max(a, b) for a, b in zip(batches[0], (1,) * (len(batch) - len(batches[1])) + batches[1], strict=True)
+        )
+    left = (*batches[0], depth, n) if adjoint[0] else (*batches[0], n, depth)
+    right = (*batches[1], m, depth) if adjoint[1] else (*batches[1], depth, m)
+    (s1, z1), (s2, z2) = quantized(rng, dtype), quantized(rng, dtype)
+    a = w.activation(left, dtype, s1, z1)
+    constant = rng.random() < 0.3
+    b = w.constant(stored(rng, right, dtype), s2, z2) if constant else w.activation(right, dtype, s2, z2)
+    out = w.tensor((*batch, n, m), dtype, output_scale(rng, s1, np.array([s2]), depth), zero_point(rng, dtype))
+    w.operator("BATCH_MATMUL", [a, b], [out], "BatchMatMulOptions", adjX=adjoint[0], adjY=adjoint[1])
+
+
+OPERATORS: Mapping[str, Generator] = MappingProxyType(
+    {"transpose_conv": transpose_conv, "prelu": prelu, "sum": sum_, "batch_matmul": batch_matmul}
+)
+# the reference sums int8 as if it were unsigned, and has no product of uint8
+KINDS = tuple(
+    (name, dtype)
+    for name in OPERATORS
+    for dtype in ("int8", "uint8")
+    if (name, dtype) not in (("sum", "int8"), ("batch_matmul", "uint8"))
+)
+INT16 = ("transpose_conv", "batch_matmul")

@@ -1,0 +1,142 @@
+"""L2 normalization along the last axis: `x / sqrt(sum x^2)`, on bytes, to 1/128ths.
+
+The inverse square root is the reference's: the sum scaled by a power of four into [2^27, 2^29), five Newton steps from
+one in Q3.28, one multiplier and shift a row. Source: TFLite's `GetInvSqrtQuantizedMultiplierExp`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tvm_cascade.passes.integer.fixed_point import (
+    INT32_MAX,
+    i32,
+    i64,
+    te_clamp,
+    te_leading_zeros,
+    te_saturate,
+    te_srdhm,
+)
+from tvm_cascade.passes.integer.island import (
+    BYTE_TYPES,
+    Island,
+    NotLowered,
+    Reader,
+    name_of,
+    shape_of,
+)
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+
+_OUTPUT_BITS = 7  # fraction bits of the result
+_NEWTON_STEPS = 5
+_ONE, _HALF_OF_THREE = 1 << 28, (1 << 28) + (1 << 27)  # Q3.28
+_HALF_SQRT_2 = 1518500250  # Q0.31
+_LARGEST_SUM = 1 << 29  # exclusive, of what is left after division by four
+_BASE_SHIFT = 11
+
+
+def normalized(reader: Reader, core: Call) -> Value | None:
+    """The x of `x / sqrt(sum(square(x)) + epsilon)` along the last axis; None for another division."""
+    root = reader.define(core.args[1])
+    if name_of(root) != "relax.sqrt":
+        return None
+    total = reader.define(root.args[0])
+    if name_of(total) == "relax.add":
+        total = reader.define(total.args[0])
+    if name_of(total) != "relax.sum" or total.attrs.axis is None or not bool(total.attrs.keepdims):
+        return None
+    square = reader.define(total.args[0])
+    if name_of(square) != "relax.square" or not square.args[0].same_as(core.args[0]):
+        return None
+    rank = len(shape_of(core.args[0]))
+    return core.args[0] if [int(a) % rank for a in total.attrs.axis] == [rank - 1] else None
+
+
+def lower_l2_normalization(island: Island) -> Value:
+    """`island.core` is a division that `normalized` knows."""
+    x, out = island.operand(0), island.output
+    if x.dtype not in BYTE_TYPES or x.constant is not None or out.dtype != x.dtype:
+        raise NotLowered("an l2 normalization of something other than stored bytes")
+    middle = 128 if out.dtype == "uint8" else 0
+    if (float(out.scale), out.zero_point) != (1 / 128, middle):
+        raise NotLowered("an l2 normalization whose output has other than the reference's quantization")
+    if x.shape[-1] * 255 * 255 > INT32_MAX:
+        raise NotLowered(f"an l2 normalization of {x.shape[-1]} channels, whose sum exceeds 32 bits")
+
+    def compute(a: Tensor) -> Tensor:
+        return _te_normalized(a, x.zero_point, middle, out.dtype)
+
+    attrs = {"axis": len(x.shape) - 1, "input_zero_point": x.zero_point, "output_zero_point": out.zero_point}
+    return island.emitter.call("l2_normalization", compute, [x.value], attrs=attrs)
+
+
+def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tensor:
+    shape = [int(d) for d in x.shape]
+    flat, lead = len(shape) == 1, shape[:-1] or [1]
+    rk = te.reduce_axis((0, shape[-1]), "rk")
+
+    def element(row: tuple[Index, ...], k: object) -> Scalar:
+        return (x[k] if flat else x[(*row, k)]).astype("int32") - i32(zero_point)
+
+    def stage(name: str, at: Callable[..., Scalar]) -> Tensor:
+        return te.compute(lead, at, name=f"l2_normalization_{name}")
+
+    total = stage("acc", lambda *r: te.sum(element(r, rk) * element(r, rk), axis=[rk]))
+    inverse, shift = _te_inverse_root(total, stage)
+    info = np.iinfo(dtype)
+
+    def finish(*index: Index) -> Scalar:
+        row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
+        d = element(row, k).astype("int64")
+        if middle:
+            high = te_srdhm(d * i64(1 << _OUTPUT_BITS), inverse[row])
+            e = shift[row].astype("int64")
+        else:
+            left = i64(_OUTPUT_BITS) - shift[row].astype("int64")
+            high = te_srdhm(d * (i64(1) << tirx.max(left, i64(0))), inverse[row])
+            e = tirx.max(i64(0) - left, i64(0))
+        sign = tirx.Select(e > i64(0), high >> i64(63), i64(0))
+        rounded = ((high + sign + ((i64(1) << e) >> i64(1))) >> e).astype("int32")
+        return te_clamp(rounded + i32(middle), int(info.min), int(info.max), dtype)
+
+    return te.compute(shape, finish, name="l2_normalization")
+
+
+def _te_inverse_root(total: Tensor, stage: Callable[[str, Callable[..., Scalar]], Tensor]) -> tuple[Tensor, Tensor]:
+    """Multiplier (Q0.31 as int64) and right shift (int32) of `1 / sqrt(total)`."""
+    quarter = stage(
+        "reduced", lambda *r: tirx.Select(total[r] >= i32(_LARGEST_SUM), total[r] >> i32(2), tirx.max(total[r], i32(2)))
+    )
+    pairs = stage("pairs", lambda *r: ((te_leading_zeros(quarter[r]) - i32(1)) >> i32(1)) - i32(1))
+    half = stage(
+        "half", lambda *r: (((quarter[r] << (pairs[r] + pairs[r])) >> i32(1)) + i32(1)).astype("int64") >> i64(1)
+    )
+    x = stage("newton", lambda *r: _te_step(half[r], i64(_ONE)))
+    for _ in range(_NEWTON_STEPS - 1):
+        x = _next(half, x, stage)
+    shift = stage(
+        "shift",
+        lambda *r: tirx.Select(total[r] >= i32(_LARGEST_SUM), i32(_BASE_SHIFT + 1), i32(_BASE_SHIFT)) - pairs[r],
+    )
+    inverse = stage(
+        "inverse",
+        lambda *r: tirx.Select(
+            total[r] <= i32(1),
+            i64(INT32_MAX),
+            te_srdhm(x[r], i64(_HALF_SQRT_2)) << tirx.max(i32(0) - shift[r], i32(0)).astype("int64"),
+        ),
+    )
+    used = stage("right", lambda *r: tirx.Select(total[r] <= i32(1), i32(0), tirx.max(shift[r], i32(0))))
+    return inverse, used
+
+
+def _next(half: Tensor, x: Tensor, stage: Callable[[str, Callable[..., Scalar]], Tensor]) -> Tensor:
+    return stage("newton", lambda *r: _te_step(half[r], x[r]))
+
+
+def _te_step(half: Scalar, x: Scalar) -> Scalar:
+    """`x (3/2 - half x^2)` in Q3.28, rounded and saturated where the reference does."""
+    cube = te_saturate(te_srdhm(te_srdhm(x, x), x) * i64(1 << 6))
+    return te_saturate((te_srdhm(i64(_HALF_OF_THREE), x) - te_srdhm(half, cube)) * i64(1 << 3))

@@ -1,0 +1,147 @@
+"""Log softmax along the last axis in gemmlowp's fixed point, on bytes.
+
+`x - max - log(sum exp(x - max))`: exponentials from the softmax's table (Q0.31), their sum in Q12.19, its logarithm in
+Q5.26 by the reference's rational approximation around sqrt(sqrt(1/2)). Everything that depends on the row alone is a
+stage of its own, in int64 raw values. Source: TFLite's integer_ops/log_softmax.h and
+`log_x_for_x_greater_than_or_equal_to_1`; names of constants are theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tvm_cascade.passes.integer.fixed_point import (
+    i32,
+    i64,
+    quantize_multiplier,
+    te_clamp,
+    te_leading_zeros,
+    te_rounding_divide,
+    te_saturate,
+    te_srdhm,
+)
+from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, NotLowered
+from tvm_cascade.passes.integer.softmax import (
+    INPUT_BITS,
+    SUM_BITS,
+    exponentials,
+    lowest_difference,
+    scaled_multiplier,
+    te_halves_up,
+    te_newton,
+)
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+
+_OUTPUT_BITS = 4  # integer bits of the result, Q4.4 in eight
+_WIDE_BITS = INPUT_BITS + 1  # of the logarithm while it is summed
+_LOG_2 = 1488522236
+_SQRT_SQRT_HALF, _SQRT_HALF, _QUARTER = 1805811301, 1518500250, 536870912
+_ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
+
+
+@ISLANDS.lowers("nn.log_softmax")
+def lower_log_softmax(island: Island) -> Value:
+    x, out = island.operand(0), island.output
+    rank = len(out.shape)
+    if int(island.core.attrs.axis) % rank != rank - 1:
+        raise NotLowered("a log softmax that is not along the last axis")
+    if x.dtype not in BYTE_TYPES or x.constant is not None or out.dtype != x.dtype:
+        raise NotLowered("a log softmax of something other than stored bytes")
+    if (float(out.scale), out.zero_point) != (1 / 16, int(np.iinfo(out.dtype).max)):
+        raise NotLowered("a log softmax whose output has other than the reference's quantization")
+    if out.shape[-1] > 1 << SUM_BITS:
+        raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
+    table = exponentials(float(x.step), 1.0)
+    m, s = scaled_multiplier(float(x.step), 1.0)
+    if s < 1:
+        raise NotLowered(f"a log softmax over logits of scale {x.step:g}")
+    back = quantize_multiplier((1 << (31 - s)) / m)
+    scaling = (m, s, *back, lowest_difference(s))
+
+    def compute(a: Tensor, exps: Tensor) -> Tensor:
+        return _te_log_softmax(a, exps, out.dtype, scaling)
+
+    attrs = {"axis": rank - 1, "clamp": [out.lo, out.hi]}
+    return island.emitter.call("log_softmax", compute, [x.value], [table], attrs)
+
+
+def _te_log_softmax(x: Tensor, exps: Tensor, dtype: str, scaling: tuple[int, int, int, int, int]) -> Tensor:
+    m, s, back, back_shift, lowest = scaling
+    shape = [int(d) for d in x.shape]
+    flat, classes = len(shape) == 1, shape[-1]
+    lead = shape[:-1] or [1]
+    rk, rs = te.reduce_axis((0, classes), "rk"), te.reduce_axis((0, classes), "rs")
+
+    def element(row: tuple[Index, ...], k: object) -> Scalar:
+        return (x[k] if flat else x[(*row, k)]).astype("int32")
+
+    def stage(name: str, at: Callable[..., Scalar]) -> Tensor:
+        return te.compute(lead, at, name=f"log_softmax_{name}")
+
+    top = stage("max_acc", lambda *r: te.max(element(r, rk), axis=[rk]))
+    total = stage("sum_acc", lambda *r: te.sum(te_halves_up(exps[top[r] - element(r, rs)]), axis=[rs]))
+    log = _te_log(total, stage)
+    cut = stage("cut", lambda *r: _te_cut(log[r], back, back_shift, lowest))
+    info = np.iinfo(dtype)
+
+    def finish(*index: Index) -> Scalar:
+        row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
+        difference = (element(row, k) - top[row]).astype("int64")
+        # what lies below the cut becomes the lowest output, whatever its shifted difference would be
+        bounded = tirx.max(difference, i64(lowest))
+        scaled = te_srdhm(bounded * i64(1 << s), i64(m)) - log[row]
+        rounded = te_rounding_divide(scaled, 31 - INPUT_BITS - _OUTPUT_BITS, bits=64).astype("int32")
+        stored = te_clamp(rounded + i32(int(info.max)), int(info.min), int(info.max), dtype)
+        return tirx.Select(difference > cut[row], stored, tirx.const(int(info.min), dtype))
+
+    return te.compute(shape, finish, name="log_softmax")
+
+
+def _te_cut(log: Scalar, back: int, shift: int, lowest: int) -> Scalar:
+    """The difference at or below which the reference writes the lowest output: MBQM back into input steps."""
+    high = te_srdhm(log - i64(1 << 31), i64(back << max(shift, 0)))
+    return tirx.max(te_rounding_divide(high, max(-shift, 0), bits=64), i64(lowest - 1))
+
+
+def _te_log(total: Tensor, stage: Callable[[str, Callable[..., Scalar]], Tensor]) -> Tensor:
+    """The natural logarithm in Q5.26, as int64, of a sum of at least one in Q12.19."""
+    unit = 31 - _WIDE_BITS
+    wide = stage("total", lambda *r: total[r].astype("int64"))
+    zeros = stage("zeros", lambda *r: te_leading_zeros(total[r]).astype("int64"))
+    shifted = stage("b", lambda *r: te_srdhm(wide[r], i64(_SQRT_HALF)))
+    b_room = stage("b_zeros", lambda *r: te_leading_zeros(shifted[r].astype("int32")).astype("int64") - i64(1))
+    a_raw = stage(
+        "a_mantissa",
+        lambda *r: te_saturate(te_srdhm(wide[r] << (zeros[r] - i64(1)), i64(_SQRT_HALF)) * i64(2)),
+    )
+    b_raw = stage("b_mantissa", lambda *r: te_saturate(wide[r] << b_room[r]))
+    quarter = _QUARTER >> _WIDE_BITS
+    power = stage(
+        "power",
+        lambda *r: tirx.max(
+            te_saturate(te_saturate((i64(SUM_BITS) - zeros[r]) * i64(1 << unit)) + i64(quarter)),
+            te_saturate(te_saturate((i64(SUM_BITS) - b_room[r]) * i64(1 << unit)) - i64(quarter)),
+        ),
+    )
+    mantissa = stage("mantissa", lambda *r: tirx.min(a_raw[r], b_raw[r]))
+    p = stage("p", lambda *r: (mantissa[r] + i64(_SQRT_SQRT_HALF + 1)) >> i64(1))
+    q = stage("q", lambda *r: (mantissa[r] - i64(_SQRT_SQRT_HALF)) * i64(2))
+    square = stage("q2", lambda *r: te_srdhm(q[r], q[r]))
+    cube = stage("q3", lambda *r: te_srdhm(q[r], square[r]))
+    numerator = stage("numerator", lambda *r: te_srdhm(q[r], mantissa[r]) + te_srdhm(cube[r], i64(_ALPHA_N)))
+    inner = stage("inner", lambda *r: i64(_ALPHA_I) + q[r] + te_srdhm(i64(_ALPHA_D), square[r]))
+    rest = stage("rest", lambda *r: te_srdhm(p[r], inner[r]) + te_srdhm(i64(_ALPHA_F), q[r]))
+    half = stage("half", lambda *r: (rest[r] + i64(1 << 31)) >> i64(1))
+    guess = te_newton(half, [int(d) for d in half.shape], "log_softmax")
+    return stage(
+        "log",
+        lambda *r: te_saturate(
+            (
+                te_srdhm(power[r], i64(_LOG_2))
+                + te_srdhm(te_rounding_divide(numerator[r], _WIDE_BITS, bits=64), te_saturate(guess[r] * i64(2)))
+            )
+            * i64(2)
+        ),
+    )
