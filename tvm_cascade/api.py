@@ -26,6 +26,7 @@ from tvm_cascade.micro.measure import RunReport, run_project
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.report.text import block_rows, memory_map, segment_table, summary
+from tvm_cascade.schedules.select import Core
 from tvm_cascade.schedules.tune import shipped, with_shipped
 
 __all__ = [
@@ -62,6 +63,7 @@ class PlanResult:
     frontier: tuple[tuple[int, float], ...]
     left_out: Mapping[str, str] = field(default_factory=dict)  # operator -> why it is in no cascade
     seconds: float = 0.0
+    rewritten: Mapping[str, object] | None = None  # with `rewrite`: substitutions made, and why
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade plan --json`."""
@@ -77,7 +79,7 @@ class PlanResult:
             "buffers": block_rows(plan),
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
             "seconds": self.seconds,
-        }
+        } | ({"rewritten": self.rewritten} if self.rewritten is not None else {})
 
     def to_text(self, verbose: bool = False) -> str:
         """The plan for reading; `verbose` adds why operators are left out of cascades."""
@@ -153,6 +155,7 @@ def plan(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     target: str = "cortex-m4",
     database: str | Path | None = None,
+    rewrite: bool = False,
     progress: Progress = _silent,
 ) -> PlanResult:
     """Plan `model` (a file or a Relax module) without writing anything.
@@ -167,6 +170,8 @@ def plan(
         Whose alignment and kernels' scratch count: the plan is that of `compile` for the same target.
     database : path, optional
         Counts of a `compile` with `tune` on top of those that come with the package.
+    rewrite : bool
+        Plan an equivalent network as well (substitutions for memory) and take the one with the smaller arena.
 
     Raises
     ------
@@ -188,13 +193,30 @@ def plan(
     )
     progress(f"{name}: reading the graph")
     counts = with_shipped(Path(database) if database else None)
-    prepared = pipeline.prepare(mod, pipeline.core_of(target, get_target(target).backend), counts)
+    core = pipeline.core_of(target, get_target(target).backend)
+    mod, rewritten = _rewritten(mod, core, options, name, progress) if rewrite else (mod, None)
+    prepared = pipeline.prepare(mod, core, counts)
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
     points = pipeline.frontier_points(prepared.graph, options, made, whole=True)
     return PlanResult(
-        name, made, points, pipeline.left_out(prepared.graph, made, options), time.perf_counter() - started
+        name,
+        made,
+        points,
+        pipeline.left_out(prepared.graph, made, options),
+        time.perf_counter() - started,
+        rewritten,
     )
+
+
+def _rewritten(
+    mod: IRModule, core: Core, options: PlanOptions, name: str, progress: Progress
+) -> tuple[IRModule, Mapping[str, object]]:
+    """The network to plan, and what was rewritten in it."""
+    progress(f"{name}: planning it and an equivalent network")
+    done = pipeline.rewrite(mod, core, options)
+    progress(f"{name}: {len(done.steps)} substitutions: {done.reason}")
+    return done.mod, done.to_dict()
 
 
 def compile(
@@ -216,13 +238,14 @@ def compile(
     hook: bool = False,
     tune: bool = False,
     database: str | Path | None = None,
+    rewrite: bool = False,
     progress: Progress = _silent,
 ) -> CompileResult:
     """Plan `model` and write a project for `target` into the folder `output`, complete or not at all.
 
     With `hook` the network calls a function of the application's after every step (see the header it comes with).
     With `tune` kernels of shapes that no counts are known of are counted in the board's emulator first, and the counts
-    written to `database`; without it a `database` is only read.
+    written to `database`; without it a `database` is only read. `rewrite` is that of `plan`.
 
     Raises what `plan` raises, `InfeasibleError` too where the linked image exceeds its board, `MissingToolError` without
     the cross compiler.
@@ -252,6 +275,7 @@ def compile(
     progress(f"{stem}: reading the graph")
     counts = with_shipped(Path(database) if database else None, must_exist=not tune)
     counter = counter_of(made_for, require_counter(on), backend, progress) if tune else None
+    mod, rewritten = _rewritten(mod, core, options, stem, progress) if rewrite else (mod, None)
     prepared = pipeline.prepare(mod, core, counts, counter)
     if tune and database is not None:
         counts.beyond(shipped()).save(Path(database))
@@ -277,6 +301,7 @@ def compile(
         points,
         pipeline.left_out(prepared.graph, made, options),
         time.perf_counter() - started,
+        rewritten,
         folder,
         target,
         on.name if on else "host",

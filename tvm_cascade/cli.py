@@ -51,6 +51,8 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
                  help="What rolling buffers count: whole rows (fast), or pixels (small)."),
     click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
                  help="Fix the sizes of an input that the file leaves open."),
+    click.option("--rewrite", is_flag=True, help="Plan an equivalent network too (substitutions for memory), and take "
+                 "the one with the smaller arena."),
 )  # fmt: skip
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there."
@@ -74,7 +76,7 @@ def _planning(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:
     """The planning options among a command's values, under the names that `tvm_cascade.plan` gives them."""
-    names = ("sram", "max_macs", "stream_input", "layerwise", "granularity", "input_shapes")
+    names = ("sram", "max_macs", "stream_input", "layerwise", "granularity", "input_shapes", "rewrite")
     return {n: values.pop(n) for n in names} | {"overlap": not values.pop("no_overlap")}
 
 

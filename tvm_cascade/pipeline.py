@@ -24,6 +24,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.passes.cascade import Cascade, PreparedGraph, prepare_graph
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena, rewrite_for_latency
 from tvm_cascade.report.text import block_rows, live_bytes
 from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.driver import Lowered, lower_plan
@@ -63,9 +64,7 @@ def core_of(target: str, backend: str = "c", optimise: str = "balanced") -> Core
     return Core(name=target, backend="llvm" if backend == "obj" else "c", optimise=optimise, **flags)
 
 
-def prepare(
-    mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None
-) -> Prepared:
+def prepare(mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None) -> Prepared:
     """Integers, graph and kernels of an imported module (or of one that was built with Relax).
 
     `database` and `counter` are those of `prepare_graph`: counts to choose kernels by, and how to get more.
@@ -85,6 +84,11 @@ def prepare(
 def graph_of(mod: IRModule) -> Graph:
     """The graph of an imported module, integers lowered."""
     return extract_graph(tvm.ir.transform.Sequential(front_phases())(mod)).graph
+
+
+def rewrite(mod: IRModule, core: Core, options: PlanOptions) -> Rewritten:
+    """The equivalent network whose plan needs the smaller arena on a board: both are planned."""
+    return rewrite_for_arena(mod, lambda m: plan_graph(prepare(m, core).graph, options).peak)
 
 
 def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
@@ -174,12 +178,23 @@ def _peak_segment(plan: Plan) -> int:
     return max(range(len(plan.segments)), key=lambda k: (live_bytes(rows, k), -k), default=0)
 
 
+REWRITTEN_ATTR = "cascade_substitutions"  # of the module: the substitutions that "cascade" made, by name
+
+
 @relax.register_pipeline("cascade")
-def cascade_pipeline(options: PlanOptions | None = None) -> tvm.ir.transform.Pass:
-    """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program."""
+def cascade_pipeline(options: PlanOptions | None = None, rewrite: bool = True) -> tvm.ir.transform.Pass:
+    """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program.
+
+    With `rewrite` the network is first replaced by an equivalent one where the analytic latency promises a gain and the
+    arena does not grow (`passes.rewrite_pipeline`).
+    """
+    chosen = options or PlanOptions()
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
     def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
+        if rewrite:
+            made = rewrite_for_latency(mod, arena=lambda m: plan_graph(graph_of(m), chosen).peak)
+            mod = made.mod.with_attr(REWRITTEN_ATTR, list(made.steps)) if made.steps else mod
         planned = tvm.ir.transform.Sequential([*front_phases(), Cascade(options)])(mod)
         return relax.get_pipeline("default_build")(planned)
 

@@ -291,7 +291,9 @@ SOURCES: dict[str, Callable[[Maker], list[Ref]]] = {
     "matmul_scale": lambda m: [
         m.pool.make("mul", m.matmul(m.leaf((2, 4)), m.weight(4, 3), m.pick(None, m.weight(3))), m.weight(1, 3))
     ],
-    "compose_matmuls": lambda m: [m.matmul(m.matmul(m.leaf((2, 4)), m.weight(4, 5)), m.weight(5, 3))],
+    "compose_matmuls": lambda m: [
+        m.matmul(m.matmul(m.leaf((2, 4)), m.weight(4, 5), m.pick(None, m.weight(5))), m.weight(5, 3), m.weight(3))
+    ],
     "fuse_elementwise": _elementwise,
     "batch_unary": _batch_unary,
     "concat_of_split": _concat_of_split,

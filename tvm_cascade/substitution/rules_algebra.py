@@ -203,14 +203,21 @@ def _matmul_scale(pool: Pool, m: Match) -> Target | None:
 
 
 def _compose_matmuls(pool: Pool, m: Match) -> Target | None:
+    """x @ w1 @ w2 with a bias on the inner product: it goes through the outer weights as well."""
     outer, inner = m["outer"], m["inner"]
     w1, w2 = inner.inputs[1], outer.inputs[1]
-    if inner["act"] or bias_of(inner) or not (w1.node.constant and w2.node.constant) or len(w1.shape) != 2:
+    if inner["act"] or not (w1.node.constant and w2.node.constant) or len(w1.shape) != 2 or len(w2.shape) != 2:
         return None
-    if len(w2.shape) != 2:
-        return None
+    biases = list(outer.inputs[2:])
+    inner_bias = bias_of(inner)
+    if inner_bias is not None:
+        if inner_bias.shape != (w1.shape[1],) or not inner_bias.node.constant:
+            return None
+        row = pool.make("matmul", pool.make("reshape", inner_bias, shape=(1, w1.shape[1])), w2, act="")
+        moved = pool.make("reshape", row, shape=(w2.shape[1],))
+        biases = [pool.make("add", moved, biases[0]) if biases else moved]
     product = pool.make("matmul", w1, w2, act="")
-    return {result(outer): pool.make("matmul", inner.inputs[0], product, *outer.inputs[2:], act=outer["act"])}
+    return {result(outer): pool.make("matmul", inner.inputs[0], product, *biases, act=outer["act"])}
 
 
 def program_of(node: Node) -> tuple[Any, int]:

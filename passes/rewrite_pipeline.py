@@ -1,0 +1,124 @@
+"""Substitutions inside of the pipelines: for the arena on boards, for latency elsewhere, kept only where they pay.
+
+A search minimizes a model: the largest activations of an order for boards, the analytic latency for other targets. What
+counts is decided by what follows. For a board both networks are planned and the smaller arena wins. Elsewhere a network
+is rewritten where the model promises a gain and the arena does not grow. Quantized networks only see rules
+that are exact on integers, so every promise about bits stands; floats are equal up to reassociation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.passes.substitute_graph import Substituted, substitute
+from tvm_cascade.substitution.costs import TVM, AnyCost, Latency, PeakMemory
+from tvm_cascade.substitution.metaflow import SearchOptions
+from tvm_cascade.substitution.pattern import Rule
+from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
+
+OPTIONS = SearchOptions(max_graphs=1000, patience=150)
+SECONDS = 20.0
+GAIN = 0.01  # of the latency promised, relative: less is no reason to change a network
+_MAIN = "main"
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The module to go on with, and why it is that one."""
+
+    mod: tvm.IRModule
+    steps: tuple[str, ...]  # names of the substitutions made; none where the network stays as it was
+    before: float  # bytes of arena, or milliseconds
+    after: float
+    unit: str
+    reason: str
+
+    def to_dict(self) -> Mapping[str, object]:
+        """The JSON object `rewritten` of a plan."""
+        return {
+            "steps": list(self.steps),
+            "before": self.before,
+            "after": self.after,
+            "unit": self.unit,
+            "reason": self.reason,
+        }
+
+
+def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:
+    """All rules for a float network, those exact on integers for one that holds quantized operators."""
+    return integer_rules() if _quantized(mod) else ALL_RULES
+
+
+def rewrite_for_arena(mod: tvm.IRModule, arena: Callable[[tvm.IRModule], int]) -> Rewritten:
+    """The equivalent network with the smaller arena; `arena` plans a module and gives its bytes."""
+    before = arena(mod)
+    done = _searched(mod, PeakMemory())
+    if _MAIN not in done.found:
+        return _stays(mod, before, "B", done.skipped.get(_MAIN, "the module has no function main"))
+    found = done.found[_MAIN]
+    if not found.steps:
+        return _stays(mod, before, "B", "no substitution lowers the activations alive at once")
+    try:
+        after = arena(done.mod)
+    except InfeasibleError:
+        return _stays(mod, before, "B", "the rewritten network does not fit the cap")
+    if after >= before:
+        return _stays(mod, before, "B", f"the rewritten network needs {after} bytes")
+    steps = tuple(s.rule for s in found.steps)
+    return Rewritten(done.mod, steps, before, after, "B", f"{before - after} bytes of arena less")
+
+
+def rewrite_for_latency(
+    mod: tvm.IRModule,
+    target: str = "llvm",
+    device: str | None = None,
+    arena: Callable[[tvm.IRModule], int] | None = None,
+) -> Rewritten:
+    """The equivalent network of less latency, by the analytic model of a device.
+
+    With `arena`, which plans a module and gives its bytes, one whose arena is larger is refused.
+    """
+    serial = Latency("latency", TVM, model=AnalyticCost(find_device(device, target)))
+    if _MAIN not in {gv.name_hint for gv in mod.get_global_vars()}:
+        return _stays(mod, 0.0, "ms", "the module has no function main")
+    done = _searched(mod, serial)
+    if _MAIN not in done.found:
+        return _stays(mod, 0.0, "ms", done.skipped[_MAIN])
+    found = done.found[_MAIN]
+    if not found.cost_after < found.cost_before * (1 - GAIN):
+        return _stays(mod, found.cost_before, "ms", "no substitution promises a gain")
+    if arena is not None and arena(done.mod) > arena(mod):
+        return _stays(mod, found.cost_before, "ms", "the arena of the rewritten network is larger")
+    steps = tuple(s.rule for s in found.steps)
+    gain = found.cost_before / found.cost_after
+    return Rewritten(
+        done.mod, steps, found.cost_before, found.cost_after, "ms", f"{gain:.2f} times faster by the model"
+    )
+
+
+def _searched(mod: tvm.IRModule, cost: AnyCost) -> Substituted:
+    return substitute(mod, cost, exact_rules(mod), OPTIONS, SECONDS, functions=lambda name: name == _MAIN)
+
+
+def _stays(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritten:
+    return Rewritten(mod, (), cost, cost, unit, reason)
+
+
+def _quantized(mod: tvm.IRModule) -> bool:
+    found = False
+
+    def visit(expr: object) -> None:
+        nonlocal found
+        if isinstance(expr, relax.Call):
+            found |= str(getattr(expr.op, "name", "")) in ("relax.quantize", "relax.dequantize")
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func.body, visit)
+    return found

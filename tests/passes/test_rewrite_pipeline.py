@@ -1,0 +1,90 @@
+"""Substitutions inside of the pipelines: smaller arenas on boards, less latency elsewhere, nothing where nothing pays."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import tvm
+from click.testing import CliRunner
+from tvm import relax
+
+from tvm_cascade import api
+from tvm_cascade.cascading import PlanOptions
+from tvm_cascade.cli import main
+from tvm_cascade.passes.rewrite_pipeline import exact_rules, rewrite_for_arena, rewrite_for_latency
+from tvm_cascade.pipeline import REWRITTEN_ATTR, cascade_pipeline
+from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
+from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.zoo.rnn import rnntc
+
+
+def wide_between() -> tvm.IRModule:
+    """Two products with nothing between them: a vector of 4000 that need not exist."""
+    net = Net("float32", seed=3)
+    return net.finish(net.dense(net.dense(net.input((1, 16), "x"), 4000), 16))
+
+
+def plain() -> tvm.IRModule:
+    net = Net("int8", seed=2)
+    return net.finish(net.conv(net.input((1, 8, 8, 3), "x"), 4, 3, activation="relu"))
+
+
+def output(mod: tvm.IRModule, data, pipeline="default_build") -> np.ndarray:
+    made = tvm.compile(mod, "llvm", relax_pipeline=pipeline)
+    return relax.VirtualMachine(made, tvm.cpu())["main"](*map(tvm.runtime.tensor, data)).numpy()
+
+
+def test_an_arena_shrinks_and_the_plan_says_so(tmp_path):
+    before, after = api.plan(wide_between()), api.plan(wide_between(), rewrite=True)
+    assert after.plan.peak < before.plan.peak // 10
+    assert before.rewritten is None and "rewritten" not in before.to_dict()
+    told = after.to_dict()["rewritten"]
+    assert isinstance(told, dict) and "compose_matmuls" in told["steps"]
+    assert (told["before"], told["after"]) == (before.plan.peak, after.plan.peak)
+
+
+def test_what_does_not_pay_stays(monkeypatch):
+    mod = plain()
+    done = rewrite_for_arena(mod, lambda m: 100)
+    assert done.mod is mod and done.steps == () and done.before == done.after == 100 and done.reason
+    sizes = iter([100, 200])
+    worse = rewrite_for_arena(wide_between(), lambda m: next(sizes))
+    assert worse.steps == () and "200 bytes" in worse.reason
+
+
+def test_quantized_networks_see_exact_rules_only():
+    assert exact_rules(plain()) == integer_rules() and exact_rules(wide_between()) == ALL_RULES
+
+
+def test_the_registered_pipeline_rewrites_for_latency():
+    mod = rnntc(steps=3, hidden=32, classes=4)
+    rng = np.random.default_rng(0)
+    data = [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
+    expected = output(mod, data)
+    np.testing.assert_allclose(output(mod, data, cascade_pipeline()), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(output(mod, data, cascade_pipeline(rewrite=False)), expected, rtol=1e-4, atol=1e-5)
+    done = rewrite_for_latency(mod)
+    assert done.steps and done.after < done.before
+    grown = rewrite_for_latency(mod, arena=lambda m: 1 if m is mod else 2)
+    assert grown.steps == () and "larger" in grown.reason
+    assert REWRITTEN_ATTR and PlanOptions()
+
+
+def test_functions_that_cannot_be_read_stay():
+    x = relax.Var("x", relax.TensorType(ndim=2, dtype="float32"))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            out = bb.emit_output(relax.op.nn.relu(x))
+        bb.emit_func_output(out)
+    assert rewrite_for_latency(bb.get()).steps == ()
+    assert rewrite_for_arena(bb.get(), lambda m: 1).steps == ()
+    assert rewrite_for_latency(tvm.IRModule()).reason == "the module has no function main"
+
+
+def test_the_command_line_takes_rewrite(test_data):
+    model = str(test_data / "models" / "ad01_int8.tflite")
+    done = CliRunner().invoke(main, ["plan", model, "--rewrite", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rewritten"]["reason"]
