@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 
 import tvm_ffi
-
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.passes.extract_graph import Extracted
@@ -50,6 +49,7 @@ def _candidates(extracted: Extracted, index: int, core: Core) -> list[Candidate]
     listed = [(v.name, v.make()) for v in variants_of(func, extracted.constants[index], core)]
     made: list[Candidate] = []
     for name, kernel in [*listed, (GENERIC, generic)]:
+        kernel = None if kernel is None else replace(kernel, whole=generic.whole)
         task = None if kernel is None else task_of(extracted.graph, extracted.graph.ops[index], access, kernel)
         if task is None or any(tvm_ffi.structural_equal(c.task.kernel.func, task.kernel.func) for c in made):
             continue

@@ -18,6 +18,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules import cortex_m_scalar as scalar
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.dense import read_dense
 from tvm_cascade.schedules.emit import i32
 from tvm_cascade.schedules.few_taps import MOST_TAPS, few_taps
 from tvm_cascade.schedules.geometry import Columns
@@ -88,5 +89,5 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
     """Kernels for `func` on a core with the DSP extension."""
-    conv = read_conv(func, constants) if core.dsp else None
+    conv = (read_conv(func, constants) or read_dense(func, constants)) if core.dsp else None
     return [] if conv is None else conv_variants(conv)

@@ -21,12 +21,14 @@ from tvm import tirx
 from tvm.tirx import PrimFunc, Shuffle
 
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.dense import read_dense
 from tvm_cascade.schedules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.geometry import Columns, Run, Sliding, folded_bias, row_offsets, valid_row
 from tvm_cascade.schedules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.packing import lane_records, lane_table, tailed_interleave
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.requantize import emit_requantize
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
 from tvm_cascade.schedules.variants import Variant
@@ -141,12 +143,26 @@ class _Dot(_LaneOutputs):
         return tirx.reinterpret("int8x16", words)
 
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        if not self.conv.requantize.short:
+            self._singly(acc, x, channel, pixels, size)
+            return
         lanes = [i32(i) for i in range(LANES)]
         for p in range(pixels):
             for j in range(0, size, LANES):
                 values = [acc[i32(p * size + j + i)] for i in range(LANES)]
                 four = self.k.let(Shuffle(values, lanes), "four", "int32x4")
                 self.finish_lanes(four, x, channel, self.block_words(channel, j), p, j)
+
+    def _singly(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        """Outputs one by one, where lanes cannot requantize them: rounded once."""
+        k, q = self.k, self.conv.requantize
+        for j in range(size):
+            words = self.block_words(channel, j) + j % LANES
+            m, e = k.let(self.table[words], "m"), k.let(0 - self.table[words + LANES], "e")
+            addend = k.let(tirx.shift_left(i32(1), e - 1), "r")
+            for p in range(pixels):
+                value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, e)
+                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8"))
 
 
 class _Outer(_LaneOutputs):
@@ -216,9 +232,10 @@ def conv2d(conv: QuantizedConv, blocking: Blocking | None = None, dot: bool | No
 
     By dot products (`dot`, the default where inputs are a multiple of eight) or by lanes of outputs.
     """
-    if conv.outputs % LANES or not conv.requantize.short:
+    dot = conv.window.channels % 8 == 0 if dot is None else dot
+    if conv.outputs % LANES or not (conv.requantize.short or (conv.requantize.once and dot)):
         return None
-    if conv.window.channels % 8 == 0 if dot is None else dot:
+    if dot:
         return _Dot(conv, blocking or DOT).build()
     return _Outer(conv, blocking or OUTER).build()
 
@@ -340,7 +357,7 @@ def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> l
     """Kernels for `func` on a core with vectors."""
     if not core.mve or core.backend != "llvm":
         return []
-    conv = read_conv(func, constants)
+    conv = read_conv(func, constants) or read_dense(func, constants)
     if conv is None:
         return [Variant("elements", partial(vector_elementwise, func, constants))]
     return conv_variants(conv)

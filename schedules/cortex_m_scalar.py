@@ -15,6 +15,7 @@ import numpy as np
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.dense import read_dense
 from tvm_cascade.schedules.elementwise import scalar_elementwise
 from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.geometry import Columns, Run, Sliding, fewest_blocks, folded_bias, row_offsets, valid_row
@@ -149,7 +150,7 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
 
 def scalar_variants(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> list[Variant]:
     """Kernels for `func` in plain arithmetic; empty where none here applies."""
-    conv = read_conv(func, constants)
+    conv = read_conv(func, constants) or read_dense(func, constants)
     if conv is None:
         return [Variant("elements", partial(scalar_elementwise, func, constants))]
     return conv_variants(conv)

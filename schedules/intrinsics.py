@@ -56,6 +56,11 @@ def _smmlar(a: Value, b: Value, c: Value) -> Value:
     return ((wide + tirx.const(1 << 31, "int64")) >> tirx.const(32, "int64")).astype("int32")
 
 
+def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
+    four = tirx.max(*(tirx.reinterpret(f"{dtype}x4", v) for v in (a, b)))
+    return tirx.reinterpret("int32", four)
+
+
 INTRINSICS = (
     Intrinsic("ld32", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
     Intrinsic("ldr", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
@@ -63,6 +68,10 @@ INTRINSICS = (
     Intrinsic("smlad", _llvm("llvm.arm.smlad")),
     Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
     Intrinsic("sxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtb16", _ror8(a))),
+    Intrinsic("sxtab16", _llvm("llvm.arm.sxtab16")),
+    Intrinsic("sxtab16_ror8", lambda a, b: tirx.call_llvm_pure_intrin("int32", "llvm.arm.sxtab16", a, _ror8(b))),
+    Intrinsic("smax8", lambda a, b: _bytewise_max(a, b, "int8")),
+    Intrinsic("umax8", lambda a, b: _bytewise_max(a, b, "uint8")),
     Intrinsic("smmlar", _smmlar),
     Intrinsic("ssat8", lambda a: tirx.max(tirx.min(a, tirx.const(127, "int32")), tirx.const(-128, "int32"))),
 )
@@ -131,6 +140,14 @@ TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) { return a * b + c; }
         int32_t r; __asm(text : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r; }
 TC_ASM4(tc_smlad, "smlad %0, %1, %2, %3")
 TC_ASM4(tc_smmlar, "smmlar %0, %1, %2, %3")
+TC_INLINE int32_t tc_smax8(int32_t a, int32_t b) {
+    int32_t r; __asm("ssub8 %0, %1, %2\n\tsel %0, %1, %2" : "=&r"(r) : "r"(a), "r"(b) : "cc"); return r; }
+TC_INLINE int32_t tc_umax8(int32_t a, int32_t b) {
+    int32_t r; __asm("usub8 %0, %1, %2\n\tsel %0, %1, %2" : "=&r"(r) : "r"(a), "r"(b) : "cc"); return r; }
+TC_INLINE int32_t tc_sxtab16(int32_t a, int32_t b) {
+    int32_t r; __asm("sxtab16 %0, %1, %2" : "=r"(r) : "r"(a), "r"(b)); return r; }
+TC_INLINE int32_t tc_sxtab16_ror8(int32_t a, int32_t b) {
+    int32_t r; __asm("sxtab16 %0, %1, %2, ror #8" : "=r"(r) : "r"(a), "r"(b)); return r; }
 TC_ASM2(tc_sxtb16, "sxtb16 %0, %1")
 TC_ASM2(tc_sxtb16_ror8, "sxtb16 %0, %1, ror #8")
 #else
@@ -144,6 +161,20 @@ TC_INLINE int32_t tc_smlad(int32_t a, int32_t b, int32_t c) {
 }
 TC_INLINE int32_t tc_smmlar(int32_t a, int32_t b, int32_t c) {
     return (int32_t)(((int64_t)a * b + ((int64_t)((uint64_t)(int64_t)c << 32) + 0x80000000LL)) >> 32);
+}
+TC_INLINE int32_t tc_smax8(int32_t a, int32_t b) {
+    int32_t r; int8_t x[4], y[4]; memcpy(x, &a, 4); memcpy(y, &b, 4);
+    for (int i = 0; i < 4; ++i) { x[i] = x[i] > y[i] ? x[i] : y[i]; }
+    memcpy(&r, x, 4); return r; }
+TC_INLINE int32_t tc_umax8(int32_t a, int32_t b) {
+    int32_t r; uint8_t x[4], y[4]; memcpy(x, &a, 4); memcpy(y, &b, 4);
+    for (int i = 0; i < 4; ++i) { x[i] = x[i] > y[i] ? x[i] : y[i]; }
+    memcpy(&r, x, 4); return r; }
+TC_INLINE int32_t tc_sxtab16(int32_t a, int32_t b) {
+    return tc_pair((int16_t)(tc_top(a) + (int8_t)((b >> 16) & 0xff)), (int16_t)(tc_low(a) + (int8_t)(b & 0xff)));
+}
+TC_INLINE int32_t tc_sxtab16_ror8(int32_t a, int32_t b) {
+    return tc_pair((int16_t)(tc_top(a) + (int8_t)((b >> 24) & 0xff)), (int16_t)(tc_low(a) + (int8_t)((b >> 8) & 0xff)));
 }
 TC_INLINE int32_t tc_sxtb16(int32_t a) { return tc_pair((int8_t)((a >> 16) & 0xff), (int8_t)(a & 0xff)); }
 TC_INLINE int32_t tc_sxtb16_ror8(int32_t a) { return tc_pair((int8_t)((a >> 24) & 0xff), (int8_t)((a >> 8) & 0xff)); }

@@ -49,6 +49,7 @@ class Requantize:
     lo: int
     hi: int
     reason: str = ""  # why not the short form
+    once: bool = False  # rounds once, half away from zero; `table` is then m, 2^(e-1), e with e = -shift - 1
 
     @property
     def full_range(self) -> bool:
@@ -130,12 +131,21 @@ def accumulator_bounds(
 
 def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
     """The output value (int32, clamped) of the accumulator `acc`."""
+    if q.once:
+        return _once(b, q, acc, m, addend, shift)
     if not q.short:
         return _general(b, q, acc, m, shift)
     h = b.let(call("smmlar", acc * 2, m, addend), "h")
     if q.sign:
         h = b.let(h + tirx.shift_right(acc, tirx.const(31, "int32")), "h")
     return clamp_value(b, q, tirx.shift_right(h, shift))
+
+
+def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
+    """`(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`: the addend has no bits below 2^32, so the top words suffice."""
+    wide = acc.astype("int64") * m.astype("int64") + tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
+    high = b.let(tirx.shift_right(wide, tirx.const(32, "int64")).astype("int32"), "h")
+    return clamp_value(b, q, tirx.shift_right(high + addend, shift) + q.zero_point)
 
 
 def clamp_value(b: Builder, q: Requantize, value: Value) -> Value:

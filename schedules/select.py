@@ -14,7 +14,14 @@ from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
 from tvm_cascade.schedules.tir import PrimFunc
 from tvm_cascade.schedules.variants import Variant, first, shape_key
 
-RULE_MODULES = ("cortex_m_mve", "cortex_m_dsp", "cortex_m_scalar", "riscv")  # the most demanding core first
+RULE_MODULES = (
+    "cortex_m_mve",
+    "cortex_m_dsp",
+    "cortex_m_scalar",
+    "riscv",
+    "pooling",
+    "moves",
+)  # the most demanding core first, then rules for all cores
 
 
 GENERIC = "generic"  # the variant that no performance schedule makes
@@ -85,12 +92,14 @@ def select(
     if generic is None:
         generic = row_kernel(func, constants, access, name)
     chosen = core.choice(shape_key(func, constants)) if core.choices else None
-    if serves(access, generic) and chosen != GENERIC:
-        return first_rule(func, constants, core) or generic
-    return generic
+    if not serves(access, generic) or chosen == GENERIC:
+        return generic
+    kernel = first_rule(func, constants, core)
+    return generic if kernel is None else replace(kernel, whole=generic.whole)
 
 
 def serves(access: RowAccess, generic: RowKernel) -> bool:
-    """Whether performance schedules are asked about an operator: one that runs row by row, its rows contiguous."""
+    """Whether performance schedules are asked about an operator: its rows are contiguous, or it is a single row."""
     apart = (Role.PLANE, Role.OUTPUT_PLANE)  # performance schedules know NHWC alone
-    return access.rowwise and not generic.whole and not any(p.role in apart for p in generic.params)
+    single = generic.whole and generic.reason is None
+    return (single or (access.rowwise and not generic.whole)) and not any(p.role in apart for p in generic.params)

@@ -173,7 +173,8 @@ def emit_header(
     for which, ios in (("INPUT", ins), ("OUTPUT", outs)):
         for k, io in enumerate(ios):
             lines.append(f"#define {upper}_{which}{k}_SIZE {io.spec.bytes}")
-            lines += [f"#define {upper}_{io.spec.c_name.upper()}_SIZE {upper}_{which}{k}_SIZE"]
+            if io.spec.c_name.upper() != f"{which}{k}":
+                lines += [f"#define {upper}_{io.spec.c_name.upper()}_SIZE {upper}_{which}{k}_SIZE"]
             lines += _quantization(upper, io.spec)
     lines += ["", f"#define {upper}_OK 0", f"#define {upper}_NULL_POINTER (-1)", ""]
     lines += _struct(name, "inputs", ins, "const ", hook) + _struct(name, "outputs", outs, "")

@@ -1,0 +1,203 @@
+"""Kernels of pools, means, moves and dense layers: on the host against numpy, in the emulator against generic kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te
+
+from tvm_cascade import api
+from tvm_cascade.micro.codegen import lower_for, tidy_c
+from tvm_cascade.passes.integer.dense import round_once
+from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.schedules import moves, pooling
+from tvm_cascade.schedules.dense import ROUNDING, plan_single, read_dense
+from tvm_cascade.schedules.intrinsics import C_PRELUDE
+from tvm_cascade.schedules.kernel import Role, RowKernel
+from tvm_cascade.schedules.select import Core, first_rule
+from tvm_cascade.schedules.tune import Database
+from tvm_cascade.testing.builder import Net
+
+HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
+M4 = core_of("cortex-m4", "c")
+M3 = core_of("cortex-m3", "c")
+
+
+def operator(op_kind: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], dtype: str, constants=(), **attrs):
+    """A PrimFunc as far as schedule rules read it: parameters and attributes."""
+    tensors = [te.placeholder(s, dtype, f"p{i}") for i, s in enumerate(inputs)]
+    tables = [te.placeholder(c.shape, str(c.dtype), f"c{i}") for i, c in enumerate(constants)]
+    result = te.compute(out, lambda *_: tvm.tirx.const(0, dtype), name="out")
+    func = te.create_prim_func([*tensors, *tables, result])
+    for key, value in {"op_kind": op_kind, "num_activations": len(inputs), **attrs}.items():
+        func = func.with_attr(key, value)
+    return func
+
+
+def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndarray, first) -> np.ndarray:
+    """Every output row from whole inputs; `first(y)` is the first row of the window."""
+    target = tvm.target.Target("c")
+    mod = tvm.IRModule({"row_kernel": kernel.func.with_attr("global_symbol", "row_kernel")})
+    source = tvm.get_global_func("target.build.c")(lower_for(mod, target), target).inspect_source()
+    text = tidy_c(source).replace("static int32_t row_kernel", "int32_t row_kernel")
+    (folder / "k.c").write_text(HEAD + C_PRELUDE + text)
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-fno-strict-aliasing", str(folder / "k.c"), "-o"]
+    subprocess.run([*command, str(folder / "k.so")], check=True)
+    library = ctypes.CDLL(str(folder / "k.so"))
+    for y in range(len(out)):
+        args: list[object] = []
+        for p in kernel.params:
+            if p.role is Role.INPUT:
+                args.append(xs[p.index].ctypes.data_as(ctypes.c_void_p))
+            elif p.role is Role.SLOT:
+                args.append(ctypes.c_int32(first(y) % len(xs[p.index])))
+            elif p.role is Role.HEIGHT:
+                args.append(ctypes.c_int32(len(xs[p.index])))
+            elif p.role is Role.CONSTANT:
+                args.append(kernel.constants[p.index].ctypes.data_as(ctypes.c_void_p))
+            elif p.role is Role.OUTPUT:
+                args.append(out[y].ctypes.data_as(ctypes.c_void_p))
+            else:
+                args.append(ctypes.c_int32(y))
+        assert library.row_kernel(*args) == 0
+    return out
+
+
+@pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_max_pools(core: Core, dtype: str, tmp_path: Path) -> None:
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(info.min, info.max + 1, (7, 6, 8)).astype(dtype)
+    attrs = {"pool_size": [3, 2], "strides": [2, 1], "padding": [1, 1, 1, 0], "clamp": [info.min, info.max - 9]}
+    func = operator("max_pool2d", [(1, 7, 6, 8)], (1, 4, 6, 8), dtype, dilation=[1, 1], **attrs)
+    kernel = first_rule(func, (), core)
+    assert kernel is not None and kernel.rule == f"pooling.{'words' if core.dsp else 'channels'}"
+    padded = np.full((9, 7, 8), info.min, np.int64)
+    padded[1:8, 1:] = x
+    want = np.stack([[padded[2 * y : 2 * y + 3, c : c + 2].max((0, 1)) for c in range(6)] for y in range(4)])
+    have = run_rows(kernel, tmp_path, [x], np.zeros((4, 6, 8), dtype), lambda y: 2 * y - 1)
+    np.testing.assert_array_equal(have, np.minimum(want, info.max - 9))
+
+
+@pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
+@pytest.mark.parametrize("kernel_size", [(2, 2), (5, 3)])
+def test_averages(core: Core, kernel_size: tuple[int, int], tmp_path: Path) -> None:
+    kh, kw = kernel_size
+    x = np.random.default_rng(1).integers(-128, 128, (9, 7, 4)).astype(np.int8)
+    x[:kh, :kw] = -128
+    rows, columns = 9 - kh + 1, (7 - kw) // 2 + 1
+    attrs = {"pool_size": [kh, kw], "strides": [1, 2], "padding": [0, 0, 0, 0], "clamp": [-128, 127]}
+    func = operator("avg_pool2d", [(1, 9, 7, 4)], (1, rows, columns, 4), "int8", dilation=[1, 1], **attrs)
+    kernel = first_rule(func, (), core)
+    assert kernel is not None
+    total = np.stack(
+        [[x[y : y + kh, 2 * c : 2 * c + kw].astype(int).sum((0, 1)) for c in range(columns)] for y in range(rows)]
+    )
+    count = kh * kw
+    want = np.trunc((total + np.where(total > 0, count // 2, -(count // 2))) / count).astype(np.int8)
+    have = run_rows(kernel, tmp_path, [x], np.zeros((rows, columns, 4), np.int8), lambda y: y)
+    np.testing.assert_array_equal(have, want)
+
+
+def test_reciprocals_are_exact() -> None:
+    for n in (2, 3, 9, 49, 125, 255):
+        factor, shift = pooling.reciprocal(n)
+        sums = np.arange(n * 128 + n // 2 + 1, dtype=np.int64)
+        np.testing.assert_array_equal(sums * factor >> shift, sums // n)
+        assert int(sums[-1]) * factor < 1 << 31
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_concatenations(axis: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    shapes = [(3, 5, 8), (3, 5, 12)] if axis == 3 else [(3, 5, 8), (3, 2, 8)]
+    xs = [rng.integers(-128, 128, s).astype(np.int8) for s in shapes]
+    want = np.concatenate(xs, axis=axis - 1)
+    func = operator("concat", [(1, *s) for s in shapes], (1, *want.shape), "int8", axis=axis, table_of_input=[-1, -1])
+    kernel = first_rule(func, (), M4)
+    assert kernel is not None and kernel.rule == "moves.words"
+    np.testing.assert_array_equal(run_rows(kernel, tmp_path, xs, np.zeros_like(want), lambda y: y), want)
+    odd = operator("concat", [(1, 3, 5, 7), (1, 3, 5, 8)], (1, 3, 5, 15), "int8", axis=3, table_of_input=[-1, -1])
+    assert first_rule(odd, (), M4) is None
+
+
+def test_pads_and_slices(tmp_path: Path) -> None:
+    x = np.random.default_rng(3).integers(-128, 128, (4, 5, 8)).astype(np.int8)
+    attrs = {"pad_width": [0, 0, 1, 2, 2, 1, 0, 0], "value": -7}
+    pad = first_rule(operator("pad", [(1, 4, 5, 8)], (1, 7, 8, 8), "int8", **attrs), (), M4)
+    assert pad is not None
+    want = np.pad(x, ((1, 2), (2, 1), (0, 0)), constant_values=-7)
+    np.testing.assert_array_equal(run_rows(pad, tmp_path, [x], np.zeros_like(want), lambda y: y - 1), want)
+    attrs = {"begin": [0, 1, 0, 4], "strides": [1, 1, 1, 1]}
+    cut = first_rule(operator("strided_slice", [(1, 4, 5, 8)], (1, 3, 5, 4), "int8", **attrs), (), M4)
+    assert cut is not None
+    (tmp_path / "cut").mkdir()
+    have = run_rows(cut, tmp_path / "cut", [x], np.zeros((3, 5, 4), np.int8), lambda y: y + 1)
+    np.testing.assert_array_equal(have, x[1:, :, 4:])
+    assert moves.read_move(operator("pad", [(1, 4, 5, 8)], (1, 4, 5, 9), "int8", pad_width=[0] * 7 + [1])) is None
+
+
+@pytest.mark.parametrize("shift", [-3, -9])
+@pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "dsp"])
+def test_dense_layers_round_once(core: Core, shift: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    weights = rng.integers(-127, 128, (6, 20)).astype(np.int8)
+    bias = rng.integers(-500, 500, 6).astype(np.int32)
+    m, s = rng.integers(1 << 30, (1 << 31) - 1, 6).astype(np.int32), np.full(6, shift, np.int32)
+    x = rng.integers(-128, 128, (1, 20)).astype(np.int8)
+    attrs = {"input_zero_point": 5, "output_zero_point": -3, "clamp": [-128, 127], "kernel_layout": "OI"}
+    constants = (weights, bias, m, s)
+    func = operator("dense", [(1, 20)], (1, 6), "int8", constants, rounding=ROUNDING, **attrs)
+    kernel = first_rule(func, constants, core)
+    assert kernel is not None
+    acc = (x.astype(np.int64) - 5) @ weights.astype(np.int64).T + bias
+    want = [round_once(acc[:, c], int(m[c]), int(s[c])) for c in range(6)]
+    have = run_rows(kernel, tmp_path, [x], np.zeros((1, 6), np.int8), lambda y: y)
+    np.testing.assert_array_equal(have, np.clip(np.stack(want, 1) - 3, -128, 127))
+    assert read_dense(func.with_attr("rounding", "twice"), constants) is None
+
+
+@pytest.mark.parametrize("m,s", [(1 << 30, -4), (1518500250, -7), ((1 << 31) - 1, -9), (1300000001, -2)])
+def test_one_rounding_is_proved_equal_or_kept(m: int, s: int) -> None:
+    """The form that is chosen equals one rounding for every accumulator that any step lies at."""
+    reach = np.array([1 << 20])
+    q = plan_single(np.array([m]), np.array([s]), (-reach, reach), 3, (-128, 127))
+    assert q is not None
+    acc = np.arange(-(1 << 16), 1 << 16, dtype=np.int64)
+    want = np.clip(round_once(acc, m, s) + 3, -128, 127)
+    _, addend, e = (int(v) for v in q.table[0])
+    if q.once:
+        have = ((((acc * m + (acc >> 63)) >> 32) + addend) >> e) + 3
+    else:
+        have = (((2 * acc * m + (1 << 31)) >> 32) + addend + (acc >> 63)) >> e
+    np.testing.assert_array_equal(np.clip(have, -128, 127), want)
+
+
+def mixed_network():
+    """Every kind of operator that rules serve, in shapes that vectors and words fit."""
+    net = Net("int8", seed=3)
+    x = net.conv(net.input((1, 12, 12, 3), "image"), 16, kernel=(3, 3), padding="same", activation="relu")
+    pooled = net.max_pool(x, (2, 2), 2, "same")
+    averaged = net.avg_pool(x, (2, 2), 2, "valid")
+    both = net.concat([pooled, averaged])
+    wide = net.max_pool(net.add(both, both), (3, 3), 1, "same")
+    narrow = net.avg_pool(net.conv(wide, 8, kernel=(1, 1)), (3, 3), 3, "valid")
+    flat = net.dense(net.flatten(narrow), 12)
+    return net.finish([flat, net.global_pool(wide)])
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    "target,backend", [("cortex-m3", "c"), ("cortex-m4", "c"), ("cortex-m4", "obj"), ("cortex-m55", "obj")]
+)
+def test_mixed_networks_equal_the_generic_kernels(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
+    rules = [k.rule for k in prepare(mixed_network(), core_of(target, backend), Database()).kernels if k]
+    assert sum(r.startswith("pooling.") for r in rules) >= 4 and sum(r.startswith("moves.") for r in rules) == 1
+    made = api.compile(mixed_network(), target=target, emit=backend, output=tmp_path / "p", layerwise=True)
+    report = api.run(tmp_path / "p", board=made.board)
+    assert report.equals_host
