@@ -78,3 +78,31 @@ def test_what_does_not_go_together(tmp_path: Path, projects: list[Project]) -> N
     with pytest.raises(UsageError, match="without a sharable arena: compile it again"):
         write_bundle(tmp_path / "b", projects, BOARD)
     assert not (tmp_path / "b").exists()
+
+
+def test_a_bundle_runs_like_a_project(tmp_path: Path, emulator_tools: None) -> None:
+    import tvm_cascade
+    from tvm_cascade.testing.tflite import ModelWriter
+
+    pytest.importorskip("ai_edge_litert")
+    folders = []
+    for name, operator in (("first", "TANH"), ("second", "LOGISTIC")):
+        writer = ModelWriter()
+        x = writer.activation((1, 4, 6), "int8", 0.1, 3, name="x")
+        scale, zero = (1 / 128, 0) if operator == "TANH" else (1 / 256, -128)
+        writer.operator(operator, [x], [writer.tensor((1, 4, 6), "int8", scale, zero, name="y")])
+        (tmp_path / f"{name}.tflite").write_bytes(writer.finish())
+        folders.append(tmp_path / name)
+        tvm_cascade.compile(tmp_path / f"{name}.tflite", target="cortex-m4", output=folders[-1])
+    tvm_cascade.bundle(folders, output=tmp_path / "b")
+    values = {f"{name}/x": np.arange(-12, 12, dtype="int8").reshape(1, 4, 6) for name in ("first", "second")}
+    done = tvm_cascade.run(tmp_path / "b", inputs=values, outputs=tmp_path / "o.npz")
+    assert done.ok and done.board == "mps2-an386" and done.executed_macs == done.planned_macs
+    alone = tvm_cascade.run(folders[1], inputs={"x": values["second/x"]}, check=tmp_path / "second.tflite")
+    assert alone.match
+    np.testing.assert_array_equal(done.outputs["second/y"], alone.outputs["y"])
+    assert set(np.load(tmp_path / "o.npz").files) == {"first/y", "second/y"}
+    with pytest.raises(UsageError, match="checked network by network"):
+        tvm_cascade.run(tmp_path / "b", check=tmp_path / "second.tflite")
+    with pytest.raises(UsageError, match="no input 'first/x' among second/x"):
+        tvm_cascade.run(tmp_path / "b", inputs={"second/x": values["second/x"]})

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import Board, load_board
 from tvm_cascade.micro.network import Interface, IoSpec
 from tvm_cascade.micro.project import (
@@ -24,6 +24,8 @@ from tvm_cascade.micro.project import (
     add_board,
     copy_runtime,
     fill_template,
+    project_from_metadata,
+    project_metadata,
     read_project,
     row_callback,
     template,
@@ -33,6 +35,7 @@ from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import IMAGES, BuildResult, build_image
 
 NAME = "networks"  # of the image
+_HOST = "host"  # the folder of a project's program for this machine
 SHARED = "-DTVM_CASCADE_SHARED_ARENA"
 
 
@@ -44,6 +47,7 @@ class Bundle:
     networks: tuple[Project, ...]
     target: Target
     optimise: str
+    board: str = ""  # that it was bundled for
 
     @property
     def arena_bytes(self) -> int:
@@ -140,15 +144,48 @@ def write_bundle(folder: Path, projects: Sequence[Project], board: Board) -> Bun
         for name in (f"{project.name}.h", *project.sources, *project.objects):
             shutil.copyfile(project.folder / name, folder / name)
     networks = tuple(replace(project, folder=folder) for project in projects)
-    bundle = Bundle(folder, networks, target, projects[0].optimise)
+    bundle = Bundle(folder, networks, target, projects[0].optimise, board.name)
     copy_runtime(folder, target)
     (folder / "main.c").write_text(fill_template(template("bundle_main.c.in"), _main_text(bundle)), encoding="utf-8")
     (folder / "arena.c").write_text(_arena_text(bundle), encoding="utf-8")
     names = [project.name for project in projects]
     own = {"networks": names, "target": target.name, "board": board.name, "arena_bytes": bundle.arena_bytes}
+    own |= {"projects": [project_metadata(project) for project in projects], "hosts": _copy_hosts(folder, projects)}
     (folder / METADATA).write_text(json.dumps({"bundle": own}, indent=2) + "\n", encoding="utf-8")
     add_board(folder, board)
     return bundle
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether `folder` holds several networks rather than one."""
+    try:
+        return "bundle" in json.loads((folder / METADATA).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """The bundle that `write_bundle` put into `folder`; raises `LoadError` where there is none."""
+    path = folder / METADATA
+    try:
+        own = json.loads(path.read_text(encoding="utf-8"))["bundle"]
+        networks = tuple(project_from_metadata(folder, one) for one in own["projects"])
+        return Bundle(folder, networks, networks[0].target, networks[0].optimise, str(own["board"]))
+    except OSError as error:
+        raise LoadError(path, error.strerror or str(error)) from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise LoadError(path, f"is not the metadata of a bundle ({error}); bundle again") from None
+
+
+def _copy_hosts(folder: Path, projects: Sequence[Project]) -> dict[str, object]:
+    """The programs of this machine that the projects were compiled with, and what a run must know of them."""
+    found: dict[str, object] = {}
+    for project in projects:
+        metadata = json.loads((project.folder / METADATA).read_text(encoding="utf-8"))
+        if (project.folder / _HOST).is_dir() and {"host", "plan"} <= set(metadata):
+            shutil.copytree(project.folder / _HOST, folder / _HOST / project.name)
+            found[project.name] = {"host": metadata["host"], "macs": metadata["plan"]["macs"]}
+    return found
 
 
 def build_bundle(bundle: Bundle, board: Board, image: str = "emulator", jobs: int = 2) -> BuildResult:

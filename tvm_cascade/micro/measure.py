@@ -13,8 +13,9 @@ import numpy as np
 from tvm_cascade.errors import CascadeError, LoadError, UsageError
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.bundle import is_bundle
 from tvm_cascade.micro.firmware import HOST_FOLDER
-from tvm_cascade.micro.host import HostProgram, HostResult, run_host
+from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.project import METADATA, Project, read_project
 from tvm_cascade.micro.reference import output_step, reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
@@ -110,7 +111,7 @@ def _read_inputs(project: Project, inputs: str | Path | Mapping[str, np.ndarray]
     if isinstance(inputs, Mapping):
         given = dict(inputs)
     else:
-        given = _load_arrays(inputs)
+        given = load_arrays(inputs)
     feed: dict[str, np.ndarray] = {}
     for spec in specs:
         if spec.name not in given:
@@ -123,7 +124,8 @@ def _read_inputs(project: Project, inputs: str | Path | Mapping[str, np.ndarray]
     return feed
 
 
-def _load_arrays(path: str | Path) -> dict[str, np.ndarray]:
+def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by name."""
     try:
         archive = np.load(path)
         if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -191,6 +193,10 @@ def run_project(
     progress: Callable[[str], None],
 ) -> RunReport:
     """One inference of the project in `folder`; see `tvm_cascade.run`."""
+    if is_bundle(folder):
+        from tvm_cascade.micro.bundle_run import run_bundle  # which reports as this module does
+
+        return run_bundle(folder, board, inputs, outputs, check, port, progress)
     if check is not None and not Path(check).is_file():
         raise LoadError(check, "no such file to check against")
     metadata, project = _metadata(folder), read_project(folder)
@@ -220,18 +226,19 @@ def run_project(
         executed_macs=host.executed_macs,
         planned_macs=int(metadata["plan"]["macs"]),
         instructions=instructions,
-        equals_host=_equals(host, made),
+        equals_host=same_outputs(host.outputs[0], made),
         match=match,
         max_abs_diff=gap,
         output_step=step,
     )
     if outputs is not None:
-        _save(Path(outputs), made)
+        save_arrays(Path(outputs), made)
     return report
 
 
-def _equals(host: HostResult, made: Mapping[str, np.ndarray]) -> bool:
-    return _matches(host.outputs[0], made)[0]
+def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> bool:
+    """Whether outputs are equal: integers exactly, floats to within reassociation."""
+    return _matches(want, have)[0]
 
 
 def _emulate(folder: Path, metadata: dict, project: Project, where: str, feed: Mapping[str, np.ndarray], progress):
@@ -253,7 +260,7 @@ def _named(project: Project, result: emulator.RunResult) -> tuple[dict[str, np.n
     return made, result.arena_high_water_bytes, result.stack_bytes, result.instructions
 
 
-def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     try:

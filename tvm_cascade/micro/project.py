@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import Board, CounterRegister
@@ -141,21 +142,30 @@ def read_project(folder: Path) -> Project:
     """The project that `write_project` put into `folder`; raises `LoadError` where there is none."""
     path = folder / METADATA
     try:
-        own = json.loads(path.read_text(encoding="utf-8"))[_KEY]
-        return Project(
-            folder=folder,
-            interface=Interface.from_dict(own["interface"]),
-            sources=tuple(own["sources"]),
-            objects=tuple(own["objects"]),
-            network_flags=tuple(own["network_flags"]),
-            target=get_target(own["target"]),
-            board=str(own["board"]),
-            optimise=str(own["optimise"]),
-        )
+        return project_from_metadata(folder, json.loads(path.read_text(encoding="utf-8"))[_KEY])
     except OSError as error:
         raise LoadError(path, f"{error.strerror}; is {folder} a folder made by `tvm-cascade compile`?") from None
     except (ValueError, KeyError, TypeError) as error:
         raise LoadError(path, f"is not the metadata of a compiled network ({error})") from None
+
+
+def project_metadata(project: Project) -> dict[str, object]:
+    """What `read_project` reads, JSON-ready."""
+    return json.loads((project.folder / METADATA).read_text(encoding="utf-8"))[_KEY]
+
+
+def project_from_metadata(folder: Path, own: Mapping[str, Any]) -> Project:
+    """The project in `folder` that `own` describes; raises `KeyError` or `TypeError` for what describes none."""
+    return Project(
+        folder=folder,
+        interface=Interface.from_dict(own["interface"]),
+        sources=tuple(own["sources"]),
+        objects=tuple(own["objects"]),
+        network_flags=tuple(own["network_flags"]),
+        target=get_target(own["target"]),
+        board=str(own["board"]),
+        optimise=str(own["optimise"]),
+    )
 
 
 def add_board(folder: Path, board: Board) -> Path:
