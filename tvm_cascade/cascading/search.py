@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 from tvm_cascade.cascading.assemble import Layout
@@ -18,6 +19,8 @@ from tvm_cascade.cascading.segments import SegmentCosts, Settings
 LONGEST_BY_PIXELS = 24
 _NEVER = 1 << 62  # bytes of a segment that leaves its region
 _PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
+_FEW = (0, 100, 3_000, 10**9)
+_BEYOND = (32, 16, 8, 4)  # parts of the least bytes that layouts may need beyond them
 
 
 class Search:
@@ -144,32 +147,46 @@ class Search:
 
         return pareto_cuts(self.size, ways)
 
-    def layouts(self, cap: int, least: int) -> list[Layout]:
+    def layouts(self, cap: int, least: int) -> Iterator[Layout]:
         """Layouts within the cap, that of least work and overhead first, each once; `least` bytes are possible.
 
         An arena may need more than the sum of what is live, most of all where outputs trail their inputs downwards one
-        segment after the other: so there are layouts that stay further below the cap, and some of fewer segments.
+        segment after the other: so there are layouts that stay further below the cap, some of fewer segments, and at
+        last some beyond a cap that leaves no room, whose arenas may yet be smaller.
         """
-        found: dict[Layout, tuple[int, int]] = {}
-        floor = (self.floors.any if self.recompute else self.floors.least).tolist()
-        calls = self.floors.calls.tolist()
-        for limit in dict.fromkeys((cap, (cap + least) // 2, (cap + 7 * least) // 8, least)):
-            for price in _PRICES:
+        seen: set[Layout] = set()
+        beyond = [least + least // n for n in _BEYOND] if cap <= least else []
+        for limits, prices in (((cap, (cap + least) // 2, (cap + 7 * least) // 8, least), _PRICES), (beyond, _FEW)):
+            found = [self._layout(limit, price) for limit in dict.fromkeys(limits) for price in prices]
+            fresh = {layout: self._weight(layout) for layout in found if layout is not None and layout not in seen}
+            seen |= fresh.keys()
+            yield from sorted(fresh, key=lambda layout: (fresh[layout], layout.cuts, layout.chunks))
 
-                def bound(i: int, j: int, limit: int = limit, price: int = price) -> tuple[int, int] | None:
-                    return (0, calls[i][j] + price) if floor[i][j] <= limit else None
+    def _layout(self, limit: int, price: int) -> Layout | None:
+        """The layout of least work, then of least overhead, whose segments stay within `limit` bytes."""
+        floor, calls = self._floor, self._calls
 
-                def weight(i: int, j: int, limit: int = limit, price: int = price) -> tuple[int, int] | None:
-                    chunk = self.coarsest(i, j, limit)
-                    if chunk is None:
-                        return None
-                    return self.costs.extra_macs(i, j, chunk), self._overhead(i, j, chunk) + price
+        def bound(i: int, j: int) -> tuple[int, int] | None:
+            return (0, calls[i][j] + price) if floor[i][j] <= limit else None
 
-                cuts = cuts_within(self.size, weight, bound)
-                if cuts is not None:
-                    layout = Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
-                    found.setdefault(layout, self._weight(layout))
-        return sorted(found, key=lambda layout: (found[layout], layout.cuts, layout.chunks))
+        def weight(i: int, j: int) -> tuple[int, int] | None:
+            chunk = self.coarsest(i, j, limit)
+            if chunk is None:
+                return None
+            return self.costs.extra_macs(i, j, chunk), self._overhead(i, j, chunk) + price
+
+        cuts = cuts_within(self.size, weight, bound)
+        if cuts is None:
+            return None
+        return Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
+
+    @cached_property
+    def _floor(self) -> list[list[int]]:
+        return (self.floors.any if self.recompute else self.floors.least).tolist()
+
+    @cached_property
+    def _calls(self) -> list[list[int]]:
+        return self.floors.calls.tolist()
 
     def _weight(self, layout: Layout) -> tuple[int, int]:
         """Extra multiply-accumulates, and kernel calls inside cascades."""
