@@ -60,11 +60,11 @@ class ConvRow(ABC):
         self.g: Sliding = conv.window
         self.length = self.g.kernel[1] * self.g.channels
         self.whole = self.length // self.group * self.group
-        self.k = k = KernelBuilder(["int8"], self.pack(), ["int8"])
-        self.x = k.view(k.inputs[0][0], "int8", "xs")
-        self.w = k.view(k.constants[0], "int8", "ws")
+        self.k = k = KernelBuilder([conv.dtype], self.pack(), [conv.dtype])
+        self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
+        self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
         self.table = k.view(k.constants[1], "int32", "table")
-        self.out = k.view(k.outputs[0], "int8", "outs")
+        self.out = k.view(k.outputs[0], conv.dtype, "outs")
 
     def pack(self) -> tuple[np.ndarray, np.ndarray]:
         """The constants: weights in the order in which they are read, and the table of what a channel needs beside."""
@@ -170,7 +170,7 @@ class ConvRow(ABC):
             m, addend, shift = (k.let(self.table[(channel + j) * width + i], s) for i, s in enumerate(("m", "r", "e")))
             for p in range(pixels):
                 value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, shift)
-                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8"))
+                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.dtype))
 
 
 def best_step(count: int, most: int) -> int:

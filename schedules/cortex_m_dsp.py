@@ -23,6 +23,7 @@ from tvm_cascade.schedules.emit import i32
 from tvm_cascade.schedules.few_taps import MOST_TAPS, few_taps
 from tvm_cascade.schedules.geometry import Columns
 from tvm_cascade.schedules.intrinsics import call
+from tvm_cascade.schedules.packing import PAIRED, interleave, paired
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
@@ -71,8 +72,38 @@ class _Conv(ConvRow):
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
 
 
-def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
-    """K x K and 1 x 1 convolution."""
+class _WideConv(_Conv):
+    """Weights as halfwords: nothing to widen, twice the flash. The only form for uint8, whose weights need nine bits."""
+
+    def pack(self) -> tuple[np.ndarray, np.ndarray]:
+        weights, table = super().pack()
+        wide = paired(self.conv.weights.astype(np.int16))
+        return interleave(wide, self.blocking.channels, self.group), table
+
+    def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
+        moved = tap // 4 * 4 + PAIRED.index(tap % 4) if tap < self.whole else tap
+        return super().single_place(weights, size, j, moved)
+
+    def _word(self, acc: Value, at: Value, weights: Value, i: Value, lo: int, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
+        pairs = []
+        for p in range(pixels):
+            word = k.let(call("ldr", tirx.address_of(self.x[at + i * 4 + p * g.strides[1] * g.channels])), "xw")
+            pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
+        for j in range(size):
+            place = self.place(weights, size, j, i * 4 + lo)
+            even = k.let(call("ld32", tirx.address_of(self.w[place])), "wa")
+            odd = k.let(call("ld32", tirx.address_of(self.w[place + 2])), "wb")
+            for p, (xa, xb) in enumerate(pairs):
+                first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
+                k.store(acc, p * size + j, call("smlad", xb, odd, first))
+
+
+def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, wide: bool = False) -> RowKernel:
+    """K x K and 1 x 1 convolution; `wide` keeps weights as halfwords, as uint8 always does."""
+    if wide or conv.dtype == "uint8":
+        return _WideConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
     return _Conv(conv, blocking).build()
 
 

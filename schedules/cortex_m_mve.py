@@ -358,6 +358,8 @@ def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> l
     if not core.mve or core.backend != "llvm":
         return []
     conv = read_conv(func, constants) or read_dense(func, constants)
+    if conv is not None and conv.dtype != "int8":
+        return []
     if conv is None:
         return [Variant("elements", partial(vector_elementwise, func, constants))]
     return conv_variants(conv)

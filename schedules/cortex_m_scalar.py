@@ -79,11 +79,13 @@ class _Depthwise:
         folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
         records, self.words = scalar_records(conv.weights, folded[:, 0], conv.requantize.table)
         self.weights_at = (3 + folded.shape[0]) * 4
-        self.k = k = KernelBuilder(["int8"], (records,), ["int8"])
-        self.x = k.view(k.inputs[0][0], "int8", "xs")
+        item = conv.weights.dtype.itemsize
+        self.weights_at, self.weight_words = self.weights_at // item, self.words * 4 // item
+        self.k = k = KernelBuilder([conv.dtype], (records,), [conv.dtype])
+        self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
         self.record = k.view(k.constants[0], "int32", "record")
-        self.w = k.view(k.constants[0], "int8", "ws")
-        self.out = k.view(k.outputs[0], "int8", "outs")
+        self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
+        self.out = k.view(k.outputs[0], conv.dtype, "outs")
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
@@ -107,12 +109,12 @@ class _Depthwise:
                 k.store(acc, p, start)
             for r in range(g.kernel[0]):
                 with valid_row(k, g, r, self.r0, self.r1):
-                    weights = channel * (self.words * 4) + self.weights_at + r * g.kernel[1]
+                    weights = channel * self.weight_words + self.weights_at + r * g.kernel[1]
                     self._row(acc, self.rows[r] + column + c, weights, run)
             m, addend, e = (k.let(self.record[channel * self.words + i], s) for i, s in enumerate(("m", "r", "e")))
             for p in pixels:
                 value = emit_requantize(k, self.conv.requantize, acc[i32(p)], m, addend, e)
-                k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype("int8"))
+                k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.dtype))
 
     def _row(self, acc: Value, at: Value, weights: Value, run: Run) -> None:
         """Every input column of the block is loaded once; columns of padding count as the zero point."""

@@ -48,11 +48,11 @@ class _FewTaps:
         whole = Sliding(1, 1, 1, 1, 1, (1, 1), (1, 1), (0, 0))  # one set of valid taps: padding is in the pairs
         bias = folded_bias(whole, conv.weights.sum(axis=(0, 1), keepdims=True), conv.bias, conv.input_zero_point)
         table = channel_table(whole, conv.requantize.table, bias)
-        self.k = k = KernelBuilder(["int8"], (halves.ravel(), table), ["int8"])
-        self.x = k.view(k.inputs[0][0], "int8", "xs")
+        self.k = k = KernelBuilder([conv.dtype], (halves.ravel(), table), [conv.dtype])
+        self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
         self.w = k.view(k.constants[0], "int32", "pairs")
         self.table = k.view(k.constants[1], "int32", "table")
-        self.out = k.view(k.outputs[0], "int8", "outs")
+        self.out = k.view(k.outputs[0], conv.dtype, "outs")
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
@@ -99,4 +99,4 @@ class _FewTaps:
                 for p, pair in enumerate(pairs):
                     acc = k.let(call("smlad", pair, self.w[channel * self.pairs + p], acc), "acc")
                 value = emit_requantize(k, self.conv.requantize, acc, m, addend, e)
-                k.store(self.out, x * outputs + channel, value.astype("int8"))
+                k.store(self.out, x * outputs + channel, value.astype(self.conv.dtype))

@@ -56,14 +56,19 @@ def _smmlar(a: Value, b: Value, c: Value) -> Value:
     return ((wide + tirx.const(1 << 31, "int64")) >> tirx.const(32, "int64")).astype("int32")
 
 
+def _word(address: Value) -> Value:
+    wide = str(_pointee(address)[0].dtype).endswith("16")
+    return tirx.reinterpret("int32", vector_load(address, 2 if wide else 4))
+
+
 def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
     four = tirx.max(*(tirx.reinterpret(f"{dtype}x4", v) for v in (a, b)))
     return tirx.reinterpret("int32", four)
 
 
 INTRINSICS = (
-    Intrinsic("ld32", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
-    Intrinsic("ldr", lambda a: tirx.reinterpret("int32", vector_load(a, 4))),
+    Intrinsic("ld32", lambda a: _word(a)),
+    Intrinsic("ldr", lambda a: _word(a)),
     Intrinsic("mla", lambda a, b, c: a * b + c),
     Intrinsic("smlad", _llvm("llvm.arm.smlad")),
     Intrinsic("sxtb16", _llvm("llvm.arm.sxtb16")),
@@ -73,6 +78,9 @@ INTRINSICS = (
     Intrinsic("smax8", lambda a, b: _bytewise_max(a, b, "int8")),
     Intrinsic("umax8", lambda a, b: _bytewise_max(a, b, "uint8")),
     Intrinsic("smmlar", _smmlar),
+    Intrinsic("uxtb16", _llvm("llvm.arm.uxtb16")),
+    Intrinsic("uxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.uxtb16", _ror8(a))),
+    Intrinsic("usat8", lambda a: tirx.max(tirx.min(a, tirx.const(255, "int32")), tirx.const(0, "int32"))),
     Intrinsic("ssat8", lambda a: tirx.max(tirx.min(a, tirx.const(127, "int32")), tirx.const(-128, "int32"))),
 )
 
@@ -150,6 +158,8 @@ TC_INLINE int32_t tc_sxtab16_ror8(int32_t a, int32_t b) {
     int32_t r; __asm("sxtab16 %0, %1, %2, ror #8" : "=r"(r) : "r"(a), "r"(b)); return r; }
 TC_ASM2(tc_sxtb16, "sxtb16 %0, %1")
 TC_ASM2(tc_sxtb16_ror8, "sxtb16 %0, %1, ror #8")
+TC_ASM2(tc_uxtb16, "uxtb16 %0, %1")
+TC_ASM2(tc_uxtb16_ror8, "uxtb16 %0, %1, ror #8")
 #else
 TC_INLINE int32_t tc_pair(int32_t top, int32_t low) {
     return (int32_t)(((uint32_t)top << 16) | ((uint32_t)low & 0xffffu));
@@ -176,12 +186,16 @@ TC_INLINE int32_t tc_sxtab16(int32_t a, int32_t b) {
 TC_INLINE int32_t tc_sxtab16_ror8(int32_t a, int32_t b) {
     return tc_pair((int16_t)(tc_top(a) + (int8_t)((b >> 24) & 0xff)), (int16_t)(tc_low(a) + (int8_t)((b >> 8) & 0xff)));
 }
+TC_INLINE int32_t tc_uxtb16(int32_t a) { return a & 0x00ff00ff; }
+TC_INLINE int32_t tc_uxtb16_ror8(int32_t a) { return (int32_t)(((uint32_t)a >> 8) & 0x00ff00ffu); }
 TC_INLINE int32_t tc_sxtb16(int32_t a) { return tc_pair((int8_t)((a >> 16) & 0xff), (int8_t)(a & 0xff)); }
 TC_INLINE int32_t tc_sxtb16_ror8(int32_t a) { return tc_pair((int8_t)((a >> 24) & 0xff), (int8_t)((a >> 8) & 0xff)); }
 #endif
 #if defined(__ARM_FEATURE_SAT)
 TC_INLINE int32_t tc_ssat8(int32_t a) { int32_t r; __asm("ssat %0, #8, %1" : "=r"(r) : "r"(a)); return r; }
+TC_INLINE int32_t tc_usat8(int32_t a) { int32_t r; __asm("usat %0, #8, %1" : "=r"(r) : "r"(a)); return r; }
 #else
+TC_INLINE int32_t tc_usat8(int32_t a) { return a < 0 ? 0 : a > 255 ? 255 : a; }
 TC_INLINE int32_t tc_ssat8(int32_t a) { return a < -128 ? -128 : a > 127 ? 127 : a; }
 #endif
 """

@@ -34,13 +34,26 @@ def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     return np.concatenate(parts).astype(weights.dtype)
 
 
+PAIRED = (0, 2, 1, 3)  # taps of two words of halfwords, as `uxtb16` and `uxtb16 ror 8` widen a word of bytes
+
+
+def paired(weights: np.ndarray) -> np.ndarray:
+    """[kh, kw, ic, oc] int16 with every four taps of a kernel row in the order `PAIRED`; a tail keeps its own."""
+    kh, kw, ic, oc = weights.shape
+    length = kw * ic
+    flat = weights.reshape(kh, length, oc).copy()
+    whole = length // 4 * 4
+    flat[:, :whole] = flat[:, :whole].reshape(kh, -1, 4, oc)[:, :, list(PAIRED)].reshape(kh, whole, oc)
+    return flat.reshape(weights.shape)
+
+
 def scalar_records(weights: np.ndarray, biases: np.ndarray, requantize: np.ndarray) -> tuple[np.ndarray, int]:
-    """One record of int32 words a channel: requantize [3], a bias per row variant, the weights as bytes, filled up.
+    """One record of int32 words a channel: requantize [3], a bias per row variant, the weights as they are, filled up.
 
     `weights` is [kh, kw, 1, c], `biases` [variants, c]. Returns the records, flat, and the words of one.
     """
     taps, channels = weights.shape[0] * weights.shape[1], weights.shape[-1]
-    filled = np.zeros((channels, -(-taps // 4) * 4), np.int8)
+    filled = np.zeros((channels, -(-taps // 4) * 4), weights.dtype)
     filled[:, :taps] = weights.reshape(taps, channels).T
     packed = filled.view("<i4").reshape(channels, -1)
     records = np.concatenate([requantize.astype("<i4"), biases.T.astype("<i4"), packed], axis=1)

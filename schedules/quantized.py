@@ -12,11 +12,15 @@ from tvm_cascade.schedules.geometry import Sliding
 from tvm_cascade.schedules.requantize import Requantize, accumulator_bounds, constant_channels, plan_requantize
 
 
+RANGES = {"int8": (-128, 127), "uint8": (0, 255)}  # of activations that the kernels know
+
+
 @dataclass(frozen=True, eq=False)
 class QuantizedConv:
-    """An int8 convolution, NHWC with one batch, symmetric weights.
+    """An 8-bit convolution, NHWC with one batch.
 
-    `weights` is [kh, kw, inputs, outputs]; of a depthwise one inputs is 1, outputs channels times `multiplier`.
+    `weights` is [kh, kw, inputs, outputs], less their zero point: int8 with int8 activations, int16 with uint8 ones. Of
+    a depthwise one inputs is 1, outputs channels times `multiplier`.
     """
 
     window: Sliding
@@ -26,6 +30,7 @@ class QuantizedConv:
     requantize: Requantize
     depthwise: bool
     multiplier: int = 1
+    dtype: str = "int8"  # of activations
 
     @property
     def outputs(self) -> int:
@@ -69,17 +74,21 @@ def integers(func: PrimFunc, name: str, default: tuple[int, ...]) -> list[int]:
 def read_conv(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedConv | None:
     """The convolution `func` computes, None where it is another operator or a kind the kernels do not know.
 
-    Known are int8 tensors with int8 weights of zero point 0, one batch, no column dilation, groups 1 or depthwise.
+    Known are int8 tensors with int8 weights of zero point 0, and uint8 tensors with uint8 weights of one zero point; one
+    batch, no dilation, groups 1 or depthwise.
     """
     kind = str(attribute(func, "op_kind", ""))
     if kind not in ("conv2d", "depthwise_conv2d") or len(constants) != 4:
         return None
     weights, bias, multiplier, shift = constants
     data, out = parameters(func)[0], parameters(func)[-1]
-    if dtype_of(data) != "int8" or dtype_of(out) != "int8" or weights.dtype != np.int8 or weights.ndim != 4:
+    dtype, zeros = dtype_of(data), set(integers(func, "weight_zero_point", (0,)))
+    if dtype not in RANGES or dtype_of(out) != dtype or str(weights.dtype) != dtype or weights.ndim != 4:
         return None
-    if any(integers(func, "weight_zero_point", (0,))) or set(integers(func, "dilation", (1, 1))) != {1}:
+    if len(zeros) != 1 or (dtype == "int8" and zeros != {0}) or set(integers(func, "dilation", (1, 1))) != {1}:
         return None
+    if dtype == "uint8":
+        weights = weights.astype(np.int16) - np.int16(zeros.pop())
     if shape_of(data)[0] != 1 or bias.dtype != np.int32:
         return None
     depthwise = kind == "depthwise_conv2d"
@@ -115,13 +124,14 @@ def _conv(
     )
     zero_in = integers(func, "input_zero_point", (0,))[0]
     zero_out = integers(func, "output_zero_point", (0,))[0]
-    clamp = integers(func, "clamp", (-128, 127))
+    dtype = dtype_of(parameters(func)[0])
+    clamp = integers(func, "clamp", RANGES[dtype])
     m, s = (np.broadcast_to(a.ravel(), (outputs,)).astype(np.int64) for a in (multiplier, shift))
-    weights, bias, m, s = _settle(weights, bias.ravel(), m, s, zero_in, zero_out, (clamp[0], clamp[1]))
-    low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, (-128, 127))
+    weights, bias, m, s = _settle(weights, bias.ravel(), m, s, zero_in, zero_out, (clamp[0], clamp[1]), dtype)
+    low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[dtype])
     requantize = plan_requantize(m, s, low, high, zero_out, (clamp[0], clamp[1]))
     times = outputs // channels if depthwise else 1
-    return QuantizedConv(window, weights, bias, zero_in, requantize, depthwise, times)
+    return QuantizedConv(window, weights, bias, zero_in, requantize, depthwise, times, dtype)
 
 
 def _settle(
@@ -132,12 +142,13 @@ def _settle(
     zero_in: int,
     zero_out: int,
     clamp: tuple[int, int],
+    dtype: str,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Weights, bias, multipliers and shifts with channels of constant output put in a form that requantizes shortly.
 
     A constant v is the accumulator 4 (v - zo) under the multiplier 2^30 and the shift -1: (2 (v - zo) + 1) >> 1.
     """
-    low, high = accumulator_bounds(weights.reshape(-1, weights.shape[-1]), bias, zero_in, (-128, 127))
+    low, high = accumulator_bounds(weights.reshape(-1, weights.shape[-1]), bias, zero_in, RANGES[dtype])
     constant, value = constant_channels(m, s, low, high, zero_out, clamp)
     if not constant.any():
         return weights, bias, m, s

@@ -152,6 +152,8 @@ def clamp_value(b: Builder, q: Requantize, value: Value) -> Value:
     value = b.let(value, "q")
     if q.full_range:
         return call("ssat8", value)
+    if (q.lo, q.hi) == (0, 255):
+        return call("usat8", value)
     if q.lo <= -128:
         return tirx.min(call("ssat8", value), tirx.const(q.hi, "int32"))
     return tirx.max(tirx.min(value, tirx.const(q.hi, "int32")), tirx.const(q.lo, "int32"))

@@ -46,8 +46,12 @@ def make_case(
     clamp: tuple[int, int] = (-128, 127),
     seed: int = 0,
     exponent: int = 0,
+    dtype: str = "int8",
 ) -> Case:
-    """A random layer, its input and what the reference makes of it; `exponent` scales the outputs by a power of two."""
+    """A random layer, its input and what the reference makes of it; `exponent` scales the outputs by a power of two.
+
+    uint8 takes zero points and clamp as those of int8 plus 128, and weights of nine bits.
+    """
     rng = np.random.default_rng(seed)
     height, width, channels = size
     kh, kw = kernel
@@ -57,15 +61,19 @@ def make_case(
     weights = rng.integers(-127, 128, (kh, kw, inputs, outputs)).astype(np.int8)
     bias = rng.integers(-3000, 3000, outputs).astype(np.int32)
     x = rng.integers(-128, 128, size).astype(np.int8)
+    limits = (-128, 127)
+    if dtype == "uint8":
+        weights, x = rng.integers(-255, 256, weights.shape).astype(np.int16), x.view(np.uint8)
+        zero_in, zero_out, clamp, limits = zero_in + 128, zero_out + 128, (clamp[0] + 128, clamp[1] + 128), (0, 255)
     g = Sliding(height, width, channels, out_h, out_w, kernel, (stride, stride), (top, left))
     acc = bias + _accumulate(g, x.astype(np.int64) - zero_in, weights.astype(np.int64), depthwise)
     m = rng.integers(1 << 30, 1 << 31, outputs)
     s = np.full(outputs, int(np.floor(np.log2(80 / acc.std()))) + exponent)
     want = reference(acc.ravel(), np.tile(m, out_h * out_w), np.tile(s, out_h * out_w), zero_out, clamp)
-    low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, (-128, 127))
+    low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, limits)
     q = plan_requantize(m, s, low, high, zero_out, clamp)
-    conv = QuantizedConv(g, weights, bias, zero_in, q, depthwise, outputs // channels if depthwise else 1)
-    return Case(conv, x, want.reshape(out_h, out_w, outputs).astype(np.int8))
+    conv = QuantizedConv(g, weights, bias, zero_in, q, depthwise, outputs // channels if depthwise else 1, dtype)
+    return Case(conv, x, want.reshape(out_h, out_w, outputs).astype(dtype))
 
 
 def _extent(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
@@ -107,10 +115,10 @@ def build(kernel: RowKernel, folder: Path) -> ctypes.CDLL:
 
 def run_rows(kernel: RowKernel, folder: Path, x: np.ndarray, g: Sliding, outputs: int, ring: int) -> np.ndarray:
     """Every output row from a ring of `ring` slots that holds just the rows of its window, garbage elsewhere."""
-    library, out = build(kernel, folder), np.zeros((g.out_height, g.out_width, outputs), np.int8)
+    library, out = build(kernel, folder), np.zeros((g.out_height, g.out_width, outputs), x.dtype)
     for y in range(g.out_height):
         first = y * g.strides[0] - g.padding[0]
-        slots = np.full((ring, *x.shape[1:]), 99, np.int8)
+        slots = np.full((ring, *x.shape[1:]), 99, x.dtype)
         for row in range(max(first, 0), min(first + g.kernel[0], g.height)):
             slots[row % ring] = x[row]
         args: list[object] = []
@@ -142,12 +150,15 @@ CONVOLUTIONS = {
     "tall": dict(size=(13, 6, 1), outputs=6, kernel=(6, 4), stride=2, zero_in=20, zero_out=11),
     "odd depth": dict(size=(4, 5, 7), outputs=3, kernel=(3, 3), zero_out=9),
     "one row": dict(size=(1, 4, 8), outputs=2, kernel=(3, 3)),
+    "uint8": dict(size=(5, 7, 8), outputs=5, kernel=(3, 3), zero_in=9, zero_out=-5, dtype="uint8"),
+    "uint8 odd": dict(size=(6, 5, 7), outputs=3, kernel=(3, 3), stride=2, zero_in=-128, clamp=(-90, 99), dtype="uint8"),
     "left shift": dict(size=(3, 3, 4), outputs=4, kernel=(3, 3), exponent=14),
 }
 DEPTHWISE = {
     "same": dict(size=(5, 9, 8), outputs=8, kernel=(3, 3)),
     "stride": dict(size=(7, 12, 3), outputs=3, kernel=(3, 3), stride=2, zero_out=4),
     "narrow": dict(size=(3, 2, 5), outputs=5, kernel=(5, 3), zero_in=9),
+    "uint8": dict(size=(5, 9, 8), outputs=8, kernel=(3, 3), zero_in=-100, dtype="uint8"),
     "multiplier": dict(size=(5, 6, 3), outputs=6, kernel=(3, 3), clamp=(-128, 60)),
 }
 
