@@ -76,7 +76,7 @@ class _WideConv(_Conv):
     """Weights as halfwords: nothing to widen, twice the flash. The only form for uint8, whose weights need nine bits."""
 
     def pack(self) -> tuple[np.ndarray, np.ndarray]:
-        weights, table = super().pack()
+        _, table = super().pack()
         wide = paired(self.conv.weights.astype(np.int16))
         return interleave(wide, self.blocking.channels, self.group), table
 

@@ -11,7 +11,6 @@ from tvm.tirx import PrimFunc
 from tvm_cascade.schedules.geometry import Sliding
 from tvm_cascade.schedules.requantize import Requantize, accumulator_bounds, constant_channels, plan_requantize
 
-
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}  # of activations that the kernels know
 
 
