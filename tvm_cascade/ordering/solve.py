@@ -2,9 +2,11 @@
 
 Adaptive soft budgeting (Serenity, Algorithm 2) corrected: the published loop never runs its scheduler, and its answer
 to "no solution" averages the last two budgets, which may never reach the optimum. Here the budget lies in [low, high):
-`low` is proven unavoidable, `high` is the best order known. The first budget is `low`; a complete run that finds
-nothing raises `low` to the least step it had to refuse, a run that finds an order lowers `high`, and after an
-incomplete one without an order the budget is raised half way to `high`. Work is bounded in steps, not in seconds.
+`low` is proven unavoidable, `high` is the best order known. The first budget is `low`, each further one half way to
+`high`; a complete run that finds nothing raises `low` to the least step it had to refuse, a run that finds an order
+lowers `high`, and an incomplete one without an order proves nothing: budgets stay above it. A run only decides whether
+an order within its budget exists: whatever can only help is then done at once wherever the budget allows it, which
+leaves a fraction of the states that finding the best order takes. Work is bounded in steps, not in seconds.
 """
 
 from __future__ import annotations
@@ -114,11 +116,14 @@ def _region(
     states = steps = 0
     budget = low if options.budgeting else peak - 1
     while low < peak and steps < work and budget < peak:
-        result = run(m, region, budget, floor, (work - steps) // 2, options.dominance)
+        # whether an order within the budget exists is easier to tell than which is best: all peaks up to it are alike
+        alike = budget if options.dominance else floor
+        result = run(m, region, budget, alike, (work - steps) // 2, options.dominance)
         states, steps = states + result.states, steps + max(1, result.steps)
         if result.order is not None:
-            best, peak = list(result.order), result.peak
-            low = peak if result.complete else low
+            best = list(result.order)
+            peak = max(floor, _peak(m, region, best))
+            low = peak if result.complete and not options.dominance else low
         elif result.complete:
             low = max(low, result.exceeded)
         else:
