@@ -13,6 +13,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.interface import Port, emit_api, emit_header, place_ports
 from tvm_cascade.micro.names import c_comment, c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
@@ -159,10 +160,12 @@ def emit_network(
     align: int = 8,
     prelude: str = "",
     note: str = "",
+    ram_weights: int = 0,
 ) -> EmittedNetwork:
     """The files of one network.
 
-    With `target` (an LLVM target) the kernels come as `<name>_kernels.o`, otherwise as C99 in `<name>.c`.
+    With `target` (an LLVM target) the kernels come as `<name>_kernels.o`, otherwise as C99 in `<name>.c`. Up to
+    `ram_weights` bytes of the constants that are read most are copied into RAM, and read there.
     """
     name = c_identifier(name)
     reserved = ("hook", "hook_context") if lowered.hooked else ()
@@ -175,8 +178,10 @@ def emit_network(
     else:
         functions, objects = emit_c_driver(lowered, symbol), (f"{name}_kernels.o",)
         files[objects[0]] = emit_object(lowered, target, symbol)
-    files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name, lowered.hooked).encode()
-    files[f"{name}.c"] = emit_api(name, ins, outs, functions, prelude, lowered.hooked).encode()
+    hot = hot_weights.choose(lowered, functions, ram_weights) if ram_weights else ()
+    functions = hot_weights.redirect(functions, name, hot)
+    files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name, lowered.hooked, hot).encode()
+    files[f"{name}.c"] = emit_api(name, ins, outs, functions, prelude, lowered.hooked, hot).encode()
     files[f"{name}_weights.c"] = emit_weights(name, lowered.flash, lowered.flash_items).encode()
     return EmittedNetwork(
         name=name,
@@ -188,4 +193,5 @@ def emit_network(
         arena_bytes=lowered.plan.peak,
         arena_align=align,
         requests=request_order(lowered.plan),
+        ram_weight_bytes=hot_weights.total_bytes(hot),
     )

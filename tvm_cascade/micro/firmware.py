@@ -41,6 +41,7 @@ class Written:
     elf: str | None  # relative to the folder
     files: tuple[str, ...]
     network: tuple[str, ...] = ()  # of these, the network's own
+    ram_weight_bytes: int = 0  # of `ram_bytes`
 
 
 def _versions() -> dict[str, str]:
@@ -96,8 +97,10 @@ def write(
     options: PlanOptions,
     progress: Callable[[str], None],
     hook: bool = False,
+    ram_weights: int = 0,
 ) -> Written:
-    """Fill `folder` (which exists) with the project; `board` None writes for the host, `hook` a call between steps.
+    """Fill `folder` (which exists) with the project; `board` None writes for the host, `hook` a call between steps,
+    `ram_weights` up to so many bytes of weights in RAM.
 
     Raises
     ------
@@ -114,6 +117,7 @@ def write(
         target=target.llvm if backend == "obj" and board is not None else None,
         align=max(target.align, 8),
         prelude=prepared.prelude,
+        ram_weights=ram_weights,
     )
     with ThreadPoolExecutor(max_workers=1) as pool:
         counted = pool.submit(
@@ -136,13 +140,18 @@ def write(
         "operators": _operators(plan),
         "options": asdict(options) | {"emit": backend, "optimise": optimise, "hook": hook},
         "versions": _versions(),
-        "image": {"elf": elf, "ram_bytes": ram, "flash_bytes": flash},
+        "image": {
+            "elf": elf,
+            "ram_bytes": ram,
+            "flash_bytes": flash,
+            "ram_weight_bytes": network.ram_weight_bytes,
+        },
         "host": host,
         "written": _digests(folder),
     }
     (folder / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    return Written(ram, flash, elf, tuple(files), tuple(network.files))
+    return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes)
 
 
 _BUILT = ("build", HOST_FOLDER)  # made again at every compilation

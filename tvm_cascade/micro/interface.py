@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.micro.hot_weights import HotWeight, declaration, definition
 from tvm_cascade.micro.names import c_comment, unique_identifiers
 from tvm_cascade.micro.network import C_TYPES, IoSpec
 from tvm_cascade.schedules.driver import place_of
@@ -129,7 +130,14 @@ def _arena_definition(name: str) -> list[str]:
 
 
 def emit_header(
-    name: str, plan: Plan, ins: Sequence[Io], outs: Sequence[Io], align: int, note: str, hook: bool = False
+    name: str,
+    plan: Plan,
+    ins: Sequence[Io],
+    outs: Sequence[Io],
+    align: int,
+    note: str,
+    hook: bool = False,
+    hot: Sequence[HotWeight] = (),
 ) -> str:
     """The network's public API."""
     upper = name.upper()
@@ -187,6 +195,7 @@ def emit_header(
         f"void {name}_map_inputs(struct {name}_inputs *inputs);",
         f"void {name}_map_outputs(struct {name}_outputs *outputs);",
         "",
+        *declaration(name, hot),
         "#ifdef __cplusplus",
         "}",
         "#endif",
@@ -240,7 +249,15 @@ def _context(name: str) -> str:
     return f"    const struct {name}_inputs *inputs = (const struct {name}_inputs *)(const void *)context;"
 
 
-def emit_api(name: str, ins: Sequence[Io], outs: Sequence[Io], functions: str, prelude: str, hook: bool = False) -> str:
+def emit_api(
+    name: str,
+    ins: Sequence[Io],
+    outs: Sequence[Io],
+    functions: str,
+    prelude: str,
+    hook: bool = False,
+    hot: Sequence[HotWeight] = (),
+) -> str:
     """`<name>.c`: the arena, the functions (or their declaration, with an object beside it) and the public API."""
     lines = [
         f'#include "{name}.h"',
@@ -250,6 +267,7 @@ def emit_api(name: str, ins: Sequence[Io], outs: Sequence[Io], functions: str, p
         *_arena_definition(name),
         f"extern const uint32_t {name}_flash[];",
         "",
+        *definition(name, hot),
         prelude,
         *_fetch(name, ins),
         *(_hook(name) if hook else []),
@@ -265,10 +283,10 @@ def emit_api(name: str, ins: Sequence[Io], outs: Sequence[Io], functions: str, p
             lines.append(f"    {which}->{io.spec.c_name} = {cast}&{name}_arena[{io.offset}];")
         lines += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"] if hooked else []
         lines += ["}", ""]
-    return "\n".join([*lines, *_run(name, ins, outs, hook)])
+    return "\n".join([*lines, *_run(name, ins, outs, hook, bool(hot))])
 
 
-def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool) -> list[str]:
+def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool, hot: bool) -> list[str]:
     upper = name.upper()
     nulls = [f"inputs->{i.spec.c_name} == NULL" for i in ins] + [f"outputs->{i.spec.c_name} == NULL" for i in outs]
     can_fail = hook or any(i.spec.stream_axis is not None for i in ins)
@@ -285,6 +303,7 @@ def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool) -> list[s
         f"        return {upper}_NULL_POINTER;",
         "    }",
         "#endif",
+        *([f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if hot else []),
         *_copies(name, "inputs", ins),
         f"    {'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
         f"    if (status != {upper}_OK) {{",

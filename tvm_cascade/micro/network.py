@@ -140,6 +140,7 @@ class EmittedNetwork:
     arena_align: int  # bytes
     c_flags: tuple[str, ...] = ()  # compiler options that only these sources need
     requests: tuple[int, ...] = ()  # see `Interface`
+    ram_weight_bytes: int = 0  # of weights that are copied into RAM, beside the arena
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")

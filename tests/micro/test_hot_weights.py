@@ -1,0 +1,64 @@
+"""Weights in RAM: within the budget, counted in the image, equal results."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvm_cascade
+from tvm_cascade.testing.tflite import ModelWriter
+
+pytest.importorskip("ai_edge_litert")
+
+
+def _network(path: Path) -> None:
+    """Two convolutions: 3x3, of 72 bytes of weights, then 1x1, of 32, on a quarter of the pixels."""
+    rng, w = np.random.default_rng(0), ModelWriter()
+    x = w.activation((1, 8, 8, 2), "int8", 0.1, 3, name="x")
+    for shape, stride, side in (((4, 3, 3, 2), 1, 8), ((8, 1, 1, 4), 2, 4)):
+        kernel = w.tensor(shape, "int8", 0.01, 0, data=rng.integers(-127, 128, shape).astype("int8"))
+        bias = w.tensor((shape[0],), "int32", 0.001, 0, data=rng.integers(-99, 99, shape[0]).astype("int32"))
+        out = w.tensor((1, side, side, shape[0]), "int8", 0.1, 0)
+        how = {"padding": 0, "strideH": stride, "strideW": stride, "dilationHFactor": 1, "dilationWFactor": 1}
+        w.operator("CONV_2D", [x, kernel, bias], [out], "Conv2DOptions", **how)
+        x = out
+    w.outputs = [x]
+    path.write_bytes(w.finish())
+
+
+@pytest.mark.parametrize("emit", ["c", "obj"])
+def test_they_are_counted_and_change_nothing(tmp_path: Path, emulator: None, emit: str) -> None:
+    model = tmp_path / "m.tflite"
+    _network(model)
+    made = {}
+    for budget in (0, 120, 1 << 20):
+        folder = tmp_path / f"fw{budget}"
+        made[budget] = tvm_cascade.compile(
+            model, target="cortex-m4", emit=emit, ram_weights=budget, output=folder, name="net"
+        )
+        done = tvm_cascade.run(folder, check=model)
+        assert done.ok and done.match
+        ours = made[budget].ram_weight_bytes
+        assert ours <= budget and made[budget].ram_bytes >= made[0].ram_bytes + ours
+        assert ("net_load_weights" in (folder / "net.h").read_text()) == (ours > 0)
+    assert 0 < made[120].ram_weight_bytes < made[1 << 20].ram_weight_bytes
+    assert "weights in RAM" in made[120].to_text() and "weights in RAM" not in made[0].to_text()
+    assert made[120].to_dict()["ram_weight_bytes"] == made[120].ram_weight_bytes
+    warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", "-std=c99")
+    section = '-DNET_WEIGHTS_SECTION=".dtcm"'
+    command = [
+        "arm-none-eabi-gcc",
+        *warnings,
+        section,
+        "-c",
+        "-o",
+        str(tmp_path / "n.o"),
+        str(tmp_path / "fw120/net.c"),
+    ]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    sections = subprocess.run(["arm-none-eabi-objdump", "-h", str(tmp_path / "n.o")], capture_output=True, text=True)
+    assert ".dtcm" in sections.stdout
