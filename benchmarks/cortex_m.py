@@ -1,10 +1,10 @@
-"""Instructions of whole firmware in the emulator, per model, core and plan: `benchmarks/results/cortex_m.md`.
+"""Instructions of whole firmware in the emulator: `benchmarks/results/cortex_m.md`, from counts kept in `cortex_m.json`.
 
-    python benchmarks/cortex_m.py --models DIR [--cores cortex-m4 ...] [--plans row ...] [--only person_detect ...]
+    python benchmarks/cortex_m.py --models DIR [--cores cortex-m4 ...] [--backends c ...] [--only person_detect ...] [--resume]
 
 Every figure is one inference of the linked image, counted by the board's cycle counter under `-icount`: instructions,
-not cycles. Outputs are compared with LiteRT's reference kernels. CMSIS-NN's figures beside them are its best build,
-layer by layer (gcc -O2 on M3 and M4, clang -O3 on M55; July 2026).
+not cycles. Outputs are compared with LiteRT's reference kernels, byte by byte, through both back ends. Instructions by
+layer come from a second image that reads the counter between steps. With `--resume` counts in the JSON file are kept.
 """
 
 from __future__ import annotations
@@ -13,121 +13,182 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from tvm_cascade import api
+import numpy as np
+from cortex_m_table import BOARDS, MODELS, PLANS, table
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.frontend import load
+from tvm_cascade.micro import emulator
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.codegen import emit_network
+from tvm_cascade.micro.interface import Port, hook_symbol
+from tvm_cascade.micro.names import c_identifier
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.profile import by_operator, profile
+from tvm_cascade.micro.project import write_project
+from tvm_cascade.micro.reference import reference_outputs
+from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.toolchain import build
+from tvm_cascade.schedules.tune import Database
 
 RESULTS = Path(__file__).parent / "results"
-MODELS = ("person_detect", "vww_96_int8", "resnet8_int8", "kws_dscnn_int8", "mobilenetv2_035_160_int8")
-BOARDS = {"cortex-m3": "mps2-an385", "cortex-m4": "mps2-an386", "cortex-m55": "mps3-an547"}
-CMSIS_NN = {  # million instructions on M3, M4, M55
-    "person_detect": (28.84, 21.43, 6.21),
-    "vww_96_int8": (30.41, 22.60, 6.26),
-    "resnet8_int8": (37.46, 28.50, 4.59),
-    "kws_dscnn_int8": (10.04, 7.23, 1.73),
-}
-PLANS: dict[str, dict[str, object]] = {
-    "layer by layer": {"layerwise": True},
-    "row rings": {"granularity": "row"},
-    "smallest arena": {},
-}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Count:
-    """One compiled and counted network; sizes in bytes."""
+    """One network compiled and counted; sizes in bytes."""
 
     model: str
     core: str
-    plan: str
     backend: str
+    plan: str
+    tuned: bool
     instructions: int
     macs: int
     arena: int
     flash: int
     weights: int
     stack: int
-    match: bool | None
+    exact: bool
+    layers: tuple[tuple[str, int, int], ...] = ()  # name, multiply-accumulates, instructions
 
 
-def count(path: Path, core: str, plan: str) -> Count:
-    """Compile, run and check one network."""
+@lru_cache(maxsize=4)
+def prepared_for(path: Path, core: str, backend: str, tuned: bool) -> pipeline.Prepared:
+    """Graph and kernels, by the shipped counts or without any."""
+    return pipeline.prepare(load(str(path)), pipeline.core_of(core, backend), None if tuned else Database())
+
+
+@lru_cache(maxsize=4)
+def oracle(path: Path, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Random inputs of a model and what the reference kernels make of them."""
+    made, rng = prepared_for(path, "cortex-m4", "c", True), np.random.default_rng(seed)
+    feed = {}
+    for spec in made.io.inputs:
+        info = np.iinfo(spec.dtype)
+        feed[spec.name] = rng.integers(info.min, info.max, spec.shape, dtype=spec.dtype, endpoint=True)
+    return feed, reference_outputs(path, feed)
+
+
+def emit(
+    made: pipeline.Prepared, plan: Plan, name: str, core: str, backend: str, hook: bool = False
+) -> tuple[EmittedNetwork, int]:
+    """The network's files, as `compile` makes them, and the bytes of its kernels' constants."""
+    graph, target = made.graph, get_target(core)
+    sides = [
+        [Port(s.name, s.dtype, s.shape, t, s.scale, s.zero_point) for s, t in zip(specs, tensors, strict=True)]
+        for specs, tensors in ((made.io.inputs, graph.inputs), (made.io.outputs, graph.outputs))
+    ]
+    lowered = pipeline.lower(made, plan, hook=hook_symbol(name) if hook else None)
+    llvm = target.llvm if backend == "obj" else None
+    traces = sum(i.size for i in lowered.flash_items if i.label.startswith(("trace", "stripes")))
+    network = emit_network(lowered, name, *sides, target=llvm, align=max(target.align, 8), prelude=made.prelude)
+    return network, len(lowered.flash) - traces
+
+
+def layer_name(plan: Plan, op: int) -> str:
+    node, tensors = plan.graph.ops[op], plan.graph.tensors
+    shapes = [tensors[t].shape for t in (node.inputs[0], node.outputs[0])]
+    return f"{node.kind} {' -> '.join('x'.join(str(d) for d in s[1:]) for s in shapes)}"
+
+
+def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = True, layers: bool = True) -> Count:
+    """Compile, run and check one network, then once more between steps."""
+    target, board = get_target(core), load_board(BOARDS[core])
+    made, name = prepared_for(path, core, backend, tuned), c_identifier(path.stem)
+    options = PlanOptions(alignment=target.align, pixels=True, accumulators=True, stripes=True, **PLANS[plan_name])  # type: ignore[arg-type]
+    plan = pipeline.plan_graph(made.graph, options)
+    feed, want = oracle(path)
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "p"
-        made = api.compile(str(path), target=core, board=BOARDS[core], output=out, **PLANS[plan])  # type: ignore[arg-type]
-        report = api.run(out, board=BOARDS[core], check=path).to_dict()
-        image = json.loads((out / "metadata.json").read_text(encoding="utf-8"))
-    compiled = made.to_dict()
+        network, weights = emit(made, plan, name, core, backend)
+        built = build(Path(folder) / "p", network, target, board)
+        ran = emulator.run(built.elf, board, network.interface, [list(feed.values())])
+        steps: list[int] = []
+        if layers:
+            hooked, _ = emit(made, plan, name, core, backend, hook=True)
+            write_project(Path(folder) / "h", hooked, target, board)
+            steps = profile(Path(folder) / "h", plan, board)
+    assert ran.instructions is not None
+    parts = by_operator(plan, steps, ran.instructions) if layers else []
+    exact = all(np.array_equal(a, b) for a, b in zip(ran.outputs[0], want.values(), strict=True))
+    ops = [op for op in plan.graph.ops if not op.view] if layers else []
     return Count(
         path.stem,
         core,
-        plan,
-        str(image["options"]["emit"]),
-        int(str(report["instructions"])),
-        int(str(compiled["macs"])),
-        int(str(compiled["arena_bytes"])),
-        int(str(compiled["flash_bytes"])),
-        sum(o["weight_bytes"] for o in image["operators"]),
-        int(str(report["stack_bytes"])),
-        report["match"] if isinstance(report["match"], bool) else None,
+        backend,
+        plan_name,
+        tuned,
+        ran.instructions,
+        plan.macs,
+        plan.peak,
+        built.flash_bytes,
+        weights,
+        ran.stack_bytes,
+        exact and ran.arena_high_water_bytes <= plan.peak,
+        tuple((layer_name(plan, op.index), op.macs, parts[op.index]) for op in ops),
     )
 
 
-def reference(model: str, core: str) -> str:
-    """CMSIS-NN's count and our share of it."""
-    known = CMSIS_NN.get(model)
-    return "" if known is None else f"{known[list(BOARDS).index(core)]:.2f}"
+def work(models: list[Path], cores: list[str], backends: list[str]) -> list[tuple[Path, str, str, str, bool]]:
+    """Everything to count, in order: all plans, and row rings without the shipped counts by the better back end."""
+    listed = []
+    for path in models:
+        for core in cores:
+            for backend in backends:
+                listed += [(path, core, backend, plan, True) for plan in PLANS]
+                if backend == get_target(core).backend:
+                    listed.append((path, core, backend, "row rings", False))
+    return listed
 
 
-def table(counts: list[Count]) -> str:
-    """The counts as Markdown."""
-    plain = {(c.model, c.core): c.instructions for c in counts if c.plan == "layer by layer"}
-    columns = ("model", "core", "plan", "back end", "M instructions", "per MAC", "CMSIS-NN", "ratio")
-    columns += ("over layer by layer", "arena", "flash", "weights", "stack", "exact")
-    lines = [
-        "# Instructions per inference on Cortex-M",
-        "",
-        "Whole firmware, counted in the emulator: instructions, not cycles. Written by `benchmarks/cortex_m.py`.",
-        "CMSIS-NN: its best build, layer by layer, million instructions. Weights are constants of the model,",
-        "flash is the whole image; both in bytes.",
-        "",
-        f"| {' | '.join(columns)} |",
-        f"|{' --- |' * len(columns)}",
-    ]
-    for c in counts:
-        rival = reference(c.model, c.core)
-        ratio = f"{c.instructions / 1e6 / float(rival):.2f}" if rival else ""
-        base = plain.get((c.model, c.core))
-        over = f"{c.instructions / base:.3f}" if base else ""
-        exact = {True: "yes", False: "NO", None: "not checked"}[c.match]
-        millions, each = c.instructions / 1e6, c.instructions / c.macs
-        fields = (c.model, c.core, c.plan, c.backend, f"{millions:.3f}", f"{each:.3f}")
-        fields += (rival, ratio, over, str(c.arena), str(c.flash), str(c.weights), str(c.stack), exact)
-        lines.append(f"| {' | '.join(fields)} |")
-    return "\n".join(lines) + "\n"
+def read(path: Path) -> dict[tuple[str, str, str, str, bool], Count]:
+    """Counts of an earlier run."""
+    if not path.is_file():
+        return {}
+    made = {}
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        one = Count(**{**row, "layers": tuple((n, m, i) for n, m, i in row["layers"])})
+        made[one.model, one.core, one.backend, one.plan, one.tuned] = one
+    return made
+
+
+def write(path: Path, counts: Mapping[object, Count]) -> None:
+    """The JSON file, a line a count, and the tables beside it."""
+    rows = [json.dumps(asdict(c)) for c in counts.values()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(table([asdict(c) for c in counts.values()]), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, default=Path(os.environ.get("TVM_CASCADE_TEST_DATA", ".")) / "models")
-    parser.add_argument("--only", nargs="*", default=MODELS)
+    parser.add_argument("--only", nargs="*", default=list(MODELS))
     parser.add_argument("--cores", nargs="*", default=list(BOARDS), choices=list(BOARDS))
-    parser.add_argument("--plans", nargs="*", default=list(PLANS), choices=list(PLANS))
-    parser.add_argument("--out", type=Path, default=RESULTS / "cortex_m.md")
+    parser.add_argument("--backends", nargs="*", default=["c", "obj"], choices=["c", "obj"])
+    parser.add_argument("--resume", action="store_true", help="keep what the JSON file has")
+    parser.add_argument("--out", type=Path, default=RESULTS / "cortex_m.json")
     options = parser.parse_args()
-    counts: list[Count] = []
-    for model in options.only:
-        path = options.models / f"{model}.tflite"
+    models = [options.models / f"{name}.tflite" for name in options.only]
+    for path in models:
         if not path.exists():
             print(f"{path} is not there: left out")
-            continue
-        for core in options.cores:
-            for plan in options.plans:
-                counts.append(count(path, core, plan))
-                print(json.dumps(asdict(counts[-1])), flush=True)
-                options.out.parent.mkdir(parents=True, exist_ok=True)
-                options.out.write_text(table(counts), encoding="utf-8")
+    known = read(options.out) if options.resume else {}
+    listed = work([p for p in models if p.exists()], options.cores, options.backends)
+    counts: dict[tuple[str, str, str, str, bool], Count] = {}
+    for path, core, backend, plan, tuned in listed:
+        key = (path.stem, core, backend, plan, tuned)
+        counts[key] = known[key] if key in known else count(path, core, backend, plan, tuned, layers=tuned)
+        one = counts[key]
+        print(*key, one.instructions, one.flash - one.weights, "exact" if one.exact else "NOT EXACT", flush=True)
+        write(options.out, counts)
+    write(options.out, counts)
 
 
 if __name__ == "__main__":
