@@ -29,7 +29,8 @@ def with_barriers(mod: IRModule) -> IRModule:
     if target is not None and target.kind.name != "llvm":
         return mod
     made = mod.clone()
-    for gv, func in mod.functions.items():
+    for gv in mod.get_global_vars():
+        func = mod[gv]
         if isinstance(func, tirx.PrimFunc):
             body = tvm_ffi.structural_map(func.body, [(tirx.Evaluate, _followed)], order="post")
             made[gv] = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)

@@ -7,13 +7,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 from tvm.ir import IRModule
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cascading import Bounds, Plan, PlanOptions
 from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import firmware
@@ -25,7 +26,9 @@ from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.measure import RunReport, run_project
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import find_tool
-from tvm_cascade.report.text import block_rows, memory_map, segment_table, summary
+from tvm_cascade.report.estimate import Estimate, frontier_table
+from tvm_cascade.report.steps import region_rows, step_rows, step_table
+from tvm_cascade.report.text import above, block_rows, memory_map, summary
 from tvm_cascade.schedules.select import Core
 from tvm_cascade.schedules.tune import shipped, with_shipped
 
@@ -64,36 +67,61 @@ class PlanResult:
     left_out: Mapping[str, str] = field(default_factory=dict)  # operator -> why it is in no cascade
     seconds: float = 0.0
     rewritten: Mapping[str, object] | None = None  # with `rewrite`: substitutions made, and why
+    estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
+    bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade plan --json`."""
         plan = self.plan
-        return {
+        found: dict[str, object] = {
             "model": self.name,
             "baseline_peak_bytes": plan.baseline_peak,
             "peak_bytes": plan.peak,
             "macs": plan.macs,
             "baseline_macs": plan.baseline_macs,
             "bound_bytes": plan.bound,
-            "frontier": [{"peak_bytes": p, "mac_factor": f} for p, f in self.frontier],
+            "gap_percent": round(above(plan.peak, plan.bound), 2),
+            "bounds": self._bounds(),
+            "frontier": [
+                {"peak_bytes": p, "mac_factor": f} | (e.to_dict() if e else {})
+                for (p, f), e in zip_longest(self.frontier, self.estimates)
+            ],
+            "regions": region_rows(plan),
+            "left_out": dict(self.left_out),
+            "steps": step_rows(plan),
             "buffers": block_rows(plan),
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
             "seconds": self.seconds,
-        } | ({"rewritten": self.rewritten} if self.rewritten is not None else {})
+        }
+        return found if self.rewritten is None else found | {"rewritten": self.rewritten}
+
+    def _bounds(self) -> dict[str, object] | None:
+        if self.bounds is None:
+            return None
+        found = {"rows": self.bounds.rows, "pixels": self.bounds.pixels}
+        return {k: {"bytes": b, "gap_percent": round(above(self.plan.peak, b), 2)} for k, b in found.items()}
 
     def to_text(self, verbose: bool = False) -> str:
         """The plan for reading; `verbose` adds why operators are left out of cascades."""
-        parts = [summary(self.plan), "", segment_table(self.plan), "", memory_map(self.plan)]
+        parts = [summary(self.plan, self.bounds), "", step_table(self.plan), "", memory_map(self.plan)]
+        if self.estimates:
+            parts += ["", frontier_table(self.frontier, self.estimates)]
         if verbose:
             why = [f"  {name}: {reason}" for name, reason in self.left_out.items()]
             parts += ["", "left out of cascades:", *(why or ["  none"])]
         return "\n".join(parts)
 
-    def write_report(self, folder: Path) -> None:
-        """Pictures, JSON and an HTML page that holds them all. Raises `MissingToolError` without matplotlib."""
-        from tvm_cascade.report.html import write_report
+    def write_report(self, to: Path) -> None:
+        """One self-contained HTML page where `to` ends in .html; else a folder with it, the pictures and the data.
 
-        write_report(folder, self.name, self.plan, self.frontier, self.to_dict(), self.to_text(verbose=True))
+        Raises `MissingToolError` without matplotlib.
+        """
+        from tvm_cascade.report.html import ReportData, write_report
+
+        text = PlanResult.to_text(self, verbose=True)
+        write_report(
+            to, ReportData(self.name, self.plan, self.frontier, self.estimates, self.bounds, self.to_dict(), text)
+        )
 
 
 @dataclass(frozen=True)
@@ -125,7 +153,7 @@ class CompileResult(PlanResult):
 
     def to_text(self, verbose: bool = False) -> str:
         """What was written, in a few lines."""
-        lines = [summary(self.plan)]
+        lines = [summary(self.plan, self.bounds)]
         if self.ram_bytes is not None:
             lines += [f"RAM             {self.ram_bytes} bytes of arena, data and bss in the image, without the stack"]
             if self.ram_weight_bytes:
@@ -202,14 +230,16 @@ def plan(
     prepared = pipeline.prepare(mod, core, counts)
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
-    points = pipeline.frontier_points(prepared.graph, options, made, whole=True)
+    outlook = pipeline.outlook(prepared.graph, options, made, whole=True)
     return PlanResult(
         name,
         made,
-        points,
+        outlook.points,
         pipeline.left_out(prepared.graph, made, options),
         time.perf_counter() - started,
         rewritten,
+        estimates=outlook.estimates,
+        bounds=outlook.bounds,
     )
 
 
@@ -244,6 +274,7 @@ def compile(
     tune: bool = False,
     database: str | Path | None = None,
     rewrite: bool = False,
+    report: str | Path | None = None,
     progress: Progress = _silent,
 ) -> CompileResult:
     """Plan `model` and write a project for `target` into the folder `output`, complete or not at all.
@@ -251,7 +282,8 @@ def compile(
     With `hook` the network calls a function of the application's after every step (see the header it comes with).
     With `ram_weights` up to so many bytes of weights, those that are read most, are copied into RAM beside the arena.
     With `tune` kernels of shapes that no counts are known of are counted in the board's emulator first, and the counts
-    written to `database`; without it a `database` is only read. `rewrite` is that of `plan`.
+    written to `database`; without it a `database` is only read. `rewrite` is that of `plan`. `report` names an .html file,
+    or a folder, for a report of the plan with its whole frontier.
 
     Raises what `plan` raises, `InfeasibleError` too where the linked image exceeds its board, `MissingToolError` without
     the cross compiler.
@@ -287,7 +319,7 @@ def compile(
         counts.beyond(shipped()).save(Path(database))
     progress(f"{stem}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
-    points = pipeline.frontier_points(prepared.graph, options, made)
+    outlook = pipeline.outlook(prepared.graph, options, made, whole=report is not None)
     progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=_parent(folder)))
     try:
@@ -301,10 +333,10 @@ def compile(
         _replace(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return CompileResult(
+    result = CompileResult(
         stem,
         made,
-        points,
+        outlook.points,
         pipeline.left_out(prepared.graph, made, options),
         time.perf_counter() - started,
         rewritten,
@@ -316,7 +348,12 @@ def compile(
         built.elf,
         built.files,
         built.ram_weight_bytes,
+        estimates=outlook.estimates,
+        bounds=outlook.bounds,
     )
+    if report is not None:
+        result.write_report(Path(report))
+    return result
 
 
 def _parent(folder: Path) -> Path:

@@ -57,6 +57,11 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
 _JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there."
 )
+_REPORT = click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    help="Write a self-contained HTML report to this .html file, or it, its pictures and data into this folder.",
+)
 _MODEL = click.argument("model", type=click.Path(path_type=Path))
 
 
@@ -138,11 +143,7 @@ def main() -> None:
 @click.option("--target", default="cortex-m4", show_default=True, metavar="T", help=f"One of {_TARGETS}.")
 @_DATABASE
 @_planning
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write pictures and an HTML report into this folder.",
-)
+@_REPORT
 @click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
 @_JSON
 @_guarded
@@ -183,6 +184,7 @@ def plan(
 @click.option("--ram-weights", metavar="SIZE", callback=_size, help="Read up to SIZE of weights, those that are read most, "
               "from RAM beside the arena, for cores that wait for their flash.")  # fmt: skip
 @_planning
+@_REPORT
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the project."
 )
@@ -198,6 +200,7 @@ def compile(
     database: Path | None,
     hook: bool,
     ram_weights: int | None,
+    report: Path | None,
     output: Path,
     as_json: bool,
     **values: Any,
@@ -218,6 +221,7 @@ def compile(
         database=database,
         hook=hook,
         ram_weights=ram_weights or 0,
+        report=report,
         output=output,
         progress=_say,
         **_options(values),

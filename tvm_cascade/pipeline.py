@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 from tvm.ir import IRModule
 
-from tvm_cascade.cascading import Plan, PlanOptions, frontier, plan_graph
+from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph
 from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
@@ -25,6 +25,7 @@ from tvm_cascade.passes.cascade import Cascade, PreparedGraph, prepare_graph
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena, rewrite_for_latency
+from tvm_cascade.report.estimate import Estimate, estimate
 from tvm_cascade.report.text import block_rows, live_bytes
 from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.driver import Lowered, lower_plan
@@ -34,7 +35,7 @@ from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
 from tvm_cascade.schedules.tune import Database
 
-__all__ = ["Prepared", "core_of", "front_phases", "frontier_points", "left_out", "lower", "plan_graph", "prepare"]
+__all__ = ["Prepared", "core_of", "front_phases", "left_out", "lower", "outlook", "plan_graph", "prepare"]
 
 
 def front_phases() -> list[tvm.ir.transform.Pass]:
@@ -125,22 +126,29 @@ def lower(
 FRONTIER_MACS = 2.0  # how far `plan` looks, as a factor of the network's multiply-accumulates
 
 
-def frontier_points(
-    graph: Graph, options: PlanOptions, chosen: Plan, whole: bool = False
-) -> tuple[tuple[int, float], ...]:
-    """Peak bytes and factor of work of the plans that no other plan beats, ascending bytes.
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a plan is to be seen beside."""
+
+    points: tuple[tuple[int, float], ...]  # peak bytes and factor of work of plans that no other beats, ascending bytes
+    estimates: tuple[Estimate, ...]  # of these plans
+    bounds: Bounds  # of the search space at 1.00x
+
+
+def outlook(graph: Graph, options: PlanOptions, chosen: Plan, whole: bool = False) -> Outlook:
+    """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
 
     The whole frontier takes a search of its own, up to twice the work or what the options allow; else the chosen plan
     stands alone.
     """
     far = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
     plans = (*frontier(graph, far), chosen) if whole and not options.layerwise else (chosen,)
-    points = {(p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in plans}
-    best: list[tuple[int, float]] = []
-    for peak, factor in sorted(points):
-        if not best or factor < best[-1][1]:
-            best.append((peak, factor))
-    return tuple(best)
+    best: list[Plan] = []
+    for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
+        if not best or plan.macs < best[-1].macs:
+            best.append(plan)
+    points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
+    return Outlook(points, tuple(estimate(p) for p in best), bounds(graph, options))
 
 
 def left_out(graph: Graph, plan: Plan, options: PlanOptions | None = None) -> dict[str, str]:

@@ -1,48 +1,107 @@
-"""One self-contained page per plan: summary, memory map, pictures, and the JSON behind them."""
+"""One self-contained page per plan: summary, pictures, the region graph with its cuts, steps, and the JSON behind them."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading import Bounds, Plan
+from tvm_cascade.report.estimate import Estimate
 from tvm_cascade.report.picture import draw_arena, draw_frontier
+from tvm_cascade.report.region_graph import region_svg
+from tvm_cascade.report.steps import step_rows
+from tvm_cascade.report.text import summary
 
 _STYLE = (
     "body{font:15px/1.5 sans-serif;max-width:70em;margin:2em auto;padding:0 1em}"
-    "pre{overflow-x:auto;font-size:12px}img{max-width:100%}"
+    "pre{overflow-x:auto;font-size:12px}img,svg{max-width:100%;height:auto}"
+    "table{border-collapse:collapse;font-size:12px}td,th{border:1px solid #ccc;padding:1px 6px;text-align:left}"
 )
 
 
-def _picture(path: Path, title: str) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
+@dataclass(frozen=True)
+class ReportData:
+    """What a report shows of one plan."""
+
+    name: str
+    plan: Plan
+    frontier: Sequence[tuple[int, float]]
+    estimates: Sequence[Estimate]  # of each point of the frontier
+    bounds: Bounds | None
+    data: Mapping[str, object]  # the JSON object
+    text: str
+
+
+def _picture(draw: Callable[[Path], None], title: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "picture.png"
+        draw(path)
+        data = base64.b64encode(path.read_bytes()).decode()
     return f'<h2>{escape(title)}</h2><img alt="{escape(title)}" src="data:image/png;base64,{data}">'
 
 
-def write_report(
-    folder: Path,
-    name: str,
-    plan: Plan,
-    frontier: Sequence[tuple[int, float]],
-    data: Mapping[str, object],
-    text: str,
-) -> None:
-    """Write `report.html`, `plan.json`, `plan.txt`, `arena.png` and `frontier.png` into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    draw_arena(plan, folder / "arena.png")
-    draw_frontier(frontier, folder / "frontier.png")
-    (folder / "plan.txt").write_text(text + "\n", encoding="utf-8")
-    (folder / "plan.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    page = [
-        "<!doctype html><html lang=en><meta charset=utf-8>",
-        f"<title>{escape(name)}</title><style>{_STYLE}</style>",
-        f"<h1>{escape(name)}: {plan.peak} bytes</h1>",
-        _picture(folder / "arena.png", "The arena over time"),
-        _picture(folder / "frontier.png", "Peak memory against work"),
-        f"<h2>Plan</h2><pre>{escape(text)}</pre>",
-        f"<h2>Data</h2><details><summary>JSON</summary><pre>{escape(json.dumps(data, indent=2))}</pre></details>",
+def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f"<th>{escape(h)}</th>" for h in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(v))}</td>" for v in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _frontier_table(report: ReportData) -> str:
+    rows = [
+        (peak, f"{factor:.3f}x", e.instructions, e.traffic_bytes, e.calls)
+        for (peak, factor), e in zip(report.frontier, report.estimates, strict=False)
     ]
-    (folder / "report.html").write_text("\n".join(page) + "\n", encoding="utf-8")
+    header = ("peak bytes", "work", "instructions (estimate, Cortex-M4)", "traffic bytes (estimate)", "kernel calls")
+    return _table(header, rows)
+
+
+def html_page(report: ReportData) -> str:
+    """The page: nothing is loaded from anywhere. Raises `MissingToolError` without matplotlib."""
+    plan = report.plan
+    steps = [
+        (r["segment"], r["live_bytes"], r["operator"], r["kind"], r["steps"], r["by"], r["output"])
+        for r in step_rows(plan)
+    ]
+    return "\n".join(
+        [
+            "<!doctype html><html lang=en><meta charset=utf-8>",
+            f"<title>{escape(report.name)}</title><style>{_STYLE}</style>",
+            f"<h1>{escape(report.name)}: {plan.peak} bytes</h1>",
+            f"<pre>{escape(summary(plan, report.bounds))}</pre>",
+            _picture(lambda path: draw_arena(plan, path), "The arena over time"),
+            _picture(
+                lambda path: draw_frontier(report.frontier, path, plan.baseline_peak, report.bounds),
+                "Peak memory against work",
+            ),
+            _frontier_table(report),
+            "<h2>Regions and cuts</h2><p>A box is a segment: its operators run interleaved. Thin arcs are rolling "
+            "buffers, thick ones whole tensors; bars on the left are regions.</p>",
+            region_svg(plan),
+            "<h2>Steps</h2>",
+            _table(("segment", "live bytes", "operator", "kind", "steps", "a step makes", "output"), steps),
+            f"<h2>Plan</h2><pre>{escape(report.text)}</pre>",
+            "<h2>Data</h2><details><summary>JSON</summary><pre>"
+            f"{escape(json.dumps(report.data, indent=2))}</pre></details>",
+        ]
+    )
+
+
+def write_report(to: Path, report: ReportData) -> None:
+    """One page where `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and the pictures in a folder."""
+    if to.suffix.lower() in (".html", ".htm"):
+        page = html_page(report)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(page + "\n", encoding="utf-8")
+        return
+    to.mkdir(parents=True, exist_ok=True)
+    draw_arena(report.plan, to / "arena.png")
+    draw_frontier(report.frontier, to / "frontier.png", report.plan.baseline_peak, report.bounds)
+    (to / "regions.svg").write_text(region_svg(report.plan) + "\n", encoding="utf-8")
+    (to / "plan.txt").write_text(report.text + "\n", encoding="utf-8")
+    (to / "plan.json").write_text(json.dumps(report.data, indent=2) + "\n", encoding="utf-8")
+    (to / "report.html").write_text(html_page(report) + "\n", encoding="utf-8")

@@ -1,15 +1,16 @@
-"""Pictures of a plan (the `plot` extra): arena occupancy over time, the frontier."""
+"""Pictures of a plan (the `plot` extra): arena occupancy over time, the frontier with its bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.errors import MissingToolError
-from tvm_cascade.report.text import block_rows
+from tvm_cascade.report.timeline import timeline
 
 _COLOURS = {"tensor": "#4878a8", "ring": "#e0a030", "state": "#909090", "scratch": "#b05050", "accumulator": "#60a060"}
+_KINDS = {"tensor": "whole tensor", "state": "step counters", "accumulator": "sums"}
 
 
 def _pyplot():
@@ -24,42 +25,48 @@ def _pyplot():
 
 
 def draw_arena(plan: Plan, path: Path) -> None:
-    """Address against segment: a rectangle per block."""
+    """Address against step: what of every block is of use, as it fills and drains; dashed lines are cuts."""
     plt = _pyplot()
-    from matplotlib.patches import Rectangle
-
-    figure, axes = plt.subplots(figsize=(10, 5))
-    for row in block_rows(plan):
-        kind = "ring" if row["ring"] else str(row["kind"])
-        lower, upper = int(str(row["lower"])), int(str(row["upper"]))
-        offset, size = int(str(row["offset"])), int(str(row["bytes"]))
-        axes.add_patch(Rectangle((lower, offset), upper - lower, size, fc=_COLOURS[kind], ec="white", lw=0.5))
+    found = timeline(plan)
+    figure, (axes, below) = plt.subplots(
+        2, 1, figsize=(10, 6.5), sharex=True, gridspec_kw={"height_ratios": (4, 1)}, constrained_layout=True
+    )
+    for band in found.bands:
+        colour = _COLOURS[band.kind]
+        axes.fill_between(band.times, band.low, band.high, fc=colour, ec="white", lw=0.4, alpha=0.85)
     for kind, colour in _COLOURS.items():
-        axes.plot(
-            [],
-            [],
-            color=colour,
-            lw=6,
-            label={"tensor": "whole tensor", "state": "step counters", "accumulator": "sums"}.get(kind, kind),
-        )
-    axes.set_xlim(0, max(len(plan.segments), 1))
-    axes.set_ylim(0, plan.peak)
-    axes.set_xlabel("segment")
+        axes.plot([], [], color=colour, lw=6, label=_KINDS.get(kind, kind))
+    for cut in found.cuts[1:-1]:
+        for each in (axes, below):
+            each.axvline(cut, color="#b05050", lw=0.6, ls="--")
+    axes.set_xlim(0, max(found.cuts[-1], 1))
+    axes.set_ylim(0, max(plan.peak, 1))
     axes.set_ylabel("arena address, bytes")
     axes.set_title(f"{plan.peak} bytes (layer by layer {plan.baseline_peak}, bound {plan.bound})")
     axes.legend(loc="upper right", fontsize=8)
-    figure.tight_layout()
+    below.fill_between(found.times, found.used, step="post", fc="#4878a8", alpha=0.5)
+    below.axhline(plan.peak, color="#202020", lw=0.8)
+    below.set_ylim(0, max(plan.peak, 1) * 1.05)
+    below.set_xlabel("step (kernel call)")
+    below.set_ylabel("bytes of use")
     figure.savefig(path, metadata={"Software": None})
     plt.close(figure)
 
 
-def draw_frontier(points: Sequence[tuple[int, float]], path: Path) -> None:
-    """Peak bytes against work, as factors of the plain network's."""
+def draw_frontier(
+    points: Sequence[tuple[int, float]], path: Path, baseline: int | None = None, bounds: Bounds | None = None
+) -> None:
+    """Peak bytes against work, as factors of the plain network's; bounds at 1.00x where they are given."""
     plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(6, 4))
-    axes.step([p[0] for p in points], [p[1] for p in points], where="post", marker="o")
+    figure, axes = plt.subplots(figsize=(7, 4), constrained_layout=True)
+    axes.step([p[0] for p in points], [p[1] for p in points], where="post", marker="o", label="plans")
+    if bounds is not None:
+        axes.axvline(bounds.rows, color="#e0a030", ls=":", label=f"bound at 1.00x, rows: {bounds.rows}")
+        axes.axvline(bounds.pixels, color="#60a060", ls=":", label=f"bound at 1.00x, pixels: {bounds.pixels}")
+    if baseline is not None:
+        axes.plot([baseline], [1.0], marker="s", ls="", color="#909090", label=f"layer by layer: {baseline}")
     axes.set_xlabel("peak memory, bytes")
     axes.set_ylabel("multiply-accumulates, factor")
-    figure.tight_layout()
+    axes.legend(fontsize=8)
     figure.savefig(path, metadata={"Software": None})
     plt.close(figure)

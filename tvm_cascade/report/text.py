@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tvm_cascade.cascading.plan import Plan, Storage
+from tvm_cascade.cascading import Bounds, Plan, Storage
 
 
 def _name(plan: Plan, block: str) -> str:
@@ -98,16 +98,23 @@ def segment_table(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def summary(plan: Plan) -> str:
-    """Peak, baseline, bound and work in four lines."""
+def above(peak: int, bound: int) -> float:
+    """Per cent that an arena lies above a bound; negative where recomputation took it below one at 1.00x."""
+    return (peak / bound - 1) * 100 if bound else 0.0
+
+
+def summary(plan: Plan, bounds: Bounds | None = None) -> str:
+    """Peak, baseline, bounds and work, a line each."""
     gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
-    over = (plan.peak / plan.bound - 1) * 100 if plan.bound else 0.0
     factor = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
-    return "\n".join(
-        [
-            f"arena           {plan.peak} bytes, everything counted",
-            f"layer by layer  {plan.baseline_peak} bytes ({gain:.2f}x the arena)",
-            f"lower bound     {plan.bound} bytes (the arena lies {over:.1f} % above)",
-            f"work            {plan.macs} multiply-accumulates ({factor:.2f}x)",
-        ]
-    )
+    lines = [
+        f"arena           {plan.peak} bytes, everything counted",
+        f"layer by layer  {plan.baseline_peak} bytes ({gain:.2f}x the arena)",
+        f"lower bound     {plan.bound} bytes (the arena lies {above(plan.peak, plan.bound):.1f} % above)",
+    ]
+    if bounds is not None:
+        found = {"rows": bounds.rows, "pixels": bounds.pixels}
+        gaps = [f"{n} {b} bytes ({above(plan.peak, b):+.1f} %)" for n, b in found.items()]
+        lines.append(f"bounds at 1.00x {gaps[0]}, {gaps[1]}: the arena against the search space")
+    lines.append(f"work            {plan.macs} multiply-accumulates ({factor:.2f}x)")
+    return "\n".join(lines)

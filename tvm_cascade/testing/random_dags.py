@@ -7,6 +7,8 @@ inputs and outputs, NCHW inputs behind a transpose, odd sizes. What a plan compu
 TVM itself, which shares neither kernels, nor driver, nor arena with it.
 """
 
+# TVM's passes and expressions get their operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

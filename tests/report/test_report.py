@@ -1,0 +1,135 @@
+"""Reports: the step table, the arena over time, the region graph, estimates, bounds, one self-contained page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tvm_cascade.cascading import Plan, PlanOptions, bounds, cascade, frontier, layerwise
+from tvm_cascade.graph import Graph
+from tvm_cascade.report.estimate import estimate, frontier_table
+from tvm_cascade.report.html import ReportData, html_page, write_report
+from tvm_cascade.report.region_graph import region_svg
+from tvm_cascade.report.steps import region_rows, step_rows, step_table
+from tvm_cascade.report.text import above, summary
+from tvm_cascade.report.timeline import timeline
+from tvm_cascade.testing.graphs import Builder, mobilenet_v1, resnet8
+from tvm_cascade.testing.random_windows import random_graph
+
+CAN = PlanOptions(pixels=True, accumulators=True, stripes=True)
+GRAPH = resnet8()
+PLANS = {
+    "pixels": cascade(GRAPH, CAN),
+    "rows": cascade(GRAPH, replace(CAN, granularity="row")),
+    "streamed": cascade(GRAPH, replace(CAN, stream_input=True)),
+    "layerwise": layerwise(GRAPH),
+    "stripes": frontier(GRAPH, replace(CAN, max_macs=2.0, granularity="row"))[0],
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_steps_and_occupancy_agree_with_the_plan(plan: Plan) -> None:
+    rows = step_rows(plan)
+    calls = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments)
+    assert sum(r["steps"] for r in rows) == calls
+    assert max(r["live_bytes"] for r in rows) <= plan.peak
+    text = step_table(plan)
+    assert all(r["operator"] in text for r in rows)
+    found = timeline(plan)
+    assert found.cuts[-1] == calls
+    assert max(found.used) <= plan.peak
+    assert all(0 <= low <= high <= plan.peak for b in found.bands for low, high in zip(b.low, b.high, strict=True))
+    (region,) = region_rows(plan)
+    assert region["segments"] == list(range(len(plan.segments)))
+
+
+def test_an_output_is_seen_behind_its_dying_input() -> None:
+    """The two blocks overlap; what is of use in them never does."""
+    plan = cascade(mobilenet_v1(96, 96, 3, alpha=0.25, classes=2), PlanOptions(accumulators=True))
+    found = timeline(plan)
+    tensors = [b for b in found.bands if b.kind == "tensor"]
+    crossing = 0
+    for k, a in enumerate(tensors):
+        for b in tensors[k + 1 :]:
+            at = dict(zip(b.times, zip(b.low, b.high, strict=True), strict=True))
+            blocks_meet = max(a.high) > min(b.low) and max(b.high) > min(a.low)
+            crossing += blocks_meet and bool(at.keys() & set(a.times))
+            for time, low, high in zip(a.times, a.low, a.high, strict=True):
+                if time in at and high > low and at[time][1] > at[time][0]:
+                    assert high <= at[time][0] or at[time][1] <= low
+    assert crossing > 0
+
+
+def two_regions() -> Graph:
+    b = Builder()
+    x = b.conv(b.input(9, 9, 2), 4, 3)
+    mid = b.relu(x)
+    graph = b.finish(b.add(b.conv(mid, 4, 3), x))
+    ops = list(graph.ops)
+    ops[1] = replace(ops[1], windows=(None,), columns=(None,), opaque="x: rows are not read in ascending order")
+    return replace(graph, ops=tuple(ops))
+
+
+def test_the_region_graph_shows_regions_segments_and_cuts() -> None:
+    plan = cascade(two_regions(), CAN)
+    root = ElementTree.fromstring(region_svg(plan))
+    texts = [t.text or "" for t in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert sum(t.startswith("cut: ") for t in texts) == len(plan.segments) - 1
+    assert {"0", "1"} <= set(texts)
+    assert all(any(t.startswith(op.name) for t in texts) for op in plan.graph.ops)
+    grey = [t for t in root.iter("{http://www.w3.org/2000/svg}text") if t.get("fill") == "#909090"]
+    assert [(t.text or "").split()[0] for t in grey] == [plan.graph.ops[1].name]
+    for seed in range(4):
+        ElementTree.fromstring(region_svg(cascade(random_graph(seed, operators=6, largest=8))))
+
+
+def test_estimates_order_plans_as_their_work_does() -> None:
+    plain, rows, pixels = (estimate(PLANS[n]) for n in ("layerwise", "rows", "pixels"))
+    assert plain.instructions <= rows.instructions < pixels.instructions
+    assert plain.traffic_bytes <= pixels.traffic_bytes
+    assert pixels.calls == sum(len(s.trace) for s in PLANS["pixels"].segments)
+    written = sum(GRAPH.tensors[t].bytes for op in GRAPH.ops if not op.view for t in op.outputs)
+    assert plain.written_bytes == rows.written_bytes == written
+    striped = estimate(PLANS["stripes"])
+    assert PLANS["stripes"].macs > GRAPH.macs
+    assert striped.written_bytes > written
+    assert striped.instructions > rows.instructions
+
+
+def test_bounds_stand_beside_the_result() -> None:
+    plan, proven = PLANS["rows"], bounds(GRAPH, CAN)
+    assert proven.pixels <= proven.rows <= plan.peak
+    text = summary(plan, proven)
+    assert f"rows {proven.rows} bytes ({above(plan.peak, proven.rows):+.1f} %)" in text
+    assert f"pixels {proven.pixels} bytes" in text
+    assert above(110, 100) == pytest.approx(10.0)
+
+
+def report(plan: Plan) -> ReportData:
+    points = ((plan.peak, 1.0), (plan.baseline_peak, 1.0))
+    found = (estimate(plan), estimate(PLANS["layerwise"]))
+    return ReportData("net & co", plan, points, found, bounds(GRAPH, CAN), {"peak_bytes": plan.peak}, "the text")
+
+
+def test_one_page_that_loads_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page = html_page(report(PLANS["pixels"]))
+    for part in ("The arena over time", "Peak memory against work", "Regions and cuts", "Steps", "(estimate", "<svg"):
+        assert part in page
+    assert "net &amp; co" in page
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    write_report(tmp_path / "new" / "x.html", report(PLANS["rows"]))
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["x.html"]
+    write_report(tmp_path / "folder", report(PLANS["rows"]))
+    names = {"arena.png", "frontier.png", "regions.svg", "plan.json", "plan.txt", "report.html"}
+    assert {p.name for p in (tmp_path / "folder").iterdir()} == names
+
+
+def test_the_frontier_as_text() -> None:
+    lines = frontier_table(((100, 1.5), (200, 1.0)), (estimate(PLANS["stripes"]), estimate(PLANS["rows"]))).splitlines()
+    assert "est." in lines[0]
+    assert [line.split()[:2] for line in lines[1:]] == [["100", "1.500x"], ["200", "1.000x"]]

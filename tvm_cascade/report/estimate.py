@@ -1,0 +1,138 @@
+"""What a plan is expected to move and to take: an estimate from its steps, made without building anything.
+
+Traffic counts bytes that kernels ask for: every call reads the windows of what it makes, writes that, and streams its
+weights from flash once. Rows that a window shares with the next one are read again, as kernels do; caches are not
+modelled. Instructions are a linear model of a Cortex-M4 with this project's kernels,
+
+    a * MACs of convolutions + b * MACs of depthwise ones + c * elements of operators without MACs
+    + d * bytes of windows that are gathered by pixels,
+
+fitted to the counts of `benchmarks/results/cortex_m.md` (five networks, three plans each: within 6 %). It tells plans of
+one network apart; what a board takes is what `run` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.graph import Graph, Op, Window
+
+# instructions: a MAC of a convolution or product, of a depthwise convolution, an element, a byte gathered
+CONV_MAC, DEPTHWISE_MAC, ELEMENT, GATHERED = 1.50, 3.56, 18.0, 4.9
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Estimated, for one inference."""
+
+    calls: int  # of kernels; exact
+    instructions: int  # on a Cortex-M4
+    read_bytes: int  # of activations
+    written_bytes: int
+    weight_bytes: int  # read from flash
+
+    @property
+    def traffic_bytes(self) -> int:
+        return self.read_bytes + self.written_bytes + self.weight_bytes
+
+    def to_dict(self) -> dict[str, int]:
+        """For JSON."""
+        return {
+            "estimated_instructions": self.instructions,
+            "estimated_traffic_bytes": self.traffic_bytes,
+            "kernel_calls": self.calls,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """The steps of an operator: rows, and for each run of columns [x0, x1); one run of all where it goes by rows."""
+
+    rows: int
+    runs: tuple[tuple[int, int], ...]
+
+
+def estimate(plan: Plan) -> Estimate:
+    """Calls, instructions and traffic of a plan."""
+    calls = read = written = weights = 0
+    instructions = 0.0
+    for segment in plan.segments:
+        count = {o: 0 for o in segment.ops}
+        for o in segment.trace:
+            if o >= 0:
+                count[o] += 1
+        for place, o in enumerate(segment.ops):
+            op = plan.graph.ops[o]
+            if op.view or not count[o]:
+                continue
+            columns = [s[place] for s in segment.stripes] if segment.stripes else None
+            made = count[o] * (len(columns) if columns else 1)
+            grid = _grid(plan.graph, op, segment, columns)
+            sums = o in segment.accumulating
+            part = _part(plan.graph, op, columns)
+            out = sum(plan.graph.tensors[t].bytes for t in op.outputs) * (1.0 if sums else part)
+            calls += made
+            taken = _input_bytes(plan.graph, op, grid, sums)
+            read += taken
+            written += round(out)
+            weights += op.weight_bytes * (1 if sums else made)
+            gathers = segment.chunk > 0 and not sums and len(grid.runs) > 1
+            instructions += _instructions(plan.graph, op, part) + (GATHERED * taken if gathers else 0)
+    return Estimate(calls, round(instructions), read, written, weights)
+
+
+def _part(graph: Graph, op: Op, columns: Sequence[tuple[int, int]] | None) -> float:
+    """Columns made in all stripes together, as a factor of the output's."""
+    wide = graph.tensors[op.outputs[0]].columns
+    return sum(b - a for a, b in columns) / wide if columns and wide > 1 else 1.0
+
+
+def _grid(graph: Graph, op: Op, segment: Segment, columns: Sequence[tuple[int, int]] | None) -> _Grid:
+    out = graph.tensors[op.outputs[0]]
+    if columns:
+        return _Grid(out.rows, tuple(columns))
+    if segment.chunk and any(w is not None for w in op.columns):
+        starts = range(0, out.columns, segment.chunk)
+        return _Grid(out.rows, tuple((x, min(x + segment.chunk, out.columns)) for x in starts))
+    return _Grid(out.rows, ((0, out.columns),))
+
+
+def _input_bytes(graph: Graph, op: Op, grid: _Grid, sums: bool) -> int:
+    """Bytes of the windows of all steps."""
+    total = 0
+    for k, t in enumerate(op.inputs):
+        tensor = graph.tensors[t]
+        window = op.windows[k] if k < len(op.windows) else None
+        if sums or window is None:
+            total += tensor.bytes
+            continue
+        rows = sum(len(window.rows(y, tensor.rows)) for y in range(grid.rows))
+        across = op.columns[k] if k < len(op.columns) else None
+        if across is None or len(grid.runs) == 1:
+            total += rows * tensor.row_bytes
+        else:
+            wide = sum(_covered(across, x0, x1, tensor.columns) for x0, x1 in grid.runs)
+            total += rows * wide * tensor.row_bytes // max(tensor.columns, 1)
+    return total
+
+
+def _covered(window: Window, x0: int, x1: int, size: int) -> int:
+    low, high = window.first(x0), window.first(x1 - 1) + window.span
+    return max(min(high, size) - max(low, 0), 0)
+
+
+def _instructions(graph: Graph, op: Op, part: float) -> float:
+    elements = sum(prod(graph.tensors[t].shape) for t in op.outputs) * part
+    per_mac = DEPTHWISE_MAC if op.kind.startswith("depthwise") else CONV_MAC
+    return op.macs * part * per_mac + (0 if op.macs else elements * ELEMENT)
+
+
+def frontier_table(points: Sequence[tuple[int, float]], estimates: Sequence[Estimate]) -> str:
+    """The frontier as text: bytes and work are exact, instructions and traffic are estimates."""
+    lines = [f"{'peak bytes':>10} {'work':>7} {'instructions (est.)':>20} {'traffic bytes (est.)':>21} {'calls':>8}"]
+    for (peak, factor), e in zip(points, estimates, strict=True):
+        lines.append(f"{peak:>10} {factor:>6.3f}x {e.instructions:>20} {e.traffic_bytes:>21} {e.calls:>8}")
+    return "\n".join(lines)

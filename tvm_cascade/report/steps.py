@@ -1,0 +1,131 @@
+"""A plan step by step: what runs, how often, what is live meanwhile, and where its output goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm_cascade.cascading.plan import Plan, Segment, Storage
+from tvm_cascade.cascading.regions import partition
+from tvm_cascade.graph import Tensor
+from tvm_cascade.report.text import block_rows, live_bytes
+
+
+def step_rows(plan: Plan) -> list[dict[str, Any]]:
+    """One record per operator, in execution order.
+
+    `live_bytes` is what blocks occupy while the operator's segment runs, bytes that two of them share counted once;
+    `steps` how often its kernel is called; `by` what a call makes; `rings` the outputs that never exist whole.
+    """
+    blocks = block_rows(plan)
+    region_of = partition(plan.graph).region_of
+    rows: list[dict[str, Any]] = []
+    for k, segment in enumerate(plan.segments):
+        live = live_bytes(blocks, k)
+        order = sorted((o for o in segment.ops if not plan.graph.ops[o].view), key=_first_step(segment))
+        for t in segment.streamed:
+            name = f"rows of {plan.graph.tensors[t].name}"
+            rows.append(_row(plan, k, live, name, "source", segment.trace.count(-1 - t), "1 row", (t,), None))
+        for o in order:
+            op = plan.graph.ops[o]
+            steps = segment.trace.count(o) * max(len(segment.stripes), 1)
+            rows.append(
+                _row(plan, k, live, op.name, op.kind, steps, _makes(plan, segment, o), op.outputs, region_of[o])
+            )
+    return rows
+
+
+def step_table(plan: Plan) -> str:
+    """`step_rows` as text."""
+    lines = [f"{'segment':>7} {'live bytes':>10} {'steps':>7}  {'operator':<28} {'a step makes':<16} output"]
+    last = -1
+    for row in step_rows(plan):
+        fresh = row["segment"] != last
+        last = int(row["segment"])
+        segment, live = (str(last), str(row["live_bytes"])) if fresh else ("", "")
+        lines.append(
+            f"{segment:>7} {live:>10} {row['steps']:>7}  {row['operator']:<28} {row['by']:<16} {row['output']}".rstrip()
+        )
+    return "\n".join(lines)
+
+
+def _first_step(segment: Segment) -> Any:
+    first: dict[int, int] = {}
+    for k, o in enumerate(segment.trace):
+        first.setdefault(o, k)
+    return lambda o: (first.get(o, len(segment.trace)), o)
+
+
+def _makes(plan: Plan, segment: Segment, op: int) -> str:
+    if op in segment.accumulating:
+        return "sums"
+    out = plan.graph.tensors[plan.graph.ops[op].outputs[0]]
+    if segment.stripes:
+        return f"1 row of {len(segment.stripes)} stripes"
+    if out.rows == 1 or segment.trace.count(op) == 1:
+        return "all"
+    if segment.chunk and segment.trace.count(op) > out.rows:
+        return f"{segment.chunk} pixel{'s' if segment.chunk > 1 else ''}"
+    return "1 row"
+
+
+def _row(
+    plan: Plan,
+    segment: int,
+    live: int,
+    name: str,
+    kind: str,
+    steps: int,
+    by: str,
+    outputs: Sequence[int],
+    region: int | None,
+) -> dict[str, Any]:
+    tensors = [(plan.graph.tensors[t], plan.storages[t]) for t in outputs]
+    return {
+        "segment": segment,
+        "region": region,
+        "live_bytes": live,
+        "operator": name,
+        "kind": kind,
+        "steps": steps,
+        "by": by,
+        "output": ", ".join(_place(t, s) for t, s in tensors),
+        "rings": [_ring(t, s) for t, s in tensors if s.is_ring(t.rows)],
+    }
+
+
+def _place(tensor: Tensor, storage: Storage) -> str:
+    if not storage.is_ring(tensor.rows):
+        return f"{'view of ' if storage.root is not None else ''}{storage.size} bytes"
+    if storage.pixels:
+        return f"ring of {storage.pixels} of {tensor.rows * tensor.columns} pixels, {storage.size} bytes"
+    wide = f" x {storage.columns} columns" if storage.columns else ""
+    return f"ring of {storage.height} of {tensor.rows} rows{wide}, {storage.size} bytes"
+
+
+def _ring(tensor: Tensor, storage: Storage) -> Mapping[str, Any]:
+    return {
+        "tensor": tensor.name,
+        "bytes": storage.size,
+        "whole_bytes": tensor.bytes,
+        "rows": storage.height,
+        "pixels": storage.pixels,
+        "columns": storage.columns,
+    }
+
+
+def region_rows(plan: Plan) -> list[dict[str, Any]]:
+    """One record per region: its operators, the segments that it was cut into, and the most that is live in one."""
+    blocks = block_rows(plan)
+    rows: list[dict[str, Any]] = []
+    for ops in partition(plan.graph).regions:
+        inside = set(ops)
+        segments = [k for k, s in enumerate(plan.segments) if any(o in inside for o in s.ops)]
+        rows.append(
+            {
+                "operators": [plan.graph.ops[o].name for o in ops],
+                "segments": segments,
+                "live_bytes": max((live_bytes(blocks, k) for k in segments), default=0),
+            }
+        )
+    return rows

@@ -1,0 +1,128 @@
+"""The arena over time: for every block the addresses that hold something of use, step by step.
+
+Of a whole tensor these reach from the first byte that somebody still reads to the end of what has been written, so that
+an output is seen growing into the space of its dying input. Rings, counters, sums and scratch count in full while their
+segment runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from tvm_cascade.cascading.flow import Flow, end_bytes, front_bytes
+from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.report.text import block_rows
+
+_SAMPLES = 60  # of a segment
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A block over time: at `times[k]` it holds addresses `[low[k], high[k])`."""
+
+    name: str
+    kind: str  # "tensor", "ring", "state", "scratch", "accumulator"
+    times: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All blocks, the steps at which segments start (and the end), and bytes in use at the sampled steps."""
+
+    bands: tuple[Band, ...]
+    cuts: tuple[int, ...]
+    times: tuple[int, ...]
+    used: tuple[int, ...]
+
+
+class _Progress:
+    """Units written of, and still read from, the whole tensors while one segment runs."""
+
+    def __init__(self, plan: Plan, flow: Flow, segment: int) -> None:
+        self.plan, self.flow, self.segment = plan, flow, plan.segments[segment]
+        self.index = segment
+        self.done = dict.fromkeys(self.segment.trace, 0)
+
+    def span(self, tensor: int) -> tuple[int, int]:
+        """First byte of use and the end of what is written, within the tensor's block."""
+        flow, segment = self.flow, self.segment
+        chunk = segment.chunk
+        node, storage = flow.graph.tensors[tensor], self.plan.storages[tensor]
+        columns = flow.columns(tensor, chunk)
+        maker = flow.maker(tensor)
+        high = node.bytes
+        if maker is not None and maker in self.done and not segment.stripes:
+            steps = flow.steps(maker, chunk, maker in segment.accumulating)
+            made = steps.made[flow.outputs(maker).index(tensor)]
+            high = int(end_bytes(node, made[self.done[maker]], columns))
+        low = 0
+        if storage.upper == self.index + 1 and tensor not in flow.leaves and not segment.stripes:
+            low = min((self._kept(o, tensor, columns) for o in flow.readers[tensor] if o in self.done), default=high)
+        return min(low, high), high
+
+    def _kept(self, op: int, tensor: int, columns: int) -> int:
+        steps = self.flow.steps(op, self.segment.chunk, op in self.segment.accumulating)
+        keeps = [int(r.keep[self.done[op]]) for r in steps.reads if r.tensor == tensor]
+        node = self.flow.graph.tensors[tensor]
+        return min((int(front_bytes(node, np.array(k), columns)) for k in keeps), default=0)
+
+
+def timeline(plan: Plan) -> Timeline:
+    """The arena of a plan, sampled."""
+    streamed = {t for s in plan.segments for t in s.streamed}
+    flow = Flow(plan.graph, streamed, any(s.accumulating for s in plan.segments))
+    blocks = block_rows(plan)
+    spans: list[list[tuple[int, int, int]]] = [[] for _ in blocks]
+    cuts, times, used = [0], [], []
+    for k, segment in enumerate(plan.segments):
+        progress = _Progress(plan, flow, k)
+        length = len(segment.trace) * max(len(segment.stripes), 1)
+        if not length:  # views alone
+            cuts.append(cuts[-1])
+            continue
+        live = [n for n, b in enumerate(blocks) if b["lower"] <= k < b["upper"]]  # type: ignore[operator]
+        for at, trace in _samples(segment, length):
+            for o in trace:
+                progress.done[o] += 1
+            found = [(n, *_addresses(plan, blocks[n], plan.buffers[n], progress)) for n in live]
+            for n, low, high in found:
+                spans[n].append((cuts[-1] + at, low, high))
+            times.append(cuts[-1] + at)
+            used.append(_union([(low, high) for _, low, high in found]))
+        cuts.append(cuts[-1] + length)
+    bands = [
+        Band(str(b["name"]), "ring" if b["ring"] else str(b["kind"]), *(tuple(v) for v in zip(*s, strict=True)))
+        for b, s in zip(blocks, spans, strict=True)
+        if s
+    ]
+    return Timeline(tuple(bands), tuple(cuts), tuple(times), tuple(used))
+
+
+def _samples(segment: Segment, length: int) -> list[tuple[int, Sequence[int]]]:
+    """Times within a segment, each with the steps done since the one before."""
+    if segment.stripes or not segment.trace:
+        return [(0, ()), (length, ())]
+    marks = sorted({round(length * n / _SAMPLES) for n in range(_SAMPLES + 1)})
+    return [(0, ()), *((b, segment.trace[a:b]) for a, b in pairwise(marks))]
+
+
+def _addresses(plan: Plan, block: dict[str, object], name: str, progress: _Progress) -> tuple[int, int]:
+    offset, size = int(str(block["offset"])), int(str(block["bytes"]))
+    if block["kind"] != "tensor" or block["ring"]:
+        return offset, offset + size
+    low, high = progress.span(int(name.partition(" ")[2]))
+    return offset + low, offset + high
+
+
+def _union(spans: Sequence[tuple[int, int]]) -> int:
+    total = reached = 0
+    for low, high in sorted(spans):
+        total += max(high - max(low, reached), 0)
+        reached = max(reached, high)
+    return total
