@@ -4,12 +4,20 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test bench lint fuzz tools clean
+.PHONY: demo test torch test-torch bench lint fuzz tools clean
 demo: $(STAMP) tools
 	$(BIN)/python tutorials/01_fit_a_network.py --out demo-out
 
 test: $(STAMP) tools
 	$(BIN)/python -m pytest tests -n 2 --dist loadfile
+
+# .pt2 files: torch is larger than all the rest, so that only their own tests ask for it
+TORCH ?= torch
+torch: $(STAMP)
+	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
+
+test-torch: torch
+	$(BIN)/python -m pytest tests/frontend/test_load_torch.py
 
 bench: $(STAMP) tools
 	$(BIN)/python benchmarks/run_all.py

@@ -15,8 +15,11 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import tvm
 
+from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
+from tvm_cascade.importers.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
@@ -148,7 +151,10 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     windows, reason = row_windows(pattern, output_axes, input_axes)
     columns, _ = row_windows(pattern, [t.col_axis for t in outputs], [t.col_axis for t in inputs])
     access = RowAccess(windows, input_axes, output_axes, reason, columns)
-    kernel = row_kernel(call.func, call.constants, access, call.name)
+    try:
+        kernel = row_kernel(call.func, call.constants, access, call.name)
+    except tvm.error.InternalError as error:  # 64-bit tensors beside 64-bit indices, which cannot be narrowed apart
+        raise GraphError(f"operator {call.name} cannot be computed with 32-bit indices: {last_line(error)}") from error
     rows, pixels = outputs[0].rows if outputs else 1, None
     if kernel.whole:
         single = all(t.rows == 1 for t in outputs) and kernel.reason is None

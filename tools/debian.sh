@@ -9,7 +9,10 @@ command -v gcc >/dev/null 2>&1 || need="$need gcc libc6-dev"
 command -v cmake >/dev/null 2>&1 || need="$need cmake"
 command -v riscv64-unknown-elf-gcc >/dev/null 2>&1 || need="$need gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"
 command -v qemu-system-riscv32 >/dev/null 2>&1 || need="$need qemu-system-misc"
-command -v clang >/dev/null 2>&1 || need="$need clang"
+command -v clang >/dev/null 2>&1 || need="$need clang libclang-rt-dev"
+# its sanitizers are a package of their own, which is only recommended
+! command -v clang >/dev/null 2>&1 || [ -e "$(clang -print-file-name=libclang_rt.asan-$(uname -m).a)" ] ||
+    need="$need libclang-rt-dev"
 [ -z "${need# }" ] && exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
     echo "missing: $need (no apt-get here; see 'tvm-cascade doctor')" >&2

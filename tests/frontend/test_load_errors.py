@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
-from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorError, UsageError
+from tvm_cascade.errors import GraphError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import load
+from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.testing.operator_cases import OPERATORS
 from tvm_cascade.testing.tflite import ModelWriter
 
@@ -176,3 +177,15 @@ def test_declared_and_computed_shapes_must_agree(tmp_path: Path) -> None:
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     with pytest.raises(LoadError, match=r"output out has the shape \[1, 5\] in the file, \[1, 4\] computed"):
         load(tmp_path / "m.tflite")
+
+
+def test_indices_that_cannot_be_narrowed_are_one_error(tmp_path: Path) -> None:
+    """Found by fuzzing: 64-bit tensors whose kernels keep 64-bit loops."""
+    onnx = pytest.importorskip("onnx")
+    make, kinds = onnx.helper.make_tensor_value_info, onnx.TensorProto
+    inputs = [make("x", kinds.FLOAT, [4, 2]), make("i", kinds.INT64, [3])]
+    node = onnx.helper.make_node("Gather", ["x", "i"], ["y"], axis=0)
+    graph = onnx.helper.make_graph([node], "g", inputs, [make("y", kinds.FLOAT, [3, 2])])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "g.onnx")
+    with pytest.raises(GraphError, match="cannot be computed with 32-bit indices"):
+        extract_graph(load(tmp_path / "g.onnx"))

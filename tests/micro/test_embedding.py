@@ -223,7 +223,7 @@ def test_clean_under_sanitizers(compiler: str, hooked: Project, tmp_path: Path) 
     try:
         program = toolchain.build_host(tmp_path, hooked.network(), sanitize=True, compiler=compiler)
     except toolchain.ToolError as error:
-        pytest.skip(f"no sanitizers here: {error}")
+        pytest.skip(f"the compiler's sanitizers are not installed: {error}")
     image = np.random.default_rng(1).integers(-128, 128, (1, 64, 64, 1), dtype=np.int8)
     (tmp_path / "inputs.bin").write_bytes(struct.pack("<II", 0xA5, 1) + image.tobytes())
     done = subprocess.run((str(program),), cwd=tmp_path, capture_output=True, text=True, check=False)

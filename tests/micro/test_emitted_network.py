@@ -42,7 +42,7 @@ def test_clean_under_sanitizers_and_equal_to_the_board(
     try:
         program = toolchain.build_host(tmp_path, compiled.network(), sanitize=True)
     except ToolError as error:
-        pytest.skip(f"no sanitizers here: {error}")
+        pytest.skip(f"the compiler's sanitizers are not installed: {error}")
     data = compiled.interface.pack_inputs(inputs)
     (tmp_path / "inputs.bin").write_bytes(struct.pack("<II", 0xA5, 1) + data)
     done = subprocess.run((str(program),), cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ def sanitized(tmp_path: Path) -> Callable[[EmittedNetwork, bytes], subprocess.Co
         try:
             program = toolchain.build_host(tmp_path, network, sanitize=True)
         except ToolError as error:
-            pytest.skip(f"no sanitizers here: {error}")
+            pytest.skip(f"the compiler's sanitizers are not installed: {error}")
         (tmp_path / "inputs.bin").write_bytes(struct.pack("<I", 0xA5) + data)
         return subprocess.run((str(program),), cwd=tmp_path, capture_output=True, text=True, check=False)
 
