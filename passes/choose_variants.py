@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import tvm_ffi
 from tvm.tirx import PrimFunc
 
+from tvm_cascade.graph import Graph
 from tvm_cascade.passes.extract_graph import Extracted
 from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.counting import Counter, task_of
+from tvm_cascade.schedules.kernel_cost import kernel_cost
 from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import GENERIC, Core, serves, variants_of
-from tvm_cascade.schedules.tune import Candidate, Database, Shape, choices_for, tune
+from tvm_cascade.schedules.tune import PER_CALL, RUNTIME, Candidate, Database, Shape, choices_for, tune
 from tvm_cascade.schedules.variants import shape_key
 
 
@@ -55,3 +58,21 @@ def _candidates(extracted: Extracted, index: int, core: Core) -> list[Candidate]
             continue
         made.append(Candidate(name, task))
     return made
+
+
+def flash_of(
+    graph: Graph, extracted: Extracted, kernels: Sequence[RowKernel | None], core: Core, database: Database
+) -> tuple[int, int]:
+    """Bytes of the kernels' constants and, estimated, of the image's code: counted where counts are known.
+
+    Equal kernels count once; the driver and the start-up code are those that a budget of code reserves.
+    """
+    code, seen = 0.0, set()
+    for func, constants, kernel in zip(extracted.funcs, extracted.constants, kernels, strict=True):
+        if func is None or kernel is None or (digest := tvm_ffi.structural_hash(kernel.func)) in seen:
+            continue
+        seen.add(digest)
+        count = database.options(core, shape_key(func, constants)).get(kernel.rule)
+        code += count.bytes if count is not None else kernel_cost(kernel.func).bytes
+    operators = sum(not op.view for op in graph.ops)
+    return sum(op.weight_bytes for op in graph.ops), round(code) + RUNTIME + PER_CALL * operators

@@ -26,6 +26,7 @@ from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.measure import RunReport, run_project
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import find_tool
+from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.report.estimate import Estimate, frontier_table
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import above, block_rows, memory_map, summary
@@ -69,6 +70,7 @@ class PlanResult:
     rewritten: Mapping[str, object] | None = None  # with `rewrite`: substitutions made, and why
     estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
     bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
+    flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade plan --json`."""
@@ -93,6 +95,8 @@ class PlanResult:
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
             "seconds": self.seconds,
         }
+        if self.flash is not None:
+            found |= {"weight_bytes": self.flash[0], "estimated_code_bytes": self.flash[1]}
         return found if self.rewritten is None else found | {"rewritten": self.rewritten}
 
     def _bounds(self) -> dict[str, object] | None:
@@ -103,7 +107,10 @@ class PlanResult:
 
     def to_text(self, verbose: bool = False) -> str:
         """The plan for reading; `verbose` adds why operators are left out of cascades."""
-        parts = [summary(self.plan, self.bounds), "", step_table(self.plan), "", memory_map(self.plan)]
+        parts = [summary(self.plan, self.bounds)]
+        if self.flash is not None:
+            parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
+        parts += ["", step_table(self.plan), "", memory_map(self.plan)]
         if self.estimates:
             parts += ["", frontier_table(self.frontier, self.estimates)]
         if verbose:
@@ -240,6 +247,7 @@ def plan(
         rewritten,
         estimates=outlook.estimates,
         bounds=outlook.bounds,
+        flash=flash_of(prepared.graph, prepared.extracted, prepared.kernels, prepared.core, counts),
     )
 
 
