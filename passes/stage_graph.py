@@ -154,6 +154,8 @@ class _Reader:
         weights = [c for a in _flat(call.args) if (c := self.constant(a)) is not None]
         weight_bytes = sum(int(w.nbytes) for w in weights)
         windows, columns, macs, attrs = _geometry(kind, call, [self.tensors[t] for t in (*inputs, *outputs)])
+        if _name(call) == "call_tir":
+            macs = _stored_macs(kind, [w.shape for w in weights], self.tensors[outputs[0]])
         count = len(inputs)
         offsets = self._view_offsets(kind, call, inputs, outputs)
         return Op(
@@ -312,6 +314,24 @@ def _geometry(
         return None, None, prod(out.shape) * _shape(call.args[0].ty, "input")[-1], {}
     same = out.row_axis is not None and all(t.rows == out.rows and t.columns == out.columns for t in tensors)
     return (IDENTITY, IDENTITY, 0, {}) if same else (None, None, 0, {})
+
+
+def _stored_macs(kind: str, constants: Sequence[tuple[int, ...]], out: Tensor) -> int:
+    """Multiply-accumulates of a `call_tir` by its kind; its weights come first among the constants.
+
+    Convolutions have them as [height, width, in / groups, out], depthwise ones as [height, width, channels, multiplier],
+    products as a matrix of any orientation.
+    """
+    if not constants:
+        return 0
+    weights = constants[0]
+    if kind == "conv2d" and len(weights) == 4:
+        return prod(out.shape) * prod(weights[:3])
+    if kind == "depthwise_conv2d" and len(weights) == 4:
+        return prod(out.shape) * prod(weights[:2])
+    if kind in ("dense", "matmul") and len(weights) == 2 and out.shape[-1] in weights:
+        return prod(out.shape) * (prod(weights) // out.shape[-1])
+    return 0
 
 
 def _windows(

@@ -113,3 +113,18 @@ def test_products_across_time_and_their_ten_way_split():
 def test_products_of_all_sizes(rows, columns):
     net = Net("float32", seed=1)
     check(net.finish(net.dense(net.input((rows, 40), "x"), columns, activation="relu")), "sequential")
+
+
+def test_stored_operators_carry_their_work():
+    """Multiply-accumulates of integer kernels are those of the convolutions they came from, taps in the padding too."""
+    from tvm_cascade.passes.lower_quantized import LowerQuantized
+
+    macs = {}
+    for dtype in ("int8", "float32"):
+        net = Net(dtype, seed=1)
+        x = net.conv(net.input((1, 9, 9, 4), "x"), 8, 3, 2)
+        x = net.depthwise(x, 3)
+        mod = net.finish(net.dense(net.flatten(net.global_pool(x)), 5))
+        lowered = LowerQuantized()(mod) if dtype == "int8" else mod
+        macs[dtype] = sorted(op.macs for op in stage_graph(lowered).graph.ops if op.macs)
+    assert macs["int8"] == macs["float32"] == sorted([25 * 8 * 9 * 4, 25 * 8 * 9, 8 * 5])

@@ -21,7 +21,7 @@ from tvm_cascade.errors import UsageError
 CONCURRENT = "concurrent"
 MERGE = "merge"
 VARIANTS = ("sequential", "greedy", "merge", "parallel", "both")
-UNITS = ("op", "fused", "sepconv")
+UNITS = ("op", "fused", "sepconv", "cell")
 MAX_NODES = 62  # of a block: masks are 64-bit signed integers
 
 
@@ -54,7 +54,7 @@ class Options:
     """How to search. `r` and `s` are the pruning of IOS, section 4.3; None lifts a limit."""
 
     variant: str = "both"
-    unit: str = "fused"  # what a node is: an operator, a fused group, a Relu-SepConv
+    unit: str = "fused"  # what a node is: an operator, a fused group, a Relu-SepConv, or as IOS counts cells
     r: int | None = 3  # operators per group
     s: int | None = 8  # groups per stage
     max_states: int = 6_000  # of one block; a block with more is cut at its narrowest place

@@ -2,7 +2,9 @@
 
 IOS, section 5, leaves the unit to the user. `op`: every operator that moves data. `fused`: an operator with the
 element-wise ones that alone read it (Conv-Relu), as a compiler's fusion runs them. `sepconv`: also what is
-element-wise in front of a depthwise convolution, and that convolution with the 1x1 one behind it (Relu-SepConv).
+element-wise in front of a depthwise convolution, and that convolution with the 1x1 one behind it (Relu-SepConv). `cell`:
+also what is element-wise in front of any convolution, and the sums that only a concatenation or another sum reads: the
+operators that IOS counts in NASNet and RandWire.
 
 Views always belong to their producer, and an explicit padding to the one operator that reads it. A unit is an anchor,
 operators that nothing outside of it reads in front, and operators that read nothing outside of it behind: no path
@@ -23,6 +25,7 @@ ELEMENTWISE = (
     "exp", "sqrt", "rsqrt", "abs", "negative", "power", "cast", "astype", "quantize", "dequantize", "requantize", "lut",
     "lrelu", "identity", "tuple_get_item",
 )  # fmt: skip
+_LED_TO = ("conv2d", "concat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,9 @@ class UnitGraph:
 
 
 def unit_graph(graph: Graph, unit: str) -> UnitGraph:
-    """The graph in units of `op`, `fused` or `sepconv` (see the module's text)."""
+    """The graph in units of `op`, `fused`, `sepconv` or `cell` (see the module's text)."""
     owner = list(range(len(graph.ops)))
-    forward = _leading(graph) if unit == "sepconv" else [False] * len(graph.ops)
+    forward = _leading(graph, unit)
     for op in graph.ops:
         if forward[op.index]:
             _join(owner, op.index, graph.successors[op.index][0])
@@ -59,15 +62,33 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
     return _build(graph, owner)
 
 
-def _leading(graph: Graph) -> list[bool]:
-    """Element-wise operators that only lead to one depthwise convolution: activations, sums of inputs."""
-    found = [False] * len(graph.ops)
+def _leading(graph: Graph, unit: str) -> list[bool]:
+    """Element-wise operators that only lead to one convolution or concatenation: activations, sums of inputs.
+
+    In front of a depthwise convolution all of them; elsewhere not what follows another kernel and rides with that.
+    """
+    separable, other = [False] * len(graph.ops), [False] * len(graph.ops)
+    if unit not in ("sepconv", "cell"):
+        return separable
     for op in reversed(graph.ops):
         if op.kind not in ELEMENTWISE or not _sole_reader(graph, op):
             continue
         reader = graph.ops[graph.successors[op.index][0]]
-        found[op.index] = reader.kind == "depthwise_conv2d" or found[reader.index]
-    return found
+        separable[op.index] = reader.kind == "depthwise_conv2d" or separable[reader.index]
+        leads = reader.kind in _LED_TO or other[reader.index] or op.kind == reader.kind == "add"
+        other[op.index] = unit == "cell" and leads and not _rides(graph, op)
+    return [a or b for a, b in zip(separable, other, strict=True)]
+
+
+def _rides(graph: Graph, op: Op) -> bool:
+    """Whether the operator is the epilogue of the one kernel that it reads."""
+    producers = graph.predecessors[op.index]
+    if len(producers) != 1:
+        return False
+    head = graph.ops[producers[0]]
+    if head.kind in ELEMENTWISE:
+        return _sole_reader(graph, head) and _rides(graph, head)
+    return not head.view and head.kind != "concat" and _sole_reader(graph, head)
 
 
 def _sole_reader(graph: Graph, op: Op) -> bool:
@@ -88,7 +109,7 @@ def _joins(graph: Graph, op: Op, unit: str) -> int | None:
         return head.index
     if unit != "op" and op.kind in ELEMENTWISE:
         return head.index
-    return head.index if unit == "sepconv" and _separable(graph, head, op) else None
+    return head.index if unit in ("sepconv", "cell") and _separable(graph, head, op) else None
 
 
 def _separable(graph: Graph, head: Op, op: Op) -> bool:
