@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import tvm
 from tvm import tirx
 from tvm.ir import Call, GlobalVar
-from tvm.tirx import Evaluate, IfThenElse, SeqStmt
+from tvm.tirx import Evaluate, For, IfThenElse, SeqStmt
 
 from tvm_cascade.cascading.flow import has_pixels
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op, Window
 from tvm_cascade.schedules.accumulate import Accumulating
-from tvm_cascade.schedules.choose import Kernel, together
+from tvm_cascade.schedules.choose import Kernel, together, wrapping
 from tvm_cascade.schedules.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.patch import Patch
 from tvm_cascade.schedules.places import Memory, Place, i32, places, strides
@@ -172,43 +172,56 @@ class Calls:
     def _patch(self, op: Op, patch: Patch, step: Expr, segment: int) -> tirx.Stmt:
         """Gather the window of a step's pixels, then run the row kernel on it."""
         bound, y, x0, x1 = self._position(op, step, segment)
+        columns = self.graph.tensors[op.outputs[0]].columns
+        body = self._variant(op, patch, patch.chunk, (y, x0), segment)
+        if columns % patch.chunk:
+            rest = self._variant(op, patch, columns % patch.chunk, (y, x0), segment)
+            body = IfThenElse(tirx.EQ(x1 - x0, i32(patch.chunk)), body, rest)
+        wraps: list[Expr] = []
+        for position, t in wrapping(self.plan, op.index, patch):
+            slot = self._out_slot(t, y, x0) if position is None else self._pixel_input(op, position, y, x0)[1]
+            wraps.append(tirx.GT(slot + (x1 - x0), i32(self.places[t].pixels)))
+        if wraps:
+            offset = tirx.Var(f"pixel_{op.index}", "int32")
+            single = self._variant(op, patch, 1, (y, x0 + offset), segment)
+            each = For(offset, 0, x1 - x0, tirx.ForKind.SERIAL, single)
+            body = IfThenElse(tirx.any(*wraps) if len(wraps) > 1 else wraps[0], each, body)
+        return _sequence([*bound, body])
+
+    def _variant(self, op: Op, patch: Patch, pixels: int, at: tuple[Expr, Expr], segment: int) -> tirx.Stmt:
+        """The calls of a step of `pixels` pixels from row and column `at` on."""
         functions = list(self.functions[op.index])
-        kernels = [functions.pop(0), functions.pop(0) if patch.tail is not None else None]
+        which = next(k for k, v in enumerate(patch.variants) if v.pixels == pixels)
+        variant = patch.variants[which]
+        first = sum(1 + sum(g is not None for g in v.gathers) for v in patch.variants[:which])
+        kernel, *copies = functions[first : first + 1 + sum(g is not None for g in variant.gathers)]
         scratch = self.offsets.get(f"scratch {segment}", 0)
         places: list[int | None] = []
-        steps: tuple[list[tirx.Stmt], list[tirx.Stmt]] = ([], [])
+        calls: list[tirx.Stmt] = []
         for position, gather in enumerate(patch.gathers):
             places.append(None if gather is None else scratch)
             if gather is None:
                 continue
-            place, slot = self._pixel_input(op, position, y, x0)
-            ends = [self.memory.address("arena", place.dtype, at) for at in (place.offset, scratch)]
-            args = [ends[0], slot, i32(place.pixels), ends[1], y, x0]
-            for part, func in zip(steps, (gather.main, gather.tail), strict=True):
-                if func is not None:
-                    part.append(Evaluate(Call(functions.pop(0), args, ret_ty="int32")))
+            place, slot = self._pixel_input(op, position, *at)
+            ends = [self.memory.address("arena", place.dtype, o) for o in (place.offset, scratch)]
+            args = [ends[0], slot, i32(place.pixels), ends[1], *at]
+            calls.append(Evaluate(Call(copies.pop(0), args, ret_ty="int32")))
             scratch += gather.bytes(patch.chunk)
-        for part, kernel, function in zip(steps, (patch.main, patch.tail), kernels, strict=True):
-            if kernel is not None and function is not None:
-                part.append(self._on_patch(op, patch, kernel, function, places, (y, x0), segment))
-        main, tail = (_sequence(part) if part else None for part in steps)
-        assert main is not None
-        if tail is None:
-            return _sequence([*bound, main])
-        return _sequence([*bound, IfThenElse(tirx.EQ(x1 - x0, i32(patch.chunk)), main, tail)])
+        calls.append(self._on_patch(op, patch, which, kernel, places, at, segment))
+        return _sequence(calls)
 
     def _on_patch(
         self,
         op: Op,
         patch: Patch,
-        kernel: RowKernel,
+        which: int,
         function: GlobalVar,
         places: Sequence[int | None],
         at: tuple[Expr, Expr],
         segment: int,
     ) -> tirx.Stmt:
         args: list[Expr] = []
-        for param in kernel.params:
+        for param in patch.variants[which].kernel.params:
             match param.role:
                 case Role.INPUT:
                     place, slot = self._pixel_input(op, param.index, *at)
@@ -228,7 +241,6 @@ class Calls:
                     offset = self.offsets[f"scratch {segment}"] + patch.own_offset
                     args.append(self.memory.address("arena", "int8", offset))
                 case Role.CONSTANT:
-                    which = 0 if kernel is patch.main else 1
                     args.append(self.memory.address("flash", param.dtype, self.constants[op.index][which][param.index]))
                 case _:
                     raise ValidationError(f"{op.name}: a row kernel on a patch has no parameter {param.role.value}")
@@ -242,11 +254,14 @@ class Calls:
     def _pixel_output(self, t: int, y: Expr, x0: Expr) -> Expr:
         place, tensor = self.places[t], self.graph.tensors[t]
         item = ITEM_BYTES[place.dtype]
+        at = place.offset // item + self._out_slot(t, y, x0) * (place.row_bytes // tensor.columns // item)
+        return self.memory.address("arena", place.dtype, at)
+
+    def _out_slot(self, t: int, y: Expr, x0: Expr) -> Expr:
+        """Slot of a pixel that is written."""
+        place, tensor = self.places[t], self.graph.tensors[t]
         pixel = y * tensor.columns + x0
-        slot = pixel if place.pixels >= tensor.rows * tensor.columns else tirx.truncmod(pixel, i32(place.pixels))
-        return self.memory.address(
-            "arena", place.dtype, place.offset // item + slot * (place.row_bytes // tensor.columns // item)
-        )
+        return pixel if place.pixels >= tensor.rows * tensor.columns else tirx.truncmod(pixel, i32(place.pixels))
 
     def source(self, t: int, row: Expr) -> Expr:
         """Ask the caller for a row of a streamed input."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tvm_cascade.cascading.flow import goes_by_pixels
-from tvm_cascade.cascading.plan import Granularity, Plan, Segment
+from tvm_cascade.cascading.plan import Granularity, Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Op
 from tvm_cascade.schedules.accumulate import Accumulating
@@ -38,8 +38,8 @@ def kernels_of_plan(
                 chosen[o] = _required(stripes(o) if stripes is not None else None, plan, o, "in stripes")
             elif segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):
                 patch = patches(o, segment.chunk) if patches is not None else None
-                fits = patch is not None and _lies_right(plan, o, patch, segment)
-                chosen[o] = patch if fits else _required(pixels[o], plan, o, "by pixels")
+                fits = patch is not None and patch.scratch_bytes <= segment.scratch_bytes
+                chosen[o] = _called(plan, o, patch) if fits else _required(pixels[o], plan, o, "by pixels")
     return chosen
 
 
@@ -49,13 +49,19 @@ def _required(kernel: Kernel | None, plan: Plan, op: int, how: str) -> Kernel:
     return kernel
 
 
-def _lies_right(plan: Plan, op: int, patch: Patch, segment: Segment) -> bool:
-    """Whether the pixels of a step lie together wherever a patch reads or writes them in place, and its scratch fits."""
+def _called(plan: Plan, op: int, patch: Patch) -> Patch:
+    """The variants of a patch that the plan calls."""
+    if wrapping(plan, op, patch):
+        return patch
+    return patch.without_single(plan.graph.tensors[plan.graph.ops[op].outputs[0]].columns)
+
+
+def wrapping(plan: Plan, op: int, patch: Patch) -> list[tuple[int | None, int]]:
+    """Tensors of an operator whose ring's end some steps cross, read or written in place: input position, tensor."""
     node: Op = plan.graph.ops[op]
-    direct = [t for t, g in zip(node.inputs, patch.gathers, strict=True) if g is None]
-    return patch.scratch_bytes <= segment.scratch_bytes and all(
-        together(plan, t, patch.chunk) for t in (*direct, *node.outputs)
-    )
+    direct = [(k, t) for k, (t, g) in enumerate(zip(node.inputs, patch.gathers, strict=True)) if g is None]
+    written = [(None, t) for t in node.outputs]
+    return [(k, t) for k, t in (*direct, *written) if not together(plan, t, patch.chunk)]
 
 
 def together(plan: Plan, tensor: int, chunk: int) -> bool:

@@ -242,7 +242,7 @@ class _Driver:
 def _parts(kernel: Kernel | None) -> list[RowKernel]:
     """The kernels with constants of their own."""
     if isinstance(kernel, Patch):
-        return [k for k in (kernel.main, kernel.tail) if k is not None]
+        return [v.kernel for v in kernel.variants]
     if isinstance(kernel, Accumulating):
         return [kernel.kernel]
     return [] if kernel is None else [kernel]

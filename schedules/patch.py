@@ -12,7 +12,7 @@ convolutions, element-wise operators) reads them where they lie.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -31,13 +31,10 @@ Expr = tvm.ir.Expr
 
 @dataclass(frozen=True)
 class Gather:
-    """`main(x, slot, pixels, to, y, x0)`: the window of a step's pixels, row-major, into `to`; `tail` of those left."""
+    """What copying the windows of an input into scratch takes."""
 
-    main: PrimFunc
-    tail: PrimFunc | None
-    dtype: str
     rows: int  # of the patch
-    fixed: int  # bytes of a patch: fixed + n * each
+    fixed: int  # bytes of a patch of n pixels: fixed + n * each
     each: int
 
     def bytes(self, n: int) -> int:
@@ -45,17 +42,30 @@ class Gather:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A step of `pixels` pixels: a gather `main(x, slot, pixels, to, y, x0)` for every input that needs one, which copies
+    the window of the step's pixels, row-major, to `to`; then a row kernel."""
+
+    pixels: int
+    kernel: RowKernel
+    gathers: tuple[PrimFunc | None, ...]
+
+
+@dataclass(frozen=True)
 class Patch:
-    """A step by pixels as a gather for every input that needs one (None: read in place) and a row kernel."""
+    """Steps by pixels as gathers (None: that input is read in place) and row kernels.
+
+    The variants are those of whole steps, of the pixels left at the end of a row, and of single pixels: a step whose
+    pixels wrap around the end of a ring that is read or written in place goes pixel by pixel.
+    """
 
     gathers: tuple[Gather | None, ...]
-    main: RowKernel  # of `chunk` pixels
-    tail: RowKernel | None  # of the pixels left at the end of a row
+    variants: tuple[Variant, ...]  # of `chunk` pixels, of the rest where there is one, of 1 where it is called
     chunk: int
 
     @property
     def scratch_bytes(self) -> int:
-        own = max(k.scratch_bytes for k in (self.main, self.tail) if k is not None)
+        own = max(v.kernel.scratch_bytes for v in self.variants)
         return self.own_offset + own if own else self.gathered_bytes
 
     @property
@@ -67,11 +77,19 @@ class Patch:
         """Where the row kernel's own scratch starts, behind the gathered windows."""
         return -(-self.gathered_bytes // 8) * 8
 
+    def variant(self, pixels: int) -> Variant | None:
+        return next((v for v in self.variants if v.pixels == pixels), None)
+
+    def without_single(self, columns: int) -> Patch:
+        """For rows of `columns` pixels, where no step wraps: without the variant of 1 unless rows leave one over."""
+        used = {self.chunk, columns % self.chunk}
+        return replace(self, variants=tuple(v for v in self.variants if v.pixels in used))
+
     def functions(self) -> list[tuple[str, PrimFunc]]:
-        """Everything that the driver calls: the row kernels, then the gathers, each with the start of its name."""
-        kernels = [("", k.func) for k in (self.main, self.tail) if k is not None]
-        gathers = [("gather", f) for g in self.gathers if g is not None for f in (g.main, g.tail) if f is not None]
-        return kernels + gathers
+        """Everything that the driver calls, variant by variant: kernel, then gathers; each with the start of its name."""
+        return [
+            f for v in self.variants for f in (("", v.kernel.func), *(("gather", g) for g in v.gathers if g is not None))
+        ]
 
 
 def _single(window: Window) -> bool:
@@ -104,17 +122,22 @@ def patch_kernel(
         return None
     columns = graph.tensors[op.outputs[0]].columns
     chunk = min(chunk, columns)
-    main = first_rule(_patch_function(graph, op, func, constants, pairs, chunk), constants, core)
-    rest = columns % chunk
-    tail = first_rule(_patch_function(graph, op, func, constants, pairs, rest), constants, core) if rest else None
-    if main is None or (rest and tail is None):
-        return None
-    fill = int(func.attrs["input_zero_point"]) if func.attrs and "input_zero_point" in func.attrs else 0
-    gathers = tuple(
-        None if _single(r) and _single(c) else _gathers(graph.tensors[t], r, c, fill, chunk, rest)
+    gathers = [
+        None if _single(r) and _single(c) else _gathered(graph.tensors[t], r, c)
         for t, (r, c) in zip(op.inputs, pairs, strict=True)
-    )
-    return Patch(gathers, main, tail, chunk)
+    ]
+    fill = int(func.attrs["input_zero_point"]) if func.attrs and "input_zero_point" in func.attrs else 0
+    variants: list[Variant] = []
+    for n in dict.fromkeys(n for n in (chunk, columns % chunk, 1) if n):
+        kernel = first_rule(_patch_function(graph, op, func, constants, pairs, n), constants, core)
+        if kernel is None:
+            return None
+        copies = [
+            None if g is None else _gather(graph.tensors[t], r, c, fill, n)
+            for g, t, (r, c) in zip(gathers, op.inputs, pairs, strict=True)
+        ]
+        variants.append(Variant(n, kernel, tuple(copies)))
+    return Patch(tuple(gathers), tuple(variants), chunk)
 
 
 def _patch_function(
@@ -140,16 +163,9 @@ def _patch_function(
     return made.with_attr({k: v for k, v in attrs.items() if k != "global_symbol"})
 
 
-def _gathers(tensor: Tensor, row: Window, column: Window, fill: int, chunk: int, rest: int) -> Gather:
+def _gathered(tensor: Tensor, row: Window, column: Window) -> Gather:
     pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
-    return Gather(
-        _gather(tensor, row, column, fill, chunk),
-        _gather(tensor, row, column, fill, rest) if rest else None,
-        tensor.dtype,
-        row.span,
-        row.span * (column.span - column.stride) * pixel,
-        row.span * column.stride * pixel,
-    )
+    return Gather(row.span, row.span * (column.span - column.stride) * pixel, row.span * column.stride * pixel)
 
 
 def _gather(tensor: Tensor, row: Window, column: Window, fill: int, n: int) -> PrimFunc:
