@@ -126,6 +126,13 @@ C_PRELUDE = r"""
 #define TC_INLINE static inline
 #endif
 TC_INLINE int32_t tc_ld32(const void *p) { int32_t r; memcpy(&r, p, 4); return r; }
+/* sixteen bytes between addresses of words: two instructions that move four registers each */
+#if defined(__GNUC__)
+TC_INLINE int32_t tc_copy16(void *to, const void *from) {
+    memcpy(__builtin_assume_aligned(to, 4), __builtin_assume_aligned(from, 4), 16); return 0; }
+#else
+TC_INLINE int32_t tc_copy16(void *to, const void *from) { memcpy(to, from, 16); return 0; }
+#endif
 #if defined(__GNUC__) && defined(__ARM_FEATURE_UNALIGNED)
 /* as tc_ld32, but never carried from one pass of a loop to the next: registers are scarce there */
 typedef int32_t __attribute__((may_alias, aligned(1))) tc_word;

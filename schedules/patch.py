@@ -88,7 +88,9 @@ class Patch:
     def functions(self) -> list[tuple[str, PrimFunc]]:
         """Everything that the driver calls, variant by variant: kernel, then gathers; each with the start of its name."""
         return [
-            f for v in self.variants for f in (("", v.kernel.func), *(("gather", g) for g in v.gathers if g is not None))
+            f
+            for v in self.variants
+            for f in (("", v.kernel.func), *(("gather", g) for g in v.gathers if g is not None))
         ]
 
 
@@ -133,7 +135,7 @@ def patch_kernel(
         if kernel is None:
             return None
         copies = [
-            None if g is None else _gather(graph.tensors[t], r, c, fill, n)
+            None if g is None else _gather(graph.tensors[t], r, c, fill, n, core)
             for g, t, (r, c) in zip(gathers, op.inputs, pairs, strict=True)
         ]
         variants.append(Variant(n, kernel, tuple(copies)))
@@ -168,8 +170,8 @@ def _gathered(tensor: Tensor, row: Window, column: Window) -> Gather:
     return Gather(row.span, row.span * (column.span - column.stride) * pixel, row.span * column.stride * pixel)
 
 
-def _gather(tensor: Tensor, row: Window, column: Window, fill: int, n: int) -> PrimFunc:
-    """The copy of the window of `n` pixels, word by word where pixels are whole words.
+def _gather(tensor: Tensor, row: Window, column: Window, fill: int, n: int, core: Core) -> PrimFunc:
+    """The copy of the window of `n` pixels, four words or one at a time where pixels are whole ones.
 
     A row of the window that lies whole and unwrapped in the ring, as nearly all do, is one run; the others go pixel by
     pixel.
@@ -178,13 +180,16 @@ def _gather(tensor: Tensor, row: Window, column: Window, fill: int, n: int) -> P
     item = ITEM_BYTES[tensor.dtype]
     words = channels * item % 4 == 0
     dtype = "int32" if words else tensor.dtype
-    unit = channels * item // 4 if words else channels
+    quads = channels * item % 16 == 0 and (core.backend == "c" or core.mve)
+    lanes = 4 if quads else 1
+    unit = (channels * item // 4 if words else channels) // lanes
     value = tirx.const(_fill_word(fill, item) if words else fill, dtype)
     span = (n - 1) * column.stride + column.span
     x, to = (tirx.Var(v, PointerType(PrimType(tensor.dtype))) for v in ("x", "to"))
     slot, pixels, y, x0 = (tirx.Var(v, "int32") for v in ("slot", "pixels", "y", "x0"))
-    source = tirx.decl_buffer((prod(tensor.shape[1:3]) * unit,), dtype, "source", data=x)
-    target = tirx.decl_buffer((row.span * span * unit,), dtype, "target", data=to)
+    source = tirx.decl_buffer((prod(tensor.shape[1:3]) * unit * lanes,), dtype, "source", data=x)
+    target = tirx.decl_buffer((row.span * span * unit * lanes,), dtype, "target", data=to)
+    move, clear = _moves(source, target, value, quads, core)
     first, left, base, at, wrapped, begin, j, i = (
         tirx.Var(v, "int32") for v in ("first", "left", "base", "at", "wrapped", "begin", "j", "i")
     )
@@ -195,10 +200,10 @@ def _gather(tensor: Tensor, row: Window, column: Window, fill: int, n: int) -> P
         return place - tirx.Select(place >= pixels, pixels, i32(0))
 
     def moved(count: int, offset: Expr, place: Expr, name: str) -> tirx.Stmt:
-        return _words(count, lambda k: BufferStore(target, source[place * unit + k], [offset + k]), name)
+        return _words(count, lambda k: move(offset + k, place * unit + k), name)
 
     def blank(count: int, offset: Expr, name: str) -> tirx.Stmt:
-        return _words(count, lambda k: BufferStore(target, value, [offset + k]), name)
+        return _words(count, lambda k: clear(offset + k), name)
 
     one = SeqStmt([tirx.Bind(at, turned(base + down * width + right)), moved(unit, line + i * unit, at, "c")])
     inside: list[Expr] = []
@@ -230,11 +235,37 @@ def _gather(tensor: Tensor, row: Window, column: Window, fill: int, n: int) -> P
     return func.with_attr("tirx.noalias", True)
 
 
-_UNROLL = 8  # words a pass
+def _moves(
+    source: tirx.Var, target: tirx.Var, value: Expr, quads: bool, core: Core
+) -> tuple[Callable[[Expr, Expr], tirx.Stmt], Callable[[Expr], tirx.Stmt]]:
+    """A copy of one unit of `source` to one of `target`, and a fill of one: of an element each, or of four words."""
+    if not quads:
+        return (
+            lambda to, at: BufferStore(target, source[at], [to]),
+            lambda to: BufferStore(target, value, [to]),
+        )
+    if core.backend == "c":
+        return (
+            lambda to, at: Evaluate(
+                tirx.call_extern("int32", "tc_copy16", tirx.address_of(target[to * 4]), tirx.address_of(source[at * 4]))
+            ),
+            lambda to: SeqStmt([BufferStore(target, value, [to * 4 + u]) for u in range(4)]),
+        )
+
+    def four(at: Expr) -> Expr:
+        return tirx.Ramp(at * 4, i32(1), 4)
+
+    return (
+        lambda to, at: BufferStore(target, tirx.BufferLoad(source, [four(at)]), [four(to)]),
+        lambda to: BufferStore(target, tirx.Broadcast(value, 4), [four(to)]),
+    )
 
 
-def _words(count: int, store: Callable[[Expr], BufferStore], name: str) -> tirx.Stmt:
-    """`store` for every word, some of them a pass."""
+_UNROLL = 8  # units a pass
+
+
+def _words(count: int, store: Callable[[Expr], tirx.Stmt], name: str) -> tirx.Stmt:
+    """`store` for every unit, some of them a pass."""
     step = max(u for u in range(1, _UNROLL + 1) if count % u == 0)
     k = tirx.Var(name, "int32")
     stores: list[tirx.Stmt] = [store((k * step if count > step else i32(0)) + u) for u in range(step)]

@@ -15,6 +15,7 @@ from tvm.ir import IRModule
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions
+from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import firmware
@@ -187,6 +188,7 @@ def plan(
     *,
     sram: int | None = None,
     max_macs: float = 1.0,
+    max_time: float = 1.2,
     stream_input: bool = False,
     layerwise: bool = False,
     overlap: bool = True,
@@ -205,6 +207,8 @@ def plan(
         Cap on the arena in bytes; None plans the smallest arena at no extra work.
     max_macs : float
         Multiply-accumulates allowed, as a factor of the network's.
+    max_time : float
+        Without a cap: instructions that finer steps may be estimated to cost, as a factor of steps by rows.
     target : str
         Whose alignment and kernels' scratch count: the plan is that of `compile` for the same target.
     database : path, optional
@@ -225,6 +229,8 @@ def plan(
         get_target(target).align,
         sram=sram,
         max_macs=max_macs,
+        max_time=max_time,
+        steps=step_model(target),
         stream_input=stream_input,
         layerwise=layerwise,
         overlap=overlap,
@@ -271,6 +277,7 @@ def compile(
     optimise: str = "balanced",
     sram: int | None = None,
     max_macs: float = 1.0,
+    max_time: float = 1.2,
     stream_input: bool = False,
     layerwise: bool = False,
     overlap: bool = True,
@@ -311,6 +318,8 @@ def compile(
         made_for.align,
         sram=sram,
         max_macs=max_macs,
+        max_time=max_time,
+        steps=step_model(target),
         stream_input=stream_input,
         layerwise=layerwise,
         overlap=overlap,

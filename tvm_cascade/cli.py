@@ -44,6 +44,8 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
                  "[default: min, the smallest arena at no extra work]"),
     click.option("--max-macs", type=click.FloatRange(min=1.0), metavar="F", default=1.0, show_default=True,
                  help="Allow recomputation up to F times the network's multiply-accumulates."),
+    click.option("--max-time", type=click.FloatRange(min=1.0), metavar="F", default=1.2, show_default=True,
+                 help="Without a cap: instructions that smaller steps may be estimated to cost, as a factor of whole rows."),
     click.option("--stream-input", is_flag=True, help="Ask for the input row by row: it never lies in RAM whole."),
     click.option("--layerwise", is_flag=True, help="Plan the plain network, one operator after the other."),
     click.option("--no-overlap", is_flag=True, help="Never write an output into the space of a dying input."),
@@ -81,7 +83,9 @@ def _planning(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options(values: dict[str, Any]) -> dict[str, Any]:
     """The planning options among a command's values, under the names that `tvm_cascade.plan` gives them."""
-    names = ("sram", "max_macs", "stream_input", "layerwise", "granularity", "input_shapes", "rewrite")
+    names = (
+        "sram", "max_macs", "max_time", "stream_input", "layerwise", "granularity", "input_shapes", "rewrite"
+    )  # fmt: skip
     return {n: values.pop(n) for n in names} | {"overlap": not values.pop("no_overlap")}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm_cascade.cost.instructions import StepModel
 from tvm_cascade.errors import UsageError
 
 CHUNKS = (16, 8, 4, 2, 1)  # pixels a step, coarse first
@@ -24,6 +25,9 @@ class PlanOptions:
     overlap: bool = True  # a segment's output may follow its dying input through the same memory
     granularity: str = "auto"  # of rolling buffers: "row", "pixel" or "auto"
     alignment: int = 4  # bytes, of every block in the arena
+    finest: int = 1  # pixels of the smallest step; 0: rows alone
+    max_time: float = 1.2  # without a cap: estimated instructions of steps by pixels, as a factor of those by rows
+    steps: StepModel | None = None  # what steps cost on the target; None: no limit
     # what the emitter can do; the planner uses nothing else
     pixels: bool = False  # kernels that make part of a row; else "auto" means rows
     accumulators: bool = False  # operators with `accumulator_bytes` that consume their input row by row
@@ -37,6 +41,8 @@ class PlanOptions:
             raise UsageError(f"a slack of {self.slack}: give a fraction of at least 0")
         if not 1.0 <= self.max_macs <= 1e6:  # written so that nan is refused too
             raise UsageError(f"--max-macs {self.max_macs}: give a factor of at least 1")
+        if not self.max_time >= 1.0:
+            raise UsageError(f"--max-time {self.max_time}: give a factor of at least 1")
         if self.granularity not in ("row", "pixel", "auto"):
             raise UsageError(f"--granularity {self.granularity}: give row, pixel or auto")
         if self.alignment < 1:
@@ -45,6 +51,7 @@ class PlanOptions:
     @property
     def chunks(self) -> tuple[int, ...]:
         """Interleavings to choose from, coarse first: 0 for rows, else pixels a step."""
-        if self.granularity == "row" or not self.pixels:
+        if self.granularity == "row" or not self.pixels or not self.finest:
             return (0,)
-        return CHUNKS if self.granularity == "pixel" else (0, *CHUNKS)
+        fine = tuple(c for c in CHUNKS if c >= self.finest)
+        return fine if self.granularity == "pixel" else (0, *fine)

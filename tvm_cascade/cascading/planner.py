@@ -12,12 +12,13 @@ from itertools import islice
 
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.flow import Flow
-from tvm_cascade.cascading.options import PlanOptions
+from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import order as order_by_memory
@@ -60,11 +61,27 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """The plan of smallest peak; under a cap the one of least overhead.
 
+    Without a cap steps are as fine as `options.max_time` allows: the fewer pixels a step, the smaller the rings and the
+    dearer the steps. A cap below that peak may well be met.
+
     Raises
     ------
     InfeasibleError
         No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
     """
+    limited = options.sram is None and options.granularity == "auto" and options.max_macs == 1.0
+    if not limited or options.steps is None:
+        return _cascade(graph, options)
+    fine = _cascade(graph, options)
+    plan, bound = fine, fine.bound
+    for finest in [c for c in (*sorted(CHUNKS), 0) if c > options.finest or not c]:
+        if instruction_factor(plan, options.steps) <= options.max_time:
+            break
+        plan = _cascade(graph, replace(options, finest=finest))
+    return replace(plan, bound=bound)
+
+
+def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     searches = _searches(graph, options)
     search, bound = searches[0], searches[0].bound
     least = search.smallest

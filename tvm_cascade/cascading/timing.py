@@ -1,0 +1,23 @@
+"""What a plan costs in instructions, against the same operators by rows: the other side of small rings."""
+
+from __future__ import annotations
+
+from tvm_cascade.cascading.flow import goes_by_pixels
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cost.instructions import StepModel
+
+
+def instruction_factor(plan: Plan, model: StepModel) -> float:
+    """Estimated instructions of a plan, as a factor of those of its operators by rows; recomputation is not in it."""
+    graph = plan.graph
+    whole = sum(model.whole(op) for op in graph.ops)
+    extra = 0.0
+    for segment in plan.segments:
+        working = [o for o in segment.ops if not graph.ops[o].view]
+        if not segment.chunk or len(working) < 2:
+            continue
+        for o in working:
+            if o not in segment.accumulating and goes_by_pixels(graph, o):
+                out = graph.tensors[graph.ops[o].outputs[0]]
+                extra += model.extra(graph.ops[o], out.rows, out.columns, segment.chunk)
+    return 1.0 + extra / whole if whole else 1.0

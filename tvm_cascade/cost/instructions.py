@@ -1,0 +1,72 @@
+"""How many instructions a core needs for steps by rows and by pixels: an estimate, so that plans can trade bytes for time.
+
+Rates were fitted (non-negative least squares) to whole images counted in the emulator: four MLPerf Tiny networks layer by
+layer give those of a multiply-accumulate, within 5 %; the same networks in steps of 1 to 16 pixels give those of what
+steps by pixels cost besides, within 8 % of the image, then raised by a tenth to a third so as not to promise too much.
+Counts of instructions, not cycles: a flash with wait states or a
+cache changes the picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_cascade.graph import Op
+
+_FEW = 3  # pixels a step: weights are loaded for so few outputs that it shows
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """Instructions of a core, per multiply-accumulate or as said."""
+
+    dense: float  # convolutions and products
+    depthwise: float
+    call: float  # of a step's kernel
+    word: float  # gathered into scratch, four bytes
+    dense_single: float  # further ones where a step makes one pixel
+    dense_few: float  # and where it makes two or three
+    depthwise_single: float
+    depthwise_few: float
+
+    def whole(self, op: Op) -> float:
+        """Instructions of an operator by rows."""
+        return op.macs * (self.depthwise if _depthwise(op) else self.dense)
+
+    def extra(self, op: Op, rows: int, columns: int, chunk: int) -> float:
+        """Instructions that steps of `chunk` pixels cost an operator of `rows` x `columns` pixels besides."""
+        chunk = min(chunk, columns)
+        single, few = (
+            (self.depthwise_single, self.depthwise_few) if _depthwise(op) else (self.dense_single, self.dense_few)
+        )
+        total = 0.0
+        for n, steps in ((chunk, columns // chunk * rows), (columns % chunk, rows)):
+            if n:
+                words = (op.patch_bytes[0] + n * op.patch_bytes[1]) / 4
+                dearer = single if n == 1 else few if n <= _FEW else 0.0
+                total += steps * (self.call + self.word * words + dearer * op.macs * n / (rows * columns))
+        return total
+
+
+def _depthwise(op: Op) -> bool:
+    return op.kind.startswith("depthwise")
+
+
+_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 0.53, 0.07, 0.22, 0.0)
+_DSP = StepModel(1.51, 3.55, 9.5, 11.1, 0.27, 0.034, 0.107, 0.0)
+_MVE = StepModel(0.202, 1.70, 0.0, 4.9, 0.127, 0.004, 0.0, 0.25)
+
+STEP_MODELS = {
+    "cortex-m0plus": _SCALAR,
+    "cortex-m3": _SCALAR,
+    "cortex-m4": _DSP,
+    "cortex-m7": _DSP,
+    "cortex-m33": _DSP,
+    "cortex-m55": _MVE,
+    "riscv32": _SCALAR,
+}
+
+
+def step_model(target: str) -> StepModel | None:
+    """The model of a target; None where steps were not counted."""
+    return STEP_MODELS.get(target)
