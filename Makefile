@@ -17,7 +17,7 @@ torch: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
 
 test-torch: torch
-	$(BIN)/python -m pytest tests/frontend/test_load_torch.py
+	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/micro/test_ways_in.py
 
 bench: $(STAMP) tools
 	$(BIN)/python benchmarks/run_all.py

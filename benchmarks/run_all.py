@@ -21,12 +21,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, default=Path(data) / "models" if data else None)
     models = parser.parse_args().models
-    commands = [["serenity.py"], *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10"))]
+    commands = [["random_dags.py"], ["serenity.py"], *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10"))]
+    commands += [["ways_in.py"]]
     commands += [["ios.py", "--figure", f] for f in ("6", "cpu")]
     if models is not None:
         commands = [
             ["cortex_m.py", "--models", str(models)],
-            ["arena.py", str(models.parent / "cases" / "minimalloc")],
+            ["arena.py", "--minimalloc", str(models.parent / "cases" / "minimalloc")],
+            ["arena.py", "--models", str(models)],
             *commands,
         ]
     failed = []

@@ -16,6 +16,8 @@ from tvm_cascade.frontend import load
 from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
 from tvm_cascade.testing.reference import Compiled
 
+_LOWER: Any = LowerQuantized()
+
 
 class _Network:
     """Writes a QDQ graph; activations of `dtype`, int8 weights with a scale a channel."""
@@ -73,10 +75,11 @@ def _compare(path: Path, shape: tuple[int, ...], step: float, steps: int) -> lis
     from onnx.reference import ReferenceEvaluator
 
     mod = load(path)
-    lowered = LowerQuantized()(mod)
+    lowered = _LOWER(mod)
     assert {r.operator for r in float_remains(lowered)} <= {"dequantize"}
     assert len(float_remains(lowered)) == 1  # the float output itself
-    evaluator, run = ReferenceEvaluator(str(path)), Compiled(lowered)
+    evaluator: Any = ReferenceEvaluator(str(path))
+    run = Compiled(lowered)
     rng = np.random.default_rng(0)
     differences = []
     for _ in range(5):
@@ -103,8 +106,8 @@ def test_a_residual_network(tmp_path: Path, dtype: str) -> None:
     m = net.stored(net.node("MaxPool", [e], kernel_shape=[2, 2], strides=[2, 2]), 0.06, 100)
     c = net.stored(net.node("Concat", [m, m], axis=1), 0.06, 100)
     g = net.stored(net.node("GlobalAveragePool", [c]), 0.04, 90)
-    w = net.parameter(net.rng.integers(-127, 128, (5, 16)).astype("int8"), np.float32(0.01))
-    b = net.parameter(net.rng.integers(-500, 500, 5).astype("int32"), np.float32(0.0004))
+    w = net.parameter(net.rng.integers(-127, 128, (5, 16)).astype("int8"), np.array(0.01, "float32"))
+    b = net.parameter(net.rng.integers(-500, 500, 5).astype("int32"), np.array(0.0004, "float32"))
     y = net.stored(net.node("Gemm", [net.node("Flatten", [g], axis=1), w, b], transB=1), 0.05, 128)
     net.finish(tmp_path / "n.onnx", y, ["N", 3, 16, 16], ["N", 5])
     kinds = _compare(tmp_path / "n.onnx", (1, 3, 16, 16), 0.05, 2)
@@ -171,3 +174,27 @@ def test_contrib_operators_are_spelled_out() -> None:
     assert not set(spelled) & set(RULES)
     assert spelled.count("DequantizeLinear") == 6 and spelled.count("QuantizeLinear") == 4
     assert [n.op_type for n in model.graph.node] == [n.op_type for n in nodes]
+
+
+def test_inner_tensors_become_signed(tmp_path: Path) -> None:
+    """uint8 between operators is int8 in the program; what the model's users see keeps its type."""
+    net = _Network("uint8", 3)
+    x = net.stored("x", 1 / 255, 0)
+    a = net.stored(net.convolution(x, (3, 4), 3, pads=[1, 1, 1, 1]), 0.05, 100)
+    operands = [net.constant(np.float32(0.05)), net.constant(np.array(100, "uint8"))]
+    y = net.node("QuantizeLinear", [net.node("Relu", [a]), *operands])
+    kind, make = onnx.TensorProto, onnx.helper.make_tensor_value_info
+    outputs = [make(y, kind.UINT8, [1, 4, 6, 6])]
+    graph = onnx.helper.make_graph(net.nodes, "g", [make("x", kind.FLOAT, [1, 3, 6, 6])], outputs, net.weights)
+    opset = [onnx.helper.make_opsetid("", 19)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "n.onnx")
+    lowered = _LOWER(load(tmp_path / "n.onnx"))
+    types = [str(b.var.ty.dtype) for block in lowered["main"].body.blocks for b in block.bindings]
+    assert types[:3] == ["int8"] * 3 and str(lowered["main"].ret_ty.dtype) == "uint8"
+    ours = Compiled(lowered)(np.random.default_rng(0).random((1, 3, 6, 6), "float32"))[0]
+    from onnx.reference import ReferenceEvaluator
+
+    given = {"x": np.random.default_rng(0).random((1, 3, 6, 6), "float32")}
+    evaluator: Any = ReferenceEvaluator(str(tmp_path / "n.onnx"))
+    theirs = np.asarray(evaluator.run(None, given)[0])
+    assert ours.dtype == theirs.dtype and np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1

@@ -34,7 +34,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
         from tvm_cascade.importers.onnx_pads import fold_pads
-        from tvm_cascade.importers.onnx_qoperators import spell_out
+        from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
     except ImportError as error:
         raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
     try:
@@ -44,7 +44,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
     try:
         if not model.graph.node:
             raise LoadError(path, "not an ONNX model: its graph has no operator")
-        model = spell_out(model)
+        model = as_signed(spell_out(model))
         _check_filled(path, model)
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
