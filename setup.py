@@ -48,6 +48,7 @@ setup(
         "onnx": ["onnx"],
         "torch": ["torch"],
         "plot": ["matplotlib"],
+        "metaschedule": ["apache-tvm-ffi<0.1.15"],  # with 0.1.15, writing JSON of any TVM type crashes
         "test": ["pytest", "pytest-xdist", "onnx", "matplotlib", "ai-edge-litert"],
         "lint": ["ruff", "pyright"],
     },

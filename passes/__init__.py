@@ -10,6 +10,7 @@ from tvm_cascade.passes.partition_regions import PartitionRegions
 from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
 from tvm_cascade.passes.schedule_stages import ScheduleStages
 from tvm_cascade.passes.substitute_graph import SubstituteGraph
+from tvm_cascade.passes.tune_kernels import tune_kernels
 
 __all__ = [
     "Cascade",
@@ -21,4 +22,5 @@ __all__ = [
     "ScheduleStages",
     "SubstituteGraph",
     "extract_graph",
+    "tune_kernels",
 ]

@@ -81,7 +81,7 @@ def _change(condition: Any, var: Var) -> Sequence[int]:
 def _piece(loop: Any, start: int, stop: int) -> Stmt:
     """The iterations `[start, stop)` with the conditions that hold, or fail, in all of them resolved."""
     var = tirx.Var(loop.loop_var.name, "int32")
-    body = _fresh(substitute(loop.body, {loop.loop_var: var + start} if start else {loop.loop_var: var}))
+    body = fresh(substitute(loop.body, {loop.loop_var: var + start} if start else {loop.loop_var: var}))
     analyzer = sym.Analyzer()
     analyzer.bind(var, ir.Range(0, stop - start))
 
@@ -98,7 +98,7 @@ def _piece(loop: Any, start: int, stop: int) -> Stmt:
     return tirx.For(var, i32(0), i32(stop - start), loop.kind, body)
 
 
-def _fresh(body: Stmt) -> Stmt:
+def fresh(body: Stmt) -> Stmt:
     """Copies of a body must not share loop variables."""
     inner = {f.loop_var: tirx.Var(f.loop_var.name, "int32") for f in collect(body, tirx.For)}
 

@@ -288,6 +288,8 @@ def compile(
     ram_weights: int = 0,
     tune: bool = False,
     database: str | Path | None = None,
+    metaschedule: str | Path | None = None,
+    trials: int = 32,
     rewrite: bool = False,
     report: str | Path | None = None,
     progress: Progress = _silent,
@@ -297,7 +299,9 @@ def compile(
     With `hook` the network calls a function of the application's after every step (see the header it comes with).
     With `ram_weights` up to so many bytes of weights, those that are read most, are copied into RAM beside the arena.
     With `tune` kernels of shapes that no counts are known of are counted in the board's emulator first, and the counts
-    written to `database`; without it a `database` is only read. `rewrite` is that of `plan`. `report` names an .html file,
+    written to `database`; without it a `database` is only read. With `metaschedule`, a folder of records, row kernels for
+    the host are tuned by MetaSchedule: `trials` candidates of each that has no record yet are measured on this machine.
+    `rewrite` is that of `plan`. `report` names an .html file,
     or a folder, for a report of the plan with its whole frontier.
 
     Raises what `plan` raises, `InfeasibleError` too where the linked image exceeds its board, `MissingToolError` without
@@ -310,6 +314,8 @@ def compile(
     on = None if target == "host" else load_board(board or made_for.default_board)
     if target == "host" and board not in (None, "host"):
         raise UsageError(f"target host runs on board host, not {board}")
+    if metaschedule is not None and on is not None:
+        raise UsageError(f"MetaSchedule measures on this machine: compile for the target host, not {target}")
     if on is not None:
         on.require_target(made_for)
         find_tool(made_for.family.gcc, made_for.family.compiler_remedy)  # before minutes of planning
@@ -334,6 +340,13 @@ def compile(
     prepared = pipeline.prepare(mod, core, counts, counter)
     if tune and database is not None:
         counts.beyond(shipped()).save(Path(database))
+    if metaschedule is not None:
+        from tvm_cascade.passes.tune_kernels import tune_kernels
+        from tvm_cascade.schedules.metaschedule import Search
+
+        search = Search(trials=trials)
+        prepared, tuned = tune_kernels(prepared, metaschedule, search, vectors=False, progress=progress)
+        progress(f"{stem}: {tuned.tuned} operators tuned, {tuned.measured} candidates measured now")
     progress(f"{stem}: planning {len(prepared.graph.ops)} operators")
     made = pipeline.plan_graph(prepared.graph, options)
     outlook = pipeline.outlook(prepared.graph, options, made, whole=report is not None)

@@ -182,6 +182,10 @@ def plan(
     "--tune", is_flag=True, help="Count variants of kernels in the board's emulator and take the best (minutes)."
 )
 @_DATABASE
+@click.option("--metaschedule", metavar="DIR", type=click.Path(path_type=Path), help="With --target host: let MetaSchedule "
+              "tune row kernels on this machine; records are kept in this folder and used again.")  # fmt: skip
+@click.option("--trials", type=click.IntRange(min=0), default=32, show_default=True, metavar="N",
+              help="Candidates that MetaSchedule measures for a kernel without records.")  # fmt: skip
 @click.option(
     "--hook", is_flag=True, help="Call a function of yours after every step: watchdogs, progress, cancelling."
 )
@@ -202,6 +206,8 @@ def compile(
     optimise: str,
     tune: bool,
     database: Path | None,
+    metaschedule: Path | None,
+    trials: int,
     hook: bool,
     ram_weights: int | None,
     report: Path | None,
@@ -223,6 +229,8 @@ def compile(
         optimise=optimise,
         tune=tune,
         database=database,
+        metaschedule=metaschedule,
+        trials=trials,
         hook=hook,
         ram_weights=ram_weights or 0,
         report=report,

@@ -1,0 +1,81 @@
+"""MetaSchedule's builder and runner within this process: no worker processes, no files, no linker.
+
+MetaSchedule's own build and measure in processes of their own, which needs `cloudpickle`, `psutil` and a C compiler. Row
+forms have static shapes and check no index, so that a candidate can neither hang nor fault.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.ir.utils import derived_object
+
+from tvm_cascade.schedules.tir import s_tir
+
+ms: Any = s_tir.meta_schedule
+
+
+def local_pair(repeat_ms: int) -> tuple[Any, Any]:
+    """A builder and the runner of what it builds; a measurement takes `repeat_ms` or one call, whichever is longer."""
+    built: dict[str, Any] = {}
+    return _Builder(built), _Runner(built, repeat_ms)
+
+
+@derived_object
+class _Builder(ms.builder.PyBuilder):
+    def __init__(self, built: dict[str, Any]) -> None:
+        super().__init__()
+        self.built, self.names = built, count()
+
+    def build(self, build_inputs: Any) -> list[Any]:
+        return [self._one(given) for given in build_inputs]
+
+    def _one(self, given: Any) -> Any:
+        name = f"candidate{next(self.names)}"
+        try:
+            self.built[name] = tvm.compile(given.mod, target=given.target).mod
+        except Exception as why:  # whatever TVM raises on a schedule that cannot be built
+            return ms.builder.BuilderResult(None, str(why)[-500:] or type(why).__name__)
+        return ms.builder.BuilderResult(name, None)
+
+
+@derived_object
+class _Runner(ms.runner.PyRunner):
+    def __init__(self, built: dict[str, Any], repeat_ms: int) -> None:
+        super().__init__()
+        self.built, self.repeat_ms = built, repeat_ms
+        self.random = np.random.default_rng(0)
+
+    def run(self, runner_inputs: Any) -> list[Any]:
+        return [_Result(*self._one(given)) for given in runner_inputs]
+
+    def _one(self, given: Any) -> tuple[list[float] | None, str | None]:
+        module = self.built.pop(str(given.artifact_path))
+        try:
+            args = [self._tensor(info) for info in given.args_info]
+            timer = module.time_evaluator("main", tvm.cpu(), number=1, repeat=3, min_repeat_ms=self.repeat_ms)
+            return [float(min(timer(*args).results))], None
+        except Exception as why:
+            return None, str(why)[-500:] or type(why).__name__
+
+    def _tensor(self, info: Any) -> Any:
+        shape, dtype = tuple(int(d) for d in info.shape), str(info.dtype)
+        if np.dtype(dtype).kind == "f":
+            return tvm.runtime.tensor(self.random.standard_normal(shape).astype(dtype))
+        return tvm.runtime.tensor(self.random.integers(0, 4, shape).astype(dtype))
+
+
+@derived_object
+class _Result(ms.runner.PyRunnerFuture):
+    def __init__(self, seconds: list[float] | None, error: str | None) -> None:
+        super().__init__()
+        self.seconds, self.error = seconds, error
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return ms.runner.RunnerResult(self.seconds, self.error)
