@@ -10,8 +10,9 @@
     table3   schedules made for one batch size or device, run on another
     cpu      (figures 6, 7, 12) measured here: our schedules and TVM's default build, same weights, outputs compared
     learned  measured against learned search on this machine: measurements and latency
+    runs     --repeats runs of every network under concurrency, which must all give the same bits
 
-All but `cpu` and `learned` are costs of the analytic model of `--device`, not measurements: no GPU was used. PyTorch,
+All but `cpu`, `learned` and `runs` are costs of the analytic model of `--device`, not measurements: no GPU was used. PyTorch,
 CUDA graphs and hardware counters need a device and are not part of this script yet.
 """
 
@@ -21,7 +22,9 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +37,7 @@ import tvm
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
 from tvm_cascade.cost.records import RecordStore
+from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel import VARIANTS, Block, Options, Schedule, schedule, with_batch
 from tvm_cascade.parallel.lattice import count
@@ -41,9 +45,12 @@ from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+from tvm_cascade.passes.substitution_read import read_function
+from tvm_cascade.passes.substitution_write import fold
 from tvm_cascade.runtime import Session, compile_stages, host_target
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import search_learned
+from tvm_cascade.substitution.export_onnx import export_onnx
 from tvm_cascade.testing.zoo import nasnet
 from tvm_cascade.testing.zoo.inception import inception_e, inception_v3
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
@@ -59,6 +66,7 @@ PUBLISHED = {
     "nasnet": (22.95, 16.78, 22.94, 16.04, 16.04),
     "squeezenet": (0.86, 0.98, 0.74, 0.82, 0.73),
 }
+LEARNED_SHARE = 0.3  # of the measurements of a full search that the learned one may make
 Row = dict[str, object]
 
 
@@ -232,6 +240,7 @@ def figure_cpu(args: argparse.Namespace) -> list[Row]:
         if args.default:
             sessions["tvm_default"] = Session(tvm.compile(mod, host_target()))
             times["tvm_default"] = sessions["tvm_default"].times_ms([data], 3, 1)
+        base = np.array(times["sequential"])
         for variant, session in sessions.items():
             error = float(np.abs(session.run(data)[0] - expected).max() / np.abs(expected).max())
             rows.append(
@@ -239,28 +248,103 @@ def figure_cpu(args: argparse.Namespace) -> list[Row]:
                     "network": name,
                     "schedule": variant,
                     "median_ms": round(float(np.median(times[variant])), 3),
+                    "times_sequential": round(float(np.median(base[: len(times[variant])] / times[variant])), 3),
                     "least_ms": round(min(times[variant]), 3),
                     "relative_error": error,
                 }
             )
+        if args.onnxruntime:
+            rows.append({"network": name, "schedule": "onnxruntime", **onnxruntime_ms(args, mod, data)})
+    return rows
+
+
+_ORT = """
+import sys, time, numpy as np, onnxruntime as ort
+options = ort.SessionOptions()
+options.intra_op_num_threads = int(sys.argv[3])
+session = ort.InferenceSession(sys.argv[1] + "/model.onnx", options)
+feed = {session.get_inputs()[0].name: np.load(sys.argv[1] + "/input.npy")}
+times = []
+for _ in range(int(sys.argv[2]) + 3):
+    start = time.perf_counter()
+    result = session.run(None, feed)[0]
+    times.append((time.perf_counter() - start) * 1e3)
+np.save(sys.argv[1] + "/output.npy", result)
+print(np.median(times[3:]), min(times[3:]))
+"""
+
+
+def onnxruntime_ms(args: argparse.Namespace, mod: tvm.IRModule, data: np.ndarray) -> Row:
+    """The same network and weights in onnxruntime, by the interpreter `--onnxruntime`: another environment has it."""
+    read_graph = read_function(mod["main"])
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            export_onnx(read_graph.dag, fold(read_graph.dag, read_graph.constants), Path(folder) / "model.onnx")
+        except UnsupportedOperatorError as error:
+            return {"error": str(error)}
+        np.save(Path(folder) / "input.npy", data)
+        command = [args.onnxruntime, "-c", _ORT, folder, str(args.repeats), os.environ["TVM_NUM_THREADS"]]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        median_ms, least = (float(word) for word in done.stdout.split())
+        session = Session(tvm.compile(mod, host_target()))
+        expected, made = session.run(data)[0], np.load(Path(folder) / "output.npy")
+        error = float(np.abs(made - expected).max() / np.abs(expected).max())
+    return {"median_ms": round(median_ms, 3), "least_ms": round(least, 3), "relative_error": error}
+
+
+def figure_runs(args: argparse.Namespace) -> list[Row]:
+    """Runs of a schedule with concurrent stages, all bits compared with the first run's and with the sequence's."""
+    rows: list[Row] = []
+    for name in args.networks:
+        net, unit = read(name)
+        units = unit_graph(net.graph, unit)
+        tensor = net.graph.tensors[net.graph.inputs[0]]
+        data = np.random.default_rng(0).standard_normal(tensor.shape).astype("float32")
+        results = {}
+        for variant in ("sequential", "greedy"):
+            found = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
+            results[variant] = Session(compile_stages(lower_stages(net, units, found, LowerOptions()))), found
+        first = results["sequential"][0].run(data)[0]
+        session, found = results["greedy"]
+        different = sum(not np.array_equal(session.run(data)[0], first) for _ in range(args.repeats))
+        wide = sum(len(s.groups) > 1 for s in found.stages)
+        rows.append({"network": name, "runs": args.repeats, "concurrent_stages": wide, "different": different})
     return rows
 
 
 def figure_learned(args: argparse.Namespace) -> list[Row]:
-    """SqueezeNet on this CPU: every stage measured, against the learned model's choice of what to measure."""
-    net, unit = read("squeezenet")
-    options = Options(unit=unit, r=2, s=4)
-    units = unit_graph(net.graph, unit)
-    quick = MeasureOptions(first=5, most=20)
+    """Inception V3's last block on this CPU: every stage measured, against the learned model's choice of what to measure.
+
+    Both schedules are then run in turn; `ratio` is the median of learned over measured, run by run.
+    """
+    net = stage_graph(inception_e())
+    options = Options(unit="fused", r=2, s=3)
+    units = unit_graph(net.graph, "fused")
+    quick = MeasureOptions(first=5, most=10)
     runner = CpuRunner(net, units)
-    full = MeasuredCost(runner, RecordStore(None, runner.device), quick)
+    full = MeasuredCost(runner, RecordStore(args.database, runner.device), quick)
     best = schedule(net.graph, full, options)
+    alone = len({k for kernels in units.features for k in kernels if k.kind != "view"})
     few = MeasuredCost(runner, RecordStore(None, runner.device), quick)
-    found, _ = search_learned(net, units, few, options, budget=max(1, full.measurements // 10))
-    check = sum(full.stage_ms(features_of(found.units, s)) for s in found.schedule.stages if s.strategy != "merge")
+    budget = int(LEARNED_SHARE * len(full.store)) - alone
+    found, _ = search_learned(net, units, few, options, budget=max(1, budget))
+    tensor = net.graph.tensors[net.graph.inputs[0]]
+    data = [np.random.default_rng(0).standard_normal(tensor.shape).astype("float32")]
+    sessions = [Session(compile_stages(lower_stages(net, units, s.schedule, LowerOptions()))) for s in (best, found)]
+    pairs = np.array([[s.times_ms(data, 1, 1)[0] for s in sessions] for _ in range(args.repeats)])
+    shares = [len(full.store), few.measurements]
+    ratio = float(np.median(pairs[:, 1] / pairs[:, 0]))
     return [
-        {"search": "measured", "measurements": full.measurements, "ms": round(best.schedule.cost_ms, 3)},
-        {"search": "learned", "measurements": few.measurements, "ms": round(check, 3)},
+        {
+            "search": label,
+            "measurements": n,
+            "share": round(n / shares[0], 3),
+            "median_ms": round(float(ms), 3),
+            "ratio": r,
+        }
+        for label, n, ms, r in zip(
+            ("measured", "learned"), shares, np.median(pairs, axis=0), (1.0, round(ratio, 3)), strict=True
+        )
     ]
 
 
@@ -295,6 +379,7 @@ FIGURES: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "table3": table_3,
     "cpu": figure_cpu,
     "learned": figure_learned,
+    "runs": figure_runs,
 }
 
 
@@ -306,6 +391,8 @@ def main() -> None:
     parser.add_argument("--edges", help="folder of edge lists for table1")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--default", action="store_true", help="also time TVM's default build (cpu; slow)")
+    parser.add_argument("--database", help="keep the measurements of the full search here (learned)")
+    parser.add_argument("--onnxruntime", help="interpreter that has onnxruntime, to compare with it (cpu)")
     parser.add_argument("--results", type=Path, default=Path(__file__).with_name("results"))
     args = parser.parse_args()
     if args.figure == "table1" and not args.edges:
@@ -316,7 +403,7 @@ def main() -> None:
         "command": "python benchmarks/ios.py " + " ".join(a for a in sys.argv[1:] if "/" not in a),
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         "load_average": [round(x, 1) for x in os.getloadavg()],
-        "measured": args.figure in ("cpu", "learned"),
+        "measured": args.figure in ("cpu", "learned", "runs"),
         "seconds": round(time.perf_counter() - start, 1),
         "rows": rows,
     }
