@@ -18,6 +18,13 @@ from tvm_cascade.testing.random_windows import random_graph
 CHUNKS = (0, 16, 8, 4, 2, 1)
 
 
+def tiny_graph(seed: int) -> Graph:
+    return random_graph(seed, operators=2 + seed % 3, largest=6)
+
+
+TINY = [seed for seed in range(30) if len(tiny_graph(seed).ops) <= 4] + [36, 51]
+
+
 def smallest_arena(sizes: Sequence[tuple[int, int, int]], follows: Sequence[tuple[int, int, int]], limit: int) -> int:
     """The least peak below `limit`, else `limit`, by placing (size, first, last) blocks at every address that can
     matter: on the floor, on another block, or the distance of a follower beside its reader."""
@@ -61,7 +68,7 @@ def smallest_arena(sizes: Sequence[tuple[int, int, int]], follows: Sequence[tupl
 
 
 def layouts(graph: Graph, options: PlanOptions) -> Iterator[tuple[SegmentCosts, Layout]]:
-    """Every order, all cuts, every interleaving of every segment."""
+    """Every order, all cuts, every interleaving of every segment (by pixels those that lead to one operator)."""
     n = len(graph.ops)
     flow = Flow(graph, (), options.accumulators)
     for order in permutations(range(n)):
@@ -111,9 +118,9 @@ def problem_of(
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("pixels", [False, True])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", TINY)
 def test_the_smallest_of_all_arenas(seed: int, pixels: bool, overlap: bool) -> None:
-    graph = random_graph(seed, operators=2 + seed % 3, largest=6)
+    graph = tiny_graph(seed)
     options = PlanOptions(alignment=1, overlap=overlap, pixels=pixels, accumulators=True)
     plan = cascade(graph, options)
     validate(plan)

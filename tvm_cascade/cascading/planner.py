@@ -19,6 +19,7 @@ from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.timing import instruction_factor
+from tvm_cascade.cascading.tiny import is_tiny, smallest_of_all
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import order as order_by_memory
@@ -98,6 +99,10 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
             plan = _best(other, figures, options, other.smallest)
             if plan.peak < best.peak:
                 best, costs = plan, other.costs
+    if best.peak > max(bound, options.sram or 0) and is_tiny(search):
+        plan, ordered = smallest_of_all(search, figures, best)
+        if plan.peak < best.peak:
+            best, costs = plan, ordered.costs
     return _within(best, costs, options, _remedy(options))
 
 
