@@ -53,6 +53,10 @@ def test_floats_equal_the_reference(tmp_path: Path, operator: str) -> None:
     check_operator(_FLOAT[operator], "float32", tmp_path, cases=FEW_CASES, inputs=2, seed=len(operator))
 
 
+def test_a_float_lstm_equals_the_reference(tmp_path: Path) -> None:
+    check_operator(weighted_cases.lstm, "float32", tmp_path, cases=FEW_CASES, inputs=1)
+
+
 _INT16 = {
     **{name: operator_cases.OPERATORS[name] for name in operator_cases.INT16},
     **{name: activation_cases.OPERATORS[name] for name in activation_cases.INT16},

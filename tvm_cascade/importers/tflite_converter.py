@@ -15,7 +15,7 @@ import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.messages import last_line
-from tvm_cascade.importers.tflite_dilated import DilatedConverters
+from tvm_cascade.importers.tflite_lstm import LstmConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
@@ -44,7 +44,10 @@ _MOVES_ONLY = frozenset(
         "UNPACK",
     }
 )
-_IN_ISLANDS = frozenset({"BATCH_MATMUL", "ELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1"})
+_IN_ISLANDS = frozenset(
+    # the LSTM is refused by its converter, which says why
+    {"BATCH_MATMUL", "ELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+)
 
 _FUSED_BOUNDS = {
     tflite.ActivationFunctionType.RELU: (0.0, None),
@@ -68,7 +71,7 @@ class Refused(Exception):
 _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
 
 
-class Converter(DilatedConverters):
+class Converter(LstmConverters):
     """`OperatorConverter` whose results carry the names of the model's tensors."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _IN_ISLANDS
@@ -80,6 +83,7 @@ class Converter(DilatedConverters):
                 **self.moves(),
                 **self.functions(),
                 **self.dilated(),
+                **self.recurrent(),
                 "AVERAGE_POOL_2D": self._average_pool,
                 "FULLY_CONNECTED": self._fully_connected,
                 "PAD": self._pad,

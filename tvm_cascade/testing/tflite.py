@@ -38,6 +38,7 @@ class ModelWriter:
         axis: int = 0,
         data: np.ndarray | None = None,
         name: str | None = None,
+        variable: bool = False,
     ) -> int:
         """Adds a tensor; returns its index. `data` makes it a constant, many `scale`s quantize it along `axis`; floats
         have none."""
@@ -47,6 +48,7 @@ class ModelWriter:
         tensor.name = name if name is not None else f"t{len(self._tensors)}"
         tensor.shape = np.array(shape, "int32")
         tensor.type = _ELEMENT_TYPES[dtype]
+        tensor.isVariable = variable  # a state that the interpreter keeps
         if scale is not None:
             q = schema.QuantizationParametersT()
             q.scale = np.atleast_1d(np.asarray(scale, "float32"))

@@ -82,6 +82,22 @@ def batch_matmul(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("BATCH_MATMUL", [a, b], [out], "BatchMatMulOptions", adjX=adjoint[0], adjY=adjoint[1])
 
 
+def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    """One that starts from states of zero, which the interpreter keeps between runs: for one run alone."""
+    batch, steps, depth, units = dims(rng, 3, 5, 6, 6)
+    major, coupled = bool(rng.random() < 0.4), bool(rng.random() < 0.3)
+    x = w.activation((steps, batch, depth) if major else (batch, steps, depth), dtype)
+    inputs = [x, *([-1] * 23)]
+    for k in range(1 if coupled else 0, 4):
+        inputs[1 + k] = w.constant(stored(rng, (units, depth), dtype))
+        inputs[5 + k] = w.constant(stored(rng, (units, units), dtype))
+        inputs[12 + k] = w.constant(stored(rng, (units,), dtype))
+    inputs[18:20] = [w.tensor((batch, units), dtype, variable=True) for _ in range(2)]
+    out = w.tensor((steps, batch, units) if major else (batch, steps, units), dtype)
+    options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": 0.0, "projClip": 0.0}
+    w.operator("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [out], "UnidirectionalSequenceLSTMOptions", **options)
+
+
 OPERATORS: Mapping[str, Generator] = MappingProxyType(
     {"transpose_conv": transpose_conv, "prelu": prelu, "sum": sum_, "batch_matmul": batch_matmul}
 )
