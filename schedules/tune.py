@@ -28,7 +28,9 @@ RUNTIME = 2_400  # of them: start-up code, memcpy and memset
 WORTH = 0.002  # share of a network's instructions that a KiB of code has to save before `balanced` spends it
 PER_CALL = 110  # of them, an operator: its part of the driver
 
-KIN = {"cortex-m7": "cortex-m4", "cortex-m33": "cortex-m4", "cortex-m85": "cortex-m55"}  # same instructions
+# whose counts serve a core as well: the same instructions, from the same compiler
+KIN = {f"{name} {backend}": f"cortex-m4 {backend}" for name in ("cortex-m7", "cortex-m33") for backend in ("c", "llvm")}
+KIN |= {"cortex-m55 c": "cortex-m4 c", "cortex-m85 c": "cortex-m4 c", "cortex-m85 llvm": "cortex-m55 llvm"}
 
 Options = Mapping[str, Count]  # variant -> what it takes
 
@@ -41,7 +43,8 @@ class Database:
 
     def options(self, core: Core, shape: str) -> Options:
         """What is known of a shape on a core, or else on one that executes the same kernels."""
-        return self.counted(core, shape) or self.counted(replace(core, name=KIN.get(core.name, core.name)), shape)
+        kin = KIN.get(device(core), "")
+        return self.counted(core, shape) or self._entries.get(kin, {}).get(shape, {})
 
     def counted(self, core: Core, shape: str) -> Options:
         """What was counted of a shape on this very core."""
