@@ -1,0 +1,72 @@
+"""Networks that enlarge: transposed convolution and depth_to_space in cascades, equal to the reference kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tvm_cascade import api, pipeline
+from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.frontend import load
+from tvm_cascade.graph import Window
+from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.schedules.driver import place_of
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.testing.zoo.super_resolution import espcn, fsrcnn
+
+HEIGHT, WIDTH = 41, 9
+ROWS = PlanOptions(granularity="row", overlap=False)
+PIXELS = PlanOptions(granularity="pixel", pixels=True, overlap=False)
+
+
+def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray) -> tuple[np.ndarray, int, Any]:
+    plan = plan_graph(prepared.graph, options)
+    ports = [
+        [HostPort(f"t{t}", plan.graph.tensors[t].dtype, plan.graph.tensors[t].shape, place_of(plan, t)) for t in side]
+        for side in (plan.graph.inputs, plan.graph.outputs)
+    ]
+    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), *ports), [{ports[0][0].name: feed}])
+    return result.outputs[0][ports[1][0].name], result.executed_macs, plan
+
+
+@pytest.mark.parametrize(("make", "factor"), [(espcn, 3), (espcn, 2), (fsrcnn, 3), (fsrcnn, 2)])
+def test_cascaded_equals_the_reference(make: Callable[..., bytes], factor: int, tmp_path: Path) -> None:
+    reference = pytest.importorskip("tvm_cascade.testing.reference")
+    pytest.importorskip("ai_edge_litert")
+    path = tmp_path / "network.tflite"
+    path.write_bytes(make(HEIGHT, WIDTH, factor))
+    feed = np.random.default_rng(0).integers(-128, 128, (1, HEIGHT, WIDTH, 1)).astype("int8")
+    (want,) = reference.Reference(path.read_bytes()).run([feed])
+    assert want.shape == (1, HEIGHT * factor, WIDTH * factor, 1) and want.std() > 5
+    prepared = pipeline.prepare(load(path), Core())
+    layerwise = plan_graph(prepared.graph, PlanOptions(layerwise=True)).peak
+    for options in (ROWS, PIXELS):
+        have, macs, plan = run(prepared, options, feed)
+        np.testing.assert_array_equal(have, want)
+        assert macs == plan.macs == plan.baseline_macs
+        last = [o.index for o in plan.graph.ops if not o.view][-1]
+        assert any(last in s.ops and len(s.ops) > 1 for s in plan.segments), "what enlarges is part of a cascade"
+        assert plan.peak < layerwise
+
+
+def test_windows_of_what_enlarges(tmp_path: Path) -> None:
+    (tmp_path / "f.tflite").write_bytes(fsrcnn(HEIGHT, WIDTH, 3))
+    op = pipeline.graph_of(load(tmp_path / "f.tflite")).ops[-1]
+    assert op.windows == op.columns == (Window(4, 1, 1, 2, 3),)  # 9 taps over an input spread apart by 3
+    (tmp_path / "e.tflite").write_bytes(espcn(HEIGHT, WIDTH, 2))
+    graph = pipeline.graph_of(load(tmp_path / "e.tflite"))
+    assert all(op.opaque is None for op in graph.ops)
+    assert [op.kind for op in graph.ops if not op.view] == ["conv2d", "conv2d", "conv2d", "transpose"]
+
+
+def test_a_project_of_it_runs_and_is_checked(tmp_path: Path) -> None:
+    pytest.importorskip("ai_edge_litert")
+    path = tmp_path / "espcn.tflite"
+    path.write_bytes(espcn(8, 9, 2))
+    made = api.compile(path, target="host", output=tmp_path / "out")
+    report = api.run(tmp_path / "out", check=path)
+    assert report.ok and report.match and made.plan.peak == report.arena_bytes
