@@ -3,8 +3,9 @@
 A count belongs to a shape (`variants.shape_key`), a core and a back end, and holds the instructions of one inference
 and the bytes of code of one variant. The database is a text file: a line a shape, sorted, so that equal counts make
 equal files. Candidates are ordered by the analytic model (`kernel_cost`), corrected by trees once enough was counted
-(`schedules.tune_model`); the best few of each shape are counted. A network's choice minimises instructions: alone for `speed`,
-under a budget of code for `balanced` (a multiple-choice knapsack, by its Lagrangian), bytes first for `size`.
+(`schedules.tune_model`); the best few of each shape are counted. A network's choice minimises instructions plus
+a price for each byte of code: none for `speed`, a high one for `size`, for `balanced` a low one or the least that meets
+a budget of code (a multiple-choice knapsack, by its Lagrangian).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ SHIPPED = Path(__file__).parent / "data" / "tuned.json"
 KEPT = 4  # candidates of a shape that are counted once the trees can tell them apart
 CODE_BUDGET = 40_000  # bytes of code, weights aside, that `balanced` stays below where it can
 RUNTIME = 2_400  # of them: start-up code, memcpy and memset
-WORTH = 0.002  # share of a network's instructions that a KiB of code has to save before `balanced` spends it
+# share of a network's instructions that a KiB of code has to save before it is spent
+WORTH = {"speed": 0.0, "balanced": 0.002, "size": 0.05}
 PER_CALL = 110  # of them, an operator: its part of the driver
 
 # whose counts serve a core as well: the same instructions, from the same compiler
@@ -191,12 +193,10 @@ def choose(known: Mapping[str, Options], uses: Mapping[str, int], optimise: str,
 
     Ties go to the variant whose name comes first.
     """
-    if optimise == "speed":
-        return {s: _best(o, uses[s], 0.0) for s, o in known.items()}
-    if optimise == "size":
-        return {s: min(o, key=lambda v: (o[v].bytes, o[v].instructions, v)) for s, o in known.items()}
     fastest = sum(min(c.instructions for c in o.values()) * uses[s] for s, o in known.items())
-    low = high = fastest * WORTH / 1024
+    low = high = fastest * WORTH[optimise] / 1024
+    if optimise != "balanced":
+        budget = sum(max(c.bytes for c in o.values()) for o in known.values())
     chosen = {s: _best(o, uses[s], low) for s, o in known.items()}
     price = low + 1.0
     while code_of(known, chosen) > budget and price < 1e9:
