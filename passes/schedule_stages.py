@@ -73,10 +73,10 @@ def ScheduleStages(
 def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: LowerOptions) -> tvm.IRModule:
     """The module of one schedule. Raises `ValidationError` for a schedule that does not fit the network."""
     validate_schedule(net.graph, schedule)
-    program = write_in_place(plan_program(net, units, schedule))
-    check_groups(program)
     cpu = not lower.target.startswith("cuda")
-    kernels = build_kernels(net, program.specs, cpu)
+    program = write_in_place(plan_program(net, units, schedule, strided=cpu))
+    check_groups(program)
+    kernels = build_kernels(net, program.specs, cpu, program.slices)
     if not cpu:
         from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import
 

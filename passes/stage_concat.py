@@ -25,6 +25,8 @@ def write_in_place(program: Program) -> Program:
     for k, spec in enumerate(program.specs):
         if len(spec.ops) != 1 or spec.merge is not None or not _contiguous(program.net, graph.ops[spec.ops[0]]):
             continue
+        if any(t in program.slices for t in graph.ops[spec.ops[0]].inputs):
+            continue
         moved = _moved(graph, places, graph.ops[spec.ops[0]])
         if moved is not None:
             places = moved
@@ -77,4 +79,4 @@ def _without(program: Program, gone: set[int]) -> Program:
             steps += [Step(((k,),), step.stage) for k in groups[0]]
         elif groups:
             steps.append(Step(groups, step.stage))
-    return replace(program, specs=specs, steps=tuple(steps), splits=())
+    return replace(program, specs=specs, steps=tuple(steps))

@@ -143,7 +143,8 @@ class Emitter:
 
 def keys(program: Program, k: int, kernel: Kernel) -> tuple[Hashable, ...]:
     """What the kernel's parameters are bound to: inputs, constants, outputs."""
-    ins = [("tensor", t) for t in kernel.inputs]
+    cut = program.slices
+    ins = [("merged", cut[t].root, cut[t].shape) if t in cut else ("tensor", t) for t in kernel.inputs]
     constants = [("constant", k, c) for c in range(len(kernel.constants))]
     if not kernel.merged:
         return (*ins, *constants, *(("tensor", t) for t in kernel.outputs))

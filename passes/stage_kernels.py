@@ -9,9 +9,10 @@ with weights packed here. Merged operators get one kernel, weights stacked and e
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
@@ -47,12 +48,27 @@ class Spec:
     merge: Merge | None = None
 
 
-def build_kernels(net: StageGraph, specs: Sequence[Spec], cpu: bool) -> tuple[Kernel, ...]:
-    """The kernels of `specs`, in order. `cpu` chooses the CPU's own convolution."""
+class Cut(Protocol):
+    """A tensor that kernels read as a part of a merged one (`stage_program.Slice`)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def axis(self) -> int: ...
+
+    @property
+    def begin(self) -> int: ...
+
+
+def build_kernels(
+    net: StageGraph, specs: Sequence[Spec], cpu: bool, slices: Mapping[int, Cut] = MappingProxyType({})
+) -> tuple[Kernel, ...]:
+    """The kernels of `specs`, in order. `cpu` chooses the CPU's own convolution; `slices` are read where they lie."""
     bb = relax.BlockBuilder()
-    builders = [_Builder(net, spec, f"kernel_{k}", cpu) for k, spec in enumerate(specs)]
+    builders = [_Builder(net, spec, f"kernel_{k}", cpu, slices) for k, spec in enumerate(specs)]
     gvs = [b.function(bb) for b in builders]
-    activations = [relax.Var(f"x{k}", _type(net.graph.tensors[t])) for k, t in _reads(builders)]
+    activations = [relax.Var(name, ty) for b in builders for name, ty in b.reads()]
     with bb.function("main", activations):
         at = iter(activations)
         with bb.dataflow():
@@ -80,10 +96,6 @@ def build_kernels(net: StageGraph, specs: Sequence[Spec], cpu: bool) -> tuple[Ke
     )
 
 
-def _reads(builders: Sequence[_Builder]) -> list[tuple[str, int]]:
-    return [(f"{b.name}_{k}", t) for b in builders for k, t in enumerate(b.inputs)]
-
-
 def _type(tensor: Tensor) -> Any:
     return relax.TensorType(tensor.shape, tensor.dtype)
 
@@ -98,8 +110,8 @@ def _plain(func: Any) -> PrimFunc:
 class _Builder:
     """Writes one kernel as a primitive Relax function whose constants are parameters."""
 
-    def __init__(self, net: StageGraph, spec: Spec, name: str, cpu: bool) -> None:
-        self.net, self.spec, self.name, self.cpu = net, spec, name, cpu
+    def __init__(self, net: StageGraph, spec: Spec, name: str, cpu: bool, slices: Mapping[int, Cut]) -> None:
+        self.net, self.spec, self.name, self.cpu, self.slices = net, spec, name, cpu, slices
         graph = net.graph
         inside = {t for i in spec.ops for t in graph.ops[i].outputs}
         self.inputs = tuple(dict.fromkeys(t for i in spec.ops for t in graph.ops[i].inputs if t not in inside))
@@ -107,15 +119,32 @@ class _Builder:
         used |= {t for t in inside if set(graph.consumers[t]) - set(spec.ops)}
         self.outputs = tuple(t for i in spec.ops for t in graph.ops[i].outputs if t in used)
         self.constants: list[np.ndarray] = []
-        self._params = [relax.Var(f"x{k}", _type(graph.tensors[t])) for k, t in enumerate(self.inputs)]
+        self._params = [relax.Var(f"x{k}", self._read(t)) for k, t in enumerate(self.inputs)]
         self._exprs: dict[int, Any] = dict(zip(self.inputs, self._params, strict=True))
         self._lines: list[Any] = []
+
+    def reads(self) -> list[tuple[str, Any]]:
+        """Name and type of what each input is read from."""
+        return [(f"{self.name}_{k}", self._read(t)) for k, t in enumerate(self.inputs)]
+
+    def _read(self, t: int) -> Any:
+        tensor = self.net.graph.tensors[t]
+        return relax.TensorType(self.slices[t].shape, tensor.dtype) if t in self.slices else _type(tensor)
+
+    def _cut_inputs(self, bb: Any) -> None:
+        """Slices become values inside of the kernel, which its loops compute on the way."""
+        for t in self.inputs:
+            if t in self.slices:
+                cut, extent = self.slices[t], self.net.graph.tensors[t].shape[self.slices[t].axis]
+                part = relax.op.strided_slice(self._exprs[t], [cut.axis], [cut.begin], [cut.begin + extent])
+                self._exprs[t] = bb.emit(part)
 
     def function(self, bb: Any) -> Any:
         """Add the function to `bb`'s module; its parameters are inputs, then `constants`."""
         self._prepare()
         with bb.function(self.name, self._params, attrs={"Primitive": True}, private=True):
             with bb.dataflow():
+                self._cut_inputs(bb)
                 result = self._merged(bb) if self.spec.merge else self._plain_ops(bb)
                 out = bb.emit_output(result)
             gv = bb.emit_func_output(out)
@@ -208,7 +237,7 @@ class _Builder:
     def _merged(self, bb: Any) -> Any:
         merge = self.spec.merge
         assert merge is not None
-        x = self._params[0]
+        x = self._exprs[self.inputs[0]]
         if merge.kind != "conv2d" and self.cpu:
             value = bb.emit_te(direct_product, x, self._weight, merge.channels)
         elif merge.kind != "conv2d":

@@ -7,8 +7,8 @@ one operator after the other and would let a group overwrite what another still 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph, Op
@@ -38,25 +38,39 @@ class Place:
     offset: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A tensor that is no run of memory: `[begin, begin + extent)` along `axis` of the merged tensor at `root`."""
+
+    root: int
+    shape: tuple[int, ...]  # of the merged tensor
+    axis: int
+    begin: int
+
+
 @dataclass(frozen=True)
 class Program:
-    """Kernels to build, steps in order, and the place of every tensor."""
+    """Kernels to build, steps in order, and the place of every tensor; `slices` are read where they lie."""
 
     net: StageGraph
     specs: tuple[Spec, ...]
     steps: tuple[Step, ...]
     places: tuple[Place, ...]
-    splits: tuple[int, ...] = ()  # specs that copy one operator's part out of a merged output
+    slices: Mapping[int, Slice] = field(default_factory=dict)
 
 
-def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule) -> Program:
-    """Steps and specs of a schedule whose stages hold operator indices."""
-    return _Planner(net, units).plan(schedule)
+def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule, strided: bool = True) -> Program:
+    """Steps and specs of a schedule whose stages hold operator indices.
+
+    `strided`: kernels may read parts of a merged tensor that are no runs of memory.
+    """
+    return _Planner(net, units, strided).plan(schedule)
 
 
 class _Planner:
-    def __init__(self, net: StageGraph, units: UnitGraph) -> None:
-        self.net = net
+    def __init__(self, net: StageGraph, units: UnitGraph, strided: bool) -> None:
+        self.net, self.strided = net, strided
+        self.slices: dict[int, Slice] = {}
         self.graph = net.graph
         self.kernel_of = {i: k for kernels in units.kernels for k in kernels for i in k}
         self.unit_of = {i: unit.ops for unit in units.units for i in unit.ops}
@@ -77,7 +91,7 @@ class _Planner:
                 steps.append(Step(lanes, number))
             else:
                 steps += [Step(((k,),), number) for g in lanes for k in g]
-        return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places))
+        return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places), self.slices)
 
     def _group(self, group: Sequence[int], concurrent: set[int]) -> tuple[int, ...]:
         """Kernels of one group; a view becomes an alias, or a copy where the same concurrent stage reads it."""
@@ -100,7 +114,7 @@ class _Planner:
             o in concurrent for c in readers for o in self.graph.ops[c].outputs
         )
         many = len(op.outputs) > 1 and any(t in self.graph.outputs for t in op.outputs)
-        return not (read_here or many or op.inputs[0] in self.graph.inputs)
+        return not (read_here or many or op.inputs[0] in self.graph.inputs or op.inputs[0] in self.slices)
 
     def _merge(self, ops: Sequence[int]) -> int | None:
         """The merged kernel's spec; its operators' outputs are slices of one storage. None where that cannot be."""
@@ -111,12 +125,17 @@ class _Planner:
         outs = [self.graph.ops[u[-1]].outputs[0] for u in units]
         first = self.graph.tensors[outs[0]]
         axis = merge.layout.index("C") if merge.layout else len(first.shape) - 1
-        if any(d != 1 for d in first.shape[:axis]):
-            return None  # slices would not be contiguous
-        offset = 0
+        runs = all(d == 1 for d in first.shape[:axis])
+        if not runs and (not self.strided or any(t in self.graph.outputs for t in outs)):
+            return None  # a result cannot be a slice
+        shape = (*first.shape[:axis], sum(self.graph.tensors[t].shape[axis] for t in outs), *first.shape[axis + 1 :])
+        offset = begin = 0
         for t in outs:
             self.places[t] = Place(outs[0], offset)
+            if not runs:
+                self.slices[t] = Slice(outs[0], shape, axis, begin)
             offset += self.graph.tensors[t].bytes
+            begin += self.graph.tensors[t].shape[axis]
         self.specs.append(Spec(tuple(ops), merge))
         return len(self.specs) - 1
 

@@ -12,7 +12,8 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel import MERGE, Options, Schedule, Stage, schedule
+from tvm_cascade.parallel.problem import CONCURRENT
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_concat import write_in_place
@@ -128,3 +129,32 @@ def test_stored_operators_carry_their_work():
         lowered = LowerQuantized()(mod) if dtype == "int8" else mod
         macs[dtype] = sorted(op.macs for op in stage_graph(lowered).graph.ops if op.macs)
     assert macs["int8"] == macs["float32"] == sorted([25 * 8 * 9 * 4, 25 * 8 * 9, 8 * 5])
+
+
+@pytest.mark.parametrize("made", [{"layout": "NHWC"}, {"batch": 2}, {}])
+def test_parts_of_a_merged_convolution_are_read_where_they_lie(made):
+    """Pools, convolutions with padding, sums and means read slices of one merged tensor."""
+    layout, batch = made.get("layout", "NCHW"), made.get("batch", 1)
+    net = Net("float32", layout, seed=5)
+    x = net.input((batch, 6, 8, 8) if layout == "NCHW" else (batch, 8, 8, 6), "x")
+    a, b, c = (net.conv(x, 16, k, padding=k // 2, activation="relu") for k in (1, 3, 5))
+    y = net.concat([net.max_pool(a, 3, 1, 1), net.conv(b, 16, 3), net.add(a, c)])
+    mod = net.finish([net.conv(y, 8, 1), net.dense(net.flatten(net.global_pool(c)), 3)])
+    graph = stage_graph(mod)
+    units = unit_graph(graph.graph, "fused")
+    first = [u.ops for u in units.units if graph.graph.ops[u.anchor].inputs == graph.graph.inputs]
+    stages = [Stage(MERGE, tuple(first))]
+    stages += [Stage(CONCURRENT, (u.ops,)) for u in units.units if u.ops not in first]
+    found = Schedule(tuple(stages), 0.0)
+    program = plan_program(graph, units, found)
+    assert len(first) == 3 and sum(s.merge is not None for s in program.specs) == 1
+    assert len(program.slices) == (0 if not made else 3)
+    assert not plan_program(graph, units, found, strided=False).slices
+    data = [
+        np.random.default_rng(1).standard_normal(graph.graph.tensors[graph.graph.inputs[0]].shape).astype("float32")
+    ]
+    lowered = lower_stages(graph, units, found, LowerOptions(poison=True))
+    for p, q in zip(
+        Session(compile_stages(lowered)).run(*data), Session(tvm.compile(mod, "llvm")).run(*data), strict=True
+    ):
+        np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-4)
