@@ -193,6 +193,8 @@ def lower_prelu(island: Island) -> Value:
     """One multiplier for what is positive, one with the stored slope of its channel for the rest."""
     x, slopes = _stored(island.operand(0)), _slopes(island)
     out = island.output
+    if x.dtype == "int16":
+        raise NotLowered("a prelu of int16")
     axis = int(island.core.attrs.axis) % len(out.shape)
     above = _multiplier(np.float64(np.float32(x.step / out.scale)))
     below = _multiplier(np.float64(np.float32(np.float32(x.step * slopes.step) / out.scale)))

@@ -261,7 +261,8 @@ def relu_family(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     xs, xz = quantized(rng, dtype, 1e-3, 0.3)
     x = w.activation(shape, dtype, xs, xz)
     out = w.tensor(shape, dtype, float(np.float32(xs * log_uniform(rng, 0.1, 4.0))), zero_point(rng, dtype))
-    w.operator(str(rng.choice(["RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"])), [x], [out])
+    kinds = ["RELU", "RELU6"] if dtype == "int16" else ["RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1"]
+    w.operator(str(rng.choice(kinds)), [x], [out])
 
 
 _LOWEST = {"int8": -128}
@@ -277,7 +278,7 @@ def softmax(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
 
 def quantize(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = dims(rng, 2, 5, 5, 7)[4 - int(rng.integers(1, 5)) :]
-    target = str(rng.choice(["int8", "uint8"]))
+    target = str(rng.choice(["int8", "int16" if dtype == "int16" else "uint8"]))
     xs, xz = quantized(rng, dtype)
     x = w.activation(shape, dtype, xs, xz)
     out = w.tensor(shape, target, float(np.float32(xs * log_uniform(rng, 0.05, 20.0))), zero_point(rng, target))
@@ -383,5 +384,5 @@ FLOAT: Mapping[str, Generator] = MappingProxyType(
     {**{k: v for k, v in OPERATORS.items() if k != "quantize"}, "div": div}
 )
 
-# with int8 weights and int64 biases; the reference has no int16 form of the others, or prescribes its quantization
-INT16 = tuple(name for name in OPERATORS if name not in ("relu_family", "quantize"))
+# with int8 weights and int64 biases
+INT16 = tuple(OPERATORS)
