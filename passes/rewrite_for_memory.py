@@ -9,7 +9,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tvm
@@ -34,10 +34,14 @@ class RewriteForMemory:
         @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.RewriteForMemory")
         def apply(mod: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
             mod = mod.clone()
-            chosen = paying_concats(extract_graph(mod).graph, options)
-            return _Folder(mod).run(set(chosen)) if chosen else mod
+            return without_concats(mod, paying_concats(extract_graph(mod).graph, options))
 
         return apply
+
+
+def without_concats(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
+    """`mod` with the concats of those names, as `foldable` lists them, fused into their readers."""
+    return _Folder(mod.clone()).run(set(names)) if names else mod
 
 
 def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[str, ...]:

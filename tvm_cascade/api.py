@@ -31,8 +31,9 @@ from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.report.estimate import Estimate, frontier_table
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import above, block_rows, memory_map, summary
+from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.select import Core
-from tvm_cascade.schedules.tune import shipped, with_shipped
+from tvm_cascade.schedules.tune import Database, shipped, with_shipped
 
 __all__ = [
     "BundleResult",
@@ -71,6 +72,7 @@ class PlanResult:
     rewritten: Mapping[str, object] | None = None  # with `rewrite`: substitutions made, and why
     estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
     bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
+    concats: str = field(default="", kw_only=True)  # those read in parts and what it saves, or why none is
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
 
     def to_dict(self) -> dict[str, object]:
@@ -93,6 +95,7 @@ class PlanResult:
             "left_out": dict(self.left_out),
             "steps": step_rows(plan),
             "buffers": block_rows(plan),
+            "concats": self.concats,
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
             "seconds": self.seconds,
         }
@@ -112,6 +115,8 @@ class PlanResult:
         if self.flash is not None:
             parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
         parts += ["", step_table(self.plan), "", memory_map(self.plan)]
+        if self.concats:
+            parts += ["", self.concats]
         if self.estimates:
             parts += ["", frontier_table(self.frontier, self.estimates)]
         if verbose:
@@ -242,7 +247,7 @@ def plan(
     mod, rewritten = _rewritten(mod, core, options, name, progress) if rewrite else (mod, None)
     prepared = pipeline.prepare(mod, core, counts)
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
-    made = pipeline.plan_graph(prepared.graph, options)
+    prepared, made, concats = _planned(mod, prepared, options, counts, None, name, progress)
     outlook = pipeline.outlook(prepared.graph, options, made, whole=True)
     return PlanResult(
         name,
@@ -253,8 +258,25 @@ def plan(
         rewritten,
         estimates=outlook.estimates,
         bounds=outlook.bounds,
+        concats=concats,
         flash=flash_of(prepared.graph, prepared.extracted, prepared.kernels, prepared.core, counts),
     )
+
+
+def _planned(
+    mod: IRModule,
+    prepared: pipeline.Prepared,
+    options: PlanOptions,
+    counts: Database,
+    counter: Counter | None,
+    name: str,
+    progress: Progress,
+) -> tuple[pipeline.Prepared, Plan, str]:
+    """The plan, of parts read in place of their concats where that needs less; says so."""
+    chosen = pipeline.plan_prepared(mod, prepared, options, counts, counter)
+    if chosen.reason:
+        progress(f"{name}: {chosen.reason}")
+    return chosen.prepared, chosen.plan, chosen.reason
 
 
 def _rewritten(
@@ -348,7 +370,10 @@ def compile(
         prepared, tuned = tune_kernels(prepared, metaschedule, search, vectors=False, progress=progress)
         progress(f"{stem}: {tuned.tuned} operators tuned, {tuned.measured} candidates measured now")
     progress(f"{stem}: planning {len(prepared.graph.ops)} operators")
-    made = pipeline.plan_graph(prepared.graph, options)
+    if metaschedule is None:
+        prepared, made, concats = _planned(mod, prepared, options, counts, counter, stem, progress)
+    else:
+        made, concats = pipeline.plan_graph(prepared.graph, options), ""
     outlook = pipeline.outlook(prepared.graph, options, made, whole=report is not None)
     progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=_parent(folder)))
@@ -380,6 +405,7 @@ def compile(
         built.ram_weight_bytes,
         estimates=outlook.estimates,
         bounds=outlook.bounds,
+        concats=concats,
     )
     if report is not None:
         result.write_report(Path(report))

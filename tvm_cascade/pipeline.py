@@ -24,6 +24,8 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.passes.cascade import Cascade, PreparedGraph, prepare_graph
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.plan_concats import Choice, plan_without_concats
+from tvm_cascade.passes.rewrite_for_memory import without_concats
 from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena, rewrite_for_latency
 from tvm_cascade.report.estimate import Estimate, estimate
 from tvm_cascade.report.text import block_rows, live_bytes
@@ -80,6 +82,27 @@ def prepare(mod: IRModule, core: Core, database: Database | None = None, counter
         interface_of(mod, made.graph),
         prelude_of(made.kernels, core),
     )
+
+
+def plan_prepared(
+    mod: IRModule,
+    prepared: Prepared,
+    options: PlanOptions,
+    database: Database | None = None,
+    counter: Counter | None = None,
+) -> Choice[Prepared]:
+    """The plan of a prepared module, its concats read in parts where that makes the arena smaller.
+
+    `database` and `counter` are those that `mod` was prepared with.
+    """
+
+    def without(names: tuple[str, ...]) -> Prepared:
+        lowered = without_concats(tvm.ir.transform.Sequential(front_phases())(mod), names)
+        made = prepare_graph(lowered, prepared.core, database, counter)
+        prelude = prelude_of(made.kernels, made.core)
+        return Prepared(made.graph, made.extracted, made.kernels, made.core, prepared.io, prelude)
+
+    return plan_without_concats(prepared, options, without)
 
 
 def graph_of(mod: IRModule) -> Graph:

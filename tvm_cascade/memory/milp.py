@@ -26,7 +26,7 @@ class MilpResult:
     bound: int  # bytes, proven
 
 
-def solve(problem: Problem, height: int, nodes: int = 20_000) -> MilpResult | None:
+def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | None:
     """The lowest layout, known to be at most `height` bytes; None for large problems, without scipy, or on failure."""
     try:
         from scipy import optimize

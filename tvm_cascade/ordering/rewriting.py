@@ -11,11 +11,11 @@ and its consumers read the parts where they lie.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tvm_cascade.graph import Graph, Op, Tensor
+from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 
 CONVOLUTIONS = frozenset(("conv2d", "dense"))
 DEPTHWISE = frozenset(("depthwise_conv2d",))
@@ -42,28 +42,43 @@ def cell(graph: Graph, ops: Sequence[int], name: str = "cell") -> Graph:
 def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bool = False) -> Graph:
     """`graph` without its concats (those of `names`, if given): their consumers read the parts.
 
-    A concat that is a graph output stays, unless `outputs` says that whoever reads it reads the parts as well.
+    A concat that is a graph output stays, unless `outputs` says that whoever reads it reads the parts as well. A reader's
+    windows on a concat along the channels are its windows on every part.
     """
     parts: dict[int, tuple[int, ...]] = {}
+    across: set[int] = set()  # concats along the channels
     ops = []
     for op in graph.ops:
         inputs = tuple(p for t in op.inputs for p in parts.get(t, (t,)))
         wanted = op.kind == "concat" and (names is None or op.name in names)
         if wanted and (outputs or not set(op.outputs) & set(graph.outputs)):
             parts[op.outputs[0]] = inputs
+            by_rows = bool(op.windows) and all(w == IDENTITY for w in (*op.windows, *op.columns))
+            if by_rows and all(t in across for t in op.inputs if t in parts):
+                across.add(op.outputs[0])
         else:
-            ops.append(_reading(op, inputs))
+            ops.append(_reading(op, inputs, parts, across))
     kept = tuple(dict.fromkeys(p for t in graph.outputs for p in parts.get(t, (t,))))
     return _rebuild(graph.tensors, ops, graph.inputs, kept, graph.name)
 
 
-def _reading(op: Op, inputs: tuple[int, ...]) -> Op:
-    """`op` on other inputs; what belonged to the old ones by position is dropped."""
+def _reading(op: Op, inputs: tuple[int, ...], parts: Mapping[int, tuple[int, ...]], across: Collection[int]) -> Op:
+    """`op` on other inputs; what cannot be told of them is dropped."""
     if inputs == op.inputs:
         return op
-    return replace(
-        op, inputs=inputs, windows=(), columns=(), in_place=(), opaque=op.opaque or "reads parts of a concat"
-    )
+    made = replace(op, inputs=inputs, in_place=())
+    if all(t in across for t in op.inputs if t in parts):
+        return replace(made, windows=_spread(op, op.windows, parts), columns=_spread(op, op.columns, parts))
+    return replace(made, windows=(), columns=(), opaque=op.opaque or "reads parts of a concat")
+
+
+def _spread(
+    op: Op, windows: Sequence[Window | None], parts: Mapping[int, tuple[int, ...]]
+) -> tuple[Window | None, ...]:
+    """Windows by position, repeated for each part."""
+    if not windows:
+        return ()
+    return tuple(w for t, w in zip(op.inputs, windows, strict=True) for _ in parts.get(t, (t,)))
 
 
 def fold_activations(graph: Graph) -> Graph:

@@ -1,0 +1,94 @@
+"""Concats read in parts inside of plans: taken where the arena shrinks, and to the bit."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import PlanOptions, validate
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.passes.cascade import planned_module
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.driver import lower_plan
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.testing.builder import Net, Value
+
+
+@pytest.fixture(autouse=True)
+def arenas_by_heuristics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested does not depend on the last bytes, which take longest."""
+    for step in ("_integer_program", "_search"):
+        monkeypatch.setattr(sys.modules["tvm_cascade.memory.allocate"], step, lambda *_: None)
+
+
+PIXELS = PlanOptions(pixels=True, accumulators=True, stripes=True)
+
+
+def reader(net: Net, kind: str, y: Value) -> Value:
+    if kind == "depthwise":
+        return net.conv(net.depthwise(y, 3), 8, 1)
+    return net.conv(y, 8, 3, activation="relu")
+
+
+def cell(kind: str, scales: str) -> tvm.IRModule:
+    """Two maps that are read separately and, concatenated, together: the concat is a copy of both."""
+    net = Net("int8", seed=3, scales="varied" if scales == "varied" else "shared")
+    x = net.input((1, 10, 10, 4))
+    a, b = net.conv(x, 12, 3, activation="relu"), net.conv(x, 12, 1)
+    y = reader(net, kind, net.concat([a, b]))
+    for part in (a, b):
+        pooled = net.mul(part, net.global_pool(part))  # wants all of the part, then all of it again
+        y = net.add(y, net.conv(pooled, 8, 1))
+    return net.finish(y)
+
+
+def run(mod: tvm.IRModule, xs: list[np.ndarray]) -> list[np.ndarray]:
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    return [machine["main"](tvm.runtime.tensor(x)).numpy() for x in xs]
+
+
+@pytest.mark.parametrize(
+    ("kind", "scales", "options"), [("conv", "varied", PlanOptions()), ("depthwise", "shared", PIXELS)]
+)
+def test_a_rewrite_that_pays_is_emitted_to_the_bit(kind: str, scales: str, options: PlanOptions) -> None:
+    mod = cell(kind, scales)
+    prepared = pipeline.prepare(mod, Core())
+    plain = pipeline.plan_graph(prepared.graph, options)
+    chosen = pipeline.plan_prepared(mod, prepared, options)
+    assert chosen.concats and chosen.plan.peak < plain.peak
+    assert chosen.reason == f"reads the parts of concat where they lie: {plain.peak} -> {chosen.plan.peak} bytes"
+    validate(chosen.plan)
+    low = LowerQuantized()(mod)
+    planned = planned_module(low.clone(), chosen.plan, lower_plan(chosen.plan, chosen.prepared.kernels_of(chosen.plan)))
+    random = np.random.default_rng(1)
+    xs = [random.integers(-128, 128, (1, 10, 10, 4)).astype("int8") for _ in range(2)]
+    for one, other in zip(run(low, xs), run(planned, xs), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_caps() -> None:
+    """With a cap nothing is rewritten that fits; what only fits rewritten is."""
+    mod = cell("conv", "shared")
+    prepared = pipeline.prepare(mod, Core())
+    plain, best = (
+        pipeline.plan_graph(prepared.graph, PlanOptions()).peak,
+        pipeline.plan_prepared(mod, prepared, PlanOptions()).plan.peak,
+    )
+    fits = pipeline.plan_prepared(mod, prepared, PlanOptions(sram=plain))
+    assert fits.concats == () and "fits as it is" in fits.reason
+    tight = pipeline.plan_prepared(mod, prepared, PlanOptions(sram=best))
+    assert tight.concats and tight.plan.peak <= best
+    with pytest.raises(InfeasibleError):
+        pipeline.plan_prepared(mod, prepared, PlanOptions(sram=best // 4))
+
+
+def test_nothing_to_rewrite() -> None:
+    net = Net("int8")
+    mod = net.finish(net.conv(net.input((1, 6, 6, 4)), 8, 3))
+    chosen = pipeline.plan_prepared(mod, pipeline.prepare(mod, Core()), PlanOptions())
+    assert (chosen.concats, chosen.reason) == ((), "")
