@@ -231,6 +231,22 @@ def test_onnx_file_computes_the_same(tmp_path) -> None:
     np.testing.assert_allclose(made, run(mod, [x])[0], atol=1e-5)
 
 
+def test_a_network_of_equal_weights_exports_the_same_logits(test_data, tmp_path) -> None:
+    """All its classes tie at 6.8e9, where a unit in the last place is 512: a softmax would show rounding, not the graph."""
+    onnx = pytest.importorskip("onnx")
+    from onnx.reference import ReferenceEvaluator
+
+    from tvm_cascade import frontend
+
+    mod = frontend.load(test_data / "models" / "light_squeezenet.onnx")
+    made = onnx.load(save_optimized(optimize_module(mod, "cuda"), tmp_path / "faster.onnx"))
+    softmax = next(n for n in made.graph.node if n.op_type == "Softmax")
+    del made.graph.output[:]
+    made.graph.output.append(onnx.helper.make_tensor_value_info(softmax.input[0], 1, None))
+    (logits,) = ReferenceEvaluator(made).run(None, {made.graph.input[0].name: inputs_of(mod)[0]})
+    assert logits.size == 1000 and np.ptp(logits) <= 1e-6 * logits.max()
+
+
 def test_what_has_no_onnx_form_is_named(tmp_path) -> None:
     pytest.importorskip("onnx")
     with pytest.raises(UnsupportedOperatorError, match="conv2d"):
