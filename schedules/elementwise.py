@@ -132,7 +132,7 @@ class _Elements:
     def run(self, element: Any) -> RowKernel:
         """`element(values)` is the output for one value of every input, as int32."""
         k = self.k
-        with k.loop(self.count // 4, "i") as i:
+        with k.loop(max(self.count // 4, 1), "i") as i:
             for u in range(min(4, self.count)):
                 self._one(element, i * 4 + u)
         for rest in range(max(self.count // 4, 1) * 4, self.count):
