@@ -318,7 +318,7 @@ def figure_learned(args: argparse.Namespace) -> list[Row]:
     Both schedules are then run in turn; `ratio` is the median of learned over measured, run by run.
     """
     net = stage_graph(inception_e())
-    options = Options(unit="fused", r=2, s=3)
+    options = Options(unit="fused", r=2, s=2)
     units = unit_graph(net.graph, "fused")
     quick = MeasureOptions(first=5, most=10)
     runner = CpuRunner(net, units)
