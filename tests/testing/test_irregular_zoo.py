@@ -18,7 +18,7 @@ from tvm_cascade.testing.zoo.randwire import Wiring, edges
 
 # published: multiply-accumulates and weights in millions, and how far off we may be
 PUBLISHED: dict[str, tuple[Callable[[], darts.Counted], float, float, float]] = {
-    "darts": (darts.network, 574.0, 4.7, 0.08),  # see the module: the genotype as published has 529.9 M
+    "darts": (darts.network, 529.911552, 4.681416, 1e-9),  # published: 574.0, 4.7; see the module
     "randwire cifar10": (randwire.network, 111.0, 1.2, 0.01),
     "randwire cifar100": (lambda: randwire.network(randwire.CIFAR100), 160.0, 4.7, 0.01),
     "nasnet": (nasnet.network, 564.0, 5.3, 0.02),
@@ -31,7 +31,7 @@ def test_work_and_weights(name: str) -> None:
     make, macs, weights, tolerance = PUBLISHED[name]
     counted = make()
     assert counted.macs / 1e6 == pytest.approx(macs, rel=tolerance)
-    assert counted.weights / 1e6 == pytest.approx(weights, rel=0.02)
+    assert counted.weights / 1e6 == pytest.approx(weights, rel=min(tolerance, 0.02) if name == "darts" else 0.02)
 
 
 def test_wiring_is_a_small_world() -> None:

@@ -1,7 +1,11 @@
 """DARTS-V2 for ImageNet (Liu et al., ICLR 2019): C = 48, 14 cells, 4.7 M weights.
 
-The authors print 574 M multiply-accumulates; the convolutions and the classifier of the genotype that they published
-have 529.9 M, counted here with padding. Batch normalization is folded into the convolutions, as a converter does. Of a
+The authors print 574 M multiply-accumulates; the genotype that they published has 529.9 M in convolutions and classifier,
+counted here with padding, and 4.68 M weights (4.72 M with those of normalizations), which is what they print. Whoever
+counted their own code got 523 to 545 M (issue 46 of quark0/darts; 542.3 M with every normalization, rectifier, pool
+and sum), so the difference lies in how they counted and not in the network: cells 5 and 10 of 14 reduce, the auxiliary head
+(1.6 M) is left out. The first cell needs to the byte what Serenity printed for it.
+Batch normalization is folded into the convolutions, as a converter does. Of a
 factorized reduction both halves read the even pixels, where the original shifts the second by one: the same shapes and
 the same work.
 """
