@@ -1,7 +1,8 @@
 """Fuzz the loaders: `python fuzz/run.py --seconds 300` (`make fuzz`). Exit status 1 where something was found.
 
-Seeds are the shapes network and small ones that are built here. libFuzzer (through atheris) bounds time and memory of
-every input, and saves what crashes, hangs, or raises anything other than the project's own errors in `fuzz/found/`.
+Seeds are the shapes network, single operators and small networks that are built here. libFuzzer (through atheris)
+bounds time and memory of every input, and saves what crashes, hangs, or raises anything other than the project's own
+errors in `fuzz/found/`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,26 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
+
+from tvm_cascade.testing import activation_cases, move_cases, weighted_cases
+from tvm_cascade.testing.operator_cases import Generator
+from tvm_cascade.testing.tflite import ModelWriter
+
 HERE = Path(__file__).parent
 INPUT_SECONDS = 60  # longer is a hang
 MEMORY_MB = 4096
+
+
+def _operators() -> list[tuple[str, Generator, str]]:
+    """Operators with converters of this project's own."""
+    moved = ("gather", "mirror_pad", "space_to_batch", "batch_to_space", "split_v", "arg_max", "resize_bilinear")
+    return [
+        *((name, move_cases.OPERATORS[name], "int8") for name in moved),
+        *((name, weighted_cases.OPERATORS[name], "int8") for name in ("transpose_conv", "prelu", "batch_matmul")),
+        *((name, activation_cases.OPERATORS[name], "int8") for name in ("elu", "l2_normalization", "log_softmax")),
+        ("lstm", weighted_cases.lstm, "float32"),
+    ]
 
 
 def write_seeds(kind: str, corpus: Path) -> None:
@@ -26,6 +44,10 @@ def write_seeds(kind: str, corpus: Path) -> None:
     if kind == "tflite":
         model = files("tvm_cascade.testing") / "data" / "shapes.tflite"
         (corpus / "shapes").write_bytes(model.read_bytes())
+        for name, generate, dtype in _operators():
+            writer = ModelWriter()
+            generate(np.random.default_rng(0), dtype, writer)
+            (corpus / name).write_bytes(writer.finish())
         return
     from onnx import TensorProto, helper
 
