@@ -1,0 +1,51 @@
+"""Time against bytes: how fine steps become without a cap."""
+
+from __future__ import annotations
+
+import pytest
+
+from tvm_cascade.cascading import PlanOptions, cascade
+from tvm_cascade.cascading.timing import instruction_factor
+from tvm_cascade.cost.instructions import STEP_MODELS, step_model
+from tvm_cascade.errors import UsageError
+from tvm_cascade.testing.graphs import mobilenet_v2
+
+GRAPH = mobilenet_v2(48, 48, 3, alpha=0.35)
+CAN = PlanOptions(pixels=True, accumulators=True)
+
+
+def options(max_time: float, target: str = "cortex-m4", sram: int | None = None) -> PlanOptions:
+    return PlanOptions(pixels=True, accumulators=True, max_time=max_time, steps=step_model(target), sram=sram)
+
+
+@pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4", "cortex-m55"])
+def test_the_smallest_plan_keeps_to_the_time(target: str) -> None:
+    model = STEP_MODELS[target]
+    peaks = []
+    for most in (1.0, 1.02, 1.1, 100.0):
+        plan = cascade(GRAPH, options(most, target))
+        assert instruction_factor(plan, model) <= most
+        peaks.append(plan.peak)
+    assert peaks == sorted(peaks, reverse=True) and peaks[-1] < peaks[0]
+    assert peaks[-1] == cascade(GRAPH, CAN).peak
+
+
+def test_a_cap_is_met_whatever_it_takes() -> None:
+    smallest = cascade(GRAPH, CAN).peak
+    plan = cascade(GRAPH, options(1.0, sram=smallest))
+    assert plan.peak <= smallest and instruction_factor(plan, STEP_MODELS["cortex-m4"]) > 1.0
+
+
+def test_the_bound_holds_for_every_step() -> None:
+    assert cascade(GRAPH, options(1.0)).bound == cascade(GRAPH, CAN).bound
+
+
+def test_rows_cost_nothing_more() -> None:
+    plan = cascade(GRAPH, PlanOptions(granularity="row", accumulators=True))
+    assert instruction_factor(plan, STEP_MODELS["cortex-m4"]) == 1.0
+
+
+@pytest.mark.parametrize("factor", [0.9, float("nan")])
+def test_factors_below_one_are_refused(factor: float) -> None:
+    with pytest.raises(UsageError, match="max-time"):
+        PlanOptions(max_time=factor)

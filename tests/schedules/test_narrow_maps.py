@@ -1,0 +1,40 @@
+"""Steps by pixels where rows are no multiple of a step and rings wrap within one: fast kernels all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tvm.ir import IRModule
+
+from tvm_cascade import api
+from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.schedules.patch import Patch
+from tvm_cascade.testing.builder import Net
+
+
+def narrow() -> IRModule:
+    """Rows of five pixels, as keyword spotting has; 12 channels cannot be copied sixteen bytes at a time."""
+    net = Net("int8", seed=5)
+    x = net.conv(net.input((1, 9, 10, 4), "sound"), 12, kernel=(3, 4), stride=(1, 2), padding="same", activation="relu")
+    for channels in (16, 32):
+        x = net.depthwise(x, (3, 3), 1, "same", activation="relu")
+        x = net.conv(x, channels, kernel=(1, 1), activation="relu")
+    return net.finish(net.dense(net.flatten(x), 6))
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("pixels", [2, 3, 4])
+@pytest.mark.parametrize("target,backend", [("cortex-m3", "c"), ("cortex-m4", "c"), ("cortex-m55", "obj")])
+def test_steps_that_wrap_are_exact(
+    target: str, backend: str, pixels: int, emulator: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tvm_cascade.cascading.options.CHUNKS", (pixels,))
+    prepared = prepare(narrow(), core_of(target, backend))
+    options = {"granularity": "pixel", "overlap": False}
+    made = api.compile(narrow(), target=target, emit=backend, output=tmp_path / "p", **options)
+    assert {s.chunk for s in made.plan.segments} >= {pixels}
+    kernels = prepared.kernels_of(made.plan)
+    patches = [k for k in kernels if isinstance(k, Patch)]
+    assert len(patches) >= 4 and any(len(k.variants) > 1 for k in patches)
+    assert api.run(tmp_path / "p", board=made.board).equals_host
