@@ -79,6 +79,8 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
         if instruction_factor(plan, options.steps) <= options.max_time:
             break
         plan = _cascade(graph, replace(options, finest=finest))
+    if plan is not fine and any(segment.chunk for segment in plan.segments):  # finer steps do not always win
+        plan = min(_cascade(graph, replace(options, finest=0)), plan, key=lambda p: p.peak)
     return replace(plan, bound=bound)
 
 

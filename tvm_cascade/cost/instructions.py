@@ -52,7 +52,7 @@ def _depthwise(op: Op) -> bool:
     return op.kind.startswith("depthwise")
 
 
-_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 0.53, 0.07, 0.22, 0.0)
+_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 0.53, 0.3, 0.22, 0.0)
 _DSP = StepModel(1.51, 3.55, 9.5, 11.1, 0.27, 0.034, 0.107, 0.0)
 _MVE = StepModel(0.202, 1.70, 0.0, 4.9, 0.127, 0.004, 0.0, 0.25)
 
