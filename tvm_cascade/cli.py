@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -37,6 +38,33 @@ def _shapes(_context: click.Context, _option: click.Parameter, values: tuple[str
         return dict(parse_input_shape(v) for v in values)
     except UsageError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _target(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if value.split()[0:1] not in (["cuda"], ["llvm"]):
+        raise click.BadParameter(f"'{value}' is neither cuda nor llvm (with or without options of TVM's behind)")
+    return value
+
+
+def _new_file(_context: click.Context, _option: click.Parameter, value: Path | None) -> Path | None:
+    """A file that can be written, as far as can be told before minutes of work."""
+    if value is not None and value.is_dir():
+        raise click.BadParameter(f"{value} is a folder; name a file")
+    if value is not None and not value.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {value.absolute().parent}")
+    return value
+
+
+def _picture(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None and value.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise click.BadParameter(f"{value}: pictures are .png, .svg or .pdf")
+    return _new_file(context, option, value)
+
+
+def _factor(_context: click.Context, _option: click.Parameter, value: float) -> float:
+    if not value < float("inf"):  # written so that nan is refused too
+        raise click.BadParameter(f"{value} is no factor")
+    return value
 
 
 _PLANNING: tuple[Callable[[Any], Any], ...] = (
@@ -115,7 +143,9 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
         except (OSError, MemoryError, RecursionError) as error:
             if os.environ.get("TVM_CASCADE_DEBUG"):
                 raise
-            _say(f"tvm-cascade: {error or type(error).__name__}")
+            named = isinstance(error, OSError) and error.filename is not None and error.strerror is not None
+            text = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
+            _say(f"tvm-cascade: {text or type(error).__name__}")
             sys.exit(2)
         except Exception as error:
             if os.environ.get("TVM_CASCADE_DEBUG"):
@@ -247,7 +277,7 @@ def compile(
 @click.option(
     "--inputs", type=click.Path(path_type=Path), help="An .npz with one array per input. [default: seeded random]"
 )
-@click.option("--outputs", type=click.Path(path_type=Path), help="Write the outputs to this .npz.")
+@click.option("--outputs", type=click.Path(path_type=Path), callback=_new_file, help="Write the outputs to this .npz.")
 @click.option(
     "--check", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with the reference kernels on this file."
 )
@@ -320,7 +350,13 @@ def doctor(model: Path | None, as_json: bool) -> None:
 @click.option(
     "--capacity", metavar="N", callback=_size, help="Stop at the first layout within N bytes; exit 1 if there is none."
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write id,lower,upper,size,offset here.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    callback=_new_file,
+    help="Write id,lower,upper,size,offset here.",
+)
 @_JSON
 @_guarded
 def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: bool) -> None:
@@ -367,14 +403,15 @@ def order(
     ]
     if on_chip is not None:
         lines.append(f"traffic         {data['traffic_bytes']} bytes with {on_chip} on chip")
+    lines.append(fill("operators       " + " ".join(str(o) for o in data["order"]), 110, subsequent_indent=" " * 16))
     _print(as_json, data, "\n".join(lines))
 
 
 @main.command()
 @_MODEL
-@click.option("--target", required=True, metavar="T", help="cuda or llvm.")
+@click.option("--target", required=True, metavar="T", callback=_target, help="cuda or llvm.")
 @click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
-@click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Batch size.")
+@click.option("--batch", type=click.IntRange(min=1, max=1 << 16), metavar="N", help="Batch size.")
 @click.option(
     "--unit", type=click.Choice(["op", "fused"]), default="fused", show_default=True, help="What is scheduled as one."
 )
@@ -403,8 +440,8 @@ def order(
 @click.option("--cost", type=click.Choice(["analytic", "measured", "learned"]), default="analytic", show_default=True)
 @click.option("--database", type=click.Path(path_type=Path), help="Keep measurements here, and use those that are.")
 @click.option("--load", type=click.Path(path_type=Path), help="Price a saved schedule instead of searching.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the schedule.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw the timeline (.png, .svg).")
+@click.option("--output", "-o", type=click.Path(path_type=Path), callback=_new_file, help="Save the schedule.")
+@click.option("--picture", type=click.Path(path_type=Path), callback=_picture, help="Draw the timeline (.png, .svg).")
 @click.option(
     "--input-shape",
     "input_shapes",
@@ -425,7 +462,7 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
 
 @main.command()
 @_MODEL
-@click.option("--target", required=True, metavar="T", help="cuda or llvm.")
+@click.option("--target", required=True, metavar="T", callback=_target, help="cuda or llvm.")
 @click.option(
     "--cost",
     metavar="C",
@@ -441,6 +478,7 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
     type=click.FloatRange(min=1.0),
     default=1.05,
     show_default=True,
+    callback=_factor,
     help="How much worse a graph may get on the way.",
 )
 @click.option(
@@ -451,8 +489,19 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
     metavar="N",
     help="Graphs to price, at most, per part.",
 )
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Save the graph: .onnx, else a Relax module.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw the graph before and after (.png, .svg).")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    callback=_new_file,
+    help="Save the graph: .onnx, else a Relax module.",
+)
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    callback=_picture,
+    help="Draw the graph before and after (.png, .svg).",
+)
 @click.option(
     "--input-shape",
     "input_shapes",

@@ -6,11 +6,23 @@ import re
 
 from tvm_cascade.errors import UsageError
 
-_UNITS = {"": 1, "b": 1, "k": 1024, "kb": 1000, "kib": 1024, "m": 1024**2, "mb": 1000**2, "mib": 1024**2}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": 1024,
+    "kb": 1000,
+    "kib": 1024,
+    "m": 1024**2,
+    "mb": 1000**2,
+    "mib": 1024**2,
+    "g": 1024**3,
+    "gb": 1000**3,
+    "gib": 1024**3,
+}
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `text`: a whole number, or one with a unit (kB = 1000, KiB = 1024, MB, MiB).
+    """Bytes of `text`: a whole number, or one with a unit (kB = 1000, KiB = 1024, MB, MiB, GB, GiB).
 
     Raises `UsageError` for anything else.
     """

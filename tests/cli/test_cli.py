@@ -276,3 +276,44 @@ def test_killed_at_any_time_the_folder_is_absent_or_complete(host: Path, tmp_pat
             read_project(out)
     data(call("compile", MODEL, "--target", "host", "-o", out, "--json"))
     assert data(call("run", out, "--check", MODEL, "--json"))["match"] is True
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("stages", "--target", "rocm"), "neither cuda nor llvm"),
+        (("optimize", "--target", "nosuch"), "neither cuda nor llvm"),
+        (("optimize", "--target", "cuda", "--alpha", "nan"), "no factor"),
+        (("stages", "--target", "cuda", "--batch", "99999999"), "--batch"),
+        (("stages", "--target", "cuda", "-o", "{}/s.json", "--picture", "{}/s.bad"), "pictures are"),
+        (("optimize", "--target", "cuda", "-o", "{}/absent/g.onnx"), "there is no folder"),
+        (("optimize", "--target", "cuda", "-o", "{}"), "is a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_once(args: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    command, *options = args
+    result = call(command, MODEL, *(o.format(tmp_path) for o in options))
+    refused(result, 2, text)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("", "lacks the column"),
+        ("id,lower,upper,size\na,0,2,5\na,1,2,5\n", "id a is that of line 2 too"),
+        ("id,lower,upper,size\na,0,2,5,6\n", "more fields than columns"),
+        ("id,lower,upper,size\na,0,2,-5\n", "a size of -5"),
+        ("id,lower,upper,size\na,2,2,5\n", "a life from 2 to 2"),
+    ],
+)
+def test_buffers_that_make_no_sense(content: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text(content)
+    refused(call("allocate", path), 2, text)
+
+
+def test_buffers_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "b.csv"
+    path.write_text("id,lower,upper,size\na,0,2,5\n", encoding="utf-8-sig")
+    assert data(call("allocate", path, "--json"))["peak_bytes"] == 5

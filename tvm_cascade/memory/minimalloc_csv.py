@@ -18,22 +18,36 @@ def read(path: str | Path, capacity: int | None = None) -> Problem:
     Buffers are numbered by row, their CSV ids are their names. Raises `LoadError` naming the row that is wrong.
     """
     try:
-        with Path(path).open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            fields = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         raise LoadError(path, f"not readable as CSV ({e})") from e
-    if rows and (missing := [c for c in _COLUMNS if c not in rows[0]]):
+    if missing := [c for c in _COLUMNS if c not in fields]:
         raise LoadError(path, f"lacks the column {', '.join(missing)}; the first line must name {', '.join(_COLUMNS)}")
-    return Problem(tuple(_buffer(path, i, row) for i, row in enumerate(rows)), capacity)
+    buffers = tuple(_buffer(path, i, row) for i, row in enumerate(rows))
+    first: dict[str, int] = {}
+    for i, buffer in enumerate(buffers):
+        if first.setdefault(buffer.name, i) != i:
+            raise LoadError(path, f"line {i + 2}: id {buffer.name} is that of line {first[buffer.name] + 2} too")
+    return Problem(buffers, capacity)
 
 
 def _buffer(path: str | Path, i: int, row: dict[str, str | None]) -> Buffer:
+    if None in row:
+        raise LoadError(path, f"line {i + 2}: more fields than columns")
     try:
         lower, upper, size = (int(row[c] or "") for c in _COLUMNS[1:])
         alignment = int(row.get("alignment") or 1)
         offset = int(text) if (text := row.get("offset")) else None
     except ValueError as e:
         raise LoadError(path, f"line {i + 2}: lower, upper and size must be whole numbers") from e
+    if size < 0 or lower >= upper:
+        raise LoadError(
+            path,
+            f"line {i + 2}: a size of {size} and a life from {lower} to {upper}; sizes are at least 0, lives not empty",
+        )
     return Buffer(i, size, lower, upper, alignment, offset, row["id"] or str(i))
 
 
