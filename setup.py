@@ -37,6 +37,7 @@ setup(
     },
     install_requires=[
         "apache-tvm>=0.27",
+        "apache-tvm-ffi>=0.1.14.post0,<0.1.15",  # what 0.27 was built with; with 0.1.15 saving JSON of TVM's types crashes
         "numpy>=2",
         "scipy",
         "xgboost",
@@ -48,7 +49,6 @@ setup(
         "onnx": ["onnx"],
         "torch": ["torch"],
         "plot": ["matplotlib"],
-        "metaschedule": ["apache-tvm-ffi<0.1.15"],  # with 0.1.15, writing JSON of any TVM type crashes
         "test": ["pytest", "pytest-xdist", "onnx", "matplotlib", "ai-edge-litert"],
         "lint": ["ruff", "pyright"],
     },

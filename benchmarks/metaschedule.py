@@ -4,7 +4,7 @@
 
 One plan of the model is built twice with LLVM, as `passes.Cascade` builds it: with the generic row kernels and with the
 tuned ones. Both run on the same input in turn (untuned, tuned, tuned, untuned, ...); what counts is the ratio of neighbours,
-so that a machine that slows down slows both. Needs `pip install 'tvm-cascade[metaschedule]'`.
+so that a machine that slows down slows both.
 """
 
 from __future__ import annotations
