@@ -21,7 +21,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=Path, default=Path(data) / "models" if data else None)
     models = parser.parse_args().models
-    commands = [["random_dags.py"], ["serenity.py"], *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10"))]
+    commands = [
+        ["random_dags.py"],
+        ["serenity.py"],
+        *(["metaflow.py", "--figure", f] for f in ("table2", "6", "7", "9", "10")),
+    ]
     commands += [["ways_in.py"]]
     commands += [["ios.py", "--figure", f] for f in ("6", "cpu")]
     if models is not None:
