@@ -8,7 +8,7 @@ caller checks it. Without scipy there is no such search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any
 
@@ -33,6 +33,7 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
     except ImportError:
         return None
     scipy: Any = optimize
+    exact, problem = problem, _aligned(problem)
     pairs = [(i, j) for i, near in enumerate(overlapping(problem)) for j in near if i < j]
     if not problem.buffers or len(pairs) > MOST_PAIRS:
         return None
@@ -62,7 +63,19 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
     if found.x is None:
         return None
     offsets = tuple(round(v) * unit for v in found.x[:n])
-    return MilpResult(offsets, ceil(float(found.mip_dual_bound) - 1e-6) * unit)
+    padding = max((a.size - b.size for a, b in zip(problem.buffers, exact.buffers, strict=True)), default=0)
+    return MilpResult(offsets, ceil(float(found.mip_dual_bound) - 1e-6) * unit - padding)  # the topmost needs none
+
+
+def _aligned(problem: Problem) -> Problem:
+    """Sizes and distances in multiples of an alignment that all buffers share, which offsets are anyway."""
+    units = {b.alignment for b in problem.buffers}
+    if len(units) != 1:
+        return problem
+    unit = units.pop()
+    buffers = tuple(replace(b, size=-(-b.size // unit) * unit) for b in problem.buffers)
+    follows = tuple(replace(f, distance=-(-f.distance // unit) * unit) for f in problem.follows)
+    return Problem(buffers, problem.capacity, follows)
 
 
 def _unit(problem: Problem) -> int:
