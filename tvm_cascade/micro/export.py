@@ -71,8 +71,9 @@ def export_arduino(project: Project, out: Path) -> tuple[str, ...]:
 
     def write(folder: Path) -> None:
         name, target = project.name, project.target
-        for source in project.sources:
-            _copy(project.folder / source, folder / "src" / source)
+        for source in project.sources:  # libraries cannot name compiler options of their own
+            text = (project.folder / source).read_text(encoding="utf-8")
+            _write(folder / "src" / source, _ONE_ARENA + text)
         _copy_headers(project, folder / "src")
         precompiled = ""
         if project.objects:
@@ -83,6 +84,13 @@ def export_arduino(project: Project, out: Path) -> tuple[str, ...]:
             _write(folder / place.replace("NAME", name), fill_template(text, values))
 
     return _publish(write, out)
+
+
+_ONE_ARENA = """/* one arena holds values of several types */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-strict-aliasing")
+#endif
+"""
 
 
 def _arduino_folder(flags: tuple[str, ...], mcpu: str) -> str:
@@ -179,7 +187,7 @@ if(CONFIG_TVM_CASCADE_@NAME@)
   zephyr_library_sources(
 @sources@
   )
-  zephyr_library_compile_options(-O2 @flags@)
+  zephyr_library_compile_options(-O2 -fno-strict-aliasing @flags@)
 @archive@endif()
 """,
     "README.md": """\

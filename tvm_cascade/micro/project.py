@@ -22,7 +22,10 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
 METADATA = "metadata.json"
 OPTIMISATION: Mapping[str, str] = {"size": "-Os", "balanced": "-O2", "speed": "-O3"}
-COMPILE_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-ffunction-sections", "-fdata-sections", "-fno-common")
+COMPILE_FLAGS = (
+    "-std=c99", "-Wall", "-Wextra", "-ffunction-sections", "-fdata-sections", "-fno-common",
+    "-fno-strict-aliasing",  # one arena holds values of several types, and words are copied as words
+)  # fmt: skip
 _KEY = "project"  # of metadata.json
 
 
