@@ -38,6 +38,7 @@ from tvm_cascade.schedules.tir import (
 
 Box = tuple[Strided, ...]
 _MAX_DENOMINATOR = 16
+_MOST_ROWS = 1 << 14  # windows are read row by row; no camera has as many
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,8 @@ def row_windows(
     rows = {shape_of(o)[a] if a is not None else 1 for o, a in zip(pattern.outputs, output_axes, strict=True)}
     if len(rows) != 1:
         return (None,) * len(input_axes), "outputs with different numbers of rows"
+    if max(rows) > _MOST_ROWS:
+        return (None,) * len(input_axes), f"more than {_MOST_ROWS} rows or columns"
     boxes = [
         pattern.demand(
             {o: {a: Strided(y, y, 0)} for o, a in zip(pattern.outputs, output_axes, strict=True) if a is not None}

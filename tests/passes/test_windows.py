@@ -229,3 +229,9 @@ def test_hull_and_clip() -> None:
     assert hull(Strided(0, 4, 2), Strided(6, 6, 0)) == Strided(0, 6, 2)
     assert clip(Strided(-3, 9, 3), 8) == Strided(0, 6, 3)
     assert clip(Strided(-3, 3, 3), 2) == Strided(0, 0, 0)
+
+
+def test_endless_maps_are_not_read_row_by_row() -> None:
+    x = act(1, 131_136, 1, 1)
+    found, reason = windows(prim_func(x, topi.abs(x)))
+    assert found == (None,) and reason is not None and "more than" in reason
