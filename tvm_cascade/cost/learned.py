@@ -20,6 +20,7 @@ from tvm_cascade.cost.measured import MeasuredCost, Stages
 from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, stage_key
 from tvm_cascade.errors import MissingToolError
 
+BATCH = 4  # promising stages measured between two searches, at least, once the schedule found is measured
 _KINDS = ("conv2d", "depthwise_conv2d", "dense", "max_pool2d", "avg_pool2d", "concat", "add")
 
 
@@ -106,6 +107,15 @@ class LearnedCost:
         for (key, strategy, groups), by in zip(missing, shift, strict=True):
             self._guesses[key] = self._analytic(strategy, groups) * exp(float(by))
 
+    def promising(self, count: int) -> list[tuple[str, Groups]]:
+        """The unmeasured stages that are predicted to spare most, compared with their operators one after the other."""
+        gains: list[tuple[float, str]] = []
+        for key, (_, groups) in self.asked.items():
+            if self.measured.store.get(key) is None and key in self._guesses:
+                alone = sum(self.op_ms(op) for group in groups for op in group)
+                gains.append((self._guesses[key] - alone, key))
+        return [self.asked[key] for _, key in sorted(gains)[:count]]
+
     def _cost(self, strategy: str, groups: Groups) -> float:
         moving = [[op for op in group if op.kind != "view"] for group in groups]
         moving = [group for group in moving if group]
@@ -155,8 +165,11 @@ def refine(
         for strategy, groups in stages:
             if left() > 0:
                 model.measured.record(strategy, groups)
+        if model.measured.measurements == before:  # what was found is measured: look at what else promises a gain
+            for strategy, groups in model.promising(min(left(), max(BATCH, left() // 2))):
+                model.measured.record(strategy, groups)
         if model.measured.measurements == before:
-            break  # everything that was found is measured: no prediction can improve it further
+            break  # no prediction can improve the result further
         model.train()
         model.predict(list(model.asked.values()))
         result, stages = search()
