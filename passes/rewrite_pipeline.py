@@ -6,6 +6,8 @@ is rewritten where the model promises a gain and the arena does not grow. Quanti
 that are exact on integers, so every promise about bits stands; floats are equal up to reassociation.
 """
 
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

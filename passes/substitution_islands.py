@@ -48,7 +48,7 @@ class IslandReader:
         return expr
 
     def _value(self, expr: Any) -> np.ndarray | None:
-        held = getattr(self._define(expr), "value", None)
+        held: Any = getattr(self._define(expr), "value", None)
         return held.numpy() if hasattr(held, "numpy") else None
 
     def _quantum(self, call: Any) -> tuple[float, int] | None:

@@ -38,8 +38,10 @@ def kernels_of_plan(
                 chosen[o] = _required(stripes(o) if stripes is not None else None, plan, o, "in stripes")
             elif segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):
                 patch = patches(o, segment.chunk) if patches is not None else None
-                fits = patch is not None and patch.scratch_bytes <= segment.scratch_bytes
-                chosen[o] = _called(plan, o, patch) if fits else _required(pixels[o], plan, o, "by pixels")
+                if patch is not None and patch.scratch_bytes <= segment.scratch_bytes:
+                    chosen[o] = _called(plan, o, patch)
+                else:
+                    chosen[o] = _required(pixels[o], plan, o, "by pixels")
     return chosen
 
 

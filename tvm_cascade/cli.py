@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -403,7 +403,13 @@ def order(
     ]
     if on_chip is not None:
         lines.append(f"traffic         {data['traffic_bytes']} bytes with {on_chip} on chip")
-    lines.append(fill("operators       " + " ".join(str(o) for o in data["order"]), 110, subsequent_indent=" " * 16))
+    lines.append(
+        fill(
+            "operators       " + " ".join(str(o) for o in cast("list[int]", data["order"])),
+            110,
+            subsequent_indent=" " * 16,
+        )
+    )
     _print(as_json, data, "\n".join(lines))
 
 

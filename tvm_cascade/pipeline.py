@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -53,7 +54,7 @@ class Prepared(PreparedGraph):
     prelude: str = ""  # C text that the kernels' helpers need
 
 
-_CORES: dict[str, dict[str, bool]] = {
+_CORES: dict[str, dict[str, Any]] = {
     "cortex-m4": {"dsp": True, "fpu": True},
     "cortex-m7": {"dsp": True, "fpu": True},
     "cortex-m33": {"dsp": True, "fpu": True},

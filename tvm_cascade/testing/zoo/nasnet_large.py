@@ -1,9 +1,9 @@
 """NASNet-A large, 6 @ 4032 on 331x331 images (Zoph et al., CVPR 2018), in the form that IOS (MLSys 2021) schedules.
 
 The 374 operators of IOS's Table 2 are those of this network with a Relu-SepConv as one operator, the sums and the
-concatenation at a cell's end as one operator, and a rectified 1x1 convolution as one: 15 normal cells of 16 and 3 first ones of 18
-operators, 2 stem cells (18, 21), 2 reductions (19), a convolution in front, a relu and a pool behind. The
-same table has 13 blocks; here are 22 cells, 16 of them different, and no count that we know gives 13.
+concatenation at a cell's end as one operator, and a rectified 1x1 convolution as one: 15 normal cells of 16 and 3 first
+ones of 18 operators, 2 stem cells (18, 21), 2 reductions (19), a convolution in front, a relu and a pool behind. The same
+table has 13 blocks; here are 22 cells, 16 of them different, and no count that we know gives 13.
 """
 
 from __future__ import annotations
