@@ -23,6 +23,7 @@ from cortex_m_table import BOARDS, MODELS, PLANS, table
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
@@ -102,7 +103,14 @@ def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = Tru
     """Compile, run and check one network, then once more between steps."""
     target, board = get_target(core), load_board(BOARDS[core])
     made, name = prepared_for(path, core, backend, tuned), c_identifier(path.stem)
-    options = PlanOptions(alignment=target.align, pixels=True, accumulators=True, stripes=True, **PLANS[plan_name])  # type: ignore[arg-type]
+    options = PlanOptions(
+        alignment=target.align,
+        pixels=True,
+        accumulators=True,
+        stripes=True,
+        steps=step_model(core),
+        **PLANS[plan_name],  # type: ignore[arg-type]
+    )
     plan = pipeline.plan_graph(made.graph, options)
     feed, want = oracle(path)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,8 +3,7 @@
 Rates were fitted (non-negative least squares) to whole images counted in the emulator: four MLPerf Tiny networks layer by
 layer give those of a multiply-accumulate, within 5 %; the same networks in steps of 1 to 16 pixels give those of what
 steps by pixels cost besides, within 8 % of the image, then raised by a tenth to a third so as not to promise too much.
-Counts of instructions, not cycles: a flash with wait states or a
-cache changes the picture.
+Counts of instructions, not cycles: a flash with wait states or a cache changes the picture.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ def _depthwise(op: Op) -> bool:
 
 
 _SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 0.53, 0.3, 0.22, 0.0)
-_DSP = StepModel(1.51, 3.55, 9.5, 11.1, 0.27, 0.034, 0.107, 0.0)
-_MVE = StepModel(0.202, 1.70, 0.0, 4.9, 0.127, 0.004, 0.0, 0.25)
+_DSP = StepModel(1.51, 3.55, 10.5, 12.2, 0.297, 0.037, 0.118, 0.0)
+_MVE = StepModel(0.202, 1.70, 60.0, 4.9, 0.127, 0.004, 0.0, 0.25)
 
 STEP_MODELS = {
     "cortex-m0plus": _SCALAR,
