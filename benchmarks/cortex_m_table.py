@@ -42,6 +42,7 @@ of a core is used. `--optimise balanced`, the shipped database of counts.
   kernels; kernels generated from TIR and tuned by hand for each layer, summed over programs of one layer.
 - Code is the image less the kernels' constants (weights, biases, tables), the plan's traces included; flash is the whole
   image. Bytes.
+- Smallest arena: `--sram min`, whose steps by pixels may take 1.2 times the time of rows by an estimate (`--max-time`).
 - SRAM is arena plus stack; kernels take no scratch beyond what the arena holds.
 - Exact: every byte of the output equals LiteRT's reference kernels, through either back end.
 """

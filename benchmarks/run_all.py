@@ -31,6 +31,7 @@ def main() -> None:
     if models is not None:
         commands = [
             ["cortex_m.py", "--models", str(models)],
+            ["step_model.py", "--models", str(models)],
             ["arena.py", "--minimalloc", str(models.parent / "cases" / "minimalloc")],
             ["arena.py", "--models", str(models)],
             *commands,

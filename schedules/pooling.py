@@ -7,6 +7,7 @@ of taps, on vectors by a multiplication that is checked for every possible sum w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -87,7 +88,7 @@ def _read_mean(func: PrimFunc, clamp: tuple[int, int]) -> Pool | None:
     return Pool("average", window, "int8", clamp, zero_in, q) if q.short else None
 
 
-class _Pooling:
+class _Pooling(ABC):
     """A row of pools, `lanes` channels at a time; a subclass says how they are combined and stored."""
 
     lanes = 1
@@ -138,17 +139,17 @@ class _Pooling:
             for u in range(step):
                 self.tap(acc, at + (i * step + u) * self.g.channels)
 
+    @abstractmethod
     def start(self) -> Value:
         """Fresh accumulators."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tap(self, acc: Value, place: Value) -> None:
         """Takes in the channels of one pixel."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, acc: Value, place: Value) -> None:
         """Stores the channels of an output pixel."""
-        raise NotImplementedError
 
     def clamped(self, value: Value) -> Value:
         lo, hi = self.pool.clamp

@@ -209,7 +209,7 @@ def plan(
     Parameters
     ----------
     sram : int, optional
-        Cap on the arena in bytes; None plans the smallest arena at no extra work.
+        Cap on the arena in bytes; None plans the smallest arena at no extra multiply-accumulates, within `max_time`.
     max_macs : float
         Multiply-accumulates allowed, as a factor of the network's.
     max_time : float

@@ -69,7 +69,7 @@ def _factor(_context: click.Context, _option: click.Parameter, value: float) -> 
 
 _PLANNING: tuple[Callable[[Any], Any], ...] = (
     click.option("--sram", metavar="SIZE|min", callback=_cap, help="Cap on the arena; the cheapest plan within it. "
-                 "[default: min, the smallest arena at no extra work]"),
+                 "[default: min, the smallest arena at no extra multiply-accumulates, within --max-time]"),
     click.option("--max-macs", type=click.FloatRange(min=1.0), metavar="F", default=1.0, show_default=True,
                  help="Allow recomputation up to F times the network's multiply-accumulates."),
     click.option("--max-time", type=click.FloatRange(min=1.0), metavar="F", default=1.2, show_default=True,

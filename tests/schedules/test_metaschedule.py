@@ -108,7 +108,7 @@ def needs_metaschedule() -> None:
     try:
         metaschedule.require_json()
     except MissingToolError as why:
-        pytest.skip(str(why).replace("not installed", "missing"))
+        pytest.skip(f"what MetaSchedule needs is not installed: {why}")
 
 
 def test_records_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """How many instructions a core needs for steps by rows and by pixels: an estimate, so that plans can trade bytes for time.
 
-Rates were fitted (non-negative least squares) to whole images counted in the emulator: four MLPerf Tiny networks layer by
-layer give those of a multiply-accumulate, within 5 %; the same networks in steps of 1 to 16 pixels give those of what
-steps by pixels cost besides, within 8 % of the image, then raised by a tenth to a third so as not to promise too much.
-Counts of instructions, not cycles: a flash with wait states or a cache changes the picture.
+Rates of a multiply-accumulate were fitted (non-negative least squares, within 5 %) to images of four networks, layer by
+layer, counted in the emulator on Cortex-M3, -M4 and -M55. Rates of steps by pixels began as such fits too, on -M4 and -M55,
+to three of the networks in steps of 1 to 16 pixels; errors were up to 10 % of an image. They were then raised by hand, and
+those of -M3 and others set from -M4's, until no image counted in `benchmarks/results/cortex_m.md` takes more than it was
+allowed. `benchmarks/step_model.py` prints estimates beside those counts. Other cores and networks may exceed the limit.
+Instructions, not cycles: a flash with wait states or a cache changes the picture.
 """
 
 from __future__ import annotations

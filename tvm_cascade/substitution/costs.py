@@ -7,6 +7,7 @@ project's shared cost models (analytic, measured, learned) through `OpFeatures`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum, inf, prod
@@ -178,7 +179,7 @@ def peak_at(dag: Dag) -> tuple[int, str]:
 
 
 @dataclass(eq=False)
-class Additive:
+class Additive(ABC):
     """A sum over operators. Subclasses say what one operator costs."""
 
     name: str
@@ -186,8 +187,9 @@ class Additive:
     _known: dict[int, float] = field(default_factory=dict, repr=False)
     _pool: Pool | None = field(default=None, repr=False)
 
+    @abstractmethod
     def node(self, node: Node) -> float:
-        raise NotImplementedError
+        """Of one operator."""
 
     def total(self, dag: Dag) -> float:
         if dag.pool is not self._pool:  # signatures are numbered by pool
@@ -201,9 +203,9 @@ class Additive:
             parts.append(value)
         return fsum(parts)
 
+    @abstractmethod
     def fresh(self) -> Additive:
         """The same cost with a memory of its own, for graphs of another pool."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)

@@ -1,0 +1,45 @@
+"""How well plans guess their time: estimated against counted instructions of the smallest arenas, as factors of rows.
+
+    python benchmarks/step_model.py --models DIR
+
+Counts are those of `benchmarks/results/cortex_m.json` (default back end of each core); plans are made anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from cortex_m import RESULTS, prepared_for, read
+from cortex_m_table import BOARDS, MODELS
+
+from tvm_cascade.cascading import PlanOptions, cascade
+from tvm_cascade.cascading.timing import instruction_factor
+from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.micro.target import get_target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=Path, default=Path(os.environ.get("TVM_CASCADE_TEST_DATA", ".")) / "models")
+    options = parser.parse_args()
+    counts = read(RESULTS / "cortex_m.json")
+    print(f"{'model':>26} {'core':>11} {'arena':>7} {'estimated':>9} {'counted':>8}")
+    for name in MODELS:
+        for core in BOARDS:
+            target, model = get_target(core), step_model(core)
+            smallest = counts.get((name, core, target.backend, "smallest arena", True))
+            rows = counts.get((name, core, target.backend, "row rings", True))
+            if model is None or smallest is None or rows is None:
+                continue
+            graph = prepared_for(options.models / f"{name}.tflite", core, target.backend, True).graph
+            wanted = PlanOptions(alignment=target.align, pixels=True, accumulators=True, stripes=True, steps=model)
+            plan = cascade(graph, wanted)
+            estimated, counted = instruction_factor(plan, model), smallest.instructions / rows.instructions
+            note = "" if plan.peak == smallest.arena else f"  (counted with an arena of {smallest.arena})"
+            print(f"{name:>26} {core:>11} {plan.peak:>7} {estimated:>9.3f} {counted:>8.3f}{note}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
