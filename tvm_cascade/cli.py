@@ -16,105 +16,23 @@ from typing import Any, cast
 
 import click
 
-from tvm_cascade.errors import CascadeError, UsageError
-from tvm_cascade.sizes import parse_input_shape, parse_size
-
-_TARGETS = "cortex-m0plus, cortex-m3, cortex-m4, cortex-m7, cortex-m33, cortex-m55, riscv32, host"
-
-
-def _cap(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    return None if value == "min" else _size(context, option, value)
-
-
-def _size(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    try:
-        return None if value is None else parse_size(value)
-    except UsageError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def _shapes(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    try:
-        return dict(parse_input_shape(v) for v in values)
-    except UsageError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def _target(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    if value.split()[0:1] not in (["cuda"], ["llvm"]):
-        raise click.BadParameter(f"'{value}' is neither cuda nor llvm (with or without options of TVM's behind)")
-    return value
-
-
-def _new_file(_context: click.Context, _option: click.Parameter, value: Path | None) -> Path | None:
-    """A file that can be written, as far as can be told before minutes of work."""
-    if value is not None and value.is_dir():
-        raise click.BadParameter(f"{value} is a folder; name a file")
-    if value is not None and not value.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {value.absolute().parent}")
-    return value
-
-
-def _picture(context: click.Context, option: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and value.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise click.BadParameter(f"{value}: pictures are .png, .svg or .pdf")
-    return _new_file(context, option, value)
-
-
-def _factor(_context: click.Context, _option: click.Parameter, value: float) -> float:
-    if not value < float("inf"):  # written so that nan is refused too
-        raise click.BadParameter(f"{value} is no factor")
-    return value
-
-
-_PLANNING: tuple[Callable[[Any], Any], ...] = (
-    click.option("--sram", metavar="SIZE|min", callback=_cap, help="Cap on the arena; the cheapest plan within it. "
-                 "[default: min, the smallest arena at no extra multiply-accumulates, within --max-time]"),
-    click.option("--max-macs", type=click.FloatRange(min=1.0), metavar="F", default=1.0, show_default=True,
-                 help="Allow recomputation up to F times the network's multiply-accumulates."),
-    click.option("--max-time", type=click.FloatRange(min=1.0), metavar="F", default=1.2, show_default=True,
-                 help="Without a cap: instructions that smaller steps may be estimated to cost, as a factor of whole rows."),
-    click.option("--stream-input", is_flag=True, help="Ask for the input row by row: it never lies in RAM whole."),
-    click.option("--layerwise", is_flag=True, help="Plan the plain network, one operator after the other."),
-    click.option("--no-overlap", is_flag=True, help="Never write an output into the space of a dying input."),
-    click.option("--granularity", type=click.Choice(["row", "pixel", "auto"]), default="auto", show_default=True,
-                 help="What rolling buffers count: whole rows (fast), or pixels (small)."),
-    click.option("--input-shape", "input_shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
-                 help="Fix the sizes of an input that the file leaves open."),
-    click.option("--rewrite", is_flag=True, help="Plan an equivalent network too (substitutions for memory), and take "
-                 "the one with the smaller arena."),
-)  # fmt: skip
-_JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there."
+from tvm_cascade.errors import CascadeError
+from tvm_cascade.options import (
+    DATABASE,
+    INPUT_SHAPE,
+    JSON,
+    MEASUREMENTS,
+    MODEL,
+    REPORT,
+    TARGETS,
+    parse_bytes,
+    planning,
+    planning_values,
+    require_factor,
+    require_new_file,
+    require_picture,
+    require_tvm_target,
 )
-_REPORT = click.option(
-    "--report",
-    type=click.Path(path_type=Path),
-    help="Write a self-contained HTML report to this .html file, or it, its pictures and data into this folder.",
-)
-_MODEL = click.argument("model", type=click.Path(path_type=Path))
-
-
-_DATABASE = click.option(
-    "--database",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Counts of kernels: read, and written by `compile --tune`. [default: only those of the package]",
-)
-
-
-def _planning(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_PLANNING):
-        command = option(command)
-    return command
-
-
-def _options(values: dict[str, Any]) -> dict[str, Any]:
-    """The planning options among a command's values, under the names that `tvm_cascade.plan` gives them."""
-    names = (
-        "sram", "max_macs", "max_time", "stream_input", "layerwise", "granularity", "input_shapes", "rewrite"
-    )  # fmt: skip
-    return {n: values.pop(n) for n in names} | {"overlap": not values.pop("no_overlap")}
 
 
 def _say(text: str) -> None:
@@ -173,13 +91,13 @@ def main() -> None:
 
 
 @main.command()
-@_MODEL
-@click.option("--target", default="cortex-m4", show_default=True, metavar="T", help=f"One of {_TARGETS}.")
-@_DATABASE
-@_planning
-@_REPORT
+@MODEL
+@click.option("--target", default="cortex-m4", show_default=True, metavar="T", help=f"One of {TARGETS}.")
+@DATABASE
+@planning
+@REPORT
 @click.option("--verbose", "-v", is_flag=True, help="Say why operators are left out of cascades.")
-@_JSON
+@JSON
 @_guarded
 def plan(
     model: Path, target: str, database: Path | None, report: Path | None, verbose: bool, as_json: bool, **values: Any
@@ -191,7 +109,7 @@ def plan(
     """
     from tvm_cascade import api
 
-    result = api.plan(model, target=target, database=database, progress=_say, **_options(values))
+    result = api.plan(model, target=target, database=database, progress=_say, **planning_values(values))
     if report is not None:
         result.write_report(report)
         _say(f"report in {report}")
@@ -199,8 +117,8 @@ def plan(
 
 
 @main.command()
-@_MODEL
-@click.option("--target", required=True, metavar="T", help=f"One of {_TARGETS}.")
+@MODEL
+@click.option("--target", required=True, metavar="T", help=f"One of {TARGETS}.")
 @click.option("--board", metavar="B", help="Board by name, or the path of a board's .json. [default: the target's own]")
 @click.option(
     "--emit",
@@ -211,7 +129,7 @@ def plan(
 @click.option(
     "--tune", is_flag=True, help="Count variants of kernels in the board's emulator and take the best (minutes)."
 )
-@_DATABASE
+@DATABASE
 @click.option("--metaschedule", metavar="DIR", type=click.Path(path_type=Path), help="With --target host: let MetaSchedule "
               "tune row kernels on this machine; records are kept in this folder and used again.")  # fmt: skip
 @click.option("--trials", type=click.IntRange(min=0), default=32, show_default=True, metavar="N",
@@ -219,14 +137,14 @@ def plan(
 @click.option(
     "--hook", is_flag=True, help="Call a function of yours after every step: watchdogs, progress, cancelling."
 )
-@click.option("--ram-weights", metavar="SIZE", callback=_size, help="Read up to SIZE of weights, those that are read most, "
+@click.option("--ram-weights", metavar="SIZE", callback=parse_bytes, help="Read up to SIZE of weights, those that are read most, "
               "from RAM beside the arena, for cores that wait for their flash.")  # fmt: skip
-@_planning
-@_REPORT
+@planning
+@REPORT
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the project."
 )
-@_JSON
+@JSON
 @_guarded
 def compile(
     model: Path,
@@ -266,7 +184,7 @@ def compile(
         report=report,
         output=output,
         progress=_say,
-        **_options(values),
+        **planning_values(values),
     )
     _print(as_json, result.to_dict(), result.to_text())
 
@@ -277,12 +195,14 @@ def compile(
 @click.option(
     "--inputs", type=click.Path(path_type=Path), help="An .npz with one array per input. [default: seeded random]"
 )
-@click.option("--outputs", type=click.Path(path_type=Path), callback=_new_file, help="Write the outputs to this .npz.")
+@click.option(
+    "--outputs", type=click.Path(path_type=Path), callback=require_new_file, help="Write the outputs to this .npz."
+)
 @click.option(
     "--check", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with the reference kernels on this file."
 )
 @click.option("--port", metavar="DEVICE", help="Run on a real board, over a serial port (after `flash`).")
-@_JSON
+@JSON
 @_guarded
 def run(
     directory: Path,
@@ -306,7 +226,7 @@ def run(
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--as", "kind", type=click.Choice(["zephyr", "arduino"]), required=True, help="Kind of package.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="A new folder.")
-@_JSON
+@JSON
 @_guarded
 def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
     """Write the network of the project in DIR as a Zephyr module or an Arduino library."""
@@ -321,7 +241,7 @@ def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
 @click.argument("directories", metavar="DIR DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--board", metavar="B", help="Board by name or .json. [default: that of the first network]")
 @click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="A new folder.")
-@_JSON
+@JSON
 @_guarded
 def bundle(directories: tuple[Path, ...], board: str | None, output: Path, as_json: bool) -> None:
     """Write one image of several compiled networks that share one arena: the largest one's, not the sum."""
@@ -333,7 +253,7 @@ def bundle(directories: tuple[Path, ...], board: str | None, output: Path, as_js
 
 @main.command()
 @click.option("--model", type=click.Path(path_type=Path), help="Also name every operator of this file that is missing.")
-@_JSON
+@JSON
 @_guarded
 def doctor(model: Path | None, as_json: bool) -> None:
     """Say what is installed, what is missing, and how to get it."""
@@ -348,16 +268,19 @@ def doctor(model: Path | None, as_json: bool) -> None:
 @main.command()
 @click.argument("buffers", metavar="BUFFERS.csv", type=click.Path(path_type=Path))
 @click.option(
-    "--capacity", metavar="N", callback=_size, help="Stop at the first layout within N bytes; exit 1 if there is none."
+    "--capacity",
+    metavar="N",
+    callback=parse_bytes,
+    help="Stop at the first layout within N bytes; exit 1 if there is none.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    callback=_new_file,
+    callback=require_new_file,
     help="Write id,lower,upper,size,offset here.",
 )
-@_JSON
+@JSON
 @_guarded
 def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: bool) -> None:
     """Give buffers with lifetimes offsets in the smallest arena (columns id,lower,upper,size; half-open lifetimes)."""
@@ -369,24 +292,20 @@ def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: 
 
 
 @main.command()
-@_MODEL
+@MODEL
 @click.option(
     "--rewrite",
     is_flag=True,
     help="Let convolutions read the parts of concats where they lie, if that lowers the peak.",
 )
 @click.option(
-    "--on-chip", metavar="SIZE", callback=_size, help="Also count the bytes moved for SIZE bytes of on-chip memory."
+    "--on-chip",
+    metavar="SIZE",
+    callback=parse_bytes,
+    help="Also count the bytes moved for SIZE bytes of on-chip memory.",
 )
-@click.option(
-    "--input-shape",
-    "input_shapes",
-    multiple=True,
-    metavar="NAME=1,3,224,224",
-    callback=_shapes,
-    help="Fix the sizes of an input.",
-)
-@_JSON
+@INPUT_SHAPE
+@JSON
 @_guarded
 def order(
     model: Path, rewrite: bool, on_chip: int | None, input_shapes: dict[str, tuple[int, ...]], as_json: bool
@@ -414,8 +333,8 @@ def order(
 
 
 @main.command()
-@_MODEL
-@click.option("--target", required=True, metavar="T", callback=_target, help="cuda or llvm.")
+@MODEL
+@click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
 @click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
 @click.option("--batch", type=click.IntRange(min=1, max=1 << 16), metavar="N", help="Batch size.")
 @click.option(
@@ -444,19 +363,14 @@ def order(
     help="Groups in a stage, at most; 0: any number.",
 )
 @click.option("--cost", type=click.Choice(["analytic", "measured", "learned"]), default="analytic", show_default=True)
-@click.option("--database", type=click.Path(path_type=Path), help="Keep measurements here, and use those that are.")
+@MEASUREMENTS
 @click.option("--load", type=click.Path(path_type=Path), help="Price a saved schedule instead of searching.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), callback=_new_file, help="Save the schedule.")
-@click.option("--picture", type=click.Path(path_type=Path), callback=_picture, help="Draw the timeline (.png, .svg).")
+@click.option("--output", "-o", type=click.Path(path_type=Path), callback=require_new_file, help="Save the schedule.")
 @click.option(
-    "--input-shape",
-    "input_shapes",
-    multiple=True,
-    metavar="NAME=1,3,224,224",
-    callback=_shapes,
-    help="Fix the sizes of an input.",
+    "--picture", type=click.Path(path_type=Path), callback=require_picture, help="Draw the timeline (.png, .svg)."
 )
-@_JSON
+@INPUT_SHAPE
+@JSON
 @_guarded
 def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool, **values: Any) -> None:
     """Find which operators of MODEL run at the same time, or merged into one, for the lowest latency (IOS)."""
@@ -467,8 +381,8 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
 
 
 @main.command()
-@_MODEL
-@click.option("--target", required=True, metavar="T", callback=_target, help="cuda or llvm.")
+@MODEL
+@click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
 @click.option(
     "--cost",
     metavar="C",
@@ -477,14 +391,14 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
     help="latency, ios (that of the schedule of stages), measured or learned (on this machine's CPU), flops, traffic, "
     "launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.",
 )
-@click.option("--database", type=click.Path(path_type=Path), help="Keep measurements here, and use those that are.")
+@MEASUREMENTS
 @click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
 @click.option(
     "--alpha",
     type=click.FloatRange(min=1.0),
     default=1.05,
     show_default=True,
-    callback=_factor,
+    callback=require_factor,
     help="How much worse a graph may get on the way.",
 )
 @click.option(
@@ -499,24 +413,17 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
     "--output",
     "-o",
     type=click.Path(path_type=Path),
-    callback=_new_file,
+    callback=require_new_file,
     help="Save the graph: .onnx, else a Relax module.",
 )
 @click.option(
     "--picture",
     type=click.Path(path_type=Path),
-    callback=_picture,
+    callback=require_picture,
     help="Draw the graph before and after (.png, .svg).",
 )
-@click.option(
-    "--input-shape",
-    "input_shapes",
-    multiple=True,
-    metavar="NAME=1,3,224,224",
-    callback=_shapes,
-    help="Fix the sizes of an input.",
-)
-@_JSON
+@INPUT_SHAPE
+@JSON
 @_guarded
 def optimize(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool, **values: Any) -> None:
     """Find an equivalent graph for MODEL that costs less, by relaxed substitutions (MetaFlow)."""
@@ -537,7 +444,7 @@ def optimize(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: boo
     help="serial: answers `run --port`; application: main.c as you have written it.",
 )
 @click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
-@_JSON
+@JSON
 @_guarded
 def flash(directory: Path, board: str | None, image: str, tool: str | None, as_json: bool) -> None:
     """Write the project in DIR to the board that is plugged in."""

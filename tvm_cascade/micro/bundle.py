@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from tvm_cascade.micro.project import (
     template,
     user_callback,
 )
+from tvm_cascade.micro.publish import publish
 from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import IMAGES, BuildResult, build_image
 
@@ -116,16 +116,10 @@ def make_bundle(folders: Sequence[Path], out: Path, board: Board | str | None = 
     if not isinstance(board, Board):
         board = load_board(board or projects[0].board) if projects else load_board(board or "")
     _check(out, projects)
-    out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
-    try:
+    with publish(out) as staging:
         bundle = write_bundle(staging, projects, board)
         built = build_bundle(bundle, board)
         elf = str(built.elf.relative_to(staging))
-        staging.chmod(0o755)
-        staging.replace(out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     separate = sum(project.interface.arena_bytes for project in projects)
     names = tuple(project.name for project in projects)
     return BundleResult(out, names, board.name, bundle.arena_bytes, separate, built.ram_bytes, built.flash_bytes, elf)

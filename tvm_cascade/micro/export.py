@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.network import IoSpec
 from tvm_cascade.micro.project import Project, fill_template, read_project, user_callback
+from tvm_cascade.micro.publish import publish
 from tvm_cascade.micro.toolchain import find_tool
 
 VERSION = "1.0.0"  # of the packages; the network's own versions are in metadata.json
@@ -122,18 +122,12 @@ def _about(side: str, spec: IoSpec) -> str:
 
 
 def _publish(write: Callable[[Path], None], out: Path) -> tuple[str, ...]:
-    """Let `write` fill a folder beside `out` and rename it: `out` appears whole or not at all."""
+    """Let `write` fill the new folder `out`; returns its files."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not empty; name a new folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        write(partial)
-        files = tuple(sorted(str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file()))
-        partial.chmod(0o755)
-        partial.replace(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with publish(out) as staging:
+        write(staging)
+        files = tuple(sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file()))
     return files
 
 

@@ -1,0 +1,131 @@
+"""What planning and compiling give back: frozen, printable as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+from tvm_cascade.cascading import Bounds, Plan
+from tvm_cascade.report.estimate import Estimate, frontier_table
+from tvm_cascade.report.steps import region_rows, step_rows, step_table
+from tvm_cascade.report.text import above, block_rows, memory_map, summary
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """A plan and the points it was chosen from: `frontier` holds (peak bytes, factor of the work), ascending bytes."""
+
+    name: str
+    plan: Plan
+    frontier: tuple[tuple[int, float], ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)  # operator -> why it is in no cascade
+    seconds: float = 0.0
+    rewritten: Mapping[str, object] | None = None  # with `rewrite`: substitutions made, and why
+    estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
+    bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
+    concats: str = field(default="", kw_only=True)  # those read in parts and what it saves, or why none is
+    flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON object of `tvm-cascade plan --json`."""
+        plan = self.plan
+        found: dict[str, object] = {
+            "model": self.name,
+            "baseline_peak_bytes": plan.baseline_peak,
+            "peak_bytes": plan.peak,
+            "macs": plan.macs,
+            "baseline_macs": plan.baseline_macs,
+            "bound_bytes": plan.bound,
+            "gap_percent": round(above(plan.peak, plan.bound), 2),
+            "bounds": self._bounds(),
+            "frontier": [
+                {"peak_bytes": p, "mac_factor": f} | (e.to_dict() if e else {})
+                for (p, f), e in zip_longest(self.frontier, self.estimates)
+            ],
+            "regions": region_rows(plan),
+            "left_out": dict(self.left_out),
+            "steps": step_rows(plan),
+            "buffers": block_rows(plan),
+            "concats": self.concats,
+            "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
+            "seconds": self.seconds,
+        }
+        if self.flash is not None:
+            found |= {"weight_bytes": self.flash[0], "estimated_code_bytes": self.flash[1]}
+        return found if self.rewritten is None else found | {"rewritten": self.rewritten}
+
+    def _bounds(self) -> dict[str, object] | None:
+        if self.bounds is None:
+            return None
+        found = {"rows": self.bounds.rows, "pixels": self.bounds.pixels}
+        return {k: {"bytes": b, "gap_percent": round(above(self.plan.peak, b), 2)} for k, b in found.items()}
+
+    def to_text(self, verbose: bool = False) -> str:
+        """The plan for reading; `verbose` adds why operators are left out of cascades."""
+        parts = [summary(self.plan, self.bounds)]
+        if self.flash is not None:
+            parts.append(f"flash           {self.flash[0]} bytes of weights and tables, about {self.flash[1]} of code")
+        parts += ["", step_table(self.plan), "", memory_map(self.plan)]
+        if self.concats:
+            parts += ["", self.concats]
+        if self.estimates:
+            parts += ["", frontier_table(self.frontier, self.estimates)]
+        if verbose:
+            why = [f"  {name}: {reason}" for name, reason in self.left_out.items()]
+            parts += ["", "left out of cascades:", *(why or ["  none"])]
+        return "\n".join(parts)
+
+    def write_report(self, to: Path) -> None:
+        """One self-contained HTML page where `to` ends in .html; else a folder with it, the pictures and the data.
+
+        Raises `MissingToolError` without matplotlib.
+        """
+        from tvm_cascade.report.html import ReportData, write_report
+
+        text = PlanResult.to_text(self, verbose=True)
+        write_report(
+            to, ReportData(self.name, self.plan, self.frontier, self.estimates, self.bounds, self.to_dict(), text)
+        )
+
+
+@dataclass(frozen=True)
+class CompileResult(PlanResult):
+    """A plan and the project that was written for it."""
+
+    folder: Path = Path()
+    target: str = ""
+    board: str = ""
+    ram_bytes: int | None = None  # arena, data and bss of the image; None for the host
+    flash_bytes: int | None = None
+    elf: str | None = None  # relative to `folder`
+    files: tuple[str, ...] = ()
+    ram_weight_bytes: int = 0  # of `ram_bytes`: weights that are copied there
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON object of `tvm-cascade compile --json`."""
+        own = {
+            "target": self.target,
+            "board": self.board,
+            "arena_bytes": self.plan.peak,
+            "ram_bytes": self.ram_bytes,
+            "flash_bytes": self.flash_bytes,
+            "ram_weight_bytes": self.ram_weight_bytes,
+            "elf": self.elf,
+            "files": list(self.files),
+        }
+        return super().to_dict() | own
+
+    def to_text(self, verbose: bool = False) -> str:
+        """What was written, in a few lines."""
+        lines = [summary(self.plan, self.bounds)]
+        if self.ram_bytes is not None:
+            lines += [f"RAM             {self.ram_bytes} bytes of arena, data and bss in the image, without the stack"]
+            if self.ram_weight_bytes:
+                lines += [f"weights in RAM  {self.ram_weight_bytes} of these bytes, copied there by the first run"]
+            lines += [f"flash           {self.flash_bytes} bytes of code, weights and tables"]
+        lines += [f"project         {self.folder} for {self.target} on {self.board}: {len(self.files)} files"]
+        if self.elf:
+            lines += [f"image           {self.folder / self.elf}"]
+        return "\n".join(lines)
