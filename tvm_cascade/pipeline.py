@@ -172,7 +172,7 @@ def outlook(graph: Graph, options: PlanOptions, chosen: Plan, whole: bool = Fals
         if not best or plan.macs < best[-1].macs:
             best.append(plan)
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
-    return Outlook(points, tuple(estimate(p) for p in best), bounds(graph, options))
+    return Outlook(points, tuple(estimate(p, options.steps) for p in best), bounds(graph, options))
 
 
 def left_out(graph: Graph, plan: Plan, options: PlanOptions | None = None) -> dict[str, str]:

@@ -2,12 +2,7 @@
 
 Traffic counts bytes that kernels ask for: every call reads the windows of what it makes, writes that, and streams its
 weights from flash once. Rows that a window shares with the next one are read again, as kernels do; caches are not
-modelled. Instructions are a linear model of a Cortex-M4 with this project's kernels,
-
-    a * MACs of convolutions + b * MACs of depthwise ones + c * elements of operators without MACs
-    + d * bytes of windows that are gathered by pixels,
-
-fitted to the counts of `benchmarks/results/cortex_m.md` (five networks, three plans each: within 6 %). It tells plans of
+modelled. Instructions are those of `cost.instructions`, the model that `--max-time` limits plans by. They tell plans of
 one network apart; what a board takes is what `run` measures.
 """
 
@@ -15,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
+from tvm_cascade.cascading.flow import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.cost.instructions import STEP_MODELS, StepModel
 from tvm_cascade.graph import Graph, Op, Window
-
-# instructions: a MAC of a convolution or product, of a depthwise convolution, an element, a byte gathered
-CONV_MAC, DEPTHWISE_MAC, ELEMENT, GATHERED = 1.50, 3.56, 18.0, 4.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +22,7 @@ class Estimate:
     """Estimated, for one inference."""
 
     calls: int  # of kernels; exact
-    instructions: int  # on a Cortex-M4
+    instructions: int
     read_bytes: int  # of activations
     written_bytes: int
     weight_bytes: int  # read from flash
@@ -55,8 +48,9 @@ class _Grid:
     runs: tuple[tuple[int, int], ...]
 
 
-def estimate(plan: Plan) -> Estimate:
-    """Calls, instructions and traffic of a plan."""
+def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
+    """Calls, traffic and instructions of a plan; without a model of the core, instructions of a Cortex-M4."""
+    model = model or STEP_MODELS["cortex-m4"]
     calls = read = written = weights = 0
     instructions = 0.0
     for segment in plan.segments:
@@ -79,8 +73,10 @@ def estimate(plan: Plan) -> Estimate:
             read += taken
             written += round(out)
             weights += op.weight_bytes * (1 if sums else made)
-            gathers = segment.chunk > 0 and not sums and len(grid.runs) > 1
-            instructions += _instructions(plan.graph, op, part) + (GATHERED * taken if gathers else 0)
+            instructions += model.whole(op) * part if op.macs else model.moved * (taken + out)
+            if segment.chunk and not sums and len(grid.runs) > 1 and goes_by_pixels(plan.graph, o):
+                made_of = plan.graph.tensors[op.outputs[0]]
+                instructions += model.extra(op, made_of.rows, made_of.columns, segment.chunk)
     return Estimate(calls, round(instructions), read, written, weights)
 
 
@@ -122,12 +118,6 @@ def _input_bytes(graph: Graph, op: Op, grid: _Grid, sums: bool) -> int:
 def _covered(window: Window, x0: int, x1: int, size: int) -> int:
     low, high = window.first(x0), window.first(x1 - 1) + window.span
     return max(min(high, size) - max(low, 0), 0)
-
-
-def _instructions(graph: Graph, op: Op, part: float) -> float:
-    elements = sum(prod(graph.tensors[t].shape) for t in op.outputs) * part
-    per_mac = DEPTHWISE_MAC if op.kind.startswith("depthwise") else CONV_MAC
-    return op.macs * part * per_mac + (0 if op.macs else elements * ELEMENT)
 
 
 def frontier_table(points: Sequence[tuple[int, float]], estimates: Sequence[Estimate]) -> str:

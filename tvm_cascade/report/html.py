@@ -56,7 +56,7 @@ def _frontier_table(report: ReportData) -> str:
         (peak, f"{factor:.3f}x", e.instructions, e.traffic_bytes, e.calls)
         for (peak, factor), e in zip(report.frontier, report.estimates, strict=False)
     ]
-    header = ("peak bytes", "work", "instructions (estimate, Cortex-M4)", "traffic bytes (estimate)", "kernel calls")
+    header = ("peak bytes", "work", "instructions (estimate)", "traffic bytes (estimate)", "kernel calls")
     return _table(header, rows)
 
 
