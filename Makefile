@@ -11,13 +11,13 @@ demo: $(STAMP) tools
 test: $(STAMP) tools
 	$(BIN)/python -m pytest tests -n 2 --dist loadfile
 
-# .pt2 files: torch is larger than all the rest, so that only their own tests ask for it
+# .pt2 files, and PyTorch to compare with: torch is larger than all the rest, so that only their own tests ask for it
 TORCH ?= torch
 torch: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
 
 test-torch: torch
-	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/micro/test_ways_in.py
+	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/micro/test_ways_in.py tests/benchmarks
 
 bench: $(STAMP) tools
 	$(BIN)/python benchmarks/run_all.py

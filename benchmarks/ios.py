@@ -12,8 +12,8 @@
     learned  measured against learned search on this machine: measurements and latency
     runs     --repeats runs of every network under concurrency, which must all give the same bits
 
-All but `cpu`, `learned` and `runs` are costs of the analytic model of `--device`, not measurements: no GPU was used. PyTorch,
-CUDA graphs and hardware counters need a device and are not part of this script yet.
+All but `cpu`, `learned` and `runs` are costs of the analytic model of `--device`, not measurements: no GPU is used.
+`ios_cuda.py` measures on one, with CUDA graphs, beside PyTorch.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tvm_cascade.parallel import Options, run_stages, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.runtime import Session, compile_stages, has_cuda
 from tvm_cascade.testing.zoo.inception import inception_e
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
@@ -80,7 +80,7 @@ def main() -> None:
     found = schedule(net.graph, AnalyticCost(find_device("v100"))).schedule
     staged = lower_stages(net, units, found, LowerOptions(target="cuda -arch=sm_80"))
     print(f"{staged['staged'].script().count('StreamSyncFromTo')} events, {len(staged.get_global_vars())} functions")
-    if not tvm.runtime.enabled("cuda") or not tvm.cuda(0).exist:
+    if not has_cuda():
         print("no CUDA device here: the module is ready for `tvm.compile`")
         return
     from tvm_cascade.passes.stage_cuda import cuda_target

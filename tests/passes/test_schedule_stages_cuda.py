@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
@@ -164,3 +165,45 @@ def _cuda_source(module) -> str:
             if device.kind == "cuda":
                 return device.inspect_source()
     raise AssertionError("no CUDA module was built")
+
+
+_BUILD = """
+import sys, tvm
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel.units import unit_graph
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_cuda import cuda_target
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.runtime import compile_stages
+from tvm_cascade.testing.builder import Net
+
+assert tvm.get_global_func("device_api.cuda", allow_missing=True) is not None, "TVM's CUDA runtime did not load"
+net = Net("float32", "NCHW", seed=3)
+x = net.input((1, 8, 10, 10), "x")
+read = stage_graph(net.finish([net.conv(x, 8, 3, activation="relu"), net.conv(x, 4, 5)]))
+found = schedule(read.graph, AnalyticCost(find_device("h200")), Options(variant="parallel")).schedule
+target = "cuda -arch=sm_90"
+staged = lower_stages(read, unit_graph(read.graph, "fused"), found, LowerOptions(target=target))
+compile_stages(staged, cuda_target(target)).export_library(sys.argv[1])
+"""
+
+
+def test_machine_code_is_built_where_the_runtime_loads(tmp_path):
+    """With a stand-in for the driver's library TVM's own CUDA runtime loads, and modules hold machine code, not source."""
+    if shutil.which("nvcc") is None or shutil.which("gcc") is None:
+        pytest.skip("CUDA's toolkit is not on the path")
+    names = ("DeviceGetName", "FuncSetAttribute", "GetErrorName", "GetErrorString", "LaunchKernelEx")
+    names += ("ModuleGetFunction", "ModuleLoadData", "ModuleUnload", "TensorMapEncodeTiled")
+    (tmp_path / "driver.c").write_text("".join(f"int cu{name}(void) {{ return 100; }}\n" for name in names))
+    library = tmp_path / "libcuda.so.1"
+    flags = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library)]
+    subprocess.run(["gcc", *flags, str(tmp_path / "driver.c")], check=True)
+    found = os.environ.get("LD_LIBRARY_PATH", "")
+    toolkit = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(str(shutil.which("nvcc"))))), "lib64")
+    env = {**os.environ, "LD_LIBRARY_PATH": f"{tmp_path}:{toolkit}:{found}", "TVM_CUDA_COMPILE_MODE": "nvcc"}
+    built = tmp_path / "staged.so"
+    done = subprocess.run([sys.executable, "-c", _BUILD, str(built)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    data = built.read_bytes()
+    assert b"__global__" not in data and b"\x50\xed\x55\xba" in data  # the magic number of a fat binary

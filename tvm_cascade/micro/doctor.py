@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import re
 import shutil
 import subprocess
@@ -36,6 +37,7 @@ _TOOLS = (  # program, what for, remedy
     ("pyocd", "flash", "pip install pyocd"),
     ("openocd", "flash", "apt-get install openocd (Debian, Ubuntu) or brew install open-ocd (macOS)"),
     ("st-flash", "flash", "apt-get install stlink-tools (Debian, Ubuntu) or brew install stlink (macOS)"),
+    ("nvcc", "compile stages for CUDA", "install the CUDA toolkit, or pip install cuda-bindings"),
     (
         "cmake",
         "building an emitted folder without this program",
@@ -146,7 +148,7 @@ def check_all() -> tuple[Check, ...]:
     """Every check in a fixed order: Python, packages, then programs and newlib."""
     packages = (check_package(*entry) for entry in _PACKAGES)
     tools = (check_tool(*entry) for entry in _TOOLS)
-    return (_check_python(), *packages, *tools, check_newlib())
+    return (_check_python(), *packages, *tools, check_newlib(), check_cuda_driver())
 
 
 def healthy(checks: Sequence[Check]) -> bool:
@@ -181,6 +183,13 @@ def check_newlib() -> Check:
     if gcc is not None and Path(_output(gcc, "-print-file-name=libc_nano.a").strip()).is_absolute():
         return Check("newlib", True, "", needed_for, False)
     return Check("newlib", False, "", needed_for, False, ARM.compiler_remedy)
+
+
+def check_cuda_driver() -> Check:
+    """Whether programs find NVIDIA's driver, which TVM's CUDA runtime is linked against."""
+    found = ctypes.util.find_library("cuda") is not None
+    remedy = "" if found else "install NVIDIA's driver (libcuda.so.1); stages run on the CPU without"
+    return Check("CUDA driver", found, "", "run stages on a GPU", False, remedy)
 
 
 def _check_python() -> Check:

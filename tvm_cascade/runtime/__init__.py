@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvm_cascade.runtime.cuda import has_cuda, require_cuda
 from tvm_cascade.runtime.execute import Session, compile_stages, host_target, stage_pipeline, threads
 
-__all__ = ["Session", "compile_stages", "host_target", "stage_pipeline", "threads"]
+__all__ = ["Session", "compile_stages", "has_cuda", "host_target", "require_cuda", "stage_pipeline", "threads"]

@@ -13,6 +13,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tvm_cascade.runtime.cuda import choose_compiler
+
 
 def host_target() -> tvm.target.Target:
     """The CPU of this machine, with its vector instructions."""
@@ -38,7 +40,10 @@ def stage_pipeline() -> tvm.ir.transform.Pass:
 
 def compile_stages(mod: tvm.IRModule, target: tvm.target.Target | None = None) -> Any:
     """An executable for `relax.VirtualMachine`; the target defaults to this machine's CPU."""
-    return tvm.compile(mod, target or host_target(), relax_pipeline=stage_pipeline())
+    target = target or host_target()
+    choose_compiler()
+    with target:  # whose architecture TVM compiles CUDA sources for
+        return tvm.compile(mod, target, relax_pipeline=stage_pipeline())
 
 
 def threads() -> int:

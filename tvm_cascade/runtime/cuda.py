@@ -1,0 +1,52 @@
+"""What running on a GPU needs beside TVM: a driver, CUDA's runtime library, and a compiler of CUDA sources.
+
+TVM's wheel carries its CUDA runtime as a library of its own, `libtvm_runtime_cuda.so`, which is loaded where
+`libcuda.so.1` (the driver's) and `libcudart.so.13` are found. Where it is not, modules for CUDA are built all the same,
+with sources in place of machine code: such a module cannot be run anywhere.
+"""
+
+# TVM has no stubs: pyright does not see a device's attributes.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+
+import tvm
+
+from tvm_cascade.errors import MissingToolError
+
+_MODE = "TVM_CUDA_COMPILE_MODE"  # of TVM: nvrtc, by the package cuda-bindings, or nvcc
+
+
+def cuda_compiler() -> str | None:
+    """What TVM is to compile CUDA sources with: what the user has set, nvrtc, nvcc, or None where there is neither."""
+    if os.environ.get(_MODE):
+        return os.environ[_MODE]
+    if importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None:
+        return "nvrtc"
+    return "nvcc" if shutil.which("nvcc") else None
+
+
+def choose_compiler() -> None:
+    """Tell TVM about nvcc where that is all there is: left alone it wants nvrtc."""
+    found = cuda_compiler()
+    if found is not None:
+        os.environ.setdefault(_MODE, found)
+
+
+def has_cuda() -> bool:
+    """Whether a module for CUDA can be compiled to machine code and run here."""
+    return tvm.cuda(0).exist and cuda_compiler() is not None
+
+
+def require_cuda() -> None:
+    """Raises `MissingToolError`, with what is missing, where `has_cuda` does not hold."""
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+        remedy = "TVM looks for libcuda.so.1 and libcudart.so.13 on LD_LIBRARY_PATH"
+        raise MissingToolError("NVIDIA's driver or CUDA's runtime library", remedy)
+    if not tvm.cuda(0).exist:
+        raise MissingToolError("a CUDA device", "nvidia-smi must list one")
+    if cuda_compiler() is None:
+        raise MissingToolError("a compiler of CUDA sources", "pip install cuda-bindings, or put nvcc on the PATH")
