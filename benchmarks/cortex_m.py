@@ -74,7 +74,7 @@ def oracle(path: Path, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, 
     for spec in made.io.inputs:
         info = np.iinfo(spec.dtype)
         feed[spec.name] = rng.integers(info.min, info.max, spec.shape, dtype=spec.dtype, endpoint=True)
-    return feed, reference_outputs(path, feed)
+    return feed, reference_outputs(path, feed).outputs
 
 
 def emit(

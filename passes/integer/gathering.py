@@ -1,6 +1,7 @@
 """Operators whose output elements are input elements at computed places: gather, tile, mirror pad, nearest resize.
 
-`resize_bilinear` blends four of them: int8 in the reference's 10-bit fixed point, uint8 in its float32, term by term.
+`resize_bilinear` blends four of them: int8 and int16 in the reference's 10-bit fixed point, uint8 in its float32, term by
+term.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from math import gcd
 
 import numpy as np
 
-from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_clamp
+from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_clamp, te_rounding_divide
 from tvm_cascade.passes.integer.island import (
-    BYTE_TYPES,
     DIRECT,
     FLOAT,
     ISLANDS,
@@ -109,12 +109,10 @@ def lower_resize_bilinear(island: Island) -> Value:
     if str(island.core.attrs.method) != "linear":
         raise NotLowered(f"a resize by {island.core.attrs.method}")
     x = island.operand(0)
-    if x.dtype not in BYTE_TYPES:
-        raise NotLowered(f"a bilinear resize of {x.dtype}")
     if x.step != island.output.scale or x.zero_point != island.output.zero_point:
         raise NotLowered("a resize with unequal scales")
     rows, columns = _grids(island)
-    blend = _te_blend_int8 if island.output.dtype == "int8" else _te_blend_uint8
+    blend = _te_blend_uint8 if island.output.dtype == "uint8" else _te_blend_fixed
 
     def compute(a: Tensor) -> Tensor:
         return te.compute(
@@ -215,19 +213,26 @@ def _te_fixed_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:
     return tirx.min(first, i32(grid.source - 1)), second, place - first * i32(1 << _FRACTION_BITS)
 
 
-def _te_blend_int8(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
+def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns: Grid, x: Index) -> Scalar:
+    """int8 in 32 bits, int16 in 64."""
     y0, y1, wy = _te_fixed_place(rows, y)
     x0, x1, wx = _te_fixed_place(columns, x)
     one = i32(1 << _FRACTION_BITS)
+    wide = "int32" if str(a.dtype) == "int8" else "int64"
+
+    def part(row: Index, column: Index, weight: Scalar) -> Scalar:
+        return a[n, row, column, c].astype(wide) * weight.astype(wide)
+
     total = (
-        a[n, y0, x0, c].astype("int32") * (one - wy) * (one - wx)
-        + a[n, y1, x0, c].astype("int32") * wy * (one - wx)
-        + a[n, y0, x1, c].astype("int32") * (one - wy) * wx
-        + a[n, y1, x1, c].astype("int32") * wy * wx
+        part(y0, x0, (one - wy) * (one - wx))
+        + part(y1, x0, wy * (one - wx))
+        + part(y0, x1, (one - wy) * wx)
+        + part(y1, x1, wy * wx)
     )
-    bits = 2 * _FRACTION_BITS
-    half = tirx.Select(total > i32(0), i32(1 << (bits - 1)), i32(-(1 << (bits - 1))))
-    return te_clamp(tirx.truncdiv(total + half, i32(1 << bits)), -128, 127, "int8")
+    info = np.iinfo(str(a.dtype))
+    # half away from zero by shifts: TVM narrows the comparison of a wide number with zero to 32 bits
+    rounded = te_rounding_divide(total, 2 * _FRACTION_BITS, int(wide[3:])).astype("int32")
+    return te_clamp(rounded, int(info.min), int(info.max), str(a.dtype))
 
 
 def _te_float_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:

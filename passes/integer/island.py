@@ -141,10 +141,22 @@ class Emitter:
         """
         arguments = [self.new(a) for a in activations] + [relax.const(c, str(c.dtype)) for c in constants]
         places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
-        output = compute(*places)
-        func = te.create_prim_func([*places, output], index_dtype_override="int32").without_attr("global_symbol")
-        func = func.with_attrs({"op_kind": kind, "num_activations": len(activations), **dict(attrs or {})})
+        func = te.create_prim_func([*places, compute(*places)], index_dtype_override="int32")
+        return self.call_func(kind, func.without_attr("global_symbol"), arguments, len(activations), attrs)
+
+    def call_func(
+        self,
+        kind: str,
+        func: Function,
+        arguments: Sequence[Value],
+        activations: int,
+        attrs: Mapping[str, object] | None = None,
+    ) -> Value:
+        """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function, of which the first
+        `activations` are no constants."""
+        func = func.with_attrs({"op_kind": kind, "num_activations": activations, **dict(attrs or {})})
         gvar = self.builder.add_func(func, kind)
+        output = func.params[-1]
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
         return self.builder.emit(relax.call_tir(gvar, arguments, out_type), name_hint=self.name)
 

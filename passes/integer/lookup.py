@@ -24,7 +24,13 @@ from tvm_cascade.passes.integer.island import (
 )
 from tvm_cascade.passes.integer.l2_normalization import lower_l2_normalization, normalized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
-from tvm_cascade.passes.integer.wide_lookup import lower_wide_function, lower_wide_leaky_relu
+from tvm_cascade.passes.integer.wide_lookup import (
+    lower_wide_abs,
+    lower_wide_function,
+    lower_wide_leaky_relu,
+    lower_wide_negative,
+    lower_wide_table,
+)
 
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 
@@ -35,8 +41,8 @@ def lower_float_function(island: Island) -> Value:
     wide = _wide_operand(island, island.core.args[0])
     if wide is not None:
         kind = name_of(island.core).removeprefix("relax.")
-        if kind not in ("sigmoid", "tanh"):
-            raise NotLowered(f"a function {kind} of int16")
+        if kind == "exp":
+            return lower_wide_table(island, wide, kind, _exp)
         return lower_wide_function(island, wide, kind)
     x = _operand(island, island.core.args[0])
     function = {"relax.sigmoid": _sigmoid, "relax.tanh": _tanh, "relax.exp": _expf}[name_of(island.core)]
@@ -46,18 +52,25 @@ def lower_float_function(island: Island) -> Value:
 @ISLANDS.lowers("log")
 def lower_log(island: Island) -> Value:
     """The logarithm, of what is not positive the lowest output."""
-    x, out = _operand(island, island.core.args[0]), island.output
+    out = island.output
     lowest = np.float32(np.float32(np.iinfo(out.dtype).min - out.zero_point) * out.scale)
 
-    def log(values: np.ndarray) -> np.ndarray:
-        return np.array([math.log(v) if v > 0 else lowest for v in values.tolist()], "float32")
+    def log(v: float | np.float32) -> float:
+        return math.log(v) if v > 0 else float(lowest)
 
-    return lookup(island, x, float_table(log, x, out))
+    wide = _wide_operand(island, island.core.args[0])
+    if wide is not None:
+        return lower_wide_table(island, wide, "log", log)
+    x = _operand(island, island.core.args[0])
+    return lookup(island, x, float_table(lambda values: np.array([log(v) for v in values.tolist()], "float32"), x, out))
 
 
 @ISLANDS.lowers("negative")
 def lower_negative(island: Island) -> Value:
     """The reference negates stored values and wraps: right where no side has an offset or another scale."""
+    wide = _wide_operand(island, island.core.args[0])
+    if wide is not None:
+        return lower_wide_negative(island, wide)
     x, out = _operand(island, island.core.args[0]), island.output
     if x.zero_point or out.zero_point or x.step != out.scale:
         raise NotLowered("a negation between zero points or scales, which the reference ignores")
@@ -82,6 +95,9 @@ def lower_leaky_relu(island: Island) -> Value:
 @ISLANDS.lowers("abs")
 def lower_abs(island: Island) -> Value:
     """`MBQM(|x - xz|)`, a copy of the magnitude where the scales are equal."""
+    wide = _wide_operand(island, island.core.args[0])
+    if wide is not None:
+        return lower_wide_abs(island, wide)
     x, out = _operand(island, island.core.args[0]), island.output
     magnitude = np.abs(_centred(x))
     if x.step != out.scale:
@@ -238,7 +254,12 @@ def _tanh(x: np.ndarray) -> np.ndarray:
 def _expf(x: np.ndarray) -> np.ndarray:
     """Correctly rounded, which C's expf almost always is and numpy's is not."""
     with np.errstate(over="ignore"):
-        return np.array([math.exp(min(v, 89.0)) for v in x.tolist()]).astype("float32")
+        return np.array([_exp(v) for v in x.tolist()]).astype("float32")
+
+
+def _exp(v: float | np.float32) -> float:
+    """Finite where float32's is not, which becomes infinite when it is stored in one."""
+    return math.exp(min(v, 89.0))
 
 
 def _to_16_bits(m: int) -> int:

@@ -10,11 +10,13 @@ from typing import Any, TypeAlias
 
 from tvm import ir as _ir
 from tvm import relax as _relax
+from tvm import s_tir as _s_tir
 from tvm import te as _te
 from tvm import tirx as _tirx
 
 ir: Any = _ir
 relax: Any = _relax
+s_tir: Any = _s_tir
 te: Any = _te
 tirx: Any = _tirx
 

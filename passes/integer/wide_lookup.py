@@ -1,12 +1,15 @@
-"""Functions of int16 activations by an interpolated table: logistic and tanh; and leaky relu, which needs none.
+"""Functions of int16 activations by an interpolated table: logistic, tanh, exp and log; and leaky relu, abs and negation,
+which need none.
 
-Both share one table, `sigmoid(i / 24)` in 0.16, interpolated by 9 or 8 bits. Source: TFLite's
-`reference_integer_ops::Logistic` and `Tanh`.
+Logistic and tanh share one table, `sigmoid(i / 24)` in 0.16, interpolated by 9 or 8 bits; exp and log have 513 samples of
+their own, each bent by half the error at its interval's middle. Source: TFLite's `reference_integer_ops::Logistic` and
+`Tanh`, `LUTPopulate` and `AbsEvalQuantized`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -18,7 +21,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_clamp,
     te_rescale,
 )
-from tvm_cascade.passes.integer.island import Island, NotLowered, Quantized
+from tvm_cascade.passes.integer.island import Island, NotLowered, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _INTEGER_BITS = 3  # of the power-of-two input scale that needs no multiplier
@@ -122,3 +125,96 @@ def lower_wide_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
         return te.compute(out.shape, at, name="leaky_relu")
 
     return island.emitter.call("leaky_relu", compute, [x.value], attrs={"output_zero_point": out.zero_point})
+
+
+def lower_wide_abs(island: Island, x: Quantized) -> Value:
+    """`MBQM(|x|)`, a copy of the magnitude where the scales are equal."""
+    out = _symmetric(island, x, "abs")
+    m, s = quantize_multiplier(float(np.float32(x.step / out.scale)))
+    if s > 14:
+        raise NotLowered("an abs whose scales are too far apart")
+
+    def magnitude(v: Scalar) -> Scalar:
+        value = tirx.Select(v < i32(0), i32(0) - v, v)
+        return value if x.step == out.scale else te_rescale(value, m, s, 1 << 15)
+
+    return _elementwise(island, x, "abs", magnitude)
+
+
+def lower_wide_negative(island: Island, x: Quantized) -> Value:
+    """The lowest value, which has no opposite, stays as it is: the reference wraps."""
+    out = _symmetric(island, x, "negation")
+    if x.step != out.scale:
+        raise NotLowered("a negation between scales, which the reference ignores")
+    return _elementwise(island, x, "negative", lambda v: tirx.Select(v == i32(_LOWEST), v, i32(0) - v))
+
+
+def lower_wide_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
+    """`function` by 513 samples."""
+    out = _symmetric(island, x, kind)
+    with np.errstate(invalid="ignore"):
+        samples = _samples(function, x, out)
+    if not np.all(np.isfinite(samples)):
+        raise NotLowered(f"a function {kind} that is infinite within its input's range")
+    table = samples.astype("int16")
+
+    def compute(a: Tensor, t: Tensor) -> Tensor:
+        return te.compute(out.shape, lambda *i: te_interpolated(t, a[i].astype("int32")).astype("int16"), name=kind)
+
+    return island.emitter.call(kind, compute, [x.value], [table])
+
+
+def te_interpolated(table: Tensor, v: Scalar) -> Scalar:
+    """A table of 513 entries at an int16 value, interpolated by its low seven bits."""
+    place = (v >> i32(7)) + i32(256)
+    base, after = table[place].astype("int32"), table[place + i32(1)].astype("int32")
+    return base + (((after - base) * (v & i32(127)) + i32(64)) >> i32(7))
+
+
+_LOWEST, _HIGHEST = -(1 << 15), (1 << 15) - 1
+_SAMPLES = 512
+
+
+def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output) -> np.ndarray:
+    """The reference's table, step by step in its float32."""
+    f32 = np.float32
+    low, high = x.step * f32(_LOWEST), x.step * f32(_HIGHEST)
+    step = (high - low) / f32(_SAMPLES)
+    inverse = f32(65536) / (out.scale * f32(_HIGHEST) - out.scale * f32(_LOWEST))
+
+    def scaled(v: np.float32) -> np.float32:
+        with np.errstate(over="ignore"):
+            return f32(function(v)) * inverse
+
+    def rounded(v: np.float32) -> np.float32:
+        whole = np.trunc(v)
+        return whole + (np.sign(v) if abs(v - whole) >= 0.5 else f32(0))
+
+    values = []
+    for i in range(_SAMPLES):
+        at = low + f32(i) * step
+        here, after = rounded(scaled(at)), scaled(low + f32(i + 1) * step)
+        middle = rounded(scaled(at + step / f32(2)))
+        bend = rounded((rounded((after + here) / f32(2)) - middle) / f32(2))
+        values.append(min(max(here - bend, f32(_LOWEST)), f32(_HIGHEST)))
+    values.append(min(max(rounded(scaled(high)), f32(_LOWEST)), f32(_HIGHEST)))
+    return np.array(values)
+
+
+def _symmetric(island: Island, x: Quantized, what: str) -> Output:
+    out = island.output
+    if x.constant is not None or out.dtype != "int16" or x.zero_point or out.zero_point:
+        raise NotLowered(f"a {what} of int16 with zero points, or to another type")
+    return out
+
+
+def _elementwise(island: Island, x: Quantized, kind: str, function: Callable[[Scalar], Scalar]) -> Value:
+    out = island.output
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            return te_clamp(function(a[index].astype("int32")), out.lo, out.hi, "int16")
+
+        return te.compute(out.shape, at, name=kind)
+
+    return island.emitter.call(kind, compute, [x.value])

@@ -22,6 +22,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.island import Island, NotLowered, Quantized
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.wide_lookup import te_interpolated
 
 _HIGHEST = (1 << 15) - 1
 _LOWEST = -(1 << 15)
@@ -65,13 +66,6 @@ def _table(function: Callable[[float], float], low: float, high: float) -> np.nd
     return np.array(values, "int16")
 
 
-def _te_at(table: Tensor, v: Scalar) -> Scalar:
-    """The table at an int16 value, interpolated by its low seven bits."""
-    place = (v >> i32(7)) + i32(256)
-    base, after = table[place].astype("int32"), table[place + i32(1)].astype("int32")
-    return base + (((after - base) * (v & i32(127)) + i32(64)) >> i32(7))
-
-
 def _te_softmax(x: Tensor, exps: Tensor, inverses: Tensor, scaling: tuple[int, int]) -> Tensor:
     shape = [int(d) for d in x.shape]
     flat, classes, lead = len(shape) == 1, shape[-1], shape[:-1] or [1]
@@ -91,7 +85,7 @@ def _te_softmax(x: Tensor, exps: Tensor, inverses: Tensor, scaling: tuple[int, i
         return tirx.max(tirx.min(scaled + i32(_HIGHEST), i32(_HIGHEST)), i32(_LOWEST))
 
     places = te.compute(shape, place, name="wide_softmax_place")
-    e = te.compute(shape, lambda *i: _te_at(exps, places[i]), name="wide_softmax_exp")
+    e = te.compute(shape, lambda *i: te_interpolated(exps, places[i]), name="wide_softmax_exp")
     total = te.compute(lead, lambda *r: te.sum(e[rs] if flat else e[(*r, rs)], axis=[rs]), name="wide_softmax_sum_acc")
     zeros = te.compute(lead, lambda *r: te_leading_zeros(total[r]), name="wide_softmax_zeros")
     mantissa = te.compute(
@@ -106,7 +100,7 @@ def _te_softmax(x: Tensor, exps: Tensor, inverses: Tensor, scaling: tuple[int, i
     )
     inverse = te.compute(
         lead,
-        lambda *r: _te_at(inverses, tirx.max(tirx.min(mantissa[r], i32(_HIGHEST)), i32(_LOWEST))),
+        lambda *r: te_interpolated(inverses, tirx.max(tirx.min(mantissa[r], i32(_HIGHEST)), i32(_LOWEST))),
         name="wide_softmax_inverse",
     )
 

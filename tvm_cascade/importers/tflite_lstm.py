@@ -1,13 +1,14 @@
-"""Float UNIDIRECTIONAL_SEQUENCE_LSTM, unrolled over its steps (Relax's importer couples the input gate to the forget
-gate, whether the file does or not).
+"""UNIDIRECTIONAL_SEQUENCE_LSTM (Relax's importer couples the input gate to the forget gate, whether the file does or
+not), always from states of zero: the interpreter keeps them between runs, unless its variables are reset.
 
-`i, f, o = sigmoid(W x + R h + b)`, `g = tanh(W x + R h + b)`, `c = f c + i g`, `h = o tanh(c)`, from states of zero. The
-products with the input are made for all steps at once. Quantized ones are refused: their gates are computed in
-gemmlowp's fixed point, which has no lowering here.
+`i, f, o = sigmoid(W x + R h + b)`, `g = tanh(W x + R h + b)`, `c = f c + i g`, `h = o tanh(c)`. Float ones are unrolled
+over their steps, the products with the input made for all at once. Quantized ones have no float form of which
+`passes.LowerQuantized` could make their arithmetic: they become the integer kernel at once.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ import tvm
 
 from tvm_cascade.importers.tflite_dilated import DilatedConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
+from tvm_cascade.passes.integer.island import Emitter
+from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, States, lower_lstm
 
 _GATES = ("input", "forget", "cell", "output")  # in the order of the operator's tensors
-_WEIGHTS, _RECURRENT, _PEEPHOLES, _BIASES, _PROJECTION, _NORMS = 1, 5, 9, 12, 16, 20
+_WEIGHTS, _RECURRENT, _PEEPHOLES, _BIASES, _PROJECTION, _STATES, _NORMS = 1, 5, 9, 12, 16, 18, 20
+_HIDDEN = 4  # among the intermediates of an operator: the output before any projection
 
 
 class LstmConverters(DilatedConverters):
@@ -34,9 +38,11 @@ class LstmConverters(DilatedConverters):
         coupled = tensors[_WEIGHTS].tensor_idx < 0
         shape = self._shape(tensors[0])
         major = bool(options.TimeMajor())
-        steps, batch, depth = (shape if major else [shape[1], shape[0], shape[2]]) if len(shape) == 3 else (0, 0, 0)
-        if not steps:
+        if len(shape) != 3 or 0 in shape:
             raise tvm.error.OpNotImplemented("an LSTM over something other than a sequence")
+        if tensors[0].qnn_params:
+            return self._integer_lstm(op, tensors, options)
+        steps, batch, depth = shape if major else [shape[1], shape[0], shape[2]]
         x = self.get_tensor_expr(tensors[0])
         x = x if major else relax.op.permute_dims(x, [1, 0, 2])
         flat = self.bb.emit(relax.op.reshape(x, [steps * batch, depth]))
@@ -73,16 +79,76 @@ class LstmConverters(DilatedConverters):
         return self.bb.emit(relax.op.multiply(relax.op.sigmoid(part["output"]), relax.op.tanh(cell))), cell
 
     def _check_lstm(self, tensors: list[Any], options: Any) -> None:
-        if any(t.tensor_idx >= 0 and t.qnn_params for t in tensors):
-            raise tvm.error.OpNotImplemented("a quantized LSTM: convert it as float, or unrolled")
         beyond = {"peepholes": range(_PEEPHOLES, _BIASES), "a projection": (_PROJECTION, _PROJECTION + 1)}
         for what, places in (beyond | {"layer normalization": range(_NORMS, len(tensors))}).items():
             if any(tensors[k].tensor_idx >= 0 for k in places):
                 raise tvm.error.OpNotImplemented(f"an LSTM with {what}")
         if options.FusedActivationFunction() != tflite.ActivationFunctionType.TANH:
             raise tvm.error.OpNotImplemented("an LSTM with another activation than tanh")
-        if options.CellClip() or options.ProjClip():
-            raise tvm.error.OpNotImplemented("an LSTM that clips its states")
+        if options.CellClip() and not tensors[0].qnn_params:
+            raise tvm.error.OpNotImplemented("a float LSTM that clips its cell")
+
+    def _integer_lstm(self, op: Operator, tensors: list[Any], options: Any) -> Value:
+        """Of int8 with a cell state of int16, in the reference's arithmetic."""
+        output, hidden = self.get_output_tensors(op)[0], self._hidden(op)
+        state, cell = tensors[_STATES : _STATES + 2]
+        for tensor, what, dtype in ((tensors[0], "input", "int8"), (state, "state", "int8"), (cell, "cell", "int16")):
+            if self.get_tensor_type_str(tensor.tensor.Type()) != dtype or not tensor.qnn_params:
+                raise tvm.error.OpNotImplemented(f"an integer LSTM whose {what} is not {dtype}")
+        exponent = round(math.log2(_scale(cell)))
+        if abs(math.log2(_scale(cell)) - exponent) > 1e-3 or not -15 <= exponent <= LARGEST_CELL - 15:
+            raise tvm.error.OpNotImplemented(f"an integer LSTM whose cell has the scale {_scale(cell):g}")
+        used = [k for k in range(4) if k or tensors[_WEIGHTS].tensor_idx >= 0]
+        weights, recurrent = ([self._gate_weights(tensors[at + k]) for k in used] for at in (_WEIGHTS, _RECURRENT))
+        unit = np.float32(2.0**-GATE_BITS)
+        gates = Gates(
+            np.stack([w for w, _ in weights]),
+            np.stack([w for w, _ in recurrent]),
+            np.stack([np.asarray(self.get_tensor_value(tensors[_BIASES + k]), "int32") for k in used]),
+            tuple(np.float32(s * _scale(tensors[0])) / unit for _, s in weights),
+            tuple(np.float32(s * _scale(state)) / unit for _, s in recurrent),
+            _zero_point(tensors[0]),
+            _zero_point(state),
+        )
+        clip = int(min(np.float32(options.CellClip()) / _scale(cell), np.float32(32767)))
+        scale = np.float32(2.0**-30 / float(_scale(hidden)))
+        if output.qnn_params is None or self.get_tensor_type_str(output.tensor.Type()) != "int8":
+            raise tvm.error.OpNotImplemented("an integer LSTM whose output is not int8")
+        x = self.get_tensor_expr(tensors[0])
+        return lower_lstm(
+            Emitter(self.bb, {}, "lstm"),
+            x,
+            self._shape(tensors[0]),
+            bool(options.TimeMajor()),
+            gates,
+            States(exponent, clip, scale, _zero_point(hidden)),
+        )
+
+    def _hidden(self, op: Operator) -> Any:
+        """The intermediate tensor by which the output is scaled."""
+        if op.IntermediatesLength() <= _HIDDEN or not 0 <= op.Intermediates(_HIDDEN) < self.subgraph.TensorsLength():
+            raise tvm.error.OpNotImplemented("an integer LSTM without the scale of its output (intermediate 4)")
+        hidden = self.get_tensors([op.Intermediates(_HIDDEN)])[0]
+        if not hidden.qnn_params:
+            raise tvm.error.OpNotImplemented("an integer LSTM without the scale of its output (intermediate 4)")
+        return hidden
+
+    def _gate_weights(self, tensor: Any) -> tuple[np.ndarray, np.float32]:
+        """The int8 matrix of one gate and its scale."""
+        if tensor.tensor_idx < 0 or self.has_expr(tensor.tensor_idx) or not tensor.qnn_params:
+            raise tvm.error.OpNotImplemented("an integer LSTM whose weights are no int8 constants")
+        data = np.asarray(self.get_tensor_value(tensor))
+        if data.dtype != np.int8 or data.ndim != 2 or tensor.qnn_params["scale"].value.numpy().size != 1:
+            raise tvm.error.OpNotImplemented("an integer LSTM whose weights are no int8 matrix of one scale")
+        return data, _scale(tensor)
+
+
+def _scale(tensor: Any) -> np.float32:
+    return np.float32(tensor.qnn_params["scale"].value.numpy().reshape(-1)[0])
+
+
+def _zero_point(tensor: Any) -> int:
+    return int(tensor.qnn_params["zero_point"].value.numpy().reshape(-1)[0])
 
 
 def _const(data: np.ndarray) -> Value:

@@ -41,6 +41,7 @@ class RunReport:
     match: bool | None  # with the reference
     max_abs_diff: float | None
     output_step: float | None = None  # of a network that was quantized, and whose reference computes in floats
+    reference_note: str = ""  # which kernels made the reference, where they are not LiteRT's reference ones
 
     @property
     def ok(self) -> bool:
@@ -61,6 +62,7 @@ class RunReport:
             "equals_host": self.equals_host,
             "match": self.match,
             "max_abs_diff": self.max_abs_diff,
+            "reference_note": self.reference_note,
         }
 
     def to_text(self) -> str:
@@ -74,6 +76,8 @@ class RunReport:
         verdict = {None: "not checked (--check MODEL)", True: exact, False: "DIFFERENT"}[self.match]
         if self.match is False:
             verdict += f", by up to {self.max_abs_diff}"
+        if self.reference_note:
+            verdict += f" ({self.reference_note})"
         stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"
         counted = "no counter here" if self.instructions is None else f"{self.instructions}"
         return "\n".join(
@@ -204,10 +208,11 @@ def run_project(
     where = port or board or project.board
     progress(f"{project.name}: running in this process, counting work")
     host = run_host(HostProgram.load(folder / HOST_FOLDER, metadata["host"]), [feed])
-    reference, step = None, None
+    reference, step, note = None, None, ""
     if check is not None:
         progress(f"{project.name}: running the reference kernels on {Path(check).name}")
-        reference, step = reference_outputs(Path(check), feed), output_step(Path(check))
+        expected, step = reference_outputs(Path(check), feed), output_step(Path(check))
+        reference, note = expected.outputs, expected.note
     if port is not None:
         progress(f"{project.name}: running on the board at {port}")
         done = run_serial(port, project.interface, [[feed[s.name] for s in project.interface.inputs]])
@@ -230,6 +235,7 @@ def run_project(
         match=match,
         max_abs_diff=gap,
         output_step=step,
+        reference_note=note,
     )
     if outputs is not None:
         save_arrays(Path(outputs), made)

@@ -8,7 +8,7 @@ integers: their results are equal to within steps of the output's quantization, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,25 @@ from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch_package import torch_package
 
 
-def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Outputs of one inference by the reference kernels, named as in the model.
+@dataclass(frozen=True)
+class Expected:
+    """Outputs of one inference, named as in the model. `note` tells where other kernels than the reference made them."""
+
+    outputs: Mapping[str, np.ndarray]
+    note: str = ""
+
+
+def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray]) -> Expected:
+    """Outputs of one inference by the reference kernels.
 
     Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other kinds of file.
     """
     if path.suffix == ".tflite":
         return _litert(path, inputs)
     if path.suffix == ".onnx":
-        return _onnx(path, inputs)
+        return Expected(_onnx(path, inputs))
     if path.suffix == ".pt2":
-        return _torch(path, inputs)
+        return Expected(_torch(path, inputs))
     raise UsageError(f"--check knows .tflite, .onnx and .pt2 files, not {path.name}")
 
 
@@ -77,14 +85,15 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     return {str(name): np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}
 
 
-def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    interpreter = _interpreter(path.read_bytes(), path)
+def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> Expected:
+    interpreter, note = _interpreter(path.read_bytes(), path)
     details = interpreter.get_input_details()
     _require_same(path, {d["name"]: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for d in details}, inputs)
     for detail in details:
         interpreter.set_tensor(detail["index"], inputs[detail["name"]])
     interpreter.invoke()
-    return {d["name"]: interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()}
+    made = {d["name"]: interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()}
+    return Expected(made, note)
 
 
 def _require_same(
@@ -100,22 +109,24 @@ def _require_same(
             )
 
 
-def _interpreter(data: bytes, path: Path):
+def _interpreter(data: bytes, path: Path) -> tuple[Any, str]:
+    """With the reference kernels; with the ordinary ones, and a note that says so, where they lack an operator."""
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError:
         raise MissingToolError("ai-edge-litert", "pip install 'tvm-cascade[test]'") from None
-    last: Exception | None = None
-    # the one kernel that some operators have (elu) is not among the reference's: the plain ones come last
-    kernels = (OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
-    for resolver, content in product(kernels, (data, _cleared(data))):
-        try:
-            interpreter = Interpreter(model_content=content, experimental_op_resolver_type=resolver, num_threads=1)
-            interpreter.allocate_tensors()
-            return interpreter
-        except (ValueError, RuntimeError) as error:
-            last = error
-    raise LoadError(path, f"the reference interpreter refuses it: {str(last).strip().splitlines()[0]}")
+    reasons: list[str] = []
+    for resolver in (OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES):
+        for content in (data, _cleared(data)):
+            try:
+                interpreter = Interpreter(model_content=content, experimental_op_resolver_type=resolver, num_threads=1)
+                interpreter.allocate_tensors()
+            except (ValueError, RuntimeError) as error:
+                reasons.append(str(error).strip().splitlines()[0])
+            else:
+                plain = resolver != OpResolverType.BUILTIN_REF
+                return interpreter, f"LiteRT's ordinary kernels, the reference ones say: {reasons[-1]}" if plain else ""
+    raise LoadError(path, f"the reference interpreter refuses it: {reasons[-1]}")
 
 
 def _cleared(data: bytes) -> bytes:

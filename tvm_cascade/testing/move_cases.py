@@ -208,6 +208,5 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
     }
 )
 
-# the reference has no int16 form of the others, but of the bilinear resize, which stays float here
-_BYTES_ONLY = frozenset({"depth_to_space", "space_to_depth", "arg_max", "arg_min", "resize_bilinear"})
+_BYTES_ONLY = frozenset({"depth_to_space", "space_to_depth", "arg_max", "arg_min"})  # the reference has no int16 form
 INT16 = tuple(name for name in OPERATORS if name not in _BYTES_ONLY)

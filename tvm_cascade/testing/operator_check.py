@@ -15,11 +15,20 @@ from tvm_cascade.testing.tflite import ModelWriter
 
 
 def check_operator(
-    generate: Generator, dtype: str, folder: Path, *, cases: int, inputs: int = 3, seed: int = 0
+    generate: Generator,
+    dtype: str,
+    folder: Path,
+    *,
+    cases: int,
+    inputs: int = 3,
+    seed: int = 0,
+    plain: bool = False,
+    within: int = 0,
 ) -> None:
     """Asserts that every output of every case equals the reference's on every input, and that nothing stays float.
 
-    Operators on floats are equal within 1e-5 of the largest output, since sums are reassociated.
+    Operators on floats are equal within 1e-5 of the largest output, since sums are reassociated. With `plain` the
+    ordinary kernels are the reference, of which integers may differ by `within`.
 
     One import, one compilation and one oracle serve all cases: the file in `folder` holds them side by side.
     """
@@ -34,7 +43,7 @@ def check_operator(
     lower: Any = LowerQuantized()  # a class that TVM's decorator makes a pass
     lowered = lower(load(path))
     assert dtype == "float32" or float_remains(lowered) == ()
-    run, reference = Compiled(lowered), Reference(data)
+    run, reference = Compiled(lowered), Reference(data, plain=plain)
     for k in range(inputs):
         arrays = random_inputs(reference.inputs, k)
         for output, (ours, theirs) in enumerate(zip(run(*arrays), reference.run(arrays), strict=True)):
@@ -44,5 +53,8 @@ def check_operator(
             if theirs.dtype.kind == "f":
                 reach = 1e-5 * max(float(np.nanmax(np.abs(theirs), initial=0)), 1e-3)
                 np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=reach, err_msg=where)
+                continue
+            if within:
+                np.testing.assert_allclose(ours.astype("int32"), theirs, rtol=0, atol=within, err_msg=where)
                 continue
             np.testing.assert_array_equal(ours, theirs, err_msg=where)

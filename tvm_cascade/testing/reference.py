@@ -33,30 +33,34 @@ def without_bias_axes(data: bytes) -> bytes:
 
 
 class Reference:
-    """LiteRT with BUILTIN_REF kernels on one model; keeps every intermediate."""
+    """LiteRT on one model; keeps every intermediate.
 
-    def __init__(self, data: bytes) -> None:
+    With BUILTIN_REF kernels, or with `plain` the ordinary ones, for the few operators that the reference has none of.
+
+    Raises
+    ------
+    ValueError
+        For a model with an operator, or a version of one, that those kernels lack.
+    """
+
+    def __init__(self, data: bytes, *, plain: bool = False) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-        def interpreter(kernels: Any) -> Any:
-            return Interpreter(
-                model_content=data,
-                experimental_op_resolver_type=kernels,
-                experimental_preserve_all_tensors=True,
-                num_threads=1,
-            )
-
-        try:
-            self._interpreter = interpreter(OpResolverType.BUILTIN_REF)
-        except ValueError:  # the one kernel that some operators have (elu) is not among the reference's
-            self._interpreter = interpreter(OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+        kernels = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else OpResolverType.BUILTIN_REF
+        self._interpreter: Any = Interpreter(
+            model_content=data,
+            experimental_op_resolver_type=kernels,
+            experimental_preserve_all_tensors=True,
+            num_threads=1,
+        )
         self._interpreter.allocate_tensors()
         self.inputs = self._interpreter.get_input_details()
         self.outputs = self._interpreter.get_output_details()
         self.tensors = {d["name"]: d["index"] for d in self._interpreter.get_tensor_details()}
 
     def run(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """Outputs of one inference, in the model's order."""
+        """Outputs of one inference, in the model's order; states (of an LSTM) start at zero."""
+        self._interpreter.reset_all_variables()
         for detail, array in zip(self.inputs, arrays, strict=True):
             self._interpreter.set_tensor(detail["index"], array)
         self._interpreter.invoke()

@@ -84,6 +84,7 @@ class ModelWriter:
         options: str | None = None,
         *,
         version: int = 1,
+        intermediates: Sequence[int] = (),
         **values: object,
     ) -> None:
         """Adds an operator whose outputs are outputs of the model.
@@ -95,6 +96,7 @@ class ModelWriter:
         inputs, outputs : tensors; -1 is an input left out
         options : str, optional
             The table of options, such as "Conv2DOptions"; `values` are its fields as the schema spells them.
+        intermediates : tensors that tell an operator the scales of what it computes on the way
         """
         schema = _schema()
         code = schema.OperatorCodeT()
@@ -105,6 +107,7 @@ class ModelWriter:
         op = schema.OperatorT()
         op.opcodeIndex = len(self._codes) - 1
         op.inputs, op.outputs = np.array(inputs, "int32"), np.array(outputs, "int32")
+        op.intermediates = np.array(intermediates, "int32") if intermediates else None
         if options is not None:
             table = getattr(schema, f"{options}T")()
             for key, value in values.items():

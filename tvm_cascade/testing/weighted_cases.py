@@ -45,7 +45,12 @@ def prelu(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = dims(rng, 2, 5, 5, 7)
     xs, xz = quantized(rng, dtype)
     x = w.activation(shape, dtype, xs, xz)
-    slopes = w.constant(stored(rng, (1, 1, shape[3]), dtype), log_uniform(rng, 1e-3, 1e-2), zero_point(rng, dtype))
+    kind = "int8" if dtype == "int16" else dtype  # the reference reads slopes of int16 activations as bytes
+    slopes = w.constant(
+        stored(rng, (1, 1, shape[3]), kind),
+        log_uniform(rng, 1e-3, 1e-2),
+        0 if kind != dtype else zero_point(rng, dtype),
+    )
     out = w.tensor(shape, dtype, float(np.float32(xs * log_uniform(rng, 0.3, 3.0))), zero_point(rng, dtype))
     w.operator("PRELU", [x, slopes], [out])
 
@@ -83,19 +88,27 @@ def batch_matmul(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
 
 
 def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
-    """One that starts from states of zero, which the interpreter keeps between runs: for one run alone."""
+    """Float, or int8 with a cell of int16 whose gates reach from flat to saturated."""
     batch, steps, depth, units = dims(rng, 3, 5, 6, 6)
     major, coupled = bool(rng.random() < 0.4), bool(rng.random() < 0.3)
-    x = w.activation((steps, batch, depth) if major else (batch, steps, depth), dtype)
+    shape, made = ((steps, batch), (steps, batch, units)) if major else ((batch, steps), (batch, steps, units))
+    (sx, zx), (sh, zh) = (quantized(rng, dtype, 1e-3, 0.1), (log_uniform(rng, 2e-3, 1 / 127), zero_point(rng, dtype)))
+    x = w.activation((*shape, depth), dtype, sx, zx)
     inputs = [x, *([-1] * 23)]
     for k in range(1 if coupled else 0, 4):
-        inputs[1 + k] = w.constant(stored(rng, (units, depth), dtype))
-        inputs[5 + k] = w.constant(stored(rng, (units, units), dtype))
-        inputs[12 + k] = w.constant(stored(rng, (units,), dtype))
-    inputs[18:20] = [w.tensor((batch, units), dtype, variable=True) for _ in range(2)]
-    out = w.tensor((steps, batch, units) if major else (batch, steps, units), dtype)
-    options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": 0.0, "projClip": 0.0}
-    w.operator("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [out], "UnidirectionalSequenceLSTMOptions", **options)
+        sw, sr = log_uniform(rng, 1e-3, 0.05), log_uniform(rng, 1e-3, 0.05)
+        inputs[1 + k] = w.constant(stored(rng, (units, depth), dtype), sw)
+        inputs[5 + k] = w.constant(stored(rng, (units, units), dtype), sr)
+        bias = rng.normal(0, 2 / (sx * sw), units).round() if dtype == "int8" else stored(rng, (units,), dtype)
+        inputs[12 + k] = w.constant(bias.astype("int32" if dtype == "int8" else dtype), sx * sw)
+    exponent = int(rng.integers(-15, -10))
+    inputs[18] = w.tensor((batch, units), dtype, sh, zh, variable=True)
+    inputs[19] = w.tensor((batch, units), "int16" if dtype == "int8" else dtype, 2.0**exponent, variable=True)
+    between = [w.tensor((1,), dtype, sh, zh) for _ in range(5)] if dtype == "int8" else []
+    clip = float(rng.uniform(0.2, 1.0)) if dtype == "int8" and rng.random() < 0.3 else 0.0
+    options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": clip, "projClip": 0.0}
+    name, table = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
+    w.operator(name, inputs, [w.tensor(made, dtype, sh, zh)], table, intermediates=between, **options)
 
 
 OPERATORS: Mapping[str, Generator] = MappingProxyType(
@@ -108,4 +121,4 @@ KINDS = tuple(
     for dtype in ("int8", "uint8")
     if (name, dtype) not in (("sum", "int8"), ("batch_matmul", "uint8"))
 )
-INT16 = ("transpose_conv", "batch_matmul")
+INT16 = ("transpose_conv", "batch_matmul", "prelu")

@@ -1,0 +1,301 @@
+"""A unidirectional LSTM over int8 with a cell state of int16, as one kernel that loops over its steps.
+
+For every unit and gate `k`, all in the arithmetic of TFLite's `EvalInteger8x8_16` and of gemmlowp's 16-bit fixed point:
+
+    a_k = sat16(MBQM(W_k x + p_k))                       in Q3.12
+    a_k = sat16(a_k + MBQM(R_k h + q_k))                 from the second step on: a state of zero adds nothing
+    c   = sat16(RDivPOT(f c, 15) + RDivPOT(i g, 30 + e)) with i, f = sigmoid(a_k), g = tanh(a_k), 2^e the scale of c
+    h   = sat8(MBQM(o tanh(c)) + z)                      which is the step's output
+
+`p_k` and `q_k` hold the zero points of input and state. A coupled input gate is `1 - f`. The previous output is the
+state, so only the cells need memory of their own.
+
+Both functions need `E(v) = exp(-v)` of `|a|` (`2 |a|` for tanh): a table over a quarter, one product for each bit above,
+then three Newton steps for `1 / (1 + E)` or `(1 - E) / (1 + E)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.passes.integer.fixed_point import (
+    i32,
+    quantize_multiplier,
+    rounding_divide,
+    te_clamp,
+    te_rescale,
+    te_rescale_channel,
+    te_rounding_divide,
+)
+from tvm_cascade.passes.integer.island import Emitter, dtype_of, shape_of
+from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
+
+GATE_BITS = 12  # fraction bits of a gate before its function
+LARGEST_CELL = 4  # integer bits of the cell state: above, gemmlowp's 16-bit tanh is no tanh any more
+_ONE, _HALF = (1 << 15) - 1, 1 << 14  # in Q0.15
+_ONE_OF_TWO = 1 << 13  # one in Q2.13
+# gemmlowp's 32-bit constants, rounded to 16 as it does
+_EXP_OF_MINUS_EIGHTH, _ONE_THIRD = 28918, 10923
+_FORTYEIGHT_OVER_17, _MINUS_32_OVER_17 = 23130, -15420
+_EXP_STEPS = (25520, 19875, 12055, 4435, 600, 11, 0)  # exp(-2^e) for e in -2 .. 4
+_QUARTER = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """Weights and scales of all gates, in the order input (unless coupled), forget, cell, output.
+
+    `weights` int8 [gates, units, depth], `recurrent` int8 [gates, units, units], `bias` int32 [gates, units];
+    `scales` and `recurrent_scales` are the effective ones, one a gate: to 2^-12.
+    """
+
+    weights: np.ndarray
+    recurrent: np.ndarray
+    bias: np.ndarray
+    scales: tuple[np.float32, ...]
+    recurrent_scales: tuple[np.float32, ...]
+    input_zero: int
+    state_zero: int
+
+    @property
+    def coupled(self) -> bool:
+        return len(self.weights) == 3
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """How the two states are stored: the cell by a power of two, the output by `MBQM(scale) + zero_point`."""
+
+    cell_exponent: int
+    clip: int  # of the stored cell, 0 for none
+    scale: np.float32
+    zero_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """One of the two products of every gate: its constants, in the order in which the kernel has them."""
+
+    weights: np.ndarray
+    bias: np.ndarray
+    multipliers: np.ndarray
+    shifts: np.ndarray
+
+    @property
+    def bound(self) -> int:
+        reach = 128 * np.abs(self.weights.astype("int64")).sum(axis=-1) + np.abs(self.bias.astype("int64"))
+        return int(reach.max())
+
+
+def lower_lstm(emitter: Emitter, x: Value, shape: Sequence[int], major: bool, gates: Gates, states: States) -> Value:
+    """Emits the kernel over `x`, int8 of `shape` [batch, steps, depth], the first two swapped where time is `major`.
+
+    States start at zero. The result is int8 of the same shape with units for depth.
+    """
+    units = gates.recurrent.shape[1]
+    inputs = _products(gates.weights, gates.bias, gates.scales, gates.input_zero)
+    none = np.zeros_like(gates.bias)
+    recurrent = _products(gates.recurrent, none, gates.recurrent_scales, gates.state_zero)
+    fraction = max(GATE_BITS, -states.cell_exponent - 1)
+    constants = [
+        p for made in (inputs, recurrent) for p in (made.weights, made.bias, made.multipliers, made.shifts)
+    ] + [exponentials(fraction), np.array(_EXP_STEPS, "int32")]
+    values = [emitter.new(x), *(relax.const(c, str(c.dtype)) for c in constants)]
+    places = [tirx.decl_buffer(shape_of(v), dtype_of(v), f"p{i}") for i, v in enumerate(values)]
+    out = tirx.decl_buffer((*shape[:2], units), "int8", "out")
+    loops = _Loops(places, out, inputs, recurrent, states, major, fraction)
+    attrs = {"units": units, "coupled": gates.coupled}
+    return emitter.call_func("lstm", loops.function(), values, 1, attrs)
+
+
+def _products(weights: np.ndarray, bias: np.ndarray, scales: Sequence[np.float32], zero: int) -> _Products:
+    pairs = [quantize_multiplier(float(s)) for s in scales]
+    sums = bias.astype("int64") - zero * weights.astype("int64").sum(axis=-1)
+    return _Products(
+        weights,
+        sums.astype("int32"),
+        np.array([m for m, _ in pairs], "int32"),
+        np.array([s for _, s in pairs], "int32"),
+    )
+
+
+def exponentials(fraction: int) -> np.ndarray:
+    """`exp(-(k + 1) / 2^fraction)` in Q0.15 for a quarter of k, by gemmlowp's polynomial around -1/8."""
+    a = -(np.arange(1, (1 << fraction) // 4 + 1, dtype="int64") << (15 - fraction))
+    x = a + (1 << 12)
+    x2 = _srdhm16(x, x)
+    x3, x4 = _srdhm16(x2, x), _srdhm16(x2, x2)
+    tail = rounding_divide(_srdhm16(rounding_divide(x4, 2) + x3, _ONE_THIRD) + x2, 1)
+    result = _EXP_OF_MINUS_EIGHTH + _srdhm16(x + tail, _EXP_OF_MINUS_EIGHTH)
+    return np.minimum(result, _ONE).astype("int16")
+
+
+def _srdhm16(a: np.ndarray, b: np.ndarray | int) -> np.ndarray:
+    return (a * b + _HALF) >> 15
+
+
+class _Loops:
+    """The statements of the kernel over its buffers."""
+
+    def __init__(
+        self,
+        ins: Sequence[Value],
+        out: Value,
+        inputs: _Products,
+        recurrent: _Products,
+        states: States,
+        major: bool,
+        fraction: int,
+    ) -> None:
+        self.places, self.x, self.out = ins, ins[0], out
+        self.products = ((inputs, ins[1:5]), (recurrent, ins[5:9]))
+        self.table, self.steps = ins[9:11]
+        self.states, self.major, self.fraction = states, major, fraction
+        self.count, self.units = inputs.bias.shape
+        self.cell = tirx.decl_buffer((self.units,), "int16", "cell")
+        self.sum = tirx.decl_buffer((1,), "int32", "lstm_acc")
+        self.gate = tirx.decl_buffer((self.count,), "int32", "gate")
+        self.held = tirx.decl_buffer(
+            (3,), "int32", "held"
+        )  # of a function: its argument, the exponential, the inverse or the result
+
+    def function(self) -> Function:
+        """The whole kernel: one block a sequence, since every step needs the one before."""
+        batch, steps = (int(d) for d in self.out.shape[:2])
+        if self.major:
+            batch, steps = steps, batch
+        b, lane = tirx.Var("b", "int32"), tirx.Var("v_b", "int32")
+        body = _sequence(self._cleared(), _loop("t", steps, lambda t: self._step(lane, t)))
+        axis = tirx.IterVar(ir.Range(0, batch), lane, tirx.IterVar.DataPar)
+        regions = [self._region(p, lane) for p in self.places], [self._region(self.out, lane)]
+        block = s_tir.SBlock([axis], *regions, "lstm", body, None, [self.cell, self.sum, self.gate, self.held], [], {})
+        always = tirx.const(True, "bool")
+        nest = tirx.For(b, i32(0), i32(batch), tirx.ForKind.SERIAL, s_tir.SBlockRealize([b], always, block))
+        root = s_tir.SBlockRealize([], always, s_tir.SBlock([], [], [], "root", nest, None, [], [], {}))
+        attrs = ir.make_node("ir.DictAttrs", **{"tirx.noalias": True, "s_tir": True})
+        return tirx.PrimFunc([*self.places, self.out], root, ir.TupleType([]), attrs=attrs)
+
+    def _region(self, buffer: Value, b: Scalar) -> Value:
+        """What of a parameter the sequence `b` touches."""
+        whole = [ir.Range(0, d) for d in buffer.shape]
+        if buffer is self.places[0] or buffer is self.out:
+            whole[1 if self.major else 0] = ir.Range.from_min_extent(b, i32(1))
+        return tirx.BufferRegion(buffer, whole)
+
+    def _cleared(self) -> Value:
+        return _loop("u", self.units, lambda u: _store(self.cell, u, tirx.const(0, "int16")))
+
+    def _step(self, b: Scalar, t: Scalar) -> Value:
+        def unit(u: Scalar) -> Value:
+            return _sequence(
+                _loop("k", self.count, lambda k: self._gate(b, t, u, k)),
+                self._new_cell(u),
+                self._curve(self.cell[u].astype("int32"), self.fraction + self.states.cell_exponent + 1),
+                _store(self.held, 2, self._tanh(self.cell[u].astype("int32"))),
+                self._output(b, t, u),
+            )
+
+        return _loop("u", self.units, unit)
+
+    def _gate(self, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> Value:
+        """Both products and the function of gate `k`."""
+        back = _sequence(*self._product(1, self.out, b, t - i32(1), u, k))
+        tanh = k == i32(self.count - 2)
+        return _sequence(
+            _store(self.gate, k, i32(0)),
+            *self._product(0, self.x, b, t, u, k),
+            tirx.IfThenElse(t > i32(0), back, None),
+            self._curve(
+                self.gate[k],
+                tirx.Select(tanh, i32(self.fraction - GATE_BITS + 1), i32(self.fraction - GATE_BITS)),
+            ),
+            _store(self.gate, k, tirx.Select(tanh, self._tanh(self.gate[k]), self._sigmoid(self.gate[k]))),
+        )
+
+    def _product(self, which: int, source: Value, b: Scalar, t: Scalar, u: Scalar, k: Scalar) -> list[Value]:
+        made, (weights, bias, multipliers, shifts) = self.products[which]
+        row = (t, b) if self.major else (b, t)
+
+        def add(i: Scalar) -> Value:
+            product = source[(*row, i)].astype("int32") * weights[k, u, i].astype("int32")
+            return _store(self.sum, i32(0), self.sum[0] + product)
+
+        scaled = te_rescale_channel(self.sum[0], multipliers[k], shifts[k], made.shifts, made.bound)
+        return [
+            _store(self.sum, i32(0), bias[k, u]),
+            _loop("i", made.weights.shape[2], add),
+            _store(self.gate, k, te_clamp(self.gate[k] + scaled, -_ONE - 1, _ONE, "int32")),
+        ]
+
+    def _new_cell(self, u: Scalar) -> Value:
+        count, states = self.count, self.states
+        forget, new = self.gate[count - 3], self.gate[count - 2]
+        taken = i32(_ONE) - forget if count == 3 else self.gate[0]
+        kept = te_rounding_divide(forget * self.cell[u].astype("int32"), 15)
+        added = te_rounding_divide(taken * new, 30 + states.cell_exponent)
+        low, high = (-states.clip, states.clip) if states.clip else (-_ONE - 1, _ONE)
+        return _store(self.cell, u, te_clamp(kept + added, low, high, "int16"))
+
+    def _output(self, b: Scalar, t: Scalar, u: Scalar) -> Value:
+        product = self.gate[self.count - 1] * self.held[2]
+        scaled = te_rescale(product, *quantize_multiplier(float(self.states.scale)), 1 << 30)
+        value = te_clamp(scaled + i32(self.states.zero_point), -128, 127, "int8")
+        return tirx.BufferStore(self.out, value, [t, b, u] if self.major else [b, t, u])
+
+    def _curve(self, a: Scalar, shift: Scalar | int) -> Value:
+        """Sets `held` to what both functions of `a` are made of; `|a| << shift` counts in units of the table."""
+        argument, power, inverse = (self.held[k] for k in range(3))
+        shift = i32(shift) if isinstance(shift, int) else shift
+        first = self.fraction + _QUARTER
+
+        def above(e: Scalar) -> Value:
+            scaled = (power * self.steps[e] + i32(_HALF)) >> i32(15)
+            return _store(self.held, 1, tirx.Select(((argument >> (e + i32(first))) & i32(1)) == i32(1), scaled, power))
+
+        half = (power + i32(_ONE + 1)) >> i32(1)
+
+        def newton(_: Scalar) -> Value:
+            error = _te_srdhm16(inverse, i32(_ONE_OF_TWO) - _te_srdhm16(half, inverse))
+            return _store(self.held, 2, inverse + _te_saturate16(error * i32(4)))
+
+        magnitude = tirx.Select(a < i32(0), i32(0) - a, a)
+        return _sequence(
+            _store(self.held, 0, (magnitude << shift) - i32(1)),
+            _store(self.held, 1, self.table[argument & i32((1 << first) - 1)].astype("int32")),
+            _loop("e", len(_EXP_STEPS), above),
+            _store(self.held, 1, tirx.Select(argument < i32(0), i32(_ONE), power)),
+            _store(self.held, 2, i32(_FORTYEIGHT_OVER_17) + _te_srdhm16(half, i32(_MINUS_32_OVER_17))),
+            _loop("n", 3, newton),
+        )
+
+    def _sigmoid(self, a: Scalar) -> Scalar:
+        value = _te_saturate16(self.held[2] * i32(2))
+        return tirx.Select(a == i32(0), i32(_HALF), tirx.Select(a > i32(0), value, i32(_ONE) - value))
+
+    def _tanh(self, a: Scalar) -> Scalar:
+        value = _te_saturate16((self.held[2] - i32(_ONE_OF_TWO)) * i32(4))
+        return tirx.Select(a == i32(0), i32(0), tirx.Select(a > i32(0), value, i32(0) - value))
+
+
+def _te_srdhm16(a: Scalar, b: Scalar) -> Scalar:
+    return (a * b + i32(_HALF)) >> i32(15)
+
+
+def _te_saturate16(x: Scalar) -> Scalar:
+    return te_clamp(x, -_ONE - 1, _ONE, "int32")
+
+
+def _store(buffer: Value, index: Scalar | int, value: Scalar) -> Value:
+    return tirx.BufferStore(buffer, value, [i32(index) if isinstance(index, int) else index])
+
+
+def _loop(name: str, extent: int, body: Callable[[Scalar], Value]) -> Value:
+    var = tirx.Var(name, "int32")
+    return tirx.For(var, i32(0), i32(extent), tirx.ForKind.SERIAL, body(var))
+
+
+def _sequence(*statements: Value) -> Value:
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))

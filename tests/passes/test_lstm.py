@@ -1,0 +1,105 @@
+"""The integer LSTM: its functions over all their arguments, what is refused, and the memory and work of its kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+
+import tvm_cascade
+from tvm_cascade.errors import UnsupportedOperatorError
+from tvm_cascade.frontend import load
+from tvm_cascade.passes.integer.lstm import exponentials
+from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
+from tvm_cascade.testing.tflite import ModelWriter
+
+STEPS, DEPTH, UNITS = 6, 3, 48
+
+
+def _lstm(
+    writer: ModelWriter,
+    exponent: int = -11,
+    batch: int = 1,
+    without: str = "",
+    clip: float = 0.0,
+    beyond: int | None = None,
+) -> None:
+    """Biases over the whole range of a gate. `without` and `beyond` make it one that is refused."""
+    rng = np.random.default_rng(-exponent)
+    x = writer.activation((batch, STEPS, DEPTH), "int8", 0.02, 5)
+    inputs = [x, *([-1] * 23)]
+    for k in range(4):
+        inputs[1 + k] = writer.constant(rng.integers(-127, 128, (UNITS, DEPTH)).astype("int8"), 0.01)
+        inputs[5 + k] = writer.constant(rng.integers(-127, 128, (UNITS, UNITS)).astype("int8"), 0.002)
+        inputs[12 + k] = writer.constant(rng.integers(-45000, 45000, UNITS).astype("int32"), 0.0002)
+    inputs[18] = writer.tensor((batch, UNITS), "int8", 1 / 128, variable=True)
+    cell = "int8" if without == "cell" else "int16"
+    inputs[19] = writer.tensor((batch, UNITS), cell, 2.0**exponent, variable=True)
+    if beyond is not None:
+        inputs[beyond] = writer.constant(np.ones(UNITS, "int16"), 0.01)
+    between = [] if without == "intermediates" else [writer.tensor((1,), "int8", 1 / 128) for _ in range(5)]
+    options = {"fusedActivationFunction": 4, "timeMajor": False, "cellClip": clip, "projClip": 0.0}
+    out = writer.tensor((batch, STEPS, UNITS), "int8", 1 / 128)
+    name, table = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
+    writer.operator(name, inputs, [out], table, intermediates=between, **options)
+
+
+def test_every_scale_of_the_cell_equals_the_reference(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    for exponent in range(-15, -10):
+        _lstm(writer, exponent, batch=4, clip=0.4 if exponent == -13 else 0.0)
+    data = writer.finish()
+    (tmp_path / "m.tflite").write_bytes(data)
+    lower: Any = LowerQuantized()  # a class that TVM's decorator makes a pass
+    lowered = lower(load(tmp_path / "m.tflite"))
+    assert float_remains(lowered) == ()
+    run, reference = Compiled(lowered), Reference(data)
+    seen: set[int] = set()
+    for k in range(4):
+        arrays = random_inputs(reference.inputs, k)
+        for ours, theirs in zip(run(*arrays), reference.run(arrays), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+            seen |= set(theirs.ravel().tolist())
+    assert len(seen) > 200  # of 256
+
+
+def test_exponentials_are_those_of_real_numbers() -> None:
+    for fraction in (12, 14):
+        table = exponentials(fraction)
+        exact = np.exp(-np.arange(1, len(table) + 1) / (1 << fraction)) * (1 << 15)
+        assert len(table) == (1 << fraction) // 4
+        assert float(np.abs(table - exact).max()) < 4
+
+
+def test_the_network_needs_its_sequences_and_its_cells(tmp_path: Path) -> None:
+    writer = ModelWriter()
+    _lstm(writer)
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    made = tvm_cascade.compile(tmp_path / "m.tflite", target="host", output=tmp_path / "p")
+    assert 0 <= made.plan.peak - (STEPS * DEPTH + STEPS * UNITS + 2 * UNITS) < 16  # of alignment
+    ran = tvm_cascade.run(tmp_path / "p", board="host", check=tmp_path / "m.tflite")
+    assert ran.match and ran.arena_high_water_bytes == made.plan.peak
+    assert ran.executed_macs == 4 * UNITS * (STEPS * DEPTH + (STEPS - 1) * UNITS)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"without": "cell"}, "whose cell is not int16"),
+        ({"without": "intermediates"}, "without the scale of its output"),
+        ({"exponent": -9}, "whose cell has the scale"),
+        ({"beyond": 10}, "with peepholes"),
+        ({"beyond": 21}, "with layer normalization"),
+    ],
+)
+def test_other_forms_are_refused_by_name(tmp_path: Path, wrong: dict, message: str) -> None:
+    writer = ModelWriter()
+    _lstm(writer, **wrong)
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    with pytest.raises(UnsupportedOperatorError, match=message):
+        load(tmp_path / "m.tflite")
