@@ -7,9 +7,9 @@ For every network and batch size, the same weights and inputs, outputs compared 
     tvm, tvm graph                TVM's default CUDA pipeline, without and with CUDA graphs
     torch, torch graph, compile   PyTorch where it is installed: eager, one CUDA graph, `torch.compile`
 
-Schedules come from the analytic model of `--device`. Rows hold medians of runs in turn, and go to
-`results/ios_cuda.json` with the command. Needs a CUDA device, its driver, and nvcc or the package cuda-bindings;
-`--build-only` compiles everything for `--arch` and runs nothing, on any machine.
+Schedules come from the analytic model of `--device`, or from stages measured on the GPU (`--cost measured`). Rows hold
+medians of runs in turn, and go to `results/ios_cuda.json` with the command. Needs a CUDA device, its driver, and nvcc or
+the package cuda-bindings; `--build-only` compiles everything for `--arch` and runs nothing, on any machine.
 """
 
 # torch is an extra.
@@ -29,14 +29,16 @@ import numpy as np
 import tvm
 
 from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.cost.measured import MeasuredCost
 from tvm_cascade.errors import CascadeError
-from tvm_cascade.parallel import Options, schedule
+from tvm_cascade.parallel import Options, Schedule, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session, compile_stages, host_target, require_cuda
+from tvm_cascade.runtime.stages import measured_model, search_measured
 from tvm_cascade.testing.zoo import nasnet, randwire
 from tvm_cascade.testing.zoo.inception import inception_v3
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
@@ -57,16 +59,23 @@ def _single(mod: tvm.IRModule, batch: int) -> tvm.IRModule:
     return mod
 
 
-def builds(mod: tvm.IRModule, unit: str, device: str, arch: str) -> dict[str, Callable[[], Any]]:
+def builds(mod: tvm.IRModule, unit: str, args: argparse.Namespace) -> dict[str, Callable[[], Any]]:
     """How to compile the network under every name of TVM's."""
-    target = f"cuda -arch={arch}"
+    target = f"cuda -arch={args.arch}"
     net = stage_graph(mod)
     units = unit_graph(net.graph, unit)
+    analytic = AnalyticCost(find_device(args.device))
+    model = measured_model(net, units, args.database, target) if args.cost == "measured" else analytic
+
+    def found(variant: str) -> Schedule:
+        options = Options(variant=variant, unit=unit)
+        if isinstance(model, MeasuredCost) and variant == "both":
+            return search_measured(net, model, options).schedule
+        return schedule(net.graph, analytic, options).schedule
 
     def staged(variant: str, graph: bool) -> Any:
-        found = schedule(net.graph, AnalyticCost(find_device(device)), Options(variant=variant, unit=unit)).schedule
         options = LowerOptions(target=target, cuda_graph=graph)
-        return compile_stages(lower_stages(net, units, found, options), cuda_target(target))
+        return compile_stages(lower_stages(net, units, found(variant), options), cuda_target(target))
 
     def default(graph: bool) -> Any:
         with cuda_target(target), tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": graph}):
@@ -142,7 +151,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> list[Row]:
     mod = make(batch)
     if args.build_only:
         rows: list[Row] = []
-        for variant, build in builds(mod, unit, args.device, args.arch).items():
+        for variant, build in builds(mod, unit, args).items():
             start = time.perf_counter()
             build()
             rows.append({"network": name, "batch": batch, "built": variant, "s": round(time.perf_counter() - start, 1)})
@@ -151,7 +160,7 @@ def measure(name: str, batch: int, args: argparse.Namespace) -> list[Row]:
     data = np.random.default_rng(0).standard_normal(graph.tensors[graph.inputs[0]].shape).astype("float32")
     expected = Session(tvm.compile(mod, host_target())).run(data)[0]
     timers: dict[str, tuple[Timer, np.ndarray]] = {}
-    for variant, build in builds(mod, unit, args.device, args.arch).items():
+    for variant, build in builds(mod, unit, args).items():
         session = Session(build(), tvm.cuda())
         timers[variant] = (partial(_times, session, data), session.run(data)[0])
     timers |= torch_timers(mod, data)
@@ -183,6 +192,8 @@ def main() -> int:
     parser.add_argument("--networks", type=lambda s: s.split(","), default=list(NETWORKS))
     parser.add_argument("--batch", type=lambda s: [int(b) for b in s.split(",")], default=[1])
     parser.add_argument("--device", default="h200", help="description that schedules are made for")
+    parser.add_argument("--cost", choices=["analytic", "measured"], default="analytic")
+    parser.add_argument("--database", type=Path, help="keep measurements of stages here")
     parser.add_argument("--arch", default="sm_90", help="architecture that kernels are compiled for")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=20, help="runs of each schedule in a round")

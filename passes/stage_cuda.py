@@ -78,14 +78,14 @@ class _Staged:
 
     def __init__(self, emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any], device: str) -> None:
         self.emitter, self.kernels, self.streams = emitter, kernels, streams
-        self.device = tvm.ir.StringImm(device)
+        self.device = device
         self._known: dict[int, list[tuple[Any, Any]]] = {}
 
     def function(self) -> Any:
         emitter = self.emitter
         for k, kernel in enumerate(self.kernels):
             emitter.constants({("constant", k, c): value for c, value in enumerate(kernel.constants)})
-        here = emitter.bind(relax.Call(emitter.function(_current_stream(), "current_stream"), []), _INT, "here")
+        here = emitter.bind(relax.Call(emitter.function(current_stream(), "current_stream"), []), _INT, "here")
         for step in emitter.program.steps:
             for t in (t for group in step.groups for k in group for t in keys(emitter.program, k, self.kernels[k])):
                 emitter.value(t)  # tensors are made before the fork: nothing but launches between the events
@@ -117,18 +117,23 @@ class _Staged:
         self.emitter.call(gv, [self.emitter.value(key) for key in keys(self.emitter.program, k, kernel)])
 
     def _runtime(self, name: str, *args: Any) -> None:
-        function = relax.ExternFunc(f"runtime.Device_{name}")
-        self.emitter.bind(relax.Call(function, [self.device, *args], ty_args=[_NOTHING]), _NOTHING)
+        runtime_call(self.emitter, self.device, name, *args)
 
 
-def _current_stream() -> Any:
+def runtime_call(lines: Any, device: str, name: str, *args: Any) -> None:
+    """Bind a call of one of the runtime's functions of a device: `SetStream`, `StreamSyncFromTo`."""
+    function = relax.ExternFunc(f"runtime.Device_{name}")
+    lines.bind(relax.Call(function, [tvm.ir.StringImm(device), *args], ty_args=[_NOTHING]), _NOTHING)
+
+
+def current_stream() -> Any:
     """A host kernel that returns the stream on which this thread launches."""
     call = tirx.call_extern("int64", "TVMFFIEnvGetStream", tirx.IntImm("int32", _CUDA), tirx.IntImm("int32", 0))
     func = tirx.PrimFunc([], tirx.Return(call), ret_type=_INT)
     return func.with_attr("tirx.is_host_func", True).with_attr("tirx.is_scheduled", True)
 
 
-class _Lines:
+class Lines:
     """Bindings of one Relax function."""
 
     def __init__(self) -> None:
@@ -146,6 +151,20 @@ class _Lines:
         whole = relax.op.memory.alloc_tensor(block, 0, space, "uint8")
         return self.bind(whole, relax.TensorType((size,), "uint8"), name)
 
+    def tensor(self, shape: Sequence[int], dtype: str, name: str) -> Any:
+        """A tensor in storage of its own."""
+        return self.view(self.storage(prod(shape) * ITEM_BYTES[dtype], f"{name}_bytes"), 0, shape, dtype)
+
+    def stream(self, device: str, name: str) -> Any:
+        """A new stream."""
+        create = relax.ExternFunc("runtime.Device_StreamCreate")
+        return self.bind(relax.Call(create, [tvm.ir.StringImm(device)], ty_args=[_INT]), _INT, name)
+
+    def cached(self, resources: Any, ty: Any) -> list[Any]:
+        """What the function `resources` makes, a tuple of type `ty`: made by the first run, the same ever after."""
+        held = self.bind(_with_context("get_cached_alloc", resources, [], ty), ty, "resources")
+        return [self.bind(relax.TupleGetItem(held, k), field, f"resource_{k}") for k, field in enumerate(ty.fields)]
+
     def view(self, storage: Any, offset: int, shape: Sequence[int], dtype: str) -> Any:
         """A tensor at an offset of a block."""
         ty = relax.TensorType(tuple(shape), dtype)
@@ -160,13 +179,9 @@ class _Lines:
 
 def _resources(arena_type: Any, streams: int, device: str) -> Any:
     """The function that makes the arena and the streams: a tuple of both."""
-    lines = _Lines()
+    lines = Lines()
     arena = lines.storage(int(arena_type.shape.values[0]), "arena")
-    create = relax.ExternFunc("runtime.Device_StreamCreate")
-    handles = [
-        lines.bind(relax.Call(create, [tvm.ir.StringImm(device)], ty_args=[_INT]), _INT, f"stream_{k}")
-        for k in range(streams)
-    ]
+    handles = [lines.stream(device, f"stream_{k}") for k in range(streams)]
     ty = relax.TupleType([arena_type, *[_INT] * streams])
     return lines.function([], lines.bind(relax.Tuple([arena, *handles]), ty, "resources"), ty)
 
@@ -177,9 +192,8 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
     arena: Any = emitter.arena
     made = _resources(arena.ty, streams, device)
     resources, body = emitter.function(made, "stage_resources"), emitter.function(staged, "staged")
-    lines = _Lines()
-    held = lines.bind(_with_context("get_cached_alloc", resources, [], made.ret_ty), made.ret_ty, "resources")
-    args = [lines.bind(relax.TupleGetItem(held, k), ty, f"resource_{k}") for k, ty in enumerate(made.ret_ty.fields)]
+    lines = Lines()
+    args = lines.cached(resources, made.ret_ty)
     params = []
     for t in graph.inputs:
         tensor = graph.tensors[t]
@@ -188,7 +202,7 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
         target = lines.view(args[0], plan.offset(place.root) + place.offset, tensor.shape, tensor.dtype)
         lines.bind(relax.Call(_copy(emitter, tensor.shape, tensor.dtype), [params[-1], target]), _NOTHING)
     if cuda_graph:
-        call = _with_context("run_or_capture", body, [relax.Tuple(args)], staged.ret_ty)
+        call = run_or_capture(body, args, staged.ret_ty)
     else:
         call = relax.Call(body, args)
     found = lines.bind(call, staged.ret_ty, "results")
@@ -196,13 +210,17 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
     for k, ty in enumerate(staged.ret_ty.fields):
         shape, dtype = tuple(int(d) for d in ty.shape.values), str(ty.dtype)
         value = lines.bind(relax.TupleGetItem(found, k), ty, "result")
-        block = lines.storage(prod(shape) * ITEM_BYTES[dtype], "output")
-        results.append(lines.view(block, 0, shape, dtype))
+        results.append(lines.tensor(shape, dtype, "output"))
         lines.bind(relax.Call(_copy(emitter, shape, dtype), [value, results[-1]]), _NOTHING)
     several = isinstance(emitter.program.net.result.ty, relax.TupleType)
     ret = relax.TupleType([r.ty for r in results]) if several else results[0].ty
     main = lines.function(params, relax.Tuple(results) if several else results[0], ret)
     return emitter.module({"main": main.with_attr("num_input", len(params))})
+
+
+def run_or_capture(func: Any, args: Sequence[Any], ty: Any) -> Any:
+    """The call that records `func` into a CUDA graph at first, and replays it from then on."""
+    return _with_context("run_or_capture", func, [relax.Tuple(list(args))], ty)
 
 
 def _with_context(name: str, func: Any, args: Sequence[Any], ty: Any) -> Any:

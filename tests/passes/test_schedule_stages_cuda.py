@@ -26,8 +26,10 @@ from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target, emit_cuda
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_kernels import build_kernels
+from tvm_cascade.passes.stage_probe import probe_module
 from tvm_cascade.passes.stage_program import plan_memory, plan_program
 from tvm_cascade.runtime import Session, compile_stages
+from tvm_cascade.runtime.measure_cuda import CudaRunner
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.inception import inception_e
 
@@ -49,14 +51,15 @@ def staged():
 def graph_builtins():
     """Stand-ins for the two CUDA graph builtins that only a CUDA runtime has; they record that they ran."""
     calls: list[str] = []
-    held: dict[int, object] = {}
+    held: dict[object, object] = {}
     invoke = tvm.get_global_func("vm.builtin.invoke_closure")
 
     def cached(context, func, index):
-        if index not in held:
+        key = (str(context), index)  # of one virtual machine
+        if key not in held:
             calls.append("allocate")
-            held[index] = invoke(context, func)
-        return held[index]
+            held[key] = invoke(context, func)
+        return held[key]
 
     def capture(context, func, args, index):
         calls.append("run")
@@ -165,6 +168,22 @@ def _cuda_source(module) -> str:
             if device.kind == "cuda":
                 return device.inspect_source()
     raise AssertionError("no CUDA module was built")
+
+
+def test_stages_are_measured_with_the_streams_that_are_emitted(staged, graph_builtins):
+    """Measured costs of a device: the CPU stands in, where streams do nothing and kernels compute."""
+    net, units, _, _ = staged
+    runner = CudaRunner(net, units, "cuda", device="cpu:0")
+    ops = [kernels[0] for kernels in units.features if kernels[0].kind == "conv2d"][:3]
+    alone = [sum(runner.run([[op]], 3)) for op in ops]
+    together = runner.run([[op] for op in ops], 3)
+    assert len(together) == 3 and all(t > 0 for t in (*alone, *together))
+    assert sum(together) > max(alone) / 2  # every group's kernels ran
+    assert graph_builtins.count("allocate") == 4  # once a stage, however often it runs
+    mod = probe_module([[runner._kernel(op)] for op in ops], "cuda -arch=sm_90", copies=4)
+    text = mod["probe"].script()
+    assert text.count("StreamSyncFromTo") == 4 * 2 * 2 and text.count("kernel_") >= 4 * 3
+    assert mod["main"].script().count("vm.builtin.cuda_graph.run_or_capture") == 1
 
 
 _BUILD = """

@@ -7,11 +7,11 @@ from pathlib import Path
 import tvm
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.cost.interface import CostModel
+from tvm_cascade.cost.interface import CostModel, Runner
 from tvm_cascade.cost.learned import LearnedCost, refine
 from tvm_cascade.cost.measured import MeasuredCost, confirm
 from tvm_cascade.cost.records import CONCURRENT, RecordStore
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.report import finish_report, run_stages
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
@@ -47,13 +47,11 @@ def stages(
     net = stage_graph(mod)
     if cost == "analytic":
         return run_stages(net.graph, target, device, batch, unit, variant, r, s, load, output, picture)
-    if not target.startswith("llvm"):
-        raise UsageError(f"--cost {cost} measures on this machine's CPU: use --target llvm, or --cost analytic")
     if batch not in (None, 1):
         raise UsageError(f"--cost {cost} measures the model as it is loaded: set the batch with --input-shape")
     options = Options(variant=variant, unit=unit, r=r or None, s=s or None)
     units = unit_graph(net.graph, unit)
-    model = measured_model(net, units, database)
+    model = measured_model(net, units, database, target)
     if load is not None:
         return run_stages(net.graph, target, device, None, unit, variant, r, s, load, output, picture, model)
     if cost == "measured":
@@ -63,11 +61,21 @@ def stages(
     return finish_report(found, learned, output, picture)
 
 
-def measured_model(net: StageGraph, units: UnitGraph, database: str | Path | None) -> MeasuredCost:
-    """Costs measured on this machine's CPU."""
-    from tvm_cascade.runtime.measure import CpuRunner
+def measured_model(
+    net: StageGraph, units: UnitGraph, database: str | Path | None, target: str = "llvm"
+) -> MeasuredCost:
+    """Costs measured on this machine: its CPU, or its GPU for `cuda`. Raises `MissingToolError` where it has none."""
+    if target.startswith("cuda"):
+        from tvm_cascade.runtime.measure_cuda import CudaRunner
 
-    runner = CpuRunner(net, units)
+        try:
+            runner: Runner = CudaRunner(net, units, target)
+        except MissingToolError as error:
+            raise MissingToolError(error.tool, f"{error.remedy}; --cost analytic needs none of it") from None
+    else:
+        from tvm_cascade.runtime.measure import CpuRunner
+
+        runner = CpuRunner(net, units)
     return MeasuredCost(runner, RecordStore(database, runner.device))
 
 
@@ -87,7 +95,9 @@ def search_learned(
     net: StageGraph, units: UnitGraph, measured: MeasuredCost, options: Options, budget: int = _LEARNED_BUDGET
 ) -> tuple[NetworkSchedule, CostModel]:
     """Few stages measured, the others predicted; returns the schedule and the model that priced it."""
-    model = LearnedCost(measured, AnalyticCost(find_device("cpu", "llvm", measured.runner.workers)))
+    gpu = measured.runner.device.startswith("cuda")
+    known = find_device(None, "cuda") if gpu else find_device("cpu", "llvm", measured.runner.workers)
+    model = LearnedCost(measured, AnalyticCost(known))
     alone = [(CONCURRENT, [[k]]) for kernels in units.features for k in kernels if k.kind != "view"]
     found = []
 
