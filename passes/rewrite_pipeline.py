@@ -1,9 +1,11 @@
 """Substitutions inside of the pipelines: for the arena on boards, for latency elsewhere, kept only where they pay.
 
 A search minimizes a model: the largest activations of an order for boards, the analytic latency for other targets. What
-counts is decided by what follows. For a board both networks are planned and the smaller arena wins. Elsewhere a network
-is rewritten where the model promises a gain and the arena does not grow. Quantized networks only see rules
-that are exact on integers, so every promise about bits stands; floats are equal up to reassociation.
+counts is decided by what follows. For a board, where the model promises fewer bytes at no more multiply-accumulates than
+allowed, both networks are planned and the smaller arena wins. Elsewhere a network is rewritten where the model promises a
+gain and the arena does not grow. Quantized networks only see rules that are exact on integers, so every promise about bits
+stands; floats are equal up to reassociation. Searches for arenas end by the graphs they have seen, never by a clock: the
+same network is written every time.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 import tvm
 from tvm import relax
@@ -19,13 +22,14 @@ from tvm import relax
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.substitute_graph import Substituted, substitute
-from tvm_cascade.substitution.costs import TVM, AnyCost, Latency, PeakMemory
+from tvm_cascade.substitution.costs import TVM, AnyCost, Latency, PeakMemory, macs_of, peak_bytes
+from tvm_cascade.substitution.dag import Dag, replace
 from tvm_cascade.substitution.metaflow import SearchOptions
-from tvm_cascade.substitution.pattern import Rule
-from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
+from tvm_cascade.substitution.pattern import Matcher, Rule
+from tvm_cascade.substitution.rules import ALL_RULES, integer_rules, rules
 
-OPTIONS = SearchOptions(max_graphs=1000, patience=150)
-SECONDS = 20.0
+OPTIONS = SearchOptions(max_graphs=1000, max_seconds=inf, patience=150)
+SECONDS = 20.0  # of a search for latency
 GAIN = 0.01  # of the latency promised, relative: less is no reason to change a network
 _MAIN = "main"
 
@@ -57,15 +61,31 @@ def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:
     return integer_rules() if _quantized(mod) else ALL_RULES
 
 
-def rewrite_for_arena(mod: tvm.IRModule, arena: Callable[[tvm.IRModule], int]) -> Rewritten:
-    """The equivalent network with the smaller arena; `arena` plans a module and gives its bytes."""
-    before = arena(mod)
-    done = _searched(mod, PeakMemory())
+def rewrite_for_arena(
+    mod: tvm.IRModule, arena: Callable[[tvm.IRModule], int], max_macs: float = 1.0, floats: bool = True
+) -> Rewritten:
+    """The equivalent network with the smaller arena; `arena` plans a module and gives its bytes.
+
+    A network of more than `max_macs` times the multiply-accumulates is refused, and without `floats` so is any change to a
+    network that is not quantized. Where nothing is promised, nothing is planned, and `before` and `after` are what the
+    model counts: the activations alive at once.
+    """
+    if not floats and not _quantized(mod):
+        return _stays(mod, 0, "B", "the network is not quantized: substitutions would reassociate its sums")
+    done = _searched(mod, PeakMemory(), inf)
     if _MAIN not in done.found:
-        return _stays(mod, before, "B", done.skipped.get(_MAIN, "the module has no function main"))
-    found = done.found[_MAIN]
-    if not found.steps:
+        return _stays(mod, 0, "B", done.skipped.get(_MAIN, "the module has no function main"))
+    found, plain = done.found[_MAIN], _without_clips(done.read[_MAIN].dag)
+    before, after = peak_bytes(plain), peak_bytes(found.dag)
+    if after >= before:
         return _stays(mod, before, "B", "no substitution lowers the activations alive at once")
+    macs = [sum(macs_of(n) for n in dag.nodes) for dag in (plain, found.dag)]
+    if macs[1] > max_macs * macs[0]:
+        return _stays(mod, before, "B", f"the rewritten network has {macs[1]} multiply-accumulates, not {macs[0]}")
+    try:
+        before = arena(mod)
+    except InfeasibleError as error:
+        before = error.needed
     try:
         after = arena(done.mod)
     except InfeasibleError:
@@ -74,6 +94,14 @@ def rewrite_for_arena(mod: tvm.IRModule, arena: Callable[[tvm.IRModule], int]) -
         return _stays(mod, before, "B", f"the rewritten network needs {after} bytes")
     steps = tuple(s.rule for s in found.steps)
     return Rewritten(done.mod, steps, before, after, "B", f"{before - after} bytes of arena less")
+
+
+def _without_clips(dag: Dag) -> Dag:
+    """The network as `LowerQuantized` will make it anyhow: activations on stored values inside of their operators."""
+    matcher = Matcher(rules("fuse_quantized_clip"))
+    while sites := matcher.sites(dag):
+        dag = replace(dag, sites[0].target)
+    return dag
 
 
 def rewrite_for_latency(
@@ -89,7 +117,7 @@ def rewrite_for_latency(
     serial = Latency("latency", TVM, model=AnalyticCost(find_device(device, target)))
     if _MAIN not in {gv.name_hint for gv in mod.get_global_vars()}:
         return _stays(mod, 0.0, "ms", "the module has no function main")
-    done = _searched(mod, serial)
+    done = _searched(mod, serial, SECONDS)
     if _MAIN not in done.found:
         return _stays(mod, 0.0, "ms", done.skipped[_MAIN])
     found = done.found[_MAIN]
@@ -104,8 +132,8 @@ def rewrite_for_latency(
     )
 
 
-def _searched(mod: tvm.IRModule, cost: AnyCost) -> Substituted:
-    return substitute(mod, cost, exact_rules(mod), OPTIONS, SECONDS, functions=lambda name: name == _MAIN)
+def _searched(mod: tvm.IRModule, cost: AnyCost, seconds: float) -> Substituted:
+    return substitute(mod, cost, exact_rules(mod), OPTIONS, seconds, functions=lambda name: name == _MAIN)
 
 
 def _stays(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritten:

@@ -113,8 +113,9 @@ class _Writer:
             return self._emit(self._opaque(node))
         if node.kind == "conv2d":
             return self._conv2d(node)
-        if node.kind == "qconv2d":
-            return IslandWriter(self._emit, self._folded.__getitem__).write(node, self._expr(node.inputs[0]))
+        if node.kind in ("qconv2d", "qmatmul", "qadd"):
+            read = [self._expr(r) for r in node.inputs if not r.node.constant]
+            return IslandWriter(self._emit, self._folded.__getitem__).write(node, read)
         if node.kind == "fused":
             return self._fused(node)
         args = [self._expr(r) for r in node.inputs]

@@ -78,7 +78,7 @@ def plan(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     target: str = "cortex-m4",
     database: str | Path | None = None,
-    rewrite: bool = False,
+    rewrite: bool | None = None,
     progress: Progress = _silent,
 ) -> PlanResult:
     """Plan `model` (a file or a Relax module) without writing anything.
@@ -95,8 +95,9 @@ def plan(
         Whose alignment and kernels' scratch count: the plan is that of `compile` for the same target.
     database : path, optional
         Counts of a `compile` with `tune` on top of those that come with the package.
-    rewrite : bool
-        Plan an equivalent network as well (substitutions for memory) and take the one with the smaller arena.
+    rewrite : bool, optional
+        Search for an equivalent network whose arena is smaller (substitutions for memory). None searches quantized networks,
+        where every bit stays as it is; True floats too, whose sums are then added in another order; False none.
 
     Raises
     ------
@@ -121,7 +122,7 @@ def plan(
     progress(f"{name}: reading the graph")
     counts = with_shipped(Path(database) if database else None)
     core = pipeline.core_of(target, get_target(target).backend)
-    mod, rewritten = _rewritten(mod, core, options, name, progress) if rewrite else (mod, None)
+    mod, rewritten = _rewritten(mod, core, options, counts, rewrite, name, progress)
     prepared = pipeline.prepare(mod, core, counts)
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
     prepared, made, concats = _planned(mod, prepared, options, counts, None, name, progress)
@@ -157,11 +158,21 @@ def _planned(
 
 
 def _rewritten(
-    mod: IRModule, core: Core, options: PlanOptions, name: str, progress: Progress
-) -> tuple[IRModule, Mapping[str, object]]:
-    """The network to plan, and what was rewritten in it."""
-    progress(f"{name}: planning it and an equivalent network")
-    done = pipeline.rewrite(mod, core, options)
+    mod: IRModule,
+    core: Core,
+    options: PlanOptions,
+    counts: Database,
+    wanted: bool | None,
+    name: str,
+    progress: Progress,
+) -> tuple[IRModule, Mapping[str, object] | None]:
+    """The network to plan, and what was rewritten in it; None where nothing was and nobody asked."""
+    if wanted is False or (wanted is None and options.layerwise):
+        return mod, None
+    progress(f"{name}: looking for an equivalent network of less memory")
+    done = pipeline.rewrite(mod, core, options, counts, floats=bool(wanted))
+    if not done.steps and not wanted:
+        return mod, None
     progress(f"{name}: {len(done.steps)} substitutions: {done.reason}")
     return done.mod, done.to_dict()
 
@@ -189,7 +200,7 @@ def compile(
     database: str | Path | None = None,
     metaschedule: str | Path | None = None,
     trials: int = 32,
-    rewrite: bool = False,
+    rewrite: bool | None = None,
     report: str | Path | None = None,
     progress: Progress = _silent,
 ) -> CompileResult:
@@ -235,7 +246,7 @@ def compile(
     progress(f"{stem}: reading the graph")
     counts = with_shipped(Path(database) if database else None, must_exist=not tune)
     counter = counter_of(made_for, require_counter(on), backend, progress) if tune else None
-    mod, rewritten = _rewritten(mod, core, options, stem, progress) if rewrite else (mod, None)
+    mod, rewritten = _rewritten(mod, core, options, counts, rewrite, stem, progress)
     prepared = pipeline.prepare(mod, core, counts, counter)
     if tune and database is not None:
         counts.beyond(shipped()).save(Path(database))

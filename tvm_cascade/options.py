@@ -82,8 +82,8 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
     click.option("--granularity", type=click.Choice(["row", "pixel", "auto"]), default="auto", show_default=True,
                  help="What rolling buffers count: whole rows (fast), or pixels (small)."),
     INPUT_SHAPE,
-    click.option("--rewrite", is_flag=True, help="Plan an equivalent network too (substitutions for memory), and take "
-                 "the one with the smaller arena."),
+    click.option("--rewrite/--no-rewrite", default=None, help="Take an equivalent network (substitutions for memory) where "
+                 "its arena is smaller. [default: quantized networks, bit for bit; --rewrite: floats too]"),
 )  # fmt: skip
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there."

@@ -111,9 +111,18 @@ def graph_of(mod: IRModule) -> Graph:
     return extract_graph(tvm.ir.transform.Sequential(front_phases())(mod)).graph
 
 
-def rewrite(mod: IRModule, core: Core, options: PlanOptions) -> Rewritten:
-    """The equivalent network whose plan needs the smaller arena on a board: both are planned."""
-    return rewrite_for_arena(mod, lambda m: plan_graph(prepare(m, core).graph, options).peak)
+def rewrite(
+    mod: IRModule, core: Core, options: PlanOptions, database: Database | None = None, floats: bool = True
+) -> Rewritten:
+    """The equivalent network whose plan needs the smaller arena: both are planned where a gain is promised.
+
+    Without `floats` only networks of integers are rewritten, bit for bit.
+    """
+
+    def arena(m: IRModule) -> int:
+        return plan_prepared(m, prepare(m, core, database), options, database).plan.peak
+
+    return rewrite_for_arena(mod, arena, options.max_macs, floats)
 
 
 def interface_of(mod: IRModule, graph: Graph) -> IoSpec:

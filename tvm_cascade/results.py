@@ -22,7 +22,7 @@ class PlanResult:
     frontier: tuple[tuple[int, float], ...]
     left_out: Mapping[str, str] = field(default_factory=dict)  # operator -> why it is in no cascade
     seconds: float = 0.0
-    rewritten: Mapping[str, object] | None = None  # with `rewrite`: substitutions made, and why
+    rewritten: Mapping[str, object] | None = None  # substitutions made, and why; with `rewrite`, why none too
     estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
     bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
     concats: str = field(default="", kw_only=True)  # those read in parts and what it saves, or why none is

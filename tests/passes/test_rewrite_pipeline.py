@@ -12,6 +12,8 @@ from tvm import relax
 from tvm_cascade import api
 from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.cli import main
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_pipeline import exact_rules, rewrite_for_arena, rewrite_for_latency
 from tvm_cascade.pipeline import REWRITTEN_ATTR, cascade_pipeline
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
@@ -44,13 +46,54 @@ def test_an_arena_shrinks_and_the_plan_says_so(tmp_path):
     assert (told["before"], told["after"]) == (before.plan.peak, after.plan.peak)
 
 
-def test_what_does_not_pay_stays(monkeypatch):
+def branches(kernels: tuple[int, ...] = (1, 1, 1)) -> tvm.IRModule:
+    """Convolutions of one input whose concatenation a pool reads."""
+    net = Net("int8", seed=6)
+    x = net.input((1, 6, 6, 4), "x")
+    y = net.concat([net.conv(x, 6, k) for k in kernels])
+    return net.finish(net.conv(net.max_pool(y, 2), 3, 3))
+
+
+def test_what_does_not_pay_stays():
     mod = plain()
-    done = rewrite_for_arena(mod, lambda m: 100)
-    assert done.mod is mod and done.steps == () and done.before == done.after == 100 and done.reason
+    done = rewrite_for_arena(mod, lambda m: 1 // 0)  # nothing is planned for nothing
+    assert done.mod is mod and done.steps == () and done.before == done.after and done.reason
     sizes = iter([100, 200])
     worse = rewrite_for_arena(wide_between(), lambda m: next(sizes))
     assert worse.steps == () and "200 bytes" in worse.reason
+
+
+def test_quantized_networks_are_rewritten_unasked_and_keep_every_bit():
+    mod = branches()
+    before, after = (api.plan(mod, granularity="row", rewrite=r) for r in (False, None))
+    assert after.plan.peak < before.plan.peak and after.plan.macs == before.plan.macs
+    assert before.rewritten is None and after.rewritten is not None
+    assert (after.rewritten["before"], after.rewritten["after"]) == (before.plan.peak, after.plan.peak)
+    done = rewrite_for_arena(mod, lambda m: 1 if m is not mod else 2, floats=False)
+    assert "fuse_quantized_convs" in done.steps
+    data = [np.random.default_rng(1).integers(-128, 128, (1, 6, 6, 4)).astype("int8")]
+    lowered = [LowerQuantized()(m) for m in (mod, done.mod)]
+    np.testing.assert_array_equal(output(lowered[0], data), output(lowered[1], data))
+
+
+def test_more_work_is_refused_and_a_network_that_does_not_fit_is_not():
+    work = rewrite_for_arena(branches((1, 3)), lambda m: 1 // 0, floats=False)
+    assert work.steps == () and "multiply-accumulates" in work.reason
+    mod = branches()
+
+    def arena(m: tvm.IRModule) -> int:
+        if m is mod:
+            raise InfeasibleError(300, 200, ["concat"], "")
+        return 150
+
+    done = rewrite_for_arena(mod, arena)
+    assert done.steps and (done.before, done.after) == (300, 150)
+
+
+def test_floats_stay_unless_asked():
+    assert api.plan(wide_between()).rewritten is None
+    done = rewrite_for_arena(wide_between(), lambda m: 1 // 0, floats=False)
+    assert done.steps == () and "not quantized" in done.reason
 
 
 def test_quantized_networks_see_exact_rules_only():

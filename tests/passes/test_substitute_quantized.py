@@ -13,7 +13,9 @@ from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.runtime import Session
 from tvm_cascade.substitution.costs import CUDNN, Figure, Latency
-from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
+from tvm_cascade.substitution.dag import replace
+from tvm_cascade.substitution.pattern import Matcher
+from tvm_cascade.substitution.rules import ALL_RULES, integer_rules, rules
 from tvm_cascade.testing.builder import Net
 
 LAUNCHES = Figure("launches", CUDNN)
@@ -56,18 +58,54 @@ def siblings() -> tvm.IRModule:
     return net.finish([net.concat([a, b]), net.max_pool(c, 2)])
 
 
-@pytest.mark.parametrize("make", [fire, siblings, lambda: fire("varied")])
+def heads() -> tvm.IRModule:
+    """Two fully connected layers of one input, one of them read by a third, with activations."""
+    net = Net("int8", seed=9)
+    x = net.flatten(net.conv(net.input((1, 4, 4, 3)), 5, 3))
+    a, b = net.dense(x, 6, activation="relu"), net.dense(x, 7, activation="relu")
+    return net.finish([net.dense(a, 4), b])
+
+
+def depthwise_parts(multiplier: int = 2) -> tvm.IRModule:
+    """Depthwise convolutions of two tensors, concatenated, and two of the result."""
+    net = Net("int8", seed=7)
+    x, y = net.conv(net.input((1, 8, 8, 3)), 4, 1), net.input((1, 8, 8, 5))
+    z = net.concat([net.depthwise(x, multiplier=multiplier), net.depthwise(y, multiplier=multiplier)])
+    return net.finish([net.depthwise(z, 3), net.depthwise(z, 3, multiplier=2)])
+
+
+def sums() -> tvm.IRModule:
+    """Sums of parts, concatenated; one more is clipped, one is the same as another."""
+    net = Net("int8", seed=5)
+    a, b, c, d = (net.input((1, 4, 4, 3)) for _ in range(4))
+    whole = net.concat([net.add(a, b), net.add(c, d)])
+    return net.finish([net.conv(whole, 3, 1), net.add(a, b, activation="relu"), net.add(b, a)])
+
+
+@pytest.mark.parametrize("make", [fire, siblings, lambda: fire("varied"), heads, depthwise_parts, sums])
 def test_a_round_trip_keeps_every_bit(make):
     mod = make()
     read = read_function(mod["main"])
-    assert any(n.kind == "qconv2d" for n in read.dag.nodes)
+    assert {n.kind for n in read.dag.nodes} & {"qconv2d", "qmatmul", "qadd"}
     made = mod.clone()
     made.update_func(mod.get_global_var("main"), write_function(read.dag, read, mod["main"].attrs))
     check(mod, made)
 
 
+@pytest.mark.parametrize("make", [fire, heads, depthwise_parts, sums])
+def test_no_island_stays_opaque(make):
+    read = read_function(make()["main"])
+    assert not [n for n in read.dag.nodes if n.kind == "opaque"]
+
+
 @pytest.mark.parametrize(
-    ("make", "rule"), [(fire, "fuse_quantized_convs_enlarged"), (siblings, "fuse_quantized_convs")]
+    ("make", "rule"),
+    [
+        (fire, "fuse_quantized_convs_enlarged"),
+        (siblings, "fuse_quantized_convs"),
+        (heads, "merge_quantized_matmuls"),
+        (depthwise_parts, "concat_of_depthwise"),
+    ],
 )
 def test_merged_islands_keep_every_bit(make, rule):
     mod = make()
@@ -80,6 +118,33 @@ def test_merged_islands_keep_every_bit(make, rule):
 def test_a_concatenation_of_what_was_split_vanishes():
     done = substitute(fire(), LAUNCHES, integer_rules())
     assert not [n for n in done.found["main"].dag.nodes if n.kind in ("concat", "split")]
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (depthwise_parts, ["fuse_grouped_convs"]),
+        (depthwise_parts, ["concat_of_depthwise", "depthwise_of_concat"]),
+        (sums, ["concat_of_quantized_sums", "quantized_sum_of_concats"]),
+    ],
+)
+def test_each_rule_alone_keeps_every_bit(make, names):
+    """Whether it pays or not."""
+    mod = make()
+    read = read_function(mod["main"])
+    dag = read.dag
+    for name in names:
+        sites = Matcher(rules(name)).sites(dag)
+        assert sites
+        dag = replace(dag, sites[-1].target)
+        made = mod.clone()
+        made.update_func(mod.get_global_var("main"), write_function(dag, read, mod["main"].attrs))
+        check(mod, made)
+
+
+def test_equal_sums_are_one_whatever_the_order_of_their_operands():
+    dag = read_function(sums()["main"]).dag
+    assert len([n for n in dag.nodes if n.kind == "qadd"]) == 3  # four are written
 
 
 def test_unequal_quantizations_stay_apart():

@@ -11,6 +11,7 @@ from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, postorder, replac
 from tvm_cascade.substitution.evaluate import run
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules, rules
+from tvm_cascade.substitution.rules_quantized import quantized_sum
 
 TOLERANCE = 1e-9  # relative, float64: reassociation only
 
@@ -91,11 +92,13 @@ def _fuse(m: Maker) -> list[Ref]:
     return [m.conv(x, m.pick(1, 3), k, s, act=act), m.conv(x, 2, k, s, act=act)]
 
 
-def _quantized(m: Maker, x: Ref, out: int, kernel: tuple[int, int], bias: bool, stride: int = 1) -> Ref:
+def _quantized(
+    m: Maker, x: Ref, out: int, kernel: tuple[int, int], bias: bool, stride: int = 1, groups: int = 1
+) -> Ref:
     """A convolution of stored values with a scale for every output."""
     kh, kw = kernel
-    operands = [m.weight(out, m.channels(x), kh, kw), *(m.weight(out) for _ in range(3 if bias else 1))]
-    attrs = {"strides": (stride, stride), "dilation": (1, 1), "groups": 1, "layout": m.layout, "act": "relu"}
+    operands = [m.weight(out, m.channels(x) // groups, kh, kw), *(m.weight(out) for _ in range(3 if bias else 1))]
+    attrs = {"strides": (stride, stride), "dilation": (1, 1), "groups": groups, "layout": m.layout, "act": "relu"}
     same = {"padding": (kh // 2, kw // 2, kh // 2, kw // 2), "range": (-128, 127), "dtype": "int8", "w_zero": 0}
     return m.pool.make("qconv2d", x, *operands, x_quantum=(0.05, 3), y_quantum=(0.7, -4), **attrs, **same)
 
@@ -103,6 +106,85 @@ def _quantized(m: Maker, x: Ref, out: int, kernel: tuple[int, int], bias: bool, 
 def _quantized_pair(m: Maker, kernels) -> list[Ref]:
     x, bias, stride = m.image(), m.pick(True, False), m.pick(1, 2)
     return [_quantized(m, x, m.pick(2, 4), k, bias, stride) for k in kernels]
+
+
+_END = {"y_quantum": (0.7, -4), "range": (-128, 127), "dtype": "int8", "act": ""}
+
+
+def _quantized_matmul(m: Maker, x: Ref, w: Ref, bias: bool) -> Ref:
+    out = w.shape[1]
+    operands = [w, *(m.weight(out) for _ in range(3 if bias else 1))]
+    return m.pool.make("qmatmul", x, *operands, x_quantum=(0.05, 3), w_zero=m.pick(0, 2), **_END)
+
+
+def _quantized_columns(m: Maker) -> list[Ref]:
+    x, bias = m.leaf((m.pick(1, 3), 5)), m.pick(True, False)
+    zero = m.pick(0, 2)
+    attrs = {"x_quantum": (0.05, 3), "w_zero": zero, **_END}
+    sizes = (4, m.pick(2, 3))
+    return [
+        m.pool.make("qmatmul", x, m.weight(5, n), *(m.weight(n) for _ in range(3 if bias else 1)), **attrs)
+        for n in sizes
+    ]
+
+
+def _quantized_rows(m: Maker) -> list[Ref]:
+    first = _quantized_matmul(m, m.leaf((2, 5)), m.weight(5, 3), m.pick(True, False)).node
+    second = m.pool.make("qmatmul", m.leaf((m.pick(1, 4), 5)), *first.inputs[1:], **dict(first.attrs))
+    return [Ref(first, 0), second]
+
+
+def _quantized_sum(m: Maker, a: Ref, b: Ref, same: bool) -> Ref:
+    return quantized_sum(m.pool, a, (0.3, 1), b, (0.3, 1) if same else (0.2, -2), **_END)
+
+
+def _sum_of_views(m: Maker) -> list[Ref]:
+    view = _view(m)
+    return [_quantized_sum(m, view(m.leaf((1, 2, 3, 4))), view(m.leaf((1, 2, 3, 4))), m.pick(True, False))]
+
+
+def _sum_of_concats(m: Maker) -> list[Ref]:
+    x = m.image()
+    a, b = (m.concat(m.leaf(x.shape), m.leaf(x.shape)) for _ in range(2))
+    return [_quantized_sum(m, a, b, m.pick(True, False))]
+
+
+def _concat_of_sums(m: Maker) -> list[Ref]:
+    x, same = m.image(), m.pick(True, False)
+    leaves = [m.leaf(x.shape) for _ in range(4)]
+    # Operands come in the pool's order: of the second sum the other way round where the leaves are.
+    order = m.pick((2, 3), (3, 2))
+    return [m.concat(*(_quantized_sum(m, leaves[i], leaves[j], same) for i, j in ((0, 1), order)))]
+
+
+def _joint_depthwise(m: Maker) -> list[Ref]:
+    x, times, quantized, bias = m.image(), m.pick(1, 2), m.pick(True, False), m.pick(True, False)
+    y = m.leaf(x.shape)
+    k, s, parts = m.pick((3, 3), (3, 1)), m.pick(1, 2), []
+    for z in (x, y):
+        c = m.channels(z)
+        if quantized:
+            parts.append(_quantized(m, z, c * times, k, bias, s, c))
+        else:
+            parts.append(m.conv(z, c * times, k, (s, s), groups=c))
+    return [m.concat(*parts)]
+
+
+def _grouped_pair(m: Maker) -> list[Ref]:
+    x = m.image(4)
+    if m.pick(True, False):
+        return [_quantized(m, x, 4 * n, (3, 3), False, 1, 4) for n in (1, m.pick(1, 2))]
+    groups = m.pick(2, 4)
+    return [m.conv(x, groups * n, (3, 3), groups=groups) for n in (2, m.pick(1, 3))]
+
+
+def _clipped(m: Maker) -> list[Ref]:
+    made = m.pick(
+        lambda: _quantized(m, m.image(), 3, (1, 1), True),
+        lambda: _quantized_matmul(m, m.leaf((2, 5)), m.weight(5, 3), True),
+        lambda: _quantized_sum(m, x := m.image(), m.leaf(x.shape), False),
+    )()
+    return [m.pool.make("clip", made, low=-20.0, high=m.pick(30.0, 127.0))]
 
 
 def _fuse_add(m: Maker) -> list[Ref]:
@@ -126,7 +208,10 @@ def _conv_of_concat(m: Maker) -> list[Ref]:
 def _depthwise_of_concat(m: Maker) -> list[Ref]:
     x = m.image()
     y = m.concat(x, m.leaf(x.shape))
-    return [m.conv(y, m.channels(y) * m.pick(1, 2), groups=m.channels(y))]
+    c = m.channels(y)
+    if m.pick(True, False):
+        return [_quantized(m, y, c * m.pick(1, 2), (3, 3), m.pick(True, False), 1, c)]
+    return [m.conv(y, c * m.pick(1, 2), groups=c)]
 
 
 def _norm(m: Maker, x: Ref) -> Ref:
@@ -318,9 +403,14 @@ SOURCES: dict[str, Callable[[Maker], list[Ref]]] = {
     "activation_after_pool": lambda m: [_max_pool(m, m.pool.make("relu", m.image()))],
     "fuse_quantized_convs": lambda m: _quantized_pair(m, [m.pick((1, 1), (3, 3))] * 2),
     "fuse_quantized_convs_enlarged": lambda m: _quantized_pair(m, m.pick([(1, 1), (3, 3)], [(1, 3), (3, 1)])),
-    "fuse_quantized_clip": lambda m: [
-        m.pool.make("clip", _quantized(m, m.image(), 3, (1, 1), True), low=-20.0, high=m.pick(30.0, 127.0))
-    ],
+    "fuse_quantized_clip": _clipped,
+    "merge_quantized_matmuls": _quantized_columns,
+    "merge_quantized_rows": _quantized_rows,
+    "quantized_sum_before_view": _sum_of_views,
+    "quantized_sum_of_concats": _sum_of_concats,
+    "concat_of_quantized_sums": _concat_of_sums,
+    "concat_of_depthwise": _joint_depthwise,
+    "fuse_grouped_convs": _grouped_pair,
 }
 
 

@@ -25,20 +25,20 @@ def states(block: Block, limit: int | None = None) -> np.ndarray:
 
     Raises `TooManyStatesError` above `limit`.
     """
-    level = [0]
-    found: list[int] = []
-    ready = list(enumerate(block.preds))
-    while level:
-        found += level
-        if limit is not None and len(found) > limit:
-            raise TooManyStatesError(len(found))
-        grown = set()
-        for state in level:
-            for v, need in ready:
-                if not state >> v & 1 and need & state == need:
-                    grown.add(state | 1 << v)
-        level = sorted(grown)
-    return np.array(found, dtype=np.int64)
+    level = np.zeros(1, dtype=np.int64)
+    found = [level]
+    total = 1
+    for _ in range(block.size):
+        grown = []
+        for v, need in enumerate(block.preds):
+            ready = level & (need | 1 << v) == need  # all it reads is there, itself is not
+            grown.append(level[ready] | 1 << v)
+        level = np.unique(np.concatenate(grown))
+        total += len(level)
+        if limit is not None and total > limit:
+            raise TooManyStatesError(total)
+        found.append(level)
+    return np.concatenate(found)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ IOS, sections 4.2 and 5. Costs come from any `CostModel`; the batch size is the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -26,23 +26,55 @@ Features = Sequence[tuple[OpFeatures, ...]]  # per unit, one entry per kernel
 Solved = dict[object, tuple[Schedule, Schedule, Schedule]]  # by structure: the schedule, the sequential, the greedy one
 
 
+class Prices:
+    """Prices of concurrent stages by what their groups run, for one cost model.
+
+    Which of several equal units a stage holds does not matter, nor which block it is of: a cell has few kinds of units, and
+    most of its stages are permutations of others.
+    """
+
+    def __init__(self, model: CostModel) -> None:
+        self.model = model
+        self._kinds: dict[tuple[OpFeatures, ...], int] = {}
+        self._known: dict[tuple[tuple[int, ...], ...], float] = {}
+        self._kernels: list[tuple[OpFeatures, ...]] = []
+
+    def kind(self, kernels: tuple[OpFeatures, ...]) -> int:
+        """The number of a unit's kernels; equal ones have the same."""
+        found = self._kinds.setdefault(kernels, len(self._kernels))
+        if found == len(self._kernels):
+            self._kernels.append(kernels)
+        return found
+
+    def stage_ms(self, groups: Iterable[tuple[int, ...]]) -> float:
+        """Milliseconds of groups of kinds at the same time; equal groups may change places."""
+        key = tuple(sorted(groups))
+        found = self._known.get(key)
+        if found is None:
+            made = [[k for kind in group for k in self._kernels[kind]] for group in key]
+            found = self._known[key] = self.model.stage_ms(made)
+        return found
+
+
 class BlockCost:
     """Prices the stages of one block of units with a `CostModel`; without a graph nothing is merged."""
 
     def __init__(
-        self, graph: UnitGraph | None, features: Features, nodes: range, model: CostModel, mergeable: frozenset[int]
+        self, graph: UnitGraph | None, features: Features, nodes: range, prices: Prices, mergeable: frozenset[int]
     ) -> None:
         self._features = [features[v] for v in nodes]
+        self._prices = prices
+        self._kinds = [prices.kind(f) for f in self._features]
         self._graph = graph
         self._nodes = nodes
-        self._model = model
+        self._model = prices.model
         self._mergeable = mergeable
-        self.fork_ms = model.fork_ms
+        self.fork_ms = prices.model.fork_ms
 
     def concurrent(self, groups: tuple[tuple[int, ...], ...]) -> float:
         """Milliseconds of the groups at the same time."""
-        found = self._features
-        return self._model.stage_ms([[k for v in group for k in found[v]] for group in groups])
+        kinds = self._kinds
+        return self._prices.stage_ms(tuple([kinds[v] for v in group]) for group in groups)
 
     def merged(self, members: tuple[int, ...]) -> float | None:
         """Milliseconds of the members merged into one operator."""
@@ -89,6 +121,7 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
     may_merge = frozenset(m for c in classes for m in c)
     ranges, whole = split(units.predecessors, options)
     solved: Solved = {}
+    prices = Prices(model)
     stages: list[Stage] = []
     totals = [0.0, 0.0, 0.0]
     transitions = priced = 0
@@ -97,7 +130,7 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
         key = (block, tuple(units.features[v] for v in nodes))
         known = solved.get(key)
         if known is None:
-            cost = BlockCost(units, units.features, nodes, model, may_merge)
+            cost = BlockCost(units, units.features, nodes, prices, may_merge)
             known = solved[key] = _solve(block, cost, options)
             transitions += known[0].transitions
             priced += known[0].priced
@@ -116,12 +149,13 @@ def latency_of(
     `solved` remembers blocks by structure and may be shared between graphs, for one model and options.
     """
     total = 0.0
+    prices = Prices(model)
     for nodes in split(predecessors, options)[0]:
         block = block_of(predecessors, nodes)
         key = (block, tuple(features[v] for v in nodes))
         known = solved.get(key)
         if known is None:
-            cost = BlockCost(None, features, nodes, model, frozenset())
+            cost = BlockCost(None, features, nodes, prices, frozenset())
             known = solved[key] = _solve(block, cost, options)
         total += known[0].cost_ms
     return total

@@ -97,10 +97,14 @@ def _solve(block: Block, space: Pairs, pricer: Pricer, upper: float) -> np.ndarr
         before, ending = space.before[low:high], space.ending[low:high]
         least = limits.stage(k, before, ending) + cost[before]
         least[~allowed[ending]] = np.inf
-        tried = np.flatnonzero(least * (1.0 - _SLACK) + limits.rest[k] <= upper)
+        tried = np.flatnonzero((least * (1.0 - _SLACK) + limits.rest[k] <= upper) & (least < np.inf))
         best = float("inf")
-        for i in tried[np.argsort(least[tried], kind="stable")]:
-            if least[i] * (1.0 - _SLACK) >= best or least[i] == np.inf:
+        if len(tried):
+            first = tried[np.argmin(least[tried])]
+            best, choice[k] = cost[before[first]] + pricer(int(space.endings[ending[first]]))[0], low + first
+            tried = tried[least[tried] * (1.0 - _SLACK) < best]  # few are left to sort
+        for i in tried[np.argsort(least[tried], kind="stable")][1:]:
+            if least[i] * (1.0 - _SLACK) >= best:
                 break
             total = cost[before[i]] + pricer(int(space.endings[ending[i]]))[0]
             if total < best:

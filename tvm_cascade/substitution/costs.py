@@ -32,6 +32,7 @@ class Engine:
     in_place_concat: bool  # the flag of `exclusive_concat` spares the copy
 
 
+_PLAIN = {"qconv2d": "conv2d", "qmatmul": "matmul", "qadd": "add"}  # as the cost models call them
 TVM = Engine("tvm", winograd=False, views=False, in_place_concat=False)
 STAGES = Engine("stages", winograd=False, views=True, in_place_concat=True)  # `passes.ScheduleStages`, batch 1, NCHW
 CUDNN = Engine("cudnn", winograd=True, views=True, in_place_concat=True)
@@ -78,7 +79,7 @@ def is_view(node: Node, engine: Engine) -> bool:
 def macs_of(node: Node) -> int:
     if node.kind in ("conv2d", "qconv2d"):
         return prod(node.shape) * prod(node.inputs[1].shape[1:])
-    if node.kind == "matmul":
+    if node.kind in ("matmul", "qmatmul"):
         return prod(node.shape) * node.inputs[0].shape[-1]
     return 0
 
@@ -118,14 +119,12 @@ def op_features(node: Node, engine: Engine) -> OpFeatures:
     """The operator as the shared cost models see it."""
     if is_view(node, engine):
         return OpFeatures(kind="view")
-    kind, macs = node.kind, macs_of(node)
-    if kind == "qconv2d":
-        kind = "conv2d"
-    elif kind == "conv2d":
+    kind, macs = _PLAIN.get(node.kind, node.kind), macs_of(node)
+    if kind == "conv2d":
         groups = int(node["groups"])  # type: ignore[call-overload]
         depthwise = groups > 1 and node.inputs[1].shape[1] == 1
         kind = "depthwise_conv2d" if depthwise else kind
-        plain = node["strides"] == node["dilation"] == (1, 1) and groups == 1
+        plain = node.kind == "conv2d" and node["strides"] == node["dilation"] == (1, 1) and groups == 1
         if engine.winograd and plain and node.inputs[1].shape[2:] == (3, 3):
             macs = macs * 4 // 9
     elif kind == "matmul":

@@ -81,18 +81,38 @@ def _conv2d(attrs: Mapping[str, Any], x: Array, w: Array, b: Array | None = None
 def _qconv2d(
     attrs: Mapping[str, Any], x: Array, w: Array, scales: Array, bias: Array | None = None, _: Array | None = None
 ) -> Array:
-    """On stored values; rounded to even, which engines do otherwise, but for every output channel alike."""
-    (step, zero), (out_step, out_zero) = attrs["x_quantum"], attrs["y_quantum"]
     plain = {**attrs, "act": ""}
-    total = _conv2d(plain, x.astype("int64") - zero, w.astype("int64") - attrs["w_zero"])
-    shape = (-1, 1, 1) if attrs["layout"] == "NCHW" else (-1,)
+    total = _conv2d(plain, x.astype("int64") - attrs["x_quantum"][1], w.astype("int64") - attrs["w_zero"])
+    return _requantized(attrs, total, scales, bias, (-1, 1, 1) if attrs["layout"] == "NCHW" else (-1,))
+
+
+def _qmatmul(
+    attrs: Mapping[str, Any], x: Array, w: Array, scales: Array, bias: Array | None = None, _: Array | None = None
+) -> Array:
+    total = (x.astype("int64") - attrs["x_quantum"][1]) @ (w.astype("int64") - attrs["w_zero"])
+    return _requantized(attrs, total, scales, bias, (-1,))
+
+
+def _requantized(
+    attrs: Mapping[str, Any], total: Array, scales: Array, bias: Array | None, shape: tuple[int, ...]
+) -> Array:
+    """Stored values of sums; rounded to even, which engines do otherwise, but for every output channel alike."""
     if bias is not None:
         total = total + bias.reshape(shape)
-    real = total * (step * scales.astype("float64").reshape(shape))
+    return _stored(attrs, total * (attrs["x_quantum"][0] * scales.astype("float64").reshape(shape)))
+
+
+def _stored(attrs: Mapping[str, Any], real: Array) -> Array:
+    step, zero = attrs["y_quantum"]
     if attrs["act"]:
         low, high = (0.0, None) if attrs["act"] == "relu" else attrs["act"]
         real = np.clip(real, low, high)
-    return np.clip(np.rint(real / out_step) + out_zero, *attrs["range"]).astype(attrs["dtype"])
+    return np.clip(np.rint(real / step) + zero, *attrs["range"]).astype(attrs["dtype"])
+
+
+def _qadd(attrs: Mapping[str, Any], *read: Array) -> Array:
+    a, b = ((x.astype("int64") - zero) * step for x, (step, zero) in zip(read, attrs["quanta"], strict=True))
+    return _stored(attrs, a + b)
 
 
 def _matmul(attrs: Mapping[str, Any], a: Array, b: Array, bias: Array | None = None) -> Array:
@@ -204,6 +224,8 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
 _RULES: dict[str, Callable[..., Array]] = {
     "conv2d": _conv2d,
     "qconv2d": _qconv2d,
+    "qmatmul": _qmatmul,
+    "qadd": _qadd,
     "matmul": _matmul,
     "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool,

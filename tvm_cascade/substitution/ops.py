@@ -2,7 +2,7 @@
 
 Weights of convolutions are always (out, in / groups, height, width), whatever the layout of the activations; padding is
 (top, left, bottom, right). `conv2d` and `matmul` take an optional bias as third operand and an activation `act`, as one
-kernel computes all of it. `qconv2d` is a quantized convolution (rules_quantized.py). `fused` runs
+kernel computes all of it. `qconv2d`, `qmatmul` and `qadd` are quantized (rules_quantized.py). `fused` runs
 a small program of element-wise operators in one kernel. `opaque` is an operator that no rule looks into; its types come
 from outside.
 """
@@ -28,7 +28,7 @@ ELEMENTWISE = BINARY | UNARY | {"fused"}
 ACTIVATIONS = frozenset({"relu", "relu6", "sigmoid", "tanh"})  # that a convolution's or product's kernel can apply
 POOLS = frozenset({"max_pool2d", "avg_pool2d"})
 # Operators whose kernel can write its result into a part of a larger tensor.
-WRITERS = frozenset({"conv2d", "qconv2d", "matmul", "fused", "opaque"}) | POOLS | BINARY | UNARY
+WRITERS = frozenset({"conv2d", "qconv2d", "matmul", "qmatmul", "qadd", "fused", "opaque"}) | POOLS | BINARY | UNARY
 _WIDE = {"int8": "int32", "uint8": "int32"}
 
 Types = tuple[TensorType, ...]
@@ -101,6 +101,19 @@ def _qconv2d(read: Types, attrs: Mapping[str, Any]) -> Types:
             f"scales and biases {[t.shape for t in read[2:]]} of a convolution to {read[1].shape[0]} channels"
         )
     return (TensorType(made.shape, attrs["dtype"]),)
+
+
+def _qmatmul(read: Types, attrs: Mapping[str, Any]) -> Types:
+    (rows, depth), (inner, out) = read[0].shape, read[1].shape
+    if depth != inner or any(t.shape != (out,) for t in read[2:]):
+        raise GraphError(f"product of {read[0].shape} and {read[1].shape}, per output {[t.shape for t in read[2:]]}")
+    return (TensorType((rows, out), attrs["dtype"]),)
+
+
+def _qadd(read: Types, attrs: Mapping[str, Any]) -> Types:
+    if read[0].shape != read[1].shape:
+        raise GraphError(f"quantized sum of {read[0].shape} and {read[1].shape}")
+    return (TensorType(read[0].shape, attrs["dtype"]),)
 
 
 def _pool(read: Types, attrs: Mapping[str, Any]) -> Types:
@@ -182,6 +195,8 @@ _RULES: Mapping[str, Callable[[Types, Mapping[str, Any]], Types]] = {
     "conv2d": _conv2d,
     "qconv2d": _qconv2d,
     "matmul": _matmul,
+    "qmatmul": _qmatmul,
+    "qadd": _qadd,
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
     "batch_norm": _same,

@@ -12,6 +12,7 @@ _COLOURS = {
     "conv2d": "#cfe2f3",
     "qconv2d": "#cfe2f3",
     "matmul": "#cfe2f3",
+    "qmatmul": "#cfe2f3",
     "concat": "#fff2cc",
     "split": "#fff2cc",
     "fused": "#d9ead3",
@@ -27,7 +28,7 @@ def describe(node: Node) -> str:
         stride = node["strides"][0]  # type: ignore[index]
         parts = [f"conv {kh}x{kw}", f"s{stride}" if stride != 1 else "", f"x{out}", str(node["act"])]
         return " ".join(p for p in parts if p)
-    if node.kind == "matmul":
+    if node.kind in ("matmul", "qmatmul"):
         return f"matmul x{node.shape[-1]} {node['act']}".rstrip()
     return node.kind
 

@@ -6,10 +6,11 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules_algebra import ALGEBRA_RULES
 from tvm_cascade.substitution.rules_conv import CONV_RULES
+from tvm_cascade.substitution.rules_groups import GROUP_RULES
 from tvm_cascade.substitution.rules_layout import LAYOUT_RULES
 from tvm_cascade.substitution.rules_quantized import QUANTIZED_RULES
 
-ALL_RULES: tuple[Rule, ...] = (*CONV_RULES, *ALGEBRA_RULES, *LAYOUT_RULES, *QUANTIZED_RULES)
+ALL_RULES: tuple[Rule, ...] = (*CONV_RULES, *GROUP_RULES, *ALGEBRA_RULES, *LAYOUT_RULES, *QUANTIZED_RULES)
 _BY_NAME = {rule.name: rule for rule in ALL_RULES}
 
 # What MetaFlow's Table 3 searches with: the four printed substitutions and those of its artifact, biases inside.

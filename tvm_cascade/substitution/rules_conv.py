@@ -38,11 +38,11 @@ def both_biases(pool: Pool, a: Node, b: Node) -> tuple[Ref, Ref] | None:
     """Biases of two operators, zeros for a missing one, None where neither has any."""
     if bias_of(a) is None and bias_of(b) is None:
         return None
-    made = [bias_of(n) or zeros(pool, _outputs(n), n.type.dtype) for n in (a, b)]
+    made = [bias_of(n) or zeros(pool, outputs_of(n), n.type.dtype) for n in (a, b)]
     return made[0], made[1]
 
 
-def _outputs(node: Node) -> int:
+def outputs_of(node: Node) -> int:
     return node.inputs[1].shape[0] if node.kind == "conv2d" else node.inputs[1].shape[-1]
 
 
@@ -174,24 +174,6 @@ def _partial(pool: Pool, m: Match) -> Target | None:
     return {result(c): total}
 
 
-def _partial_depthwise(pool: Pool, m: Match) -> Target | None:
-    c, joined = m["c"], m["joined"]
-    axis = channel_axis(str(c["layout"]))
-    depth = c.inputs[0].shape[axis]
-    if c["groups"] != depth or joined["axis"] != axis:
-        return None
-    times = c.inputs[1].shape[0] // depth
-    sizes = tuple(r.shape[axis] * times for r in joined.inputs)
-    weights = pool.make("split", c.inputs[1], axis=0, sizes=sizes).node
-    bias = bias_of(c)
-    biases = pool.make("split", bias, axis=0, sizes=sizes).node if bias else None
-    parts = [
-        conv(pool, c, x, Ref(weights, i), biases and Ref(biases, i), groups=x.shape[axis])
-        for i, x in enumerate(joined.inputs)
-    ]
-    return {result(c): pool.make("concat", *parts, axis=axis)}
-
-
 def _scaled(pool: Pool, c: Node, scale: Ref, shift: Ref | None) -> Ref:
     """conv * scale + shift, both per output channel, as one convolution."""
     weights = pool.make("mul", c.inputs[1], _column(pool, scale))
@@ -290,59 +272,26 @@ def _compose(pool: Pool, m: Match) -> Target | None:
     return {result(outer): conv(pool, inner, inner.inputs[0], weights, bias, groups=1, act=outer["act"])}
 
 
-def _merge_groups(pool: Pool, m: Match) -> Target | None:
-    c = m["c"]
-    groups = int(c["groups"])  # type: ignore[call-overload]
-    if groups == 1 or groups % 2 or not c.inputs[1].node.constant:
-        return None
-    weights = pool.make("block_diagonal", c.inputs[1], merge=2, groups=groups)
-    return {result(c): conv(pool, c, c.inputs[0], weights, bias_of(c), groups=groups // 2)}
-
-
-def _group_convs(pool: Pool, m: Match) -> Target | None:
-    joined = m["joined"]
-    convs = [r.node for r in joined.inputs]
-    first = convs[0]
-    if len(convs) < 2 or any(n.kind != "conv2d" for n in convs):
-        return None
-    parts = first.inputs[0].node
-    axis = channel_axis(str(first["layout"]))
-    whole = [n.inputs[0] for n in convs] == [Ref(parts, i) for i in range(len(parts.types))]
-    if parts.kind != "split" or not whole or parts["axis"] != axis or joined["axis"] != axis:
-        return None
-    if any(n.attrs != first.attrs or n.inputs[1].shape != first.inputs[1].shape for n in convs):
-        return None
-    weights = pool.make("concat", *[n.inputs[1] for n in convs], axis=0)
-    bias = None
-    if any(bias_of(n) for n in convs):
-        dtype = first.type.dtype
-        bias = pool.make("concat", *[bias_of(n) or zeros(pool, _outputs(n), dtype) for n in convs], axis=0)
-    groups = int(first["groups"]) * len(convs)  # type: ignore[call-overload]
-    return {result(joined): conv(pool, first, parts.inputs[0], weights, bias, groups=groups)}
-
-
 _CONV, _A, _B = op("c", "conv2d"), op("a", "conv2d"), op("b", "conv2d")
 
 
-def _common(node: Node) -> Ref:
+def first_operand(node: Node) -> Ref:
     return node.inputs[0]
 
 
 CONV_RULES = (
     Rule("enlarge_kernel", "conv_kxl(x, w)", "conv_KxL(x, pad(w)), K and L to cover a sibling's window",
-         (_A, _B), _enlarge, _common, ordered=True, integer_exact=True),
+         (_A, _B), _enlarge, first_operand, ordered=True, integer_exact=True),
     Rule("fuse_convs", "conv(x, w1), conv(x, w2)", "split(conv(x, concat(w1, w2)))",
-         (_A, _B), _fuse_convs, _common, integer_exact=True),
+         (_A, _B), _fuse_convs, first_operand, integer_exact=True),
     Rule("fuse_convs_enlarged", "conv_kxl(x, w1), conv_mxn(x, w2)", "split(conv(x, concat(pad(w1), pad(w2))))",
-         (_A, _B), _fuse_enlarged, _common, integer_exact=True),
+         (_A, _B), _fuse_enlarged, first_operand, integer_exact=True),
     Rule("fuse_conv_add", "add(conv(x, w), y)", "conv(concat(x, y), concat(w, identity))",
          (op("sum", "add", op("c", "conv2d"), None),), _fuse_conv_add, integer_exact=True),
     Rule("add_of_convs", "add(conv(x, w1), conv(y, w2))", "conv(concat(x, y), concat(w1, w2)), or conv(x, w1 + w2)",
          (op("sum", "add", _A, _B),), _add_of_convs, integer_exact=True),
     Rule("conv_of_concat", "conv(concat(x, y), w)", "add(conv(x, w[:, :c]), conv(y, w[:, c:]))",
          (op("c", "conv2d", op("joined", "concat")),), _partial, integer_exact=True),
-    Rule("depthwise_of_concat", "depthwise(concat(x, y), w)", "concat(depthwise(x, w[:c]), depthwise(y, w[c:]))",
-         (op("c", "conv2d", op("joined", "concat")),), _partial_depthwise, integer_exact=True),
     Rule("fold_batch_norm", "batch_norm(conv(x, w, b))", "conv(x, w * s, b * s + t)",
          (op("bn", "batch_norm", _CONV),), _fold_norm, folds_weights=True),
     Rule("batch_norm_to_affine", "batch_norm(x)", "x * s + t", (op("bn", "batch_norm"),), _norm_to_affine,
@@ -355,8 +304,4 @@ CONV_RULES = (
          _fold_scale_before, folds_weights=True),
     Rule("compose_convs", "conv_1x1(conv(x, w1), w2), w1 dense, grouped or depthwise", "conv(x, w2 . w1)",
          (op("outer", "conv2d", op("inner", "conv2d")),), _compose, folds_weights=True),
-    Rule("merge_groups", "conv of 2g groups", "conv of g groups, weights block-diagonal", (_CONV,), _merge_groups,
-         integer_exact=True, folds_weights=True),
-    Rule("group_convs", "concat(conv(x0, w0), conv(x1, w1)), x0, x1 = split(x)", "conv of 2 groups (x, concat(w0, w1))",
-         (op("joined", "concat"),), _group_convs, integer_exact=True),
 )  # fmt: skip

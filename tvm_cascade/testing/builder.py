@@ -134,7 +134,7 @@ class Net:
             (*kernel, depth, channels) if groups != c or c == 1 else (1, *kernel, channels), prod(kernel) * depth
         )
         if groups == c and c > 1:
-            weights = self._emit(relax.op.reshape(weights, (*kernel, c, channels // c)))
+            weights = self._emit(relax.op.reshape(weights, (*kernel, channels, 1)))
         layout = "HWOI" if groups == c and c > 1 else "HWIO"
         y = relax.op.nn.conv2d(
             self._dequantize(x), weights, **attrs, data_layout="NHWC", kernel_layout=layout, out_layout="NHWC"
