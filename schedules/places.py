@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
 from tvm_cascade.cascading.plan import Granularity, Plan
-from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.graph import ITEM_BYTES, Op, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +125,13 @@ def place_of(plan: Plan, tensor: int) -> int:
         shift += storage.byte_offset
         storage = plan.storages[storage.root]
     return plan.allocation.offsets[plan.buffers.index(f"tensor {storage.tensor}")] + shift
+
+
+def overwrites(plan: Plan, op: Op) -> bool:
+    """Whether an element-wise operator writes where it reads, or into bytes of that tensor that are behind it."""
+    if not op.outputs:
+        return False
+    start = place_of(plan, op.outputs[0])
+    end = start + plan.storages[op.outputs[0]].size
+    spans = [(place_of(plan, op.inputs[p]), plan.storages[op.inputs[p]].size) for p in op.in_place]
+    return any(at < end and start < at + size for at, size in spans)

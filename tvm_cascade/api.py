@@ -62,7 +62,8 @@ def _module(model: Model, input_shapes: Mapping[str, tuple[int, ...]] | None) ->
 
 
 def _plan_options(alignment: int, **values: object) -> PlanOptions:
-    return PlanOptions(alignment=alignment, pixels=True, accumulators=True, stripes=True, **values)  # type: ignore[arg-type]
+    able = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
+    return PlanOptions(alignment=alignment, **able, **values)  # type: ignore[arg-type]
 
 
 def plan(

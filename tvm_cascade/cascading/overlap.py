@@ -65,6 +65,13 @@ class Overlaps:
                     found.append(pair)
         return tuple(found)
 
+    def over(self, pair: Pair) -> bool:
+        """Whether the writer's maker may write over the very elements that it reads."""
+        maker = self.flow.maker(pair.writer)
+        if maker is None or maker < 0 or not self._alike(pair.reader, pair.writer):
+            return False
+        return any(r.in_place and r.tensor == pair.reader for r in self.flow.steps(maker).reads)
+
     def _distance(self, cascade: Cascade, x: int, y: int, units: int) -> int:
         """Bytes; the writer's size where it must stay clear of the input altogether."""
         flow, chunk = self.flow, cascade.chunk

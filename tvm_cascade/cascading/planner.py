@@ -45,7 +45,7 @@ def baseline_peak(graph: Graph) -> int:
 
 
 def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """Every operator a segment of its own, in file order, nothing shared.
+    """Every operator a segment of its own, in file order; nothing shared but what element-wise operators overwrite.
 
     Raises
     ------
@@ -53,7 +53,8 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
         The arena exceeds `options.sram`.
     """
     n = len(graph.ops)
-    costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment))
+    in_place = options.in_place and options.overlap
+    costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment, in_place=in_place))
     bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
     plan = assemble(costs, Layout(tuple(range(n + 1)), (0,) * n), Figures(baseline_peak(graph), bound))
     return _within(plan, costs, options, "plan without --layerwise")

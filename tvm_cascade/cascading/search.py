@@ -34,7 +34,8 @@ class Search:
         like: Search | None = None,
         rings_follow: bool = True,
     ) -> None:
-        settings = Settings(options.alignment, options.overlap, options.in_place, rings_follow)
+        in_place = options.in_place and options.overlap
+        settings = Settings(options.alignment, options.overlap, in_place, rings_follow)
         known = None if like is None else like.costs
         if known is not None and (known.order, known.settings) == (tuple(order), settings):
             self.costs = known

@@ -31,7 +31,7 @@ class Settings:
 
     alignment: int = 4  # bytes, of every block
     overlap: bool = False  # outputs behind dying inputs
-    in_place: bool = False  # element-wise operators over their input
+    in_place: bool = False  # element-wise operators over their input, also where nothing else overlaps
     rings_follow: bool = True  # with `overlap`, rolling buffers behind dying inputs too
 
 
@@ -177,20 +177,21 @@ class SegmentCosts:
 
     def most_shared(self, i: int, j: int) -> int:
         """Bytes that anything made in `[i, j)` could share with dying inputs at the very most, in any interleaving."""
-        if not self.settings.overlap:
+        if not (self.settings.overlap or self.settings.in_place):
             return 0
         return sum(self.flow.bytes[t] for t in self._dying(i, j))
 
     def pairs(self, i: int, j: int, chunk: int) -> tuple[Pair, ...]:
         """Outputs and rings of `[i, j)` that may follow an input that dies in it, with the distance to keep."""
-        if not self.settings.overlap or chunk < 0:
+        if chunk < 0 or not (self.settings.overlap or self.settings.in_place):
             return ()
         key = (i, j, chunk)
         if key not in self._pairs:
             rings = self.settings.rings_follow
             held = self.held(i, j, chunk).items()
             made = {t: u for t, u in held if t not in self.flow.streamed and (rings or self.last[t] >= j)}
-            self._pairs[key] = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, chunk)
+            found = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, chunk)
+            self._pairs[key] = tuple(p for p in found if self.settings.overlap or self.overlaps.over(p))
         return self._pairs[key]
 
     def shared(self, i: int, j: int, chunk: int) -> int:
