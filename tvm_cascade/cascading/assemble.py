@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tvm_cascade.cascading.flow import Flow
@@ -107,6 +107,9 @@ def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
     if root.tensor == tensor:
         return owner
     seen = flow.graph.tensors[tensor]
+    if tensor in flow.parts:
+        pitch = flow.unit_bytes(root.tensor, 1)
+        return replace(owner, tensor=tensor, root=root.tensor, byte_offset=root.byte_offset, pitch=pitch)
     ring = owner.is_ring(flow.graph.tensors[root.tensor].rows)
     height = owner.height if ring else seen.rows
     size = owner.size if ring else seen.bytes

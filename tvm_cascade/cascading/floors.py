@@ -101,7 +101,7 @@ class Floors:
     def _ring(self, tensor: int, chunk: int) -> int:
         """The least bytes of a ring: what some step of a reader wants to be there at once."""
         flow = self.costs.flow
-        if tensor not in self.costs.born or flow.maker(tensor) is None:
+        if tensor not in self.costs.born or not flow.writers(tensor):
             return 0
         units = 1
         for reader in flow.readers[tensor]:

@@ -34,6 +34,7 @@ class Storage:
     pixels: int = 0  # slots of a pixel ring: pixel p of the row-major tensor at slot p % pixels
     root: int | None = None  # tensor whose storage this one is a view of (`byte_offset` into it)
     byte_offset: int = 0
+    pitch: int = 0  # of a part of a join: bytes from pixel to pixel of the root; 0: pixels lie one behind the other
     columns: int = 0  # of a ring row in stripes: column x at x - x0, x0 the first that its maker makes; 0: all columns
 
     def is_ring(self, rows: int) -> bool:

@@ -56,7 +56,10 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     in_place = options.in_place and options.overlap
     costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment, in_place=in_place))
     bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
-    plan = assemble(costs, Layout(tuple(range(n + 1)), (0,) * n), Figures(baseline_peak(graph), bound))
+    alone, figures = Layout(tuple(range(n + 1)), (0,) * n), Figures(baseline_peak(graph), bound)
+    plan = assemble(costs, alone, figures)
+    if plan.peak > bound:
+        plan = min(plan, assemble(costs, alone, figures, optimise=True), key=lambda p: p.peak)
     return _within(plan, costs, options, "plan without --layerwise")
 
 

@@ -53,7 +53,7 @@ class SegmentCosts:
         self._members: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
-        """For every root the position of its maker and of its last reader.
+        """For every root the position of its (first) maker and of its last reader.
 
         Inputs are made at -1, streamed ones at their first reader; outputs are read at the end.
         """
@@ -62,11 +62,11 @@ class SegmentCosts:
         last: dict[int, int] = {}
         for t, root in enumerate(flow.roots):
             if root.tensor == t:
-                maker = flow.graph.producer[t]
                 readers = [self.place[c] for c in flow.readers[t]]
-                born[t] = -1 if maker is None else self.place[maker]
                 if t in flow.streamed:
                     born[t] = min(readers, default=0)
+                else:
+                    born[t] = min((self.place[m] for m in flow.writers(t)), default=-1)
                 last[t] = end if t in flow.leaves else max([*readers, born[t], 0])
         return born, last
 
@@ -85,13 +85,13 @@ class SegmentCosts:
         """Whether all that runs in `[i, j)` leads to its last operator."""
         members = self.members(i, j)
         inside = set(members)
-        return all(any(c in inside for t in self.flow.outputs(o) for c in self.flow.readers[t]) for o in members[:-1])
+        return all(any(c in inside for t in self.flow.written(o) for c in self.flow.readers[t]) for o in members[:-1])
 
     def held(self, i: int, j: int, chunk: int) -> dict[int, int]:
         """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's. Rows in stripes."""
         members = self.members(i, j)
         chunk = max(chunk, 0)
-        made = [t for o in members for t in self.flow.outputs(o)]
+        made = dict.fromkeys(t for o in members for t in self.flow.written(o) if self.born[t] >= i)
         inner = [t for t in made if self.last[t] < j]
         rings = self.rings.of(members, inner, chunk)
         return {t: rings.get(t, self.flow.units(t, chunk)) for t in made}
@@ -116,7 +116,7 @@ class SegmentCosts:
             return None
         if key not in self._stripes:
             members = self.members(i, j)
-            leaving = [t for o in members for t in self.flow.outputs(o) if self.last[t] >= j]
+            leaving = [t for o in members for t in self.flow.written(o) if self.last[t] >= j]
             self._stripes[key] = self.striper.of(members, self.accumulating(i, j), leaving, -chunk)
         return self._stripes[key]
 

@@ -42,7 +42,8 @@ class Striper:
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
         """Columns over which a segment can be striped; 0 where it cannot."""
         graph = self.flow.graph
-        if len(members) < 2 or members[0] < 0:
+        joined = any(t in self.flow.parts for o in members if o >= 0 for t in graph.ops[o].outputs)
+        if len(members) < 2 or members[0] < 0 or joined:
             return 0
         for o in members:
             if o in accumulating:
@@ -66,7 +67,7 @@ class Striper:
         """Whether input k of `op` comes from outside, or is read by columns from where it was made."""
         node = self.flow.graph.ops[op]
         root = self.flow.roots[node.inputs[k]].tensor
-        if self.flow.maker(root) not in members:
+        if not any(m in members for m in self.flow.writers(root)):
             return True
         return root == node.inputs[k] and (op in accumulating or node.columns[k] is not None)
 
@@ -104,8 +105,8 @@ class Striper:
                 return None
             node = graph.ops[o]
             for k, t in enumerate(node.inputs):
-                maker = self.flow.maker(self.flow.roots[t].tensor)
-                if maker is None or maker not in inside:
+                maker = next((m for m in self.flow.writers(self.flow.roots[t].tensor) if m in inside), None)
+                if maker is None:
                     continue
                 across = None if sums and o == members[-1] else node.columns[k]
                 low, high = columns if across is None else _covered(across, asked[o], graph.tensors[t].columns)

@@ -89,9 +89,9 @@ class _Memory:
             if storage.columns:
                 return self._striped(area, rows, columns, pixel, unit)
             slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * tensor.columns
-            spread = np.arange(unit, dtype=np.int64)
-            elements = (pixel[:, None] * unit + spread).reshape(-1)
-            return place + ((pixel % slots)[:, None] * unit + spread).reshape(-1), own + elements
+            spread, pitch = np.arange(unit, dtype=np.int64), storage.pitch or unit
+            elements = (pixel[:, None] * pitch + spread).reshape(-1)
+            return place + ((pixel % slots)[:, None] * pitch + spread).reshape(-1), own + elements
         elements = (rows[:, None] * inner + within).reshape(-1)
         if storage.height >= tensor.rows:
             return place + elements, own + elements

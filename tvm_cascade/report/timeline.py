@@ -55,12 +55,12 @@ class _Progress:
         chunk = segment.chunk
         node, storage = flow.graph.tensors[tensor], self.plan.storages[tensor]
         columns = flow.columns(tensor, chunk)
-        maker = flow.maker(tensor)
-        high = node.bytes
-        if maker is not None and maker in self.done and not segment.stripes:
-            steps = flow.steps(maker, chunk, maker in segment.accumulating)
-            made = steps.made[flow.outputs(maker).index(tensor)]
-            high = int(end_bytes(node, made[self.done[maker]], columns))
+        makers = [m for m in flow.writers(tensor) if m in self.done and not segment.stripes]
+        ends: list[int] = []
+        for m in makers:
+            made = flow.steps(m, chunk, m in segment.accumulating).made[flow.written(m).index(tensor)]
+            ends.append(int(end_bytes(node, made[self.done[m]], columns)))
+        high = max(ends, default=node.bytes)
         low = 0
         if storage.upper == self.index + 1 and tensor not in flow.leaves and not segment.stripes:
             low = min((self._kept(o, tensor, columns) for o in flow.readers[tensor] if o in self.done), default=high)
