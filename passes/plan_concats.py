@@ -1,11 +1,11 @@
 """Concats that never exist, where that lowers the arena of the plan and not only a sum of live bytes.
 
 Written into place by the makers of their parts (`join_concats`), concats cost no copy: all that can be are, unless the
-plan needs more so. Reading parts where they lie (`rewrite_for_memory`) shortens lives but lengthens others: a part stays
-until its last reader. Whether that pays depends on order, cuts, rings and addresses, so both graphs are planned. First as
-graphs, which is cheap: all concats that can go, those whose removal lowers the best order's peak, and, where there are
-few, each left out in turn. The best is then emitted and planned with its real kernels and scratch, and taken only if its
-arena is smaller.
+plan needs more so; then those that cost it nothing. Reading parts where they lie (`rewrite_for_memory`) shortens lives
+but lengthens others: a part stays until its last reader. Whether that pays depends on order, cuts, rings and addresses,
+so both graphs are planned. First as graphs, which is cheap: all concats that can go, those whose removal lowers the best
+order's peak, and, where there are few, each left out in turn. The best is then emitted and planned with its real kernels
+and scratch, and taken only if its arena is smaller.
 """
 
 from __future__ import annotations
@@ -79,16 +79,30 @@ def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[
 
 
 def _in_place(prepared: Made, options: PlanOptions) -> Choice[Made] | InfeasibleError:
-    """The plan with every concat that can be written into place so, unless that costs more; or why there is none."""
+    """The plan with the concats written into place that can be, and cost nothing by it; or why there is no plan."""
     plain, names = _attempt(prepared.graph, options), joinable(prepared)
-    if names:
-        made = joined(prepared, names)
-        plan = _attempt(made.graph, options)
-        if isinstance(plan, Plan) and (isinstance(plain, InfeasibleError) or _no_dearer(plan, plain, options)):
-            before = "more than the cap" if isinstance(plain, InfeasibleError) else str(plain.peak)
-            reason = f"writes the parts of {_list(names)} into place: {before} -> {plan.peak} bytes"
-            return Choice(made, replace(plan, baseline_peak=baseline_peak(prepared.graph)), (), reason, names)
-    return plain if isinstance(plain, InfeasibleError) else Choice(prepared, plain)
+    kept, best = names, _joined_plan(prepared, names, plain, options)
+    if best is None and (options.layerwise or len(names) <= _FEW):
+        kept = ()
+        for name in names if len(names) > 1 else ():
+            plan = _joined_plan(prepared, (*kept, name), plain, options)
+            kept, best = ((*kept, name), plan) if plan is not None else (kept, best)
+    if best is None:
+        return plain if isinstance(plain, InfeasibleError) else Choice(prepared, plain)
+    before = "more than the cap" if isinstance(plain, InfeasibleError) else str(plain.peak)
+    reason = f"writes the parts of {_list(kept)} into place: {before} -> {best.peak} bytes"
+    best = replace(best, baseline_peak=baseline_peak(prepared.graph))
+    return Choice(joined(prepared, kept), best, (), reason, kept)
+
+
+def _joined_plan(
+    prepared: PreparedGraph, names: tuple[str, ...], plain: Plan | InfeasibleError, options: PlanOptions
+) -> Plan | None:
+    """The plan with those concats written into place, where there is one and it costs no more than `plain`."""
+    plan = _attempt(joined(prepared, names).graph, options) if names else None
+    if not isinstance(plan, Plan):
+        return None
+    return plan if isinstance(plain, InfeasibleError) or _no_dearer(plan, plain, options) else None
 
 
 def _no_dearer(plan: Plan, plain: Plan, options: PlanOptions) -> bool:

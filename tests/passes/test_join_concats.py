@@ -48,7 +48,7 @@ def dense_block() -> tvm.IRModule:
     net = Net("int8", seed=7)
     x = net.conv(net.input((1, 8, 8, 4), "x"), 8, 3)
     for _ in range(3):
-        y = net.conv(x, 16, 1, activation="relu")
+        y = net.conv(x, 8, 1, activation="relu")
         x = net.concat([net.conv(y, 8, 3), net.conv(y, 8, 1)])
     return net.finish(x)
 
