@@ -19,6 +19,7 @@ from tvm_cascade.schedules.patch import Patch, patch_kernel
 from tvm_cascade.schedules.pitch import pitched
 from tvm_cascade.schedules.select import Core, select
 from tvm_cascade.schedules.stripe_kernel import stripe_kernel
+from tvm_cascade.schedules.transpose_over import over_kernel, planes_of
 from tvm_cascade.schedules.tune import Database, shipped
 
 
@@ -37,7 +38,7 @@ class PreparedGraph:
         made = self.extracted
         rows = made.kernels if generic else self.kernels
         patches = None if generic else self.patch
-        chosen = kernels_of_plan(plan, rows, made.pixel_kernels, made.accumulators, patches, self.stripe)
+        chosen = kernels_of_plan(plan, rows, made.pixel_kernels, made.accumulators, patches, self.stripe, self.over)
         return [_into_place(plan, o, kernel) for o, kernel in enumerate(chosen)]
 
     def stripe(self, index: int) -> RowKernel:
@@ -48,6 +49,13 @@ class PreparedGraph:
         if isinstance(made, str):
             raise ValidationError(f"{self.graph.ops[index].name} was planned in stripes: {made}")
         return made
+
+    def over(self, index: int) -> RowKernel:
+        """An operator's kernel that leaves its output in the bytes of its input."""
+        func = self.extracted.funcs[index]
+        planes = None if func is None else planes_of(func)
+        assert planes is not None
+        return over_kernel(planes)
 
     def patch(self, index: int, chunk: int) -> Patch | None:
         """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""

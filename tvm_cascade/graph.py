@@ -129,6 +129,7 @@ class Op:
     part_offsets: tuple[int, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=lambda: _NO_ATTRS, hash=False, compare=True)
     patch_bytes: tuple[int, int] = (0, 0)  # (a, b): RAM of a + b * n to run n pixels of it at a time
+    over_bytes: int = 0  # RAM in which it can run at once over its one input, byte for byte; 0: it cannot
     accumulator_bytes: int = 0  # RAM in which it can sum up its one input as rows come; 0: it cannot
 
 

@@ -52,7 +52,7 @@ def assemble(costs: SegmentCosts, layout: Layout, figures: Figures, optimise: bo
 
 
 def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
-    members = costs.members(i, j)
+    members, over = costs.members(i, j), costs.over(i, j)
     return Segment(
         ops=tuple(sorted(costs.order[i:j])),
         trace=costs.trace(i, j, chunk),
@@ -60,6 +60,7 @@ def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
         scratch_bytes=costs.scratch_bytes(i, j, chunk),
         chunk=max(chunk, 0),
         accumulating=costs.accumulating(i, j),
+        over=() if over is None else (over,),
         streamed=tuple(-1 - o for o in members if o < 0),
         stripes=_stripes(costs, i, j, chunk),
     )
@@ -134,13 +135,13 @@ def _problem(costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], s
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
         for o in segment.accumulating:
             add(f"accumulator {o}", costs.flow.graph.ops[o].accumulator_bytes, s, s + 1)
-    follows = tuple(
-        Follow(block_of[f"tensor {p.reader}"], block_of[f"tensor {p.writer}"], p.distance)
-        for piece in layout.pieces
-        for p in costs.pairs(*piece)
-        if f"tensor {p.reader}" in block_of and f"tensor {p.writer}" in block_of
-    )
-    return Problem(tuple(blocks), follows=follows)
+    follows: list[Follow] = []
+    for pair in (p for piece in layout.pieces for p in costs.pairs(*piece)):
+        reader, writer = (block_of.get(f"tensor {t}") for t in (pair.reader, pair.writer))
+        if reader is not None and writer is not None:
+            follows.append(Follow(reader, writer, pair.distance))
+            follows += [Follow(writer, reader, 0)] if pair.exact else []
+    return Problem(tuple(blocks), follows=tuple(follows))
 
 
 def offsets_of(plan: Plan) -> dict[str, int]:

@@ -92,7 +92,8 @@ class Floors:
     def _scratch(self) -> Table:
         """The largest scratch in each segment."""
         graph, n = self.costs.flow.graph, self.size
-        here = np.array([graph.ops[o].scratch_bytes for o in self.costs.order], np.int64)
+        ops = [graph.ops[o] for o in self.costs.order]
+        here = np.array([min(o.scratch_bytes, o.over_bytes or o.scratch_bytes) for o in ops], np.int64)
         found = np.zeros((n + 1, n + 1), np.int64)
         for i in range(n):
             found[i, i + 1 :] = np.maximum.accumulate(here[i:])

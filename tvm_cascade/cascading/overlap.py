@@ -31,6 +31,7 @@ class Pair:
     writer: int  # the output or ring
     distance: int
     size: int  # bytes of the writer's block
+    exact: bool = False  # in the same place, if they share anything
 
     @property
     def reach(self) -> int:
@@ -65,7 +66,7 @@ class Overlaps:
                     found.append(pair)
         return tuple(found)
 
-    def over(self, pair: Pair) -> bool:
+    def overwrites(self, pair: Pair) -> bool:
         """Whether the writer's maker may write over the very elements that it reads."""
         makers = self.flow.writers(pair.writer)
         if len(makers) != 1 or makers[0] < 0 or not self._alike(pair.reader, pair.writer):

@@ -54,6 +54,8 @@ class Segment:
     accumulator, and writes its output in the last. `-1 - t` is the source of the streamed graph input t: it asks the
     caller for the next row and puts it into the ring.
 
+    An operator in `over` runs alone, once, and leaves its output in the very bytes of its input, which dies.
+
     With `stripes` (and `chunk == 0`) the trace runs once for each: step k of `ops[n]` in stripe s makes columns
     `stripes[s][n]` of row k, or adds those columns of input row k to its accumulator, which it clears in its first step
     of all and reads in its last of all. The rings of one stripe hold nothing that the next one reads.
@@ -65,6 +67,7 @@ class Segment:
     scratch_bytes: int = 0  # the largest of its operators' scratch
     chunk: int = 0  # pixels a step; 0 for whole rows
     accumulating: tuple[int, ...] = ()
+    over: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()  # graph inputs whose source runs here
     stripes: tuple[tuple[tuple[int, int], ...], ...] = ()  # by stripe and place in `ops`: columns [x0, x1)
 

@@ -96,6 +96,15 @@ class SegmentCosts:
         rings = self.rings.of(members, inner, chunk)
         return {t: rings.get(t, self.flow.units(t, chunk)) for t in made}
 
+    def over(self, i: int, j: int) -> int | None:
+        """The operator of `[i, j)` that runs over its dying input, if that is all that runs."""
+        members, flow = self.members(i, j), self.flow
+        if not self.settings.in_place or len(members) != 1 or members[0] < 0:
+            return None
+        node = flow.graph.ops[members[0]]
+        own = all(flow.roots[t].tensor == t for t in (*node.inputs, *node.outputs))
+        return node.index if node.over_bytes and own and node.inputs[0] in self._dying(i, j) else None
+
     def state_bytes(self, i: int, j: int) -> int:
         """Step counters of the driver: none where a single operator runs whole."""
         count = len(self.members(i, j))
@@ -103,7 +112,9 @@ class SegmentCosts:
 
     def scratch_bytes(self, i: int, j: int, chunk: int) -> int:
         """The largest scratch of an operator; by pixels that of gathering a step's window counts."""
-        stripes = self.stripes(i, j, chunk)
+        stripes, over = self.stripes(i, j, chunk), self.over(i, j)
+        if over is not None:
+            return self.flow.graph.ops[over].over_bytes
         if stripes is None:
             return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
         wide = {o: max(r[o][1] - r[o][0] for r in stripes.ranges) for o in self.members(i, j)}
@@ -186,12 +197,16 @@ class SegmentCosts:
         if chunk < 0 or not (self.settings.overlap or self.settings.in_place):
             return ()
         key = (i, j, chunk)
+        op = self.over(i, j)
+        if op is not None:
+            node = self.flow.graph.ops[op]
+            self._pairs[key] = (Pair(node.inputs[0], node.outputs[0], 0, self.flow.bytes[node.outputs[0]], True),)
         if key not in self._pairs:
             rings = self.settings.rings_follow
             held = self.held(i, j, chunk).items()
             made = {t: u for t, u in held if t not in self.flow.streamed and (rings or self.last[t] >= j)}
             found = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, chunk)
-            self._pairs[key] = tuple(p for p in found if self.settings.overlap or self.overlaps.over(p))
+            self._pairs[key] = tuple(p for p in found if self.settings.overlap or self.overlaps.overwrites(p))
         return self._pairs[key]
 
     def shared(self, i: int, j: int, chunk: int) -> int:
@@ -226,6 +241,8 @@ class SegmentCosts:
 
     def trace(self, i: int, j: int, chunk: int) -> tuple[int, ...]:
         """The execution order of `[i, j)`, step by step."""
+        if (over := self.over(i, j)) is not None:
+            return (over,)
         key = (self.members(i, j), max(chunk, 0))
         if key not in self._traces:
             self._traces[key] = Cascade(self.flow, *key).trace

@@ -260,7 +260,7 @@ def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, int]:
 
 
 def _count(plan: Plan, segment: Segment, op: Op) -> int:
-    if op.index not in segment.accumulating and not _by_rows(plan, op):
+    if op.index in segment.over or (op.index not in segment.accumulating and not _by_rows(plan, op)):
         return 1
     over, chunk = _grid(plan, segment, op)
     return over.rows * (-(-over.columns // chunk) if chunk else 1)
@@ -291,18 +291,30 @@ def _step(memory: _Memory, step: _Step) -> None:
     written = [memory.area(area) for area in outputs]
     for (addresses, tags), area in zip(written, outputs, strict=True):
         memory.write(addresses, tags, plan.graph.tensors[area.tensor].name)
-    _check_clobbering(op, k, reads, [addresses for addresses, _ in written], len(memory.tags))
+    places = [addresses for addresses, _ in written]
+    if op.index in step.segment.over and _same_bytes(op, reads, places):
+        return
+    _check_clobbering(op, k, reads, places, len(memory.tags))
 
 
 def _scratch(plan: Plan, step: _Step) -> int:
     """Bytes of the operator's own while a step runs; by parts of rows it gathers the step's window besides."""
     op = step.op
+    if op.index in step.segment.over:
+        return op.over_bytes
     over, chunk = _grid(plan, step.segment, op)
     if step.columns is not None:
         chunk = step.columns[1] - step.columns[0]
     if not chunk or op.patch_bytes == (0, 0):
         return op.scratch_bytes
     return op.patch_bytes[0] + min(chunk, over.columns) * op.patch_bytes[1] + op.scratch_bytes
+
+
+def _same_bytes(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> bool:
+    """Whether an operator that can do so writes exactly the bytes that it reads."""
+    if not op.over_bytes or len(reads) != 1 or len(written) != 1:
+        return False
+    return bool(np.array_equal(np.sort(reads[0][1]), np.sort(written[0])))
 
 
 def _check_clobbering(
@@ -332,7 +344,7 @@ def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, _Area]], list[_Area
     if op.index in segment.accumulating:
         last = step.last_stripe and step.k == _count(plan, segment, op) - 1
         return [(0, tile)], everything if last else []
-    if not _by_rows(plan, op):
+    if not _by_rows(plan, op) or op.index in segment.over:
         return [(i, _Area(t, 0, tensors[t].rows)) for i, t in enumerate(op.inputs)], everything
     wanted: list[tuple[int, _Area]] = []
     for i, t in enumerate(op.inputs):

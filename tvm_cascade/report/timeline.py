@@ -59,7 +59,8 @@ class _Progress:
         ends: list[int] = []
         for m in makers:
             made = flow.steps(m, chunk, m in segment.accumulating).made[flow.written(m).index(tensor)]
-            ends.append(int(end_bytes(node, made[self.done[m]], columns)))
+            done = -1 if self.done[m] and m in segment.over else self.done[m]
+            ends.append(int(end_bytes(node, made[done], columns)))
         high = max(ends, default=node.bytes)
         low = 0
         if storage.upper == self.index + 1 and tensor not in flow.leaves and not segment.stripes:
@@ -68,7 +69,8 @@ class _Progress:
 
     def _kept(self, op: int, tensor: int, columns: int) -> int:
         steps = self.flow.steps(op, self.segment.chunk, op in self.segment.accumulating)
-        keeps = [int(r.keep[self.done[op]]) for r in steps.reads if r.tensor == tensor]
+        done = -1 if self.done[op] and op in self.segment.over else self.done[op]
+        keeps = [int(r.keep[done]) for r in steps.reads if r.tensor == tensor]
         node = self.flow.graph.tensors[tensor]
         return min((int(front_bytes(node, np.array(k), columns)) for k in keeps), default=0)
 
