@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 
-CAN = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
+CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
 WAYS = {
     "layer by layer": PlanOptions(layerwise=True, **CAN),
     "smallest": PlanOptions(**CAN),

@@ -22,7 +22,7 @@ from tvm_cascade.testing.host_check import run_plan
 
 relax: Any = _relax
 SHAPE = (1, 3, 15, 14)  # NCHW
-CAN = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
+CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
 
 
 def network(axes: tuple[int, ...] = (0, 2, 3, 1)) -> tvm.IRModule:
