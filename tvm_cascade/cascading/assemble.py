@@ -86,7 +86,8 @@ def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
             stripes = costs.stripes(*piece)
             if stripes is not None and t in stripes.widths:
                 size = costs.bytes_held(*piece[:2], t, units, piece[2])
-                owners[t] = Storage(t, units, size, lower, upper, columns=stripes.widths[t])
+                width, kept = stripes.widths[t], stripes.kept.get(t, 0)
+                owners[t] = Storage(t, units, size, lower, upper, columns=width, kept=kept)
             else:
                 owners[t] = _owner(flow, t, units, max(piece[2], 0), lower, upper)
     return tuple(_view(flow, owners, t) for t in range(len(flow.graph.tensors)))
@@ -129,6 +130,8 @@ def _problem(costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], s
     for storage in storages:
         if storage.root is None:
             add(f"tensor {storage.tensor}", storage.size, storage.lower, storage.upper)
+            rows, pixel = costs.flow.rows[storage.tensor], costs.flow.unit_bytes(storage.tensor, 1)
+            add(f"kept {storage.tensor}", storage.kept * rows * pixel, storage.lower, storage.upper)
     block_of = {b.name: b.id for b in blocks}
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)

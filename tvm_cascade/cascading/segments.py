@@ -4,7 +4,8 @@ For positions `[i, j)` of an execution order: tensors made before and still want
 wanted later, whole; tensors that live inside alone, their rings; the driver's counters; accumulators; the largest
 scratch. (REFERENCES: M(i,j) = |X_i| + |X_(j+1)| + sum B_l + skips; here with the rings exact, and counters and
 scratch besides.) Where a segment's output may follow its dying input through the same memory, what the two can share
-is taken off. An interleaving is a number: 0 for rows, n > 0 for n pixels a step, -n for stripes of n columns.
+is taken off. An interleaving is a number: 0 for rows, n > 0 for n pixels a step, below 0 for a
+form of stripes (`stripes.interleaving`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tvm_cascade.cascading.flow import Flow, goes_by_pixels
 from tvm_cascade.cascading.heights import Heights
 from tvm_cascade.cascading.overlap import Overlaps, Pair
 from tvm_cascade.cascading.simulate import Cascade
-from tvm_cascade.cascading.stripes import Striper, Stripes, widths_of
+from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
 
 COUNTER_BYTES = 4  # one int32 step counter an operator
 
@@ -35,6 +38,16 @@ class Settings:
     rings_follow: bool = True  # with `overlap`, rolling buffers behind dying inputs too
 
 
+@dataclass(frozen=True, slots=True)
+class Striped:
+    """What a segment costs in one form of stripes."""
+
+    interleaving: int
+    bytes: int  # rounded up block by block
+    exact: int
+    extra_macs: int
+
+
 class SegmentCosts:
     """Costs of all segments of one execution order."""
 
@@ -50,6 +63,7 @@ class SegmentCosts:
         self._shared: dict[tuple[int, int, int], int] = {}
         self.striper = Striper(flow) if like is None else like.striper
         self._stripes: dict[tuple[int, int, int], Stripes | None] = {}
+        self._striped: dict[tuple[int, int], tuple[Striped, ...]] = {}
         self._members: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
@@ -111,32 +125,61 @@ class SegmentCosts:
         return COUNTER_BYTES * count if count > 1 else 0
 
     def scratch_bytes(self, i: int, j: int, chunk: int) -> int:
-        """The largest scratch of an operator; by pixels that of gathering a step's window counts."""
-        stripes, over = self.stripes(i, j, chunk), self.over(i, j)
+        """The largest scratch of an operator; by pixels that of gathering a step's window counts, in stripes nothing gathers."""
+        over = self.over(i, j)
         if over is not None:
             return self.flow.graph.ops[over].over_bytes
-        if stripes is None:
-            return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
-        wide = {o: max(r[o][1] - r[o][0] for r in stripes.ranges) for o in self.members(i, j)}
-        return max(self._scratch(o, n) for o, n in wide.items())
+        return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
 
     def stripes(self, i: int, j: int, chunk: int) -> Stripes | None:
-        """`[i, j)` in stripes of `-chunk` columns; None where it goes by rows or pixels, or cannot be striped."""
+        """`[i, j)` in the stripes that a negative `chunk` names; None where it goes by rows or pixels, or cannot be striped."""
         key = (i, j, chunk)
         if chunk >= 0:
             return None
         if key not in self._stripes:
-            members = self.members(i, j)
-            leaving = [t for o in members for t in self.flow.written(o) if self.last[t] >= j]
-            self._stripes[key] = self.striper.of(members, self.accumulating(i, j), leaving, -chunk)
+            forms = self._forms(i, j)
+            self._stripes[key] = None if forms is None else forms.stripes(chunk)
         return self._stripes[key]
 
-    def stripe_chunks(self, i: int, j: int) -> tuple[int, ...]:
-        """Interleavings of `[i, j)` in stripes, those of least work first."""
+    def _forms(self, i: int, j: int) -> Forms | None:
         members = self.members(i, j)
-        columns = self.striper.sink_columns(members, self.accumulating(i, j)) if members else 0
-        tried = [-w for w in widths_of(columns)] if columns > 1 else []
-        return tuple(c for c in tried if self.stripes(i, j, c) is not None)
+        if not members or any(self.last[t] >= j for t in self._streamed(members)):
+            return None
+        leaving = [t for o in members for t in self.flow.written(o) if self.last[t] >= j]
+        return self.striper.forms(members, self.accumulating(i, j), leaving)
+
+    def _streamed(self, members: Sequence[int]) -> list[int]:
+        return [-1 - o for o in members if o < 0]
+
+    def striped(self, i: int, j: int) -> tuple[Striped, ...]:
+        """The forms of `[i, j)` in stripes that no other beats in bytes and work, those of least work first."""
+        key = (i, j)
+        if key not in self._striped:
+            forms = self._forms(i, j)
+            self._striped[key] = () if forms is None else self._undominated(i, j, forms)
+        return self._striped[key]
+
+    def _undominated(self, i: int, j: int, forms: Forms) -> tuple[Striped, ...]:
+        flow, unit = self.flow, self.settings.alignment
+        rows = self.held(i, j, 0)
+        plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * flow.unit_bytes(t, 0)]]
+        plain += [*self._around(i, j), self.state_bytes(i, j), self.scratch_bytes(i, j, -1)]
+        sizes = [forms.widths[t] * (rows[t] * flow.unit_bytes(t, 1)) for t in forms.widths]
+        sizes += [forms.kept[t] * (flow.rows[t] * flow.unit_bytes(t, 1)) for t in forms.kept]
+        exact = sum(plain) + sum(sizes) + np.zeros_like(forms.extra_macs)
+        rounded = sum(aligned(b, unit) for b in plain) + sum(-(-b // unit) * unit for b in sizes) + np.zeros_like(exact)
+        names = np.array(forms.interleavings, np.int64)
+        found = zip(*(a.ravel().tolist() for a in (forms.extra_macs, rounded, exact, -names)), strict=True)
+        kept: list[Striped] = []
+        for extra, size, least, name in sorted(found):
+            if not kept or size < kept[-1].bytes or least < kept[-1].exact:
+                kept.append(Striped(-name, size, least, extra))
+        return tuple(kept)
+
+    def _around(self, i: int, j: int) -> list[int]:
+        """Bytes of tensors that live across `[i, j)`, and of its sums."""
+        across = [self.flow.bytes[t] for t in self._across(i)]
+        return [*across, *(self.flow.graph.ops[o].accumulator_bytes for o in self.accumulating(i, j))]
 
     def extra_macs(self, i: int, j: int, chunk: int) -> int:
         """Multiply-accumulates of `[i, j)` beyond the network's."""
@@ -145,7 +188,7 @@ class SegmentCosts:
 
     def _scratch(self, op: int, chunk: int) -> int:
         node = self.flow.graph.ops[op]
-        if not chunk or node.patch_bytes == (0, 0) or not goes_by_pixels(self.flow.graph, op):
+        if chunk <= 0 or node.patch_bytes == (0, 0) or not goes_by_pixels(self.flow.graph, op):
             return node.scratch_bytes
         n = min(chunk, self.flow.graph.tensors[node.outputs[0]].columns)
         return node.patch_bytes[0] + n * node.patch_bytes[1] + node.scratch_bytes
@@ -161,10 +204,13 @@ class SegmentCosts:
         key = (i, j, chunk)
         if key not in self._blocks:
             flow = self.flow
-            across = [flow.bytes[t] for t in self._across(i)]
             inside = [self.bytes_held(i, j, t, units, chunk) for t, units in self.held(i, j, chunk).items()]
-            sums = [flow.graph.ops[o].accumulator_bytes for o in self.accumulating(i, j)]
-            self._blocks[key] = (*across, *inside, *sums, self.state_bytes(i, j), self.scratch_bytes(i, j, chunk))
+            stripes = self.stripes(i, j, chunk)
+            kept = (
+                [] if stripes is None else [n * flow.rows[t] * flow.unit_bytes(t, 1) for t, n in stripes.kept.items()]
+            )
+            around = self._around(i, j)
+            self._blocks[key] = (*around, *inside, *kept, self.state_bytes(i, j), self.scratch_bytes(i, j, chunk))
         return self._blocks[key]
 
     def bytes_held(self, i: int, j: int, tensor: int, units: int, chunk: int) -> int:

@@ -25,7 +25,7 @@ class Band:
     """A block over time: at `times[k]` it holds addresses `[low[k], high[k])`."""
 
     name: str
-    kind: str  # "tensor", "ring", "state", "scratch", "accumulator"
+    kind: str  # "tensor", "ring", "kept", "state", "scratch", "accumulator"
     times: tuple[int, ...]
     low: tuple[int, ...]
     high: tuple[int, ...]
