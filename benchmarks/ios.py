@@ -51,7 +51,7 @@ from tvm_cascade.runtime import Session, compile_stages, host_target
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import search_learned
 from tvm_cascade.substitution.export_onnx import export_onnx
-from tvm_cascade.testing.zoo import nasnet
+from tvm_cascade.testing.zoo import nasnet, randwire_files
 from tvm_cascade.testing.zoo.inception import inception_e, inception_v3
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
@@ -65,9 +65,18 @@ PUBLISHED = {
     "inception_v3": (6.51, 4.62, 5.39, 4.11, 4.03),
     "nasnet": (22.95, 16.78, 22.94, 16.04, 16.04),
     "squeezenet": (0.86, 0.98, 0.74, 0.82, 0.73),
+    "randwire": (8.49, 6.27, 8.54, 6.02, 6.02),
 }
 LEARNED_SHARE = 0.3  # of the measurements of a full search that the learned one may make
 Row = dict[str, object]
+
+
+def randwire(folder: Path) -> tuple[Callable[[], tvm.IRModule], str]:
+    """RandWire small (78 channels) from the authors' edge lists somewhere in a folder."""
+    files = {path.name: path for path in sorted(folder.rglob("randwire_*.txt"))}
+    stages = [randwire_files.drop_sink(*randwire_files.read_edges(files["randwire_1.txt"]))]
+    stages += [randwire_files.read_edges(files[f"randwire_ws-32-4-0.75-{k}.txt"]) for k in (3, 4, 5)]
+    return lambda: randwire_files.network(stages, channels=78), "sepconv"
 
 
 def read(name: str) -> tuple[StageGraph, str]:
@@ -179,7 +188,7 @@ def figure_16(args: argparse.Namespace) -> list[Row]:
 def table_1(args: argparse.Namespace) -> list[Row]:
     """Exact sizes of the search spaces."""
     rows: list[Row] = []
-    for path in sorted(Path(args.edges).glob("*.txt")):
+    for path in sorted(args.edges.glob("*.txt")):
         numbers = [int(w) for w in path.read_text().split()]
         start = time.perf_counter()
         block = Block.from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
@@ -388,7 +397,9 @@ def main() -> None:
     parser.add_argument("--figure", choices=FIGURES, default="6")
     parser.add_argument("--device", default="v100")
     parser.add_argument("--networks", type=lambda s: s.split(","), default=list(NETWORKS))
-    parser.add_argument("--edges", help="folder of edge lists for table1")
+    parser.add_argument(
+        "--edges", type=Path, help="folder of edge lists: of blocks for table1, of RandWire for randwire"
+    )
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--default", action="store_true", help="also time TVM's default build (cpu; slow)")
     parser.add_argument("--database", help="keep the measurements of the full search here (learned)")
@@ -397,6 +408,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.figure == "table1" and not args.edges:
         parser.error("table1 needs --edges FOLDER")
+    if args.edges and args.figure != "table1":
+        NETWORKS["randwire"] = randwire(args.edges)
+    if unknown := [name for name in args.networks if name not in NETWORKS]:
+        parser.error(
+            f"unknown networks {', '.join(unknown)}: choose from {', '.join(NETWORKS)}; randwire needs --edges FOLDER"
+        )
     start = time.perf_counter()
     rows = FIGURES[args.figure](args)
     record = {

@@ -31,6 +31,7 @@ from tvm_cascade.parallel.search import search
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.zoo import randwire_files
 from tvm_cascade.testing.zoo.inception import TABLE_2 as INCEPTION
 from tvm_cascade.testing.zoo.inception import inception_v3
 from tvm_cascade.testing.zoo.squeezenet import TABLE_2 as SQUEEZENET
@@ -117,15 +118,8 @@ def test_identical_blocks_are_solved_once():
 
 
 def test_randwire_from_the_edge_file_is_searched_to_the_optimum(test_data):
-    import importlib.util
-    from pathlib import Path
-
-    spec = importlib.util.spec_from_file_location("randwire_file", Path(__file__).with_name("randwire_file.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     path = test_data / "cases" / "ios" / "randwire_ws-32-4-0.75-4.txt"
-    graph = stage_graph(module.randwire([path], size=28, channels=78)).graph
+    graph = stage_graph(randwire_files.stages([path], size=28, channels=78)).graph
     found = schedule(graph, V100, Options(unit="sepconv", r=3, s=8))
     assert found.sizes == (33,) and found.schedule.optimal
     assert found.schedule.cost_ms < 0.6 * found.sequential_ms

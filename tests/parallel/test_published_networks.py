@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from itertools import pairwise
-from pathlib import Path
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.testing.zoo import nasnet_large
-from tvm_cascade.testing.zoo.randwire import Wiring, edges
+from tvm_cascade.testing.zoo import nasnet_large, randwire_files
 
 
 def cells(units: UnitGraph, graph: Graph) -> list[range]:
@@ -35,36 +32,36 @@ def shape_of(units: UnitGraph, cell: range) -> tuple[object, ...]:
     return tuple(sorted(map(repr, inside)))
 
 
+def part_of(units: UnitGraph, graph: Graph, part: range) -> tuple[object, ...]:
+    """What tells a part's kind and map apart, whatever the channels that it reads: its anchors and their rows."""
+    anchors = [graph.ops[units.units[v].anchor] for v in part]
+    rows = [(a.kind, a.windows[:1], graph.tensors[a.outputs[0]].shape[2:]) for a in anchors]
+    return tuple(sorted(map(repr, rows)))
+
+
 def test_nasnet_has_the_papers_operators_and_blocks():
     graph = stage_graph(nasnet_large.nasnet_large(43, 8)).graph
     units = unit_graph(graph, "cell")
-    assert nasnet_large.OPERATORS == 374
-    assert (
-        len(units.units) == 374 - 1
-    )  # the paper counts the last cell's relu apart, here it rides with the concatenation
+    assert len(units.units) == nasnet_large.OPERATORS == 374
     found = cells(units, graph)
     assert len(found) == 22 and sum(map(len, found)) == 374 - 3  # a convolution in front, a relu and a pool behind
-    kinds = {shape_of(units, c) for c in found[:-1]}
+    kinds = {shape_of(units, c) for c in found}
     assert len(kinds) == 16  # of equal shapes: 2 stems, 3 first cells, 2 reductions, 3 * 3 normal ones
+    parts = [range(1), *found, range(372, 373), range(373, 374)]  # as the authors' `get_parts` cuts
+    assert len(parts) == 25
+    # of one kind and map: a convolution, 2 stems, 3 first cells, 3 normal ones, 2 reductions, a relu, a pool
+    assert len({part_of(units, graph, p) for p in parts}) == nasnet_large.BLOCKS == 13
 
 
-def test_randwire_has_the_papers_operators(test_data):
-    """120 in the paper, where the last sum and relu are apart from the convolution that alone reads them."""
-    spec = importlib.util.spec_from_file_location("randwire_file", Path(__file__).with_name("randwire_file.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    net = module.Net("float32", "NCHW")
-    x = net.conv(net.input((1, 3, 64, 64), "image"), 8, 3, 2)
-    x = module.block(net, x, 16, list(edges(Wiring(16, 4, 0.75, 2))), 8)
-    sizes = []
-    for k in (3, 4, 5):
-        path = test_data / "cases" / "ios" / f"randwire_ws-32-4-0.75-{k}.txt"
-        nodes, wires = module.read_edges(path)
-        x = module.block(net, x, nodes, wires, 8)
-        sizes.append(nodes + 1)
-    x = net.conv(net.relu(x), 16, 1)
-    graph = stage_graph(net.finish(net.global_pool(x))).graph
+def test_randwire_has_the_papers_operators_and_blocks(test_data):
+    cases = test_data / "cases" / "ios"
+    first = randwire_files.drop_sink(*randwire_files.read_edges(cases / "blocks" / "randwire_1.txt"))
+    rest = [randwire_files.read_edges(cases / f"randwire_ws-32-4-0.75-{k}.txt") for k in (3, 4, 5)]
+    graph = stage_graph(randwire_files.network([first, *rest], size=64, channels=8, head=16)).graph
     units = unit_graph(graph, "cell")
-    assert sizes == [33, 33, 33]
-    assert len(units.units) == 1 + 17 + sum(sizes) + 1 == 120 - 2
+    assert [n for n, _ in (first, *rest)] == [16, 32, 32, 32]  # three blocks, and a small one in front
+    # In front a convolution, behind a relu, a convolution, a pool. The authors end the small stage, which has one sink, with an
+    # identity that sums one tensor: it is counted and copies; no program needs it.
+    copies = sum(len({u for u, _ in wires} ^ set(range(nodes))) == 1 for nodes, wires in (first, *rest))
+    assert copies == 1
+    assert len(units.units) + copies == 1 + 17 + 3 * 33 + 3 == randwire_files.OPERATORS == 120

@@ -18,6 +18,7 @@ construction: demands never sum above 1, so no stage beats the sum of its C or o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from tvm_cascade.cost.device import Device
 from tvm_cascade.cost.interface import REDUCTIONS, Groups, OpBound, OpFeatures
@@ -133,29 +134,44 @@ class AnalyticCost:
         if not queues:
             return 0.0
         fork = self.fork_ms if len(queues) > 1 else 0.0
-        launch = self.device.launch_us / 1e3
-        place = [0] * len(queues)
-        waiting = [launch] * len(queues)  # milliseconds until the current kernel starts
-        left = [q[0][0] for q in queues]  # milliseconds of its own pace
-        active = list(range(len(queues)))
+        launch, contention = self.device.launch_us / 1e3, self.device.contention
+        # Of each group still running: its kernels, the current one's place, milliseconds until that starts, milliseconds left at
+        # its own pace, its demands. Called hundreds of thousands of times by a search: plain loops over lists.
+        active = [[q, 0, launch, *q[0]] for q in queues]
         now = 0.0
         while active:
-            slow = self._slowdown([queues[g][place[g]] for g in active if waiting[g] <= 0.0])
-            step = min(waiting[g] if waiting[g] > 0.0 else left[g] * slow for g in active)
+            arithmetic = bandwidth = 0.0
+            running = 0
+            for g in active:
+                if g[2] <= 0.0:
+                    running += 1
+                    arithmetic += g[4]
+                    bandwidth += g[5]
+            if running > 1:
+                bandwidth *= 1.0 + contention * (running - 1)
+            slow = arithmetic if arithmetic > bandwidth else bandwidth
+            slow = slow if slow > 1.0 else 1.0
+            step = inf
+            for g in active:
+                until = g[2] if g[2] > 0.0 else g[3] * slow
+                step = until if until < step else step
             now += step
-            for g in tuple(active):
-                if waiting[g] > 0.0:
-                    waiting[g] = 0.0 if waiting[g] <= step else waiting[g] - step
+            ended = False
+            for g in active:
+                if g[2] > 0.0:
+                    g[2] = 0.0 if g[2] <= step else g[2] - step
                     continue
-                ends = left[g] * slow <= step
-                left[g] -= step / slow
-                if not ends and left[g] > 1e-12:
+                ends = g[3] * slow <= step
+                g[3] -= step / slow
+                if not ends and g[3] > 1e-12:
                     continue
-                place[g] += 1
-                if place[g] == len(queues[g]):
-                    active.remove(g)
+                g[1] += 1
+                if g[1] == len(g[0]):
+                    ended = True
                 else:
-                    waiting[g], left[g] = launch, queues[g][place[g]][0]
+                    g[2:] = (launch, *g[0][g[1]])
+            if ended:
+                active = [g for g in active if g[1] < len(g[0])]
         return now + fork
 
     def _kernel(self, op: OpFeatures) -> tuple[float, float, float]:
@@ -171,12 +187,3 @@ class AnalyticCost:
         made = (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)
         self._kernels[id(op)] = op, made
         return made
-
-    def _slowdown(self, running: Sequence[tuple[float, float, float]]) -> float:
-        arithmetic = bandwidth = 0.0
-        for _, c, m in running:
-            arithmetic += c
-            bandwidth += m
-        bandwidth *= 1.0 + self.device.contention * max(0, len(running) - 1)
-        slow = arithmetic if arithmetic > bandwidth else bandwidth
-        return slow if slow > 1.0 else 1.0

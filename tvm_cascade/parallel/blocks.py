@@ -72,8 +72,13 @@ def _narrowest(predecessors: Sequence[Sequence[int]], nodes: range) -> int:
     return min(places, key=lambda c: (sum(1 for v in range(nodes.start, c) if last_read[v] >= c), abs(c - middle), c))
 
 
-def block_of(predecessors: Sequence[Sequence[int]], nodes: range, classes: Sequence[Sequence[int]] = ()) -> Block:
-    """The block of those nodes, renumbered from 0; merge classes are restricted to it."""
+def block_of(
+    predecessors: Sequence[Sequence[int]],
+    nodes: range,
+    classes: Sequence[Sequence[int]] = (),
+    kinds: Sequence[int] = (),
+) -> Block:
+    """The block of those nodes, renumbered from 0; merge classes are restricted to it. `kinds` are the nodes' own."""
     preds = []
     for v in nodes:
         mask = 0
@@ -86,4 +91,4 @@ def block_of(predecessors: Sequence[Sequence[int]], nodes: range, classes: Seque
         mask = sum(1 << (m - nodes.start) for m in members if m in nodes)
         if mask & (mask - 1):
             merge.append(mask)
-    return Block(tuple(preds), tuple(merge))
+    return Block(tuple(preds), tuple(merge), tuple(kinds))

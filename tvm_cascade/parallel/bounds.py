@@ -40,9 +40,9 @@ class Bounds:
         forks = np.where(single | _mergeable(block, space.endings), 0.0, fork_ms)
         return cls(works, alone, rest, _spans(block, space.endings, found), forks, single)
 
-    def stage(self, state: int, before: np.ndarray, ending: np.ndarray) -> np.ndarray:
-        """Least cost of the stages that lead from each state of `before` to `state`; `ending` are their sets."""
-        least = (self.works[:, state : state + 1] - self.works[:, before]).max(axis=0)
+    def stage(self, state: np.ndarray, before: np.ndarray, ending: np.ndarray) -> np.ndarray:
+        """Least cost of the stages that lead from each state of `before` to that of `state`; `ending` are their sets."""
+        least = (self.works[:, state] - self.works[:, before]).max(axis=0)
         np.maximum(least, self.spans[ending], out=least)
         least += self.forks[ending]
         return np.where(self.single[ending], np.maximum(least, self.alone[state] - self.alone[before]), least)

@@ -96,11 +96,13 @@ class Block:
     """A directed acyclic graph over nodes 0..n-1 in topological order.
 
     `mergeable` holds the sets of nodes (bit masks) of which every two may be merged; a merge stage is a subset of one.
+    `kinds` numbers what nodes run: those of one number cost the same in any place. Empty: no two are known to.
     Raises `UsageError` where an edge points backwards or there are more than `MAX_NODES` nodes.
     """
 
     preds: tuple[int, ...]  # per node, the mask of its direct predecessors
     mergeable: tuple[int, ...] = ()
+    kinds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.preds) > MAX_NODES:
@@ -135,21 +137,34 @@ class Block:
 
     def components(self, mask: int) -> tuple[int, ...]:
         """Connected components of a set of nodes, as masks, in the order of their lowest node."""
-        near, rest, found = self.neighbours, mask, []
-        while rest:
-            group = frontier = rest & -rest
-            while frontier:
-                low = frontier & -frontier
-                new = near[low.bit_length() - 1] & rest & ~group
-                group |= new
-                frontier = (frontier ^ low) | new
-            found.append(group)
-            rest &= ~group
+        found = []
+        while mask:
+            found.append(self._first(mask))
+            mask &= ~found[-1]
         return tuple(found)
 
+    def _first(self, mask: int) -> int:
+        """The component of the lowest node."""
+        near = self.neighbours
+        group = frontier = mask & -mask
+        while frontier:
+            low = frontier & -frontier
+            new = near[low.bit_length() - 1] & mask & ~group
+            group |= new
+            frontier = (frontier ^ low) | new
+        return group
+
+    @cached_property
+    def _groups(self) -> dict[int, tuple[tuple[int, ...], ...]]:
+        return {0: ()}
+
     def groups(self, mask: int) -> tuple[tuple[int, ...], ...]:
-        """The components as tuples of nodes, ascending."""
-        return tuple(members(c) for c in self.components(mask))
+        """The components as tuples of nodes, ascending; remembered, as a search asks for sets and what is left of them."""
+        found = self._groups.get(mask)
+        if found is None:
+            first = self._first(mask)
+            found = self._groups[mask] = (members(first), *self.groups(mask & ~first))
+        return found
 
 
 def members(mask: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ IOS, sections 4.2 and 5. Costs come from any `CostModel`; the batch size is the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 from tvm_cascade.cost import records
@@ -18,9 +18,6 @@ from tvm_cascade.parallel.merging import merge_classes, merged_features
 from tvm_cascade.parallel.problem import MERGE, Block, Options, Schedule, Stage
 from tvm_cascade.parallel.search import search
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
-
-_FIRST_TRY = replace(Options(), r=2, s=4)  # a quick search whose result bounds the full one
-
 
 Features = Sequence[tuple[OpFeatures, ...]]  # per unit, one entry per kernel
 Solved = dict[object, tuple[Schedule, Schedule, Schedule]]  # by structure: the schedule, the sequential, the greedy one
@@ -65,6 +62,7 @@ class BlockCost:
         self._features = [features[v] for v in nodes]
         self._prices = prices
         self._kinds = [prices.kind(f) for f in self._features]
+        self._of_group: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._graph = graph
         self._nodes = nodes
         self._model = prices.model
@@ -73,8 +71,10 @@ class BlockCost:
 
     def concurrent(self, groups: tuple[tuple[int, ...], ...]) -> float:
         """Milliseconds of the groups at the same time."""
-        kinds = self._kinds
-        return self._prices.stage_ms(tuple([kinds[v] for v in group]) for group in groups)
+        kinds, known = self._kinds, self._of_group
+        return self._prices.stage_ms(
+            known.get(group) or known.setdefault(group, tuple([kinds[v] for v in group])) for group in groups
+        )
 
     def merged(self, members: tuple[int, ...]) -> float | None:
         """Milliseconds of the members merged into one operator."""
@@ -126,7 +126,7 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
     totals = [0.0, 0.0, 0.0]
     transitions = priced = 0
     for nodes in ranges:
-        block = block_of(units.predecessors, nodes, classes)
+        block = block_of(units.predecessors, nodes, classes, [prices.kind(units.features[v]) for v in nodes])
         key = (block, tuple(units.features[v] for v in nodes))
         known = solved.get(key)
         if known is None:
@@ -151,8 +151,8 @@ def latency_of(
     total = 0.0
     prices = Prices(model)
     for nodes in split(predecessors, options)[0]:
-        block = block_of(predecessors, nodes)
-        key = (block, tuple(features[v] for v in nodes))
+        block = block_of(predecessors, nodes, kinds=[prices.kind(features[v]) for v in nodes])
+        key = (block.preds, tuple(features[v] for v in nodes))
         known = solved.get(key)
         if known is None:
             cost = BlockCost(None, features, nodes, prices, frozenset())
@@ -172,9 +172,6 @@ def _solve(block: Block, cost: BlockCost, options: Options) -> tuple[Schedule, S
     wide = options.s is None or max(len(s.groups) for s in all_ready.stages) <= options.s
     if wide and options.variant != "merge":
         known.append(all_ready)
-    if block.size > 12 and (options.r is None or options.r > 2) and (options.s is None or options.s > 4):
-        first = replace(options, r=_FIRST_TRY.r, s=_FIRST_TRY.s)
-        known.append(search(block, cost, first, known))
     return search(block, cost, options, known), one, all_ready
 
 

@@ -5,23 +5,30 @@
 * States are solved bottom up over arrays of nested states (`lattice.pairs`), not by recursion.
 * Branch and bound. Before a stage is priced, the pair has to pass `cost[S - S'] + bound(S') + bound(V - S) <= best
   known schedule`, and pairs are tried in the order of `cost[S - S'] + bound(S')` until that alone is no better than
-  the best found for S. Bounds come from the cost model (`OpBound`); without them all stages are priced.
+  the best found for S. Once a stage is priced its cost takes the bound's place, so each is asked for once and all pairs
+  that end in priced stages are compared at once. Stages whose groups run equal kernels are one class (`classes`). Bounds
+  come from the cost model (`OpBound`); without them all stages are priced. A large block is first searched with few
+  small groups: that schedule is the bound for the rest.
 * Groups are connected components of the ending; the published code splits them wrongly and skips some endings.
 * A merge stage obeys r and s like any other.
 
-Ties go to the pair with the smaller bound, then to the state met first: the result is deterministic.
+Ties go to stages priced before, then to the smaller bound, then to the state met first: the result is deterministic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from tvm_cascade.parallel.bounds import Bounds
-from tvm_cascade.parallel.lattice import Pairs, pairs
+from tvm_cascade.parallel.classes import stage_classes
+from tvm_cascade.parallel.lattice import Pairs, admitted, pairs
 from tvm_cascade.parallel.problem import CONCURRENT, MERGE, Block, Options, Schedule, Stage, StageCost, members
 
+_LARGE = 12  # nodes; a larger block is first searched with groups of _QUICK[0] nodes, _QUICK[1] groups
+_QUICK = (2, 4)
 _SLACK = 1e-9  # relative; sums of floats in another order must not prune the optimum
 
 
@@ -72,8 +79,12 @@ def search(block: Block, cost: StageCost, options: Options, known: Sequence[Sche
         return Schedule((), 0.0, optimal=True)
     space = pairs(block, options.r, options.s, options.max_states)
     pricer = Pricer(block, cost, options.variant)
+    solver = _Solver(space, pricer, Bounds.of(block, space, cost.bounds(), cost.fork_ms))
+    allowed = _allowed(block, space.endings, options.variant)
     best = min((s.cost_ms for s in known), default=float("inf"))
-    solved = _solve(block, space, pricer, best)
+    if block.size > _LARGE:
+        best = min(best, solver.solve(best, allowed & admitted(block, space.endings, *_QUICK))[0])
+    solved = solver.solve(best, allowed)[1]
     stages, at = [], len(space.states) - 1
     while at:
         pair = int(solved[at])
@@ -84,33 +95,62 @@ def search(block: Block, cost: StageCost, options: Options, known: Sequence[Sche
     return Schedule(tuple(stages), total, space.count, len(pricer.known), optimal=True)
 
 
-def _solve(block: Block, space: Pairs, pricer: Pricer, upper: float) -> np.ndarray:
-    """Index of the best pair of every state (-1 where no schedule through it can be the best)."""
-    limits = Bounds.of(block, space, pricer.cost.bounds(), pricer.cost.fork_ms)
-    allowed = _allowed(block, space.endings, pricer.variant)
-    cost = np.full(len(space.states), np.inf)
-    cost[0] = 0.0
-    choice = np.full(len(space.states), -1, dtype=np.int64)
-    upper *= 1.0 + _SLACK
-    for k in range(1, len(space.states)):
-        low, high = space.start[k], space.start[k + 1]
-        before, ending = space.before[low:high], space.ending[low:high]
-        least = limits.stage(k, before, ending) + cost[before]
-        least[~allowed[ending]] = np.inf
-        tried = np.flatnonzero((least * (1.0 - _SLACK) + limits.rest[k] <= upper) & (least < np.inf))
-        best = float("inf")
-        if len(tried):
-            first = tried[np.argmin(least[tried])]
-            best, choice[k] = cost[before[first]] + pricer(int(space.endings[ending[first]]))[0], low + first
-            tried = tried[least[tried] * (1.0 - _SLACK) < best]  # few are left to sort
-        for i in tried[np.argsort(least[tried], kind="stable")][1:]:
-            if least[i] * (1.0 - _SLACK) >= best:
-                break
-            total = cost[before[i]] + pricer(int(space.endings[ending[i]]))[0]
-            if total < best:
-                best, choice[k] = total, low + i
-        cost[k] = best if best * (1.0 - _SLACK) + limits.rest[k] <= upper else np.inf
-    return choice
+class _Solver:
+    """The recurrence over one space; prices are kept from one pass to the next."""
+
+    def __init__(self, space: Pairs, pricer: Pricer, limits: Bounds) -> None:
+        self._space, self._pricer, self._limits = space, pricer, limits
+        self._class = stage_classes(pricer.block, space.endings)
+        self._prices = np.full(len(space.endings), np.nan)  # by class
+
+    def solve(self, upper: float, allowed: np.ndarray) -> tuple[float, np.ndarray]:
+        """Cost of the best schedule of allowed endings, infinite where none is as good as `upper`, and the best pair of
+        every state (-1 where no schedule through it can be the best)."""
+        space = self._space
+        cost = np.full(len(space.states), np.inf)
+        cost[0] = 0.0
+        choice = np.full(len(space.states), -1, dtype=np.int64)
+        upper *= 1.0 + _SLACK
+        levels = np.searchsorted(np.bitwise_count(space.states), np.arange(1, len(self._pricer.block.preds) + 2))
+        for first, last in pairwise(levels.tolist()):
+            best = self._level(first, last, upper, allowed, cost, choice)
+            cost[first:last] = np.where(best * (1.0 - _SLACK) + self._limits.rest[first:last] <= upper, best, np.inf)
+        return float(cost[-1]), choice
+
+    def _level(
+        self, first: int, last: int, upper: float, allowed: np.ndarray, cost: np.ndarray, choice: np.ndarray
+    ) -> np.ndarray:
+        """Least costs of the states [first, last), which have equally many nodes; `choice` is filled in."""
+        space, limits, prices = self._space, self._limits, self._prices
+        low, high = int(space.start[first]), int(space.start[last])
+        kept = np.flatnonzero(allowed[space.ending[low:high]] & (cost[space.before[low:high]] < np.inf))
+        row = np.repeat(np.arange(last - first), np.diff(space.start[first : last + 1]))[kept]
+        place = kept + low
+        before, ending = space.before[place], space.ending[place]
+        price = prices[self._class[ending]]
+        fresh = np.isnan(price)
+        least = np.where(fresh, limits.stage(row + first, before, ending), price) + cost[before]
+        good = least * (1.0 - _SLACK) + limits.rest[row + first] <= upper
+        best = np.full(last - first, np.inf)
+        known = np.flatnonzero(good & ~fresh)
+        np.minimum.at(best, row[known], least[known])
+        known = known[least[known] == best[row[known]]]
+        rows, index = np.unique(row[known], return_index=True)
+        choice[rows + first] = place[known[index]]
+        tried = np.flatnonzero(good & fresh & (least * (1.0 - _SLACK) < best[row]))
+        tried = tried[np.lexsort((least[tried], row[tried]))]
+        columns = (row[tried], least[tried], self._class[ending[tried]], cost[before[tried]], tried)
+        found, made = best.tolist(), dict[int, float]()  # plain numbers: the loop sees every pair that bounds leave
+        for r, bound, c, led, i in zip(*(column.tolist() for column in columns), strict=True):
+            if bound * (1.0 - _SLACK) >= found[r]:
+                continue
+            price = made.get(c)
+            if price is None:
+                price = made[c] = self._pricer(int(space.endings[ending[i]]))[0]
+            if led + price < found[r]:
+                found[r], choice[r + first] = led + price, place[i]
+        prices[list(made)] = list(made.values())
+        return np.array(found)
 
 
 def _allowed(block: Block, endings: np.ndarray, variant: str) -> np.ndarray:

@@ -4,7 +4,7 @@ IOS, section 5, leaves the unit to the user. `op`: every operator that moves dat
 element-wise ones that alone read it (Conv-Relu), as a compiler's fusion runs them. `sepconv`: also what is
 element-wise in front of a depthwise convolution, and that convolution with the 1x1 one behind it (Relu-SepConv). `cell`:
 also what is element-wise in front of any convolution, and the sums that only a concatenation or another sum reads: the
-operators that IOS counts in NASNet and RandWire.
+operators that IOS counts in NASNet and RandWire. What reads the last place where branches meet stays apart there.
 
 Views always belong to their producer, and an explicit padding to the one operator that reads it. A unit is an anchor,
 operators that nothing outside of it reads in front, and operators that read nothing outside of it behind: no path
@@ -51,8 +51,11 @@ class UnitGraph:
 def unit_graph(graph: Graph, unit: str) -> UnitGraph:
     """The graph in units of `op`, `fused`, `sepconv` or `cell` (see the module's text)."""
     owner = list(range(len(graph.ops)))
-    forward = _leading(graph, unit)
+    apart = _behind_branches(graph) if unit == "cell" else None
+    forward = _leading(graph, unit, apart)
     for op in graph.ops:
+        if op.index == apart:
+            continue
         if forward[op.index]:
             _join(owner, op.index, graph.successors[op.index][0])
             continue
@@ -62,7 +65,14 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
     return _build(graph, owner)
 
 
-def _leading(graph: Graph, unit: str) -> list[bool]:
+def _behind_branches(graph: Graph) -> int | None:
+    """The element-wise operator that alone reads the last result of several: the authors of IOS do not fuse it."""
+    joins = [op.index for op in graph.ops if len(graph.predecessors[op.index]) > 1]
+    readers = graph.successors[joins[-1]] if joins else ()
+    return readers[0] if len(readers) == 1 and graph.ops[readers[0]].kind in ELEMENTWISE else None
+
+
+def _leading(graph: Graph, unit: str, apart: int | None) -> list[bool]:
     """Element-wise operators that only lead to one convolution or concatenation: activations, sums of inputs.
 
     In front of a depthwise convolution all of them; elsewhere not what follows another kernel and rides with that.
@@ -71,7 +81,7 @@ def _leading(graph: Graph, unit: str) -> list[bool]:
     if unit not in ("sepconv", "cell"):
         return separable
     for op in reversed(graph.ops):
-        if op.kind not in ELEMENTWISE or not _sole_reader(graph, op):
+        if op.index == apart or op.kind not in ELEMENTWISE or not _sole_reader(graph, op):
             continue
         reader = graph.ops[graph.successors[op.index][0]]
         separable[op.index] = reader.kind == "depthwise_conv2d" or separable[reader.index]
