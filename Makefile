@@ -15,6 +15,7 @@ test: $(STAMP) tools
 TORCH ?= torch
 torch: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
+	-$(BIN)/pip install -q --disable-pip-version-check torchao
 
 test-torch: torch
 	$(BIN)/python -m pytest tests/frontend/test_load_torch.py tests/micro/test_ways_in.py tests/benchmarks

@@ -23,8 +23,9 @@ from tvm import relax
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
 from tvm_cascade.frontend import load
-from tvm_cascade.passes.cascade import PreparedGraph, planned_module
+from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.schedules.driver import lower_plan
 from tvm_cascade.schedules.metaschedule import Search

@@ -1,7 +1,7 @@
 """One network each from ONNX float, ONNX QDQ and torch.export, from the file to an emulated Cortex-M4.
 
-`python benchmarks/ways_in.py` writes `benchmarks/results/ways_in.md`. Needs the extras `onnx` and `torch`; without torch
-its two rows say so.
+`python benchmarks/ways_in.py` writes `benchmarks/results/ways_in.md`. Needs the extras `onnx` and `torch`, and torchao; without
+them their rows say so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def row(way: str, folder: Path) -> str:
     name, write = WAYS[way]
     try:
         write(folder / name, SIZE, CHANNELS)
-    except MissingToolError as error:
+    except (MissingToolError, ImportError) as error:
         return f"| {way} | {error} |"
     made = tvm_cascade.compile(folder / name, target="cortex-m4", output=folder / f"{name}-fw")
     done = tvm_cascade.run(folder / f"{name}-fw", check=folder / name)

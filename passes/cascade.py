@@ -10,28 +10,21 @@ and copies outputs out; row kernels and driver are private functions beside it.
 # pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
-from tvm_cascade.errors import UsageError, ValidationError
-from tvm_cascade.graph import ITEM_BYTES, Graph, Tensor
-from tvm_cascade.passes.choose_variants import choose_variants
-from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
+from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.passes.plan_concats import plan_concats
+from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
+from tvm_cascade.passes.rewrite_for_memory import without_concats
 from tvm_cascade.schedules.barrier import with_barriers
-from tvm_cascade.schedules.choose import Kernel, kernels_of_plan
-from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
-from tvm_cascade.schedules.kernel import RowKernel
-from tvm_cascade.schedules.patch import Patch, patch_kernel
-from tvm_cascade.schedules.select import Core, select
-from tvm_cascade.schedules.stripe_kernel import stripe_kernel
-from tvm_cascade.schedules.tune import Database, shipped
+from tvm_cascade.schedules.select import Core
 
 ENTRY = "cascade_main"
 
@@ -40,79 +33,8 @@ ENTRY = "cascade_main"
 _LOWERED_ALREADY = {"calling_conv": 1}
 
 
-@dataclass(frozen=True)
-class PreparedGraph:
-    """A module's graph with the kernels chosen for a core; scratch and flash bytes of the graph are those of the kernels."""
-
-    graph: Graph
-    extracted: Extracted
-    kernels: tuple[RowKernel | None, ...]
-
-    core: Core = field(default_factory=Core)
-
-    def kernels_of(self, plan: Plan, generic: bool = False) -> list[Kernel | None]:
-        """The kernels that a plan calls; `generic` ones run on every machine."""
-        made = self.extracted
-        rows = made.kernels if generic else self.kernels
-        patches = None if generic else self.patch
-        return kernels_of_plan(plan, rows, made.pixel_kernels, made.accumulators, patches, self.stripe)
-
-    def stripe(self, index: int) -> RowKernel:
-        """An operator's kernel for a vertical stripe of a row."""
-        func, access = self.extracted.funcs[index], self.extracted.accesses[index]
-        assert func is not None and access is not None
-        made = stripe_kernel(func, self.extracted.constants[index], access)
-        if isinstance(made, str):
-            raise ValidationError(f"{self.graph.ops[index].name} was planned in stripes: {made}")
-        return made
-
-    def patch(self, index: int, chunk: int) -> Patch | None:
-        """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""
-        func, kernel = self.extracted.funcs[index], self.kernels[index]
-        if func is None or kernel is None or kernel.rule == "generic":
-            return None
-        constants = self.extracted.constants[index]
-        return patch_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, chunk)
-
-
-def prepare_graph(
-    mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None
-) -> PreparedGraph:
-    """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel.
-
-    The choice follows the counts in `database` (by default those that come with the package). With `counter` shapes
-    that it lacks are counted, and added to it.
-    """
-    extracted = extract_graph(mod)
-    core = choose_variants(extracted, core, shipped() if database is None else database, counter)
-    kernels = []
-    for op in extracted.graph.ops:
-        func, access, generic = (
-            extracted.funcs[op.index],
-            extracted.accesses[op.index],
-            extracted.kernels[op.index],
-        )
-        if func is None or access is None:
-            kernels.append(None)
-            continue
-        kernels.append(select(func, extracted.constants[op.index], access, core, op.kind, generic))
-    graph = with_kernels(extracted.graph, kernels)
-    made = PreparedGraph(graph, extracted, tuple(kernels), core)
-    return replace(made, graph=_with_patches(made))
-
-
-def _with_patches(prepared: PreparedGraph) -> Graph:
-    """The graph with what each operator needs to gather the window of a step by pixels."""
-    ops = []
-    for op in prepared.graph.ops:
-        patch = prepared.patch(op.index, 1)
-        gathers = [g for g in patch.gathers if g is not None] if patch is not None else []
-        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in gathers), sum(g.each for g in gathers))))
-    return replace(prepared.graph, ops=tuple(ops))
-
-
 class Cascade:
-    """Relax pass: plan `main` under `options` and replace it by one call of the planned program.
+    """Relax pass: plan `main` under `options`, concats included, and replace it by one call of the planned program.
 
     Works on any module with static shapes; run `LowerQuantized` before it where the module came from a quantized file.
     Raises `InfeasibleError` where the plan exceeds `options.sram`.
@@ -126,9 +48,12 @@ class Cascade:
         @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.Cascade")
         def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
             mod = mod.clone()
-            prepared = prepare_graph(mod, on)
-            plan = plan_graph(prepared.graph, chosen)
-            return planned_module(mod, plan, lower_plan(plan, prepared.kernels_of(plan)))
+
+            def without(names: tuple[str, ...]) -> PreparedGraph:
+                return prepare_graph(without_concats(mod, names), on)
+
+            made = plan_concats(prepare_graph(mod, on), chosen, without)
+            return planned_module(mod, made.plan, lower_plan(made.plan, made.prepared.kernels_of(made.plan)))
 
         return apply
 

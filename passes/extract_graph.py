@@ -30,6 +30,7 @@ from tvm_cascade.schedules.instrument import macs_of
 from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
 from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
+from tvm_cascade.schedules.transpose_over import planes_of
 
 _INTERNAL_ATTRS = frozenset(
     ("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern")
@@ -111,6 +112,7 @@ class _Analysis:
     accumulating: Accumulating | None
     macs: int
     in_place: tuple[int, ...]
+    over_bytes: int
 
 
 def _with_constants(kernel: RowKernel | None, call: Call) -> RowKernel | None:
@@ -167,7 +169,9 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     in_place = in_place_inputs(call.func, len(call.inputs))
     sums = accumulate_kernel(call.func, call.constants, f"{call.name}_sum") if len(inputs) == 1 else None
     accumulating = sums if isinstance(sums, Accumulating) else None
-    return _Analysis(access, kernel, pixels, accumulating, macs_of(kernel.func, rows), in_place)
+    planes = planes_of(call.func) if len(call.inputs) == 1 and not call.constants else None
+    over = 0 if planes is None else planes.scratch_bytes
+    return _Analysis(access, kernel, pixels, accumulating, macs_of(kernel.func, rows), in_place, over)
 
 
 def _accumulator(op: Op, analysis: _Analysis | None, call: Call, graph: Graph) -> Accumulating | None:
@@ -213,6 +217,7 @@ def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) 
         weight_bytes=sum(int(c.nbytes) for c in call.constants),
         scratch_bytes=analysis.kernel.scratch_bytes,
         in_place=analysis.in_place,
+        over_bytes=analysis.over_bytes,
         attrs=_attributes(call.func),
     )
 

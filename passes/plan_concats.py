@@ -1,22 +1,25 @@
 """Concats that never exist, where that lowers the arena of the plan and not only a sum of live bytes.
 
-Reading parts where they lie (`rewrite_for_memory`) shortens lives but lengthens others: a part stays until its last
-reader. Whether that pays depends on order, cuts, rings and addresses, so both graphs are planned. First as graphs, which
-is cheap: all concats that can go, those whose removal lowers the best order's peak, and, where there are few, each left
-out in turn. The best is then emitted and planned with its real kernels and scratch, and taken only if its arena is smaller.
+Written into place by the makers of their parts (`join_concats`), concats cost no copy: all that can be are, unless the
+plan needs more so; then those that cost it nothing. Reading parts where they lie (`rewrite_for_memory`) shortens lives
+but lengthens others: a part stays until its last reader. Whether that pays depends on order, cuts, rings and addresses,
+so both graphs are planned. First as graphs, which is cheap: all concats that can go, those whose removal lowers the best
+order's peak, and, where there are few, each left out in turn. The best is then emitted and planned with its real kernels
+and scratch, and taken only if its arena is smaller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.cascading import Plan, PlanOptions, baseline_peak, plan_graph
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.rewriting import fold_concats
-from tvm_cascade.passes.cascade import PreparedGraph
+from tvm_cascade.passes.join_concats import joinable, joined
+from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats
 
 Made = TypeVar("Made", bound=PreparedGraph)
@@ -30,13 +33,12 @@ class Choice(Generic[Made]):
     prepared: Made
     plan: Plan
     concats: tuple[str, ...] = ()  # read in parts
-    reason: str = ""  # what that changes, or why nothing was rewritten; empty where there was nothing to try
+    reason: str = ""  # what was done and what it changes, or why nothing; empty where there was nothing to try
+    joined: tuple[str, ...] = ()  # written into place by the makers of their parts
 
 
-def plan_without_concats(
-    prepared: Made, options: PlanOptions, without: Callable[[tuple[str, ...]], Made]
-) -> Choice[Made]:
-    """The plan of `prepared`, or of the same module without the concats that cost it memory.
+def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[str, ...]], Made]) -> Choice[Made]:
+    """The plan of `prepared`, its concats as they are, written into place, or read in parts.
 
     Parameters
     ----------
@@ -46,31 +48,79 @@ def plan_without_concats(
     Raises
     ------
     InfeasibleError
-        Neither fits `options.sram`.
+        None of these fits `options.sram`.
     """
-    names = () if options.layerwise else foldable(prepared.graph)
-    try:
-        plain = plan_graph(prepared.graph, options)
-    except InfeasibleError:
+    base = _in_place(prepared, options)
+    if isinstance(base, InfeasibleError):
+        names = () if options.layerwise else foldable(prepared.graph)
         chosen, _ = _smallest(prepared.graph, names, options)
         if not chosen:
-            raise
+            raise base
         made = without(chosen)
         plan = plan_graph(made.graph, options)
         return Choice(made, plan, chosen, f"reads the parts of {_list(chosen)} where they lie: else it does not fit")
+    plain, names = base.plan, () if options.layerwise else foldable(base.prepared.graph)
     if not names:
-        return Choice(prepared, plain)
+        return base
     if options.sram is not None:
-        return Choice(prepared, plain, (), "no concat was rewritten: the network fits as it is")
-    chosen, hoped = _smallest(prepared.graph, names, options)
+        return _told(base, "no concat was rewritten: the network fits as it is")
+    chosen, hoped = _smallest(base.prepared.graph, names, options)
     if hoped >= plain.peak:
-        return Choice(prepared, plain, (), f"no concat was rewritten: {hoped} bytes without, {plain.peak} with them")
+        return _told(base, f"no concat was rewritten: {hoped} bytes without, {plain.peak} with them")
     made = without(chosen)
+    rest = joinable(made) if base.joined else ()
+    made = joined(made, rest)
     plan = plan_graph(made.graph, options)
     change = f"{plain.peak} -> {plan.peak} bytes"
     if plan.peak >= plain.peak:
-        return Choice(prepared, plain, (), f"no concat was rewritten: reading the parts of {_list(chosen)}, {change}")
-    return Choice(made, plan, chosen, f"reads the parts of {_list(chosen)} where they lie: {change}")
+        return _told(base, f"no concat was rewritten: reading the parts of {_list(chosen)}, {change}")
+    found = Choice(made, plan, chosen, base.reason if rest else "", rest)
+    return _told(found, f"reads the parts of {_list(chosen)} where they lie: {change}")
+
+
+def _in_place(prepared: Made, options: PlanOptions) -> Choice[Made] | InfeasibleError:
+    """The plan with the concats written into place that can be, and cost nothing by it; or why there is no plan."""
+    plain, names = _attempt(prepared.graph, options), joinable(prepared)
+    kept, best = names, _joined_plan(prepared, names, plain, options)
+    if best is None and (options.layerwise or len(names) <= _FEW):
+        kept = ()
+        for name in names if len(names) > 1 else ():
+            plan = _joined_plan(prepared, (*kept, name), plain, options)
+            kept, best = ((*kept, name), plan) if plan is not None else (kept, best)
+    if best is None:
+        return plain if isinstance(plain, InfeasibleError) else Choice(prepared, plain)
+    before = "more than the cap" if isinstance(plain, InfeasibleError) else str(plain.peak)
+    reason = f"writes the parts of {_list(kept)} into place: {before} -> {best.peak} bytes"
+    best = replace(best, baseline_peak=baseline_peak(prepared.graph))
+    return Choice(joined(prepared, kept), best, (), reason, kept)
+
+
+def _joined_plan(
+    prepared: PreparedGraph, names: tuple[str, ...], plain: Plan | InfeasibleError, options: PlanOptions
+) -> Plan | None:
+    """The plan with those concats written into place, where there is one and it costs no more than `plain`."""
+    plan = _attempt(joined(prepared, names).graph, options) if names else None
+    if not isinstance(plan, Plan):
+        return None
+    return plan if isinstance(plain, InfeasibleError) or _no_dearer(plan, plain, options) else None
+
+
+def _no_dearer(plan: Plan, plain: Plan, options: PlanOptions) -> bool:
+    """Whether a plan needs no more than another: bytes, or kernel calls where both fit a cap."""
+    if options.sram is None:
+        return plan.peak <= plain.peak
+    return sum(len(s.trace) for s in plan.segments) <= sum(len(s.trace) for s in plain.segments)
+
+
+def _attempt(graph: Graph, options: PlanOptions) -> Plan | InfeasibleError:
+    try:
+        return plan_graph(graph, options)
+    except InfeasibleError as error:
+        return error
+
+
+def _told(choice: Choice[Made], what: str) -> Choice[Made]:
+    return replace(choice, reason=f"{choice.reason}; {what}" if choice.reason else what)
 
 
 def _smallest(graph: Graph, names: tuple[str, ...], options: PlanOptions) -> tuple[tuple[str, ...], int]:

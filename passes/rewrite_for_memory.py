@@ -63,7 +63,7 @@ def foldable(graph: Graph) -> tuple[str, ...]:
     for op in graph.ops:
         readers = [graph.ops[c] for t in op.outputs for c in graph.consumers[t]]
         able = all(r.kind in _READERS and len(r.inputs) == 1 for r in readers)
-        if op.kind == "concat" and readers and able and len(set(op.inputs)) == len(op.inputs):
+        if op.kind == "concat" and not op.view and readers and able and len(set(op.inputs)) == len(op.inputs):
             found.append(op.name)
     return tuple(n for n in found if not {t for o in graph.ops if o.name == n for t in o.outputs} & set(graph.outputs))
 

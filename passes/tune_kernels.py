@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from tvm_cascade.passes.cascade import PreparedGraph
 from tvm_cascade.passes.extract_graph import with_kernels
+from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.metaschedule import Operator, Search, Tuned, plain, tune
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import tirx
 from tvm.ir import Call, GlobalVar
-from tvm.tirx import Evaluate, For, IfThenElse, SeqStmt
+from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, SeqStmt
 
 from tvm_cascade.cascading.flow import has_pixels
 from tvm_cascade.cascading.plan import Plan
@@ -84,7 +84,30 @@ class Calls:
             return place, unit, tensor.columns, i32(0)
         maker = self.graph.producer[t]
         assert maker is not None
-        return place, unit, storage.columns, self._columns(maker, segment)[0]
+        return place, unit, storage.columns, self._first(t, self._columns(maker, segment)[0], segment)
+
+    def _first(self, t: int, x: Expr, segment: int) -> Expr:
+        """The first column of a tensor that a stripe has whose own begin at `x`: kept ones lie before them."""
+        kept, maker = self.plan.storages[t].kept, self.graph.producer[t]
+        if not kept:
+            return x
+        ranges = self.plan.segments[segment]
+        return tirx.max(x - kept, i32(ranges.stripes[0][ranges.ops.index(maker)][0]))
+
+    def _kept(self, t: int, y: Expr, x: Expr, segment: int, back: bool) -> list[tirx.Stmt]:
+        """Copy the columns before `x` that two stripes share of row `y` out of their store, or with `back` into it."""
+        if not self.plan.storages[t].kept:
+            return []
+        place, unit, pitch, first = self._lane(t, segment)
+        tensor, item = self.graph.tensors[t], ITEM_BYTES[place.dtype]
+        slot = y if place.height >= tensor.rows else tirx.truncmod(y, i32(place.height))
+        start = self._first(t, x, segment)
+        arena = self.memory.view("arena", place.dtype)
+        i = tirx.Var(f"{'keep' if back else 'take'}_{t}", "int32")
+        ring = place.offset // item + (slot * pitch + start - first) * unit + i
+        store = self.offsets[f"kept {t}"] // item + y * (self.plan.storages[t].kept * unit) + i
+        source, target = (ring, store) if back else (store, ring)
+        return [For(i, 0, (x - start) * unit, tirx.ForKind.SERIAL, BufferStore(arena, arena[source], [target]))]
 
     def _striped(self, op: Op, kernel: Kernel, y: Expr, segment: int) -> tirx.Stmt:
         """One row of a stripe: pointers are moved so that column 0 of a tensor lies where a kernel looks for it."""
@@ -100,7 +123,9 @@ class Calls:
         args = [self._stripe_argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
         if self.macs is not None:
             args.append(self.macs)
-        return Evaluate(Call(self.functions[op.index][0], args, ret_ty="int32"))
+        taken = [s for t in op.outputs for s in self._kept(t, y, x0, segment, back=False)]
+        given = [s for t in op.outputs for s in self._kept(t, y, x1, segment, back=True)]
+        return _sequence([*taken, Evaluate(Call(self.functions[op.index][0], args, ret_ty="int32")), *given])
 
     def _stripe_argument(
         self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int

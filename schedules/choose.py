@@ -23,17 +23,21 @@ def kernels_of_plan(
     accumulators: Sequence[Accumulating | None],
     patches: PatchKernel | None = None,
     stripes: Callable[[int], RowKernel] | None = None,
+    overs: Callable[[int], RowKernel] | None = None,
 ) -> list[Kernel | None]:
     """The kernel of every operator (None for views) as its segment runs it.
 
     `rows`, `pixels` and `accumulators` are the kernels by operator, `patches` makes those that a performance schedule
-    serves, for a number of pixels a step, `stripes` those of operators that run in vertical stripes.
+    serves, for a number of pixels a step, `stripes` those of operators that run in vertical stripes, `overs` those of
+    operators that run over their input.
     """
     chosen: list[Kernel | None] = list(rows)
     for segment in plan.segments:
         for o in segment.ops:
             if o in segment.accumulating:
                 chosen[o] = _required(accumulators[o], plan, o, "to sum up its input")
+            elif o in segment.over:
+                chosen[o] = _required(overs(o) if overs is not None else None, plan, o, "over its input")
             elif segment.stripes and chosen[o] is not None:
                 chosen[o] = _required(stripes(o) if stripes is not None else None, plan, o, "in stripes")
             elif segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):

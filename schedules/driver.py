@@ -26,7 +26,7 @@ from tvm_cascade.schedules.calls import Calls
 from tvm_cascade.schedules.choose import Kernel
 from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.patch import Patch
-from tvm_cascade.schedules.places import Flash, FlashItem, Memory, i32, place_of
+from tvm_cascade.schedules.places import Flash, FlashItem, Memory, i32, overwrites, place_of
 from tvm_cascade.schedules.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.trace import Program, compress
 
@@ -287,7 +287,7 @@ def lower_plan(
     by_hash: dict[int, list[str]] = {}
     names: list[list[str]] = []
     for op, kernel in zip(plan.graph.ops, kernels, strict=True):
-        aliased = any(plan.storages[t].root is not None for t in op.outputs)
+        aliased = any(plan.storages[t].root is not None for t in op.outputs) or overwrites(plan, op)
         names.append([])
         for stem, func in _functions(kernel, op.kind):
             func = func if transform is None else transform(func)

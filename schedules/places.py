@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
 from tvm_cascade.cascading.plan import Granularity, Plan
-from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.graph import ITEM_BYTES, Op, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class Place:
     row_bytes: int
     dtype: str
     by_pixels: bool  # the ring holds no whole number of rows
+    apart: bool = False  # part of a join: pixels lie further apart than they are long, and so do rows
 
 
 def places(plan: Plan) -> list[Place]:
@@ -102,16 +103,16 @@ def places(plan: Plan) -> list[Place]:
     for tensor, storage in zip(plan.graph.tensors, plan.storages, strict=True):
         by_pixels = storage.granularity is Granularity.PIXEL
         pixels = storage.pixels if by_pixels else storage.height * tensor.columns
-        found.append(
-            Place(place_of(plan, tensor.index), storage.height, pixels, tensor.row_bytes, tensor.dtype, by_pixels)
-        )
+        row = storage.pitch * tensor.columns or tensor.row_bytes
+        apart = storage.pitch > 0
+        found.append(Place(place_of(plan, tensor.index), storage.height, pixels, row, tensor.dtype, by_pixels, apart))
     return found
 
 
 def strides(tensor: Tensor, place: Place) -> tuple[int, int]:
     """Elements from plane to plane and from row to row: a ring keeps the rows of all planes together."""
     row = place.row_bytes // ITEM_BYTES[place.dtype]
-    if tensor.row_axis is None:
+    if tensor.row_axis is None or place.apart:
         return row, row
     across = prod(tensor.shape[tensor.row_axis + 1 :])
     whole = place.height >= tensor.rows
@@ -125,3 +126,13 @@ def place_of(plan: Plan, tensor: int) -> int:
         shift += storage.byte_offset
         storage = plan.storages[storage.root]
     return plan.allocation.offsets[plan.buffers.index(f"tensor {storage.tensor}")] + shift
+
+
+def overwrites(plan: Plan, op: Op) -> bool:
+    """Whether an element-wise operator writes where it reads, or into bytes of that tensor that are behind it."""
+    if not op.outputs:
+        return False
+    start = place_of(plan, op.outputs[0])
+    end = start + plan.storages[op.outputs[0]].size
+    spans = [(place_of(plan, op.inputs[p]), plan.storages[op.inputs[p]].size) for p in op.in_place]
+    return any(at < end and start < at + size for at, size in spans)

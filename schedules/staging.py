@@ -12,6 +12,7 @@ convolution. Stages that cannot move below the row loop without being recomputed
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -61,19 +62,32 @@ def stage(func: PrimFunc, outer: tuple[tuple[int, ...], ...] | None) -> PrimFunc
 
 def inlined(func: PrimFunc) -> PrimFunc:
     """`func` with the stages that only move data inlined, and no output written by a reduction."""
-    return _started(func)[0].mod["main"]
+    return _prepared(func)[0]
 
 
-def _started(func: PrimFunc) -> tuple[Any, Any, list[Any]]:
+@lru_cache(maxsize=16)  # the row kernel, the pixel kernel and the accumulating one of an operator begin alike
+def _prepared(func: PrimFunc) -> tuple[PrimFunc, tuple[str, ...]]:
+    """`inlined`, and the names of the blocks that write the outputs."""
     func = narrow_indices(func)
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
-    sch.work_on("main")
+    sch = _schedule(func)
     root = sch.get_sblock("root")
     finals = _finals(sch, root, outputs_of(func))
     for block in list(sch.get_child_blocks(root)):
         if not _is_final(sch, block, finals) and moves_data(sch, block):
             sch.compute_inline(block)
-    return sch, root, finals
+    return sch.mod["main"], tuple(str(sch.get(f).name_hint) for f in finals)
+
+
+def _started(func: PrimFunc) -> tuple[Any, Any, list[Any]]:
+    func, finals = _prepared(func)
+    sch = _schedule(func)
+    return sch, sch.get_sblock("root"), [sch.get_sblock(name) for name in finals]
+
+
+def _schedule(func: PrimFunc) -> Any:
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    sch.work_on("main")
+    return sch
 
 
 def _finals(sch: Any, root: Any, outputs: tuple[Var, ...]) -> list[Any]:

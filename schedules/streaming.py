@@ -28,8 +28,12 @@ def streamed_inputs(plan: Plan) -> tuple[int, ...]:
 
 
 def request_order(plan: Plan) -> tuple[int, ...]:
-    """For every row that is asked for, in order, the position of its input among the graph's inputs."""
-    return tuple(plan.graph.inputs.index(-1 - o) for s in plan.segments for o in s.trace if o < 0)
+    """For every row that is asked for, in order, the position of its input among the graph's inputs.
+
+    A segment in stripes asks for all rows of its input once a stripe.
+    """
+    times = [(s.trace, max(len(s.stripes), 1)) for s in plan.segments]
+    return tuple(plan.graph.inputs.index(-1 - o) for trace, n in times for o in trace * n if o < 0)
 
 
 def row_shape(tensor: Tensor) -> tuple[int, int]:

@@ -62,7 +62,8 @@ def _module(model: Model, input_shapes: Mapping[str, tuple[int, ...]] | None) ->
 
 
 def _plan_options(alignment: int, **values: object) -> PlanOptions:
-    return PlanOptions(alignment=alignment, pixels=True, accumulators=True, stripes=True, **values)  # type: ignore[arg-type]
+    able = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
+    return PlanOptions(alignment=alignment, **able, **values)  # type: ignore[arg-type]
 
 
 def plan(
@@ -149,12 +150,28 @@ def _planned(
     counter: Counter | None,
     name: str,
     progress: Progress,
+    tuned: Callable[[pipeline.Prepared], pipeline.Prepared] | None = None,
 ) -> tuple[pipeline.Prepared, Plan, str]:
-    """The plan, of parts read in place of their concats where that needs less; says so."""
-    chosen = pipeline.plan_prepared(mod, prepared, options, counts, counter)
+    """The plan, concats written in place or read in parts where that pays; says so."""
+    chosen = pipeline.plan_prepared(mod, prepared, options, counts, counter, tuned)
     if chosen.reason:
         progress(f"{name}: {chosen.reason}")
     return chosen.prepared, chosen.plan, chosen.reason
+
+
+def _tuner(
+    folder: str | Path, trials: int, name: str, progress: Progress
+) -> Callable[[pipeline.Prepared], pipeline.Prepared]:
+    """Row kernels tuned by MetaSchedule, from the records in `folder` or new measurements."""
+    from tvm_cascade.passes.tune_kernels import tune_kernels
+    from tvm_cascade.schedules.metaschedule import Search
+
+    def tune(prepared: pipeline.Prepared) -> pipeline.Prepared:
+        made, tuned = tune_kernels(prepared, folder, Search(trials=trials), vectors=False, progress=progress)
+        progress(f"{name}: {tuned.tuned} operators tuned, {tuned.measured} candidates measured now")
+        return made
+
+    return tune
 
 
 def _rewritten(
@@ -250,18 +267,10 @@ def compile(
     prepared = pipeline.prepare(mod, core, counts, counter)
     if tune and database is not None:
         counts.beyond(shipped()).save(Path(database))
-    if metaschedule is not None:
-        from tvm_cascade.passes.tune_kernels import tune_kernels
-        from tvm_cascade.schedules.metaschedule import Search
-
-        search = Search(trials=trials)
-        prepared, tuned = tune_kernels(prepared, metaschedule, search, vectors=False, progress=progress)
-        progress(f"{stem}: {tuned.tuned} operators tuned, {tuned.measured} candidates measured now")
+    tune_more = None if metaschedule is None else _tuner(metaschedule, trials, stem, progress)
+    prepared = prepared if tune_more is None else tune_more(prepared)
     progress(f"{stem}: planning {len(prepared.graph.ops)} operators")
-    if metaschedule is None:
-        prepared, made, concats = _planned(mod, prepared, options, counts, counter, stem, progress)
-    else:
-        made, concats = pipeline.plan_graph(prepared.graph, options), ""
+    prepared, made, concats = _planned(mod, prepared, options, counts, counter, stem, progress, tune_more)
     outlook = pipeline.outlook(prepared.graph, options, made, whole=report is not None)
     progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
     with publish(folder) as staging:

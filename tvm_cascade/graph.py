@@ -108,7 +108,8 @@ class Op:
 
     `windows[i]` and `columns[i]` belong to `inputs[i]`; None means that the operator needs all of that input before it
     writes anything, and `opaque` then tells why. A `view` moves no data: each output lies in input 0's memory, at
-    `view_offsets[i]` bytes (reshape, a split along the outermost axis).
+    `view_offsets[i]` bytes (reshape, a split along the outermost axis). With `part_offsets` it is a join: pixel p of input
+    i lies `part_offsets[i]` bytes into pixel p of output 0 (a concat along the channels whose makers write into place).
     """
 
     index: int
@@ -125,8 +126,10 @@ class Op:
     in_place: tuple[int, ...] = ()  # positions in `inputs` that output 0 may overwrite, element for element
     view: bool = False
     view_offsets: tuple[int, ...] = ()
+    part_offsets: tuple[int, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=lambda: _NO_ATTRS, hash=False, compare=True)
     patch_bytes: tuple[int, int] = (0, 0)  # (a, b): RAM of a + b * n to run n pixels of it at a time
+    over_bytes: int = 0  # RAM in which it can run at once over its one input, byte for byte; 0: it cannot
     accumulator_bytes: int = 0  # RAM in which it can sum up its one input as rows come; 0: it cannot
 
 

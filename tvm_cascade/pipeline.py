@@ -9,7 +9,7 @@ the stock VM runs.
 # pyright: reportReturnType=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,10 +22,11 @@ from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.graph import Graph
-from tvm_cascade.passes.cascade import Cascade, PreparedGraph, prepare_graph
+from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.plan_concats import Choice, plan_without_concats
+from tvm_cascade.passes.plan_concats import Choice, plan_concats
+from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewrite_for_memory import without_concats
 from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena, rewrite_for_latency
 from tvm_cascade.report.estimate import Estimate, estimate
@@ -91,19 +92,21 @@ def plan_prepared(
     options: PlanOptions,
     database: Database | None = None,
     counter: Counter | None = None,
+    tuned: Callable[[Prepared], Prepared] | None = None,
 ) -> Choice[Prepared]:
-    """The plan of a prepared module, its concats read in parts where that makes the arena smaller.
+    """The plan of a prepared module, its concats written in place or read in parts where that pays.
 
-    `database` and `counter` are those that `mod` was prepared with.
+    `database` and `counter` are those that `mod` was prepared with, `tuned` what changed its kernels afterwards.
     """
 
     def without(names: tuple[str, ...]) -> Prepared:
         lowered = without_concats(tvm.ir.transform.Sequential(front_phases())(mod), names)
         made = prepare_graph(lowered, prepared.core, database, counter)
         prelude = prelude_of(made.kernels, made.core)
-        return Prepared(made.graph, made.extracted, made.kernels, made.core, prepared.io, prelude)
+        fresh = Prepared(made.graph, made.extracted, made.kernels, made.core, prepared.io, prelude)
+        return fresh if tuned is None else tuned(fresh)
 
-    return plan_without_concats(prepared, options, without)
+    return plan_concats(prepared, options, without)
 
 
 def graph_of(mod: IRModule) -> Graph:

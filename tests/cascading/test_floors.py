@@ -25,7 +25,7 @@ def test_no_segment_costs_less_than_its_floor(seed: int) -> None:
         floors = search.floors
         for i, j in combinations(range(search.size + 1), 2):
             assert floors.by_rows[i, j] <= search.costs.exact_cost(i, j, search.chunks(i, j)[0])
-            for chunk in search.modes(i, j):
+            for chunk in (*search.chunks(i, j), *(s.interleaving for s in search.striped(i, j))):
                 cost = search.costs.exact_cost(i, j, chunk)
                 assert floors.any[i, j] <= (floors.striped if chunk < 0 else floors.least)[i, j] <= cost
                 if len(search.costs.members(i, j)) > 1:

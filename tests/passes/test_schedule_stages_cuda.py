@@ -180,7 +180,7 @@ def test_stages_are_measured_with_the_streams_that_are_emitted(staged, graph_bui
     assert len(together) == 3 and all(t > 0 for t in (*alone, *together))
     assert sum(together) > max(alone) / 2  # every group's kernels ran
     assert graph_builtins.count("allocate") == 4  # once a stage, however often it runs
-    mod = probe_module([[runner._kernel(op)] for op in ops], "cuda -arch=sm_90", copies=4)
+    mod = probe_module([[runner._book.kernel(op)] for op in ops], "cuda -arch=sm_90", copies=4)
     text = mod["probe"].script()
     assert text.count("StreamSyncFromTo") == 4 * 2 * 2 and text.count("kernel_") >= 4 * 3
     assert mod["main"].script().count("vm.builtin.cuda_graph.run_or_capture") == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm_cascade.cascading.assemble import offsets_of
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
-from tvm_cascade.cascading.planner import Bounds, bounds, cascade, frontier, layerwise, plan_graph
+from tvm_cascade.cascading.planner import Bounds, baseline_peak, bounds, cascade, frontier, layerwise, plan_graph
 from tvm_cascade.cascading.validate import Replay, validate
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Replay",
     "Segment",
     "Storage",
+    "baseline_peak",
     "bounds",
     "cascade",
     "frontier",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tvm_cascade.cascading.flow import Flow
@@ -52,7 +52,7 @@ def assemble(costs: SegmentCosts, layout: Layout, figures: Figures, optimise: bo
 
 
 def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
-    members = costs.members(i, j)
+    members, over = costs.members(i, j), costs.over(i, j)
     return Segment(
         ops=tuple(sorted(costs.order[i:j])),
         trace=costs.trace(i, j, chunk),
@@ -60,6 +60,7 @@ def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
         scratch_bytes=costs.scratch_bytes(i, j, chunk),
         chunk=max(chunk, 0),
         accumulating=costs.accumulating(i, j),
+        over=() if over is None else (over,),
         streamed=tuple(-1 - o for o in members if o < 0),
         stripes=_stripes(costs, i, j, chunk),
     )
@@ -85,7 +86,8 @@ def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
             stripes = costs.stripes(*piece)
             if stripes is not None and t in stripes.widths:
                 size = costs.bytes_held(*piece[:2], t, units, piece[2])
-                owners[t] = Storage(t, units, size, lower, upper, columns=stripes.widths[t])
+                width, kept = stripes.widths[t], stripes.kept.get(t, 0)
+                owners[t] = Storage(t, units, size, lower, upper, columns=width, kept=kept)
             else:
                 owners[t] = _owner(flow, t, units, max(piece[2], 0), lower, upper)
     return tuple(_view(flow, owners, t) for t in range(len(flow.graph.tensors)))
@@ -107,6 +109,9 @@ def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
     if root.tensor == tensor:
         return owner
     seen = flow.graph.tensors[tensor]
+    if tensor in flow.parts:
+        pitch = flow.unit_bytes(root.tensor, 1)
+        return replace(owner, tensor=tensor, root=root.tensor, byte_offset=root.byte_offset, pitch=pitch)
     ring = owner.is_ring(flow.graph.tensors[root.tensor].rows)
     height = owner.height if ring else seen.rows
     size = owner.size if ring else seen.bytes
@@ -125,19 +130,21 @@ def _problem(costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], s
     for storage in storages:
         if storage.root is None:
             add(f"tensor {storage.tensor}", storage.size, storage.lower, storage.upper)
+            rows, pixel = costs.flow.rows[storage.tensor], costs.flow.unit_bytes(storage.tensor, 1)
+            add(f"kept {storage.tensor}", storage.kept * rows * pixel, storage.lower, storage.upper)
     block_of = {b.name: b.id for b in blocks}
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
         for o in segment.accumulating:
             add(f"accumulator {o}", costs.flow.graph.ops[o].accumulator_bytes, s, s + 1)
-    follows = tuple(
-        Follow(block_of[f"tensor {p.reader}"], block_of[f"tensor {p.writer}"], p.distance)
-        for piece in layout.pieces
-        for p in costs.pairs(*piece)
-        if f"tensor {p.reader}" in block_of and f"tensor {p.writer}" in block_of
-    )
-    return Problem(tuple(blocks), follows=follows)
+    follows: list[Follow] = []
+    for pair in (p for piece in layout.pieces for p in costs.pairs(*piece)):
+        reader, writer = (block_of.get(f"tensor {t}") for t in (pair.reader, pair.writer))
+        if reader is not None and writer is not None:
+            follows.append(Follow(reader, writer, pair.distance))
+            follows += [Follow(writer, reader, 0)] if pair.exact else []
+    return Problem(tuple(blocks), follows=tuple(follows))
 
 
 def offsets_of(plan: Plan) -> dict[str, int]:

@@ -72,18 +72,34 @@ def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None
     return tuple(reversed(cuts))
 
 
-def pareto_cuts(n: int, ways: Callable[[int, int], Iterable[tuple[int, int]]]) -> tuple[tuple[int, int], ...]:
-    """Every trade of peak bytes against extra work that no other cuts beat: ascending bytes, descending work.
+def within_reach(floor: NDArray[np.int64], ceiling: int) -> NDArray[np.bool_]:
+    """Segments that cuts may have whose peak is below `ceiling`, as far as floors tell."""
+    n = len(floor) - 1
+    before, after = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    for j in range(1, n + 1):
+        before[j] = np.maximum(before[:j], floor[:j, j]).min()
+        after[n - j] = np.maximum(after[n - j + 1 :], floor[n - j, n - j + 1 :]).min()
+    return np.maximum(np.maximum(before[:, None], after[None, :]), floor) < ceiling
 
-    `ways(i, j)` gives bytes and extra work of the segment in each of its forms. Exact: a segment's cost does not depend
-    on how those before it were cut, so dominated trades never come back.
+
+def pareto_cuts(
+    n: int, ways: Callable[[int, int], Iterable[tuple[int, int]]], useful: NDArray[np.bool_], most: int
+) -> tuple[tuple[int, int], ...]:
+    """Every trade of peak bytes against extra work, up to `most`, that no other cuts beat: ascending bytes, descending work.
+
+    `ways(i, j)` gives bytes and extra work of the segment in each of its forms; segments that are not `useful` are not
+    looked at. Exact: a segment's cost does not depend on how those before it were cut, so dominated trades never come back.
     """
     best: list[list[tuple[int, int]]] = [[(0, 0)]]
     for j in range(1, n + 1):
         found: set[tuple[int, int]] = set()
         for i in range(j):
+            if not useful[i, j] or not best[i]:
+                continue
             forms = _undominated(ways(i, j))
-            found.update((max(b, peak), extra + work) for b, extra in forms for peak, work in best[i])
+            found.update(
+                (max(b, peak), extra + work) for b, extra in forms for peak, work in best[i] if extra + work <= most
+            )
         best.append(_undominated(found))
     return tuple(best[n])
 

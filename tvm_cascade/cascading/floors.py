@@ -6,8 +6,8 @@ is at most these inputs. So, whatever the interleaving by rows or pixels,
 
     c(i, j) >= live(j) + sum of the least rings inside + counters + scratch,
 
-and in stripes, which share nothing, c(i, j) >= live(j) + dying(i, j) + counters. Searches use both to leave out what
-cannot matter; no result depends on them.
+and in stripes, which share nothing, c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings of one column's
+windows. Searches use both to leave out what cannot matter; no result depends on them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from tvm_cascade.cascading.segments import COUNTER_BYTES, SegmentCosts
 
 Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
+
+NEVER = 1 << 62  # bytes of a segment that cannot be
 
 
 class Floors:
@@ -42,13 +44,17 @@ class Floors:
 
     @cached_property
     def striped(self) -> Table:
-        """Segments in stripes."""
-        n = self.size
-        dying = np.cumsum(np.cumsum(self._placed(self.costs.flow.bytes), axis=1), axis=0)
+        """Segments in stripes; those of operators that cannot be striped out of reach."""
+        n, costs = self.size, self.costs
+        dying = np.cumsum(np.cumsum(self._placed(costs.flow.bytes), axis=1), axis=0)
         earlier = np.concatenate([[0], np.diagonal(dying, -1)])
-        found = self._live[None, :] + self._counters
+        found = self._live[None, :] + self._counters + self._scratch
         found[:, 1:] += dying[:, :n] - earlier[:, None]
-        return found
+        found[:n, 1:] += self._inside([self._strip(t) for t in range(len(costs.flow.bytes))])
+        ops = costs.flow.graph.ops
+        out = [not (ops[o].view or ops[o].accumulator_bytes or costs.striper.possible(o)) for o in costs.order]
+        left_out = np.cumsum([0, *out])
+        return np.where(left_out[None, :] > left_out[:, None], NEVER, found)
 
     @cached_property
     def any(self) -> Table:
@@ -57,11 +63,13 @@ class Floors:
 
     def _plain(self, chunk: int) -> Table:
         n = self.size
-        rings = [self._ring(t, chunk) for t in range(len(self.costs.flow.bytes))]
-        inside = np.cumsum(np.cumsum(self._placed(rings), axis=1)[::-1], axis=0)[::-1]
         found = self._live[None, :] + self._counters + self._scratch
-        found[:n, 1:] += inside[1:, :n]
+        found[:n, 1:] += self._inside([self._ring(t, chunk) for t in range(len(self.costs.flow.bytes))])
         return found
+
+    def _inside(self, rings: Sequence[int]) -> Table:
+        """Bytes of the rings of tensors that live in `[i, j)` alone, by i and j - 1."""
+        return np.cumsum(np.cumsum(self._placed(rings), axis=1)[::-1], axis=0)[::-1][1:, : self.size]
 
     def _placed(self, sizes: Sequence[int]) -> Table:
         """Sizes summed by place of birth (row 0: there from the start, row k + 1: made at k) and place of last use."""
@@ -92,7 +100,8 @@ class Floors:
     def _scratch(self) -> Table:
         """The largest scratch in each segment."""
         graph, n = self.costs.flow.graph, self.size
-        here = np.array([graph.ops[o].scratch_bytes for o in self.costs.order], np.int64)
+        ops = [graph.ops[o] for o in self.costs.order]
+        here = np.array([min(o.scratch_bytes, o.over_bytes or o.scratch_bytes) for o in ops], np.int64)
         found = np.zeros((n + 1, n + 1), np.int64)
         for i in range(n):
             found[i, i + 1 :] = np.maximum.accumulate(here[i:])
@@ -101,7 +110,7 @@ class Floors:
     def _ring(self, tensor: int, chunk: int) -> int:
         """The least bytes of a ring: what some step of a reader wants to be there at once."""
         flow = self.costs.flow
-        if tensor not in self.costs.born or flow.maker(tensor) is None:
+        if tensor not in self.costs.born or not flow.writers(tensor):
             return 0
         units = 1
         for reader in flow.readers[tensor]:
@@ -111,6 +120,20 @@ class Floors:
                 if read.tensor == tensor:
                     units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
         return min(units, flow.units(tensor, chunk)) * flow.unit_bytes(tensor, chunk)
+
+    def _strip(self, tensor: int) -> int:
+        """The least bytes of a ring in stripes: the columns that one column of a reader wants."""
+        flow = self.costs.flow
+        writers, columns = flow.writers(tensor) if tensor in self.costs.born else (), flow.columns(tensor, 1)
+        if not writers or writers[0] < 0 or columns == 1:
+            return self._ring(tensor, 0)
+        most = 1
+        for reader in (flow.graph.ops[o] for o in flow.readers[tensor]):
+            for t, window in zip(reader.inputs, reader.columns, strict=False):
+                if t == tensor and window is not None and not reader.accumulator_bytes:
+                    wide = range(flow.graph.tensors[reader.outputs[0]].columns)
+                    most = max(most, *(len(window.rows(x, columns)) for x in wide))
+        return self._ring(tensor, 0) // columns * most
 
     @cached_property
     def calls(self) -> Table:

@@ -6,7 +6,8 @@ step. An operator with an accumulator may consume its input step by step instead
 step. A streamed graph input has a source, which makes a row a step.
 
 What steps make and read is counted in units of the tensor: rows, or pixels where the cascade goes by pixels and the
-tensor has contiguous ones. Tensors that are views are replaced by the tensor that owns the memory (their root).
+tensor has contiguous ones. Tensors that are views, or parts of a join, are replaced by the tensor that owns the memory
+(their root); a join has as many makers as parts.
 
 Symbols: `need[k]`, units of an input that must exist before step k; `keep[k]`, the first unit that step k or a later
 one reads (all units where none does), so that units below it are dead; `made[k]`, units of an output that exist after
@@ -100,12 +101,21 @@ class Flow:
         """For each tensor the one whose memory it lies in, itself unless it is a view."""
         found = [Root(t.index, 0) for t in self.graph.tensors]
         for op in self.graph.ops:
-            if op.view:
+            if op.view and not op.part_offsets:
                 base = found[op.inputs[0]]
                 offsets = op.view_offsets or (0,) * len(op.outputs)
                 for t, at in zip(op.outputs, offsets, strict=True):
                     found[t] = Root(base.tensor, base.byte_offset + at)
+        for op in reversed(self.graph.ops):
+            for t, at in zip(op.inputs, op.part_offsets, strict=False):
+                base = found[op.outputs[0]]
+                found[t] = Root(base.tensor, base.byte_offset + at)
         return tuple(found)
+
+    @cached_property
+    def parts(self) -> frozenset[int]:
+        """Tensors that lie in a join."""
+        return frozenset(t for op in self.graph.ops if op.part_offsets for t in op.inputs)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
@@ -122,18 +132,28 @@ class Flow:
         """Roots that must be whole at the end: those of the graph's outputs."""
         return frozenset(self.roots[t].tensor for t in self.graph.outputs)
 
-    def maker(self, root: int) -> int | None:
-        """What writes a root: an operator, a source, or nothing for an input that is there from the start."""
-        return self.source(root) if root in self.streamed else self.graph.producer[root]
+    def writers(self, root: int) -> tuple[int, ...]:
+        """What writes a root: an operator, those of the parts of a join, a source, or nothing for an input that is there."""
+        return (self.source(root),) if root in self.streamed else self._writers[root]
+
+    @cached_property
+    def _writers(self) -> tuple[tuple[int, ...], ...]:
+        made: list[tuple[int, ...]] = [() for _ in self.graph.tensors]
+        for op in self.graph.ops:
+            if not op.view:
+                for root in self.written(op.index):
+                    made[root] = (*made[root], op.index)
+        return tuple(made)
 
     @cached_property
     def makers(self) -> tuple[tuple[int, ...], ...]:
         """For each operator the operators and sources that write what it reads."""
-        made = [[self.maker(self.roots[t].tensor) for t in op.inputs] for op in self.graph.ops]
-        return tuple(tuple(dict.fromkeys(m for m in ms if m is not None)) for ms in made)
+        made = [[m for t in op.inputs for m in self.writers(self.roots[t].tensor)] for op in self.graph.ops]
+        return tuple(tuple(dict.fromkeys(ms)) for ms in made)
 
-    def outputs(self, op: int) -> tuple[int, ...]:
-        return (-1 - op,) if op < 0 else self.graph.ops[op].outputs
+    def written(self, op: int) -> tuple[int, ...]:
+        """The roots that an operator or source writes, one for each of its outputs."""
+        return (-1 - op,) if op < 0 else tuple(self.roots[t].tensor for t in self.graph.ops[op].outputs)
 
     def accumulates(self, op: int, members: Container[int]) -> bool:
         """Whether `op` consumes its input into an accumulator when it runs among `members`."""
@@ -143,8 +163,8 @@ class Flow:
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         through = root == node.inputs[0] or outermost(owner)
-        maker = self.maker(root)
-        return through and owner.rows > 1 and maker is not None and maker in members
+        makers = self.writers(root)
+        return through and owner.rows > 1 and bool(makers) and all(m in members for m in makers)
 
     @cached_property
     def _pixels(self) -> tuple[int, ...]:
@@ -226,7 +246,7 @@ class Flow:
         """Whether a view has the rows, and the pixels, of its root."""
         root = self.roots[tensor]
         seen, owner = self.graph.tensors[tensor], self.graph.tensors[root.tensor]
-        if seen.index == owner.index:
+        if seen.index == owner.index or tensor in self.parts:
             return True
         alike = self.columns(tensor, chunk) == self.columns(root.tensor, chunk)
         return alike and root.byte_offset == 0 and (seen.rows, seen.row_bytes) == (owner.rows, owner.row_bytes)

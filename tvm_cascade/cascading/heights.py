@@ -31,21 +31,19 @@ class Heights:
         key = (tensor, chunk)
         if key in self._known:
             return self._known[key]
-        maker = self.flow.maker(tensor)
-        assert maker is not None
-        outputs = self.flow.outputs(maker)
-        readers = {o for t in outputs for o in self.flow.readers[t]}
+        makers = self.flow.writers(tensor)
+        readers = {o for m in makers for t in self.flow.written(m) for o in self.flow.readers[t]}
         inside = set(members)
-        if not readers <= inside:
+        if not inside.issuperset((*makers, *readers)):
             return self._simulate(members, chunk)[tensor]
-        if len(readers) <= 1:
-            found = Cascade(self.flow, (maker, *sorted(readers)), chunk).closed_form(tensor)
+        if len(readers) <= 1 and len(makers) == 1:
+            found = Cascade(self.flow, (*makers, *sorted(readers)), chunk).closed_form(tensor)
             self._known[key] = self.flow.units(tensor, chunk) if found is None else found
             return self._known[key]
-        between = self._between(maker, readers)
+        between = self._between(readers)
         if between is None or not inside.issuperset(between):
             return self._simulate(members, chunk)[tensor]
-        self._known[key] = self._simulate((maker, *between), chunk)[tensor]
+        self._known[key] = self._simulate(tuple(sorted({*makers, *between})), chunk)[tensor]
         return self._known[key]
 
     def _simulate(self, members: tuple[int, ...], chunk: int) -> dict[int, int]:
@@ -58,7 +56,8 @@ class Heights:
     def _successors(self) -> tuple[tuple[int, ...], ...]:
         """Readers of each operator's outputs, views skipped."""
         graph = self.flow.graph
-        return tuple(tuple(sorted({c for t in op.outputs for c in self.flow.readers[t]})) for op in graph.ops)
+        written = [() if op.view else self.flow.written(op.index) for op in graph.ops]
+        return tuple(tuple(sorted({c for t in roots for c in self.flow.readers[t]})) for roots in written)
 
     @cached_property
     def _post_dominator(self) -> tuple[int, ...]:
@@ -67,7 +66,7 @@ class Heights:
         found = [end] * (end + 1)
         for op in reversed(graph.ops):
             after = self._successors[op.index]
-            leaves = not after or any(t in self.flow.leaves for t in op.outputs)
+            leaves = not after or any(t in self.flow.leaves for t in self.flow.written(op.index))
             found[op.index] = end if leaves else self._meet(found, after)
         return tuple(found)
 
@@ -85,7 +84,7 @@ class Heights:
             meeting = min(a, end)
         return meeting
 
-    def _between(self, maker: int, readers: set[int]) -> tuple[int, ...] | None:
+    def _between(self, readers: set[int]) -> tuple[int, ...] | None:
         """The operators from the readers to where they meet, ascending; None where they do not."""
         meeting = self._meet(self._post_dominator, sorted(readers))
         if meeting >= len(self.flow.graph.ops):

@@ -31,6 +31,7 @@ class Pair:
     writer: int  # the output or ring
     distance: int
     size: int  # bytes of the writer's block
+    exact: bool = False  # in the same place, if they share anything
 
     @property
     def reach(self) -> int:
@@ -65,13 +66,22 @@ class Overlaps:
                     found.append(pair)
         return tuple(found)
 
+    def overwrites(self, pair: Pair) -> bool:
+        """Whether the writer's maker may write over the very elements that it reads."""
+        makers = self.flow.writers(pair.writer)
+        if len(makers) != 1 or makers[0] < 0 or not self._alike(pair.reader, pair.writer):
+            return False
+        return any(r.in_place and r.tensor == pair.reader for r in self.flow.steps(makers[0]).reads)
+
     def _distance(self, cascade: Cascade, x: int, y: int, units: int) -> int:
-        """Bytes; the writer's size where it must stay clear of the input altogether."""
+        """Bytes; the writer's size where it must stay clear of the input altogether. The farthest of a join's makers."""
+        makers = [m for m in self.flow.writers(y) if m in cascade.inside]
+        return max(self._behind(cascade, x, y, units, m) for m in makers)
+
+    def _behind(self, cascade: Cascade, x: int, y: int, units: int, maker: int) -> int:
         flow, chunk = self.flow, cascade.chunk
         taken, given = flow.graph.tensors[x], flow.graph.tensors[y]
         size = units * flow.unit_bytes(y, chunk)
-        maker = flow.maker(y)
-        assert maker is not None
         steps = cascade.steps(maker)
         front = np.full(steps.count, taken.bytes, np.int64)
         least = -taken.bytes
@@ -82,7 +92,7 @@ class Overlaps:
             if reader == maker and read.in_place and self._alike(x, y):
                 done, least = done + 1, 0
             front = np.minimum(front, front_bytes(taken, read.keep[done], flow.columns(x, chunk)))
-        made = steps.made[flow.outputs(maker).index(y)][1:]
+        made = steps.made[flow.written(maker).index(y)][1:]
         if units < flow.units(y, chunk):
             written = np.minimum(made * flow.unit_bytes(y, chunk), size)
         else:
@@ -133,8 +143,7 @@ def _ancestors(flow: Flow, op: int) -> tuple[int, ...]:
     while pending:
         o = pending.pop()
         for t in flow.graph.ops[o].inputs if o >= 0 else ():
-            maker = flow.maker(flow.roots[t].tensor)
-            if maker is not None and maker not in seen:
-                seen.add(maker)
-                pending.append(maker)
+            fresh = [m for m in flow.writers(flow.roots[t].tensor) if m not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
     return tuple(sorted(seen))

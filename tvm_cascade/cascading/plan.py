@@ -34,7 +34,9 @@ class Storage:
     pixels: int = 0  # slots of a pixel ring: pixel p of the row-major tensor at slot p % pixels
     root: int | None = None  # tensor whose storage this one is a view of (`byte_offset` into it)
     byte_offset: int = 0
-    columns: int = 0  # of a ring row in stripes: column x at x - x0, x0 the first that its maker makes; 0: all columns
+    pitch: int = 0  # of a part of a join: bytes from pixel to pixel of the root; 0: pixels lie one behind the other
+    columns: int = 0  # of a ring row in stripes: column x at x - x0, x0 the first that the stripe has; 0: all columns
+    kept: int = 0  # in stripes: the last columns of every row that the next stripe takes over from this one
 
     def is_ring(self, rows: int) -> bool:
         return self.granularity is Granularity.PIXEL or self.height < rows or self.columns > 0
@@ -53,9 +55,14 @@ class Segment:
     accumulator, and writes its output in the last. `-1 - t` is the source of the streamed graph input t: it asks the
     caller for the next row and puts it into the ring.
 
+    An operator in `over` runs alone, once, and leaves its output in the very bytes of its input, which dies.
+
     With `stripes` (and `chunk == 0`) the trace runs once for each: step k of `ops[n]` in stripe s makes columns
     `stripes[s][n]` of row k, or adds those columns of input row k to its accumulator, which it clears in its first step
-    of all and reads in its last of all. The rings of one stripe hold nothing that the next one reads.
+    of all and reads in its last of all. The rings of one stripe hold nothing that the next one reads. Of a tensor with
+    `Storage.kept` columns k, whose maker makes [x0, x1) and made x0' first of all, the stripe has [max(x0 - k, x0'), x1):
+    before each step the first of them are copied from the block "kept t" into the ring, where they begin; after it the
+    last k (or as many as there are) are copied from the ring to there. A streamed input comes once for every stripe.
     """
 
     ops: tuple[int, ...]  # in topological order, views included
@@ -64,6 +71,7 @@ class Segment:
     scratch_bytes: int = 0  # the largest of its operators' scratch
     chunk: int = 0  # pixels a step; 0 for whole rows
     accumulating: tuple[int, ...] = ()
+    over: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()  # graph inputs whose source runs here
     stripes: tuple[tuple[tuple[int, int], ...], ...] = ()  # by stripe and place in `ops`: columns [x0, x1)
 
@@ -78,7 +86,7 @@ class Plan:
     allocation: Allocation  # of `buffers`
     buffers: tuple[
         str, ...
-    ]  # what each block is: "tensor 3", "state 1" or "scratch 1" by segment, "accumulator 5" by op
+    ]  # what each block is: "tensor 3", "kept 3", "state 1" or "scratch 1" by segment, "accumulator 5" by op
     macs: int  # multiply-accumulates executed, padding not counted
     baseline_macs: int
     baseline_peak: int  # bytes: layer by layer in file order

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
@@ -45,7 +46,7 @@ def baseline_peak(graph: Graph) -> int:
 
 
 def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """Every operator a segment of its own, in file order, nothing shared.
+    """Every operator a segment of its own, in file order; nothing shared but what element-wise operators overwrite.
 
     Raises
     ------
@@ -53,9 +54,13 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
         The arena exceeds `options.sram`.
     """
     n = len(graph.ops)
-    costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment))
+    in_place = options.in_place and options.overlap
+    costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment, in_place=in_place))
     bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
-    plan = assemble(costs, Layout(tuple(range(n + 1)), (0,) * n), Figures(baseline_peak(graph), bound))
+    alone, figures = Layout(tuple(range(n + 1)), (0,) * n), Figures(baseline_peak(graph), bound)
+    plan = assemble(costs, alone, figures)
+    if plan.peak > bound:
+        plan = min(plan, assemble(costs, alone, figures, optimise=True), key=lambda p: p.peak)
     return _within(plan, costs, options, "plan without --layerwise")
 
 
@@ -70,18 +75,27 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     InfeasibleError
         No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
     """
-    limited = options.sram is None and options.granularity == "auto" and options.max_macs == 1.0
-    if not limited or options.steps is None:
+    again = options.stripes and options.max_macs > 1.0
+    if options.sram is not None or options.granularity != "auto" or (again and options.steps is None):
         return _cascade(graph, options)
-    fine = _cascade(graph, options)
-    plan, bound = fine, fine.bound
-    for finest in [c for c in (*sorted(CHUNKS), 0) if c > options.finest or not c]:
-        if instruction_factor(plan, options.steps) <= options.max_time:
+    return frontier(graph, options)[0] if again else _in_time(graph, replace(options, max_macs=1.0))[0]
+
+
+@lru_cache(maxsize=8)
+def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
+    """The plan of smallest peak at 1.00x within `options.max_time`, and the options that led to it; no cap."""
+    plan, steps = _cascade(graph, options), options.steps
+    if steps is None or options.granularity != "auto":
+        return plan, options
+    bound, first = plan.bound, options
+    for finest in (options.finest, *(c for c in (*sorted(CHUNKS), 0) if c > options.finest or not c)):
+        if instruction_factor(plan, steps) <= options.max_time:
             break
-        plan = _cascade(graph, replace(options, finest=finest))
-    if plan is not fine and any(segment.chunk for segment in plan.segments):  # finer steps do not always win
+        options = replace(options, finest=finest, stripes=False)
+        plan = _cascade(graph, options)
+    if options != first and any(segment.chunk for segment in plan.segments):  # finer steps do not always win
         plan = min(_cascade(graph, replace(options, finest=0)), plan, key=lambda p: p.peak)
-    return replace(plan, bound=bound)
+    return replace(plan, bound=bound), options
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
@@ -89,7 +103,7 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     search, bound = searches[0], searches[0].bound
     least = search.smallest
     if search.recompute:
-        least, bound = (_affordable(search.frontier(exact), graph, options) for exact in (False, True))
+        least, bound = (search.frontier(exact)[0][0] for exact in (False, True))
     figures = Figures(baseline_peak(graph), bound)
     best = _best(search, figures, options, least)
     if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
@@ -114,19 +128,17 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]
     A single one where the emitter cannot compute anything twice (`options.stripes`). A cap is not looked at.
     """
     options = replace(options, sram=None)
+    at_once, used = _in_time(graph, replace(options, max_macs=1.0))
     if not (options.stripes and options.max_macs > 1.0):
-        return (cascade(graph, options),)
-    search, bound = _orders(graph, options)
-    figures = Figures(baseline_peak(graph), bound)
-    most = int(graph.macs * (options.max_macs - 1.0))
-    plans = [
-        _best(search, Figures(figures.baseline_peak, exact), options, least)
-        for (least, extra), (exact, _) in _paired(search)
-        if extra <= most
-    ]
-    plain = replace(options, max_macs=1.0)
-    at_once = Search(search.costs.flow, search.costs.order, plain, search)
-    plans.append(_best(at_once, figures, plain, at_once.smallest))
+        return (at_once,)
+    search, bound = _orders(graph, replace(options, finest=used.finest))
+    figures = Figures(at_once.baseline_peak, bound)
+    plans = [at_once]
+    for (least, extra), (exact, _) in _paired(search):
+        if extra:
+            plans.append(
+                _best(search, Figures(figures.baseline_peak, exact), replace(options, finest=used.finest), least)
+            )
     kept: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
         if not kept or plan.macs < kept[-1].macs:
@@ -156,12 +168,6 @@ def _paired(search: Search) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]
         yield trade, next(e for e in exact if e[1] <= trade[1])
 
 
-def _affordable(trades: tuple[tuple[int, int], ...], graph: Graph, options: PlanOptions) -> int:
-    """The fewest bytes within the work that the options allow."""
-    most = int(graph.macs * (options.max_macs - 1.0))
-    return next(peak for peak, extra in trades if extra <= most)
-
-
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int) -> Plan:
     """The first layout within the goal, else the one of smallest arena."""
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
@@ -175,6 +181,8 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int) ->
             best = plan
         if best.peak <= goal:
             return best
+    if best is not None and search.recompute and best.peak <= max(goal, least):
+        return best
     for _, _, tried, layout in sorted(laid_out, key=lambda found: found[:2])[:_SEARCHED]:
         plan = assemble(tried.costs, layout, figures, optimise=True)
         if best is None or plan.peak < best.peak:
@@ -208,9 +216,23 @@ def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:
 
 def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
     """Searches over the orders that were considered, least bound first."""
+    return _kept_searches(graph, replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
+
+
+@lru_cache(maxsize=16)
+def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
+    """Costs of the file's order, which searches with other options share."""
     rowwise = [t for t in graph.inputs if graph.tensors[t].row_axis is not None]
-    flow = Flow(graph, rowwise if options.stream_input else (), options.accumulators)
-    filed = Search(flow, range(len(graph.ops)), options)
+    return SegmentCosts(Flow(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
+
+
+@lru_cache(maxsize=16)
+def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
+    """`_searches` of options that matter to them."""
+    settings = Settings(options.alignment, options.overlap, options.in_place and options.overlap)
+    known = _costs(graph, options.stream_input, options.accumulators, settings)
+    flow = known.flow
+    filed = Search(flow, range(len(graph.ops)), options, known=known)
 
     def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
         return Search(flow, order, options, filed).least_exact(i, j)

@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tvm_cascade.cascading.assemble import Layout
-from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak
-from tvm_cascade.cascading.floors import Floors
+from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak, within_reach
+from tvm_cascade.cascading.floors import NEVER, Floors
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
-from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cascading.segments import SegmentCosts, Settings, Striped
 
 # operators of a segment that is tried by pixels: rings cost most where maps are large and segments short, while each
 # longer segment takes a longer simulation
 LONGEST_BY_PIXELS = 24
-_NEVER = 1 << 62  # bytes of a segment that leaves its region
 _PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
 _FEW = (0, 100, 3_000, 10**9)
 _BEYOND = (32, 16, 8, 4)  # parts of the least bytes that layouts may need beyond them
@@ -33,9 +35,12 @@ class Search:
         options: PlanOptions,
         like: Search | None = None,
         rings_follow: bool = True,
+        known: SegmentCosts | None = None,
     ) -> None:
-        settings = Settings(options.alignment, options.overlap, options.in_place, rings_follow)
-        known = None if like is None else like.costs
+        """`like` is a search over another order of the same graph, `known` costs of this order or of that graph."""
+        in_place = options.in_place and options.overlap
+        settings = Settings(options.alignment, options.overlap, in_place, rings_follow)
+        known = known if like is None else like.costs
         if known is not None and (known.order, known.settings) == (tuple(order), settings):
             self.costs = known
         else:
@@ -43,8 +48,8 @@ class Search:
         self.options = options
         self.floors = Floors(self.costs, options.chunks)
         self._least: dict[tuple[int, int], tuple[int, int]] = {}
-        self._modes: dict[tuple[int, int], tuple[int, ...]] = {}
         self._coarsest: dict[tuple[int, int, int], int | None] = {}
+        self._reach: dict[int, list[list[bool]]] = {}
         self._ceiling: int | None = None if like is None else like.by_rows
         self.regions: Partition = partition(flow.graph) if like is None else like.regions
 
@@ -71,15 +76,17 @@ class Search:
         that it needs at least stand for it.
         """
         if (i, j) not in self._least and not self.possible(i, j):
-            self._least[i, j] = _NEVER, _NEVER
+            self._least[i, j] = NEVER, NEVER
         if (i, j) not in self._least:
             costs, chunks = self.costs, self.chunks(i, j)
             floor = min(sum(costs.blocks(i, j, c)) for c in chunks) - costs.most_shared(i, j)
             if len(chunks) > 1 and floor > self.by_rows:
-                self._least[i, j] = floor, floor
+                found = [(floor, floor)]
             else:
                 found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in chunks]
-                self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
+            if self.options.stripes and self.floors.striped[i, j] < min(self.by_rows + 1, *(f[1] for f in found)):
+                found += [(s.bytes, s.exact) for s in self.striped(i, j) if not s.extra_macs]
+            self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
         return self._least[i, j]
 
     @property
@@ -90,7 +97,7 @@ class Search:
         return self._ceiling
 
     def _coarse(self, i: int, j: int) -> int:
-        return self.costs.cost(i, j, self.chunks(i, j)[0]) if self.possible(i, j) else _NEVER
+        return self.costs.cost(i, j, self.chunks(i, j)[0]) if self.possible(i, j) else NEVER
 
     @property
     def size(self) -> int:
@@ -99,12 +106,12 @@ class Search:
     @property
     def bound(self) -> int:
         """Bytes that no arena of this order goes below."""
-        return smallest_peak(self.size, self.least_exact, self.floors.least)
+        return smallest_peak(self.size, self.least_exact, self._floors)
 
     @property
     def smallest(self) -> int:
         """Bytes, rounded, of the best cuts at 1.00x."""
-        return smallest_peak(self.size, self.least, self.floors.least)
+        return smallest_peak(self.size, self.least, self._floors)
 
     def least(self, i: int, j: int) -> int:
         """Bytes of `[i, j)`, rounded, in its best interleaving."""
@@ -113,16 +120,13 @@ class Search:
     def least_exact(self, i: int, j: int) -> int:
         return self._bytes(i, j)[1]
 
-    def modes(self, i: int, j: int) -> tuple[int, ...]:
-        """All interleavings of `[i, j)`: those at 1.00x, coarse first, then stripes, least work first."""
-        key = (i, j)
-        if key not in self._modes and not self.possible(i, j):
-            self._modes[key] = ()
-        if key not in self._modes:
-            striped = self.costs.stripe_chunks(i, j) if self.recompute else ()
-            least_work = sorted(striped, key=lambda c: (self.costs.extra_macs(i, j, c), c))
-            self._modes[key] = (*self.chunks(i, j), *least_work)
-        return self._modes[key]
+    def striped(self, i: int, j: int) -> tuple[Striped, ...]:
+        """Forms of `[i, j)` in stripes, least work first; an input is asked for twice only where work may be done twice."""
+        members = self.costs.members(i, j)
+        again = bool(members) and members[0] < 0 and self.options.max_macs == 1.0
+        if not self.options.stripes or again or not self.possible(i, j) or self.floors.striped[i, j] >= NEVER:
+            return ()
+        return self.costs.striped(i, j)
 
     @property
     def recompute(self) -> bool:
@@ -135,17 +139,32 @@ class Search:
             return None
         key = (i, j, cap)
         if key not in self._coarsest:
-            self._coarsest[key] = next((c for c in self.modes(i, j) if self.costs.cost(i, j, c) <= cap), None)
+            self._coarsest[key] = self._first_within(i, j, cap)
         return self._coarsest[key]
+
+    def _first_within(self, i: int, j: int, cap: int) -> int | None:
+        if not self.possible(i, j):
+            return None
+        plain = next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
+        if plain is not None or self.floors.striped[i, j] > cap:
+            return plain
+        striped = (s for s in self.striped(i, j) if self.recompute or not s.extra_macs)
+        return next((s.interleaving for s in striped if s.bytes <= cap), None)
 
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
         """Bytes live and extra multiply-accumulates of the best cuts: ascending bytes, descending work."""
-        cost = self.costs.exact_cost if exact else self.costs.cost
+        ceiling = self.bound if exact else self.smallest
+        most = int(self.costs.flow.graph.macs * (self.options.max_macs - 1.0))
 
         def ways(i: int, j: int) -> list[tuple[int, int]]:
-            return [(cost(i, j, c), self.costs.extra_macs(i, j, c)) for c in self.modes(i, j)]
+            striped = self.striped(i, j) if self.floors.striped[i, j] < ceiling else ()
+            found = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
+            if self.floors.least[i, j] < ceiling:
+                found.append(((self.least_exact if exact else self.least)(i, j), 0))
+            return [f for f in found if f[0] < ceiling]
 
-        return pareto_cuts(self.size, ways)
+        found = pareto_cuts(self.size, ways, within_reach(self._floors, ceiling), most)
+        return (*found, (ceiling, 0)) if not found or found[-1][1] > 0 else found
 
     def layouts(self, cap: int, least: int) -> Iterator[Layout]:
         """Layouts within the cap, that of least work and overhead first, each once; `least` bytes are possible.
@@ -164,10 +183,10 @@ class Search:
 
     def _layout(self, limit: int, price: int) -> Layout | None:
         """The layout of least work, then of least overhead, whose segments stay within `limit` bytes."""
-        floor, calls = self._floor, self._calls
+        useful, calls = self._useful(limit), self._calls
 
         def bound(i: int, j: int) -> tuple[int, int] | None:
-            return (0, calls[i][j] + price) if floor[i][j] <= limit else None
+            return (0, calls[i][j] + price) if useful[i][j] else None
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
             chunk = self.coarsest(i, j, limit)
@@ -181,8 +200,14 @@ class Search:
         return Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
 
     @cached_property
-    def _floor(self) -> list[list[int]]:
-        return (self.floors.any if self.recompute else self.floors.least).tolist()
+    def _floors(self) -> NDArray[np.int64]:
+        return self.floors.any if self.options.stripes else self.floors.least
+
+    def _useful(self, limit: int) -> list[list[bool]]:
+        """Segments of cuts within `limit` bytes, as far as floors tell."""
+        if limit not in self._reach:
+            self._reach[limit] = within_reach(self._floors, limit + 1).tolist()
+        return self._reach[limit]
 
     @cached_property
     def _calls(self) -> list[list[int]]:

@@ -4,7 +4,8 @@ For positions `[i, j)` of an execution order: tensors made before and still want
 wanted later, whole; tensors that live inside alone, their rings; the driver's counters; accumulators; the largest
 scratch. (REFERENCES: M(i,j) = |X_i| + |X_(j+1)| + sum B_l + skips; here with the rings exact, and counters and
 scratch besides.) Where a segment's output may follow its dying input through the same memory, what the two can share
-is taken off. An interleaving is a number: 0 for rows, n > 0 for n pixels a step, -n for stripes of n columns.
+is taken off. An interleaving is a number: 0 for rows, n > 0 for n pixels a step, below 0 for a
+form of stripes (`stripes.interleaving`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tvm_cascade.cascading.flow import Flow, goes_by_pixels
 from tvm_cascade.cascading.heights import Heights
 from tvm_cascade.cascading.overlap import Overlaps, Pair
 from tvm_cascade.cascading.simulate import Cascade
-from tvm_cascade.cascading.stripes import Striper, Stripes, widths_of
+from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
 
 COUNTER_BYTES = 4  # one int32 step counter an operator
 
@@ -31,8 +34,18 @@ class Settings:
 
     alignment: int = 4  # bytes, of every block
     overlap: bool = False  # outputs behind dying inputs
-    in_place: bool = False  # element-wise operators over their input
+    in_place: bool = False  # element-wise operators over their input, also where nothing else overlaps
     rings_follow: bool = True  # with `overlap`, rolling buffers behind dying inputs too
+
+
+@dataclass(frozen=True, slots=True)
+class Striped:
+    """What a segment costs in one form of stripes."""
+
+    interleaving: int
+    bytes: int  # rounded up block by block
+    exact: int
+    extra_macs: int
 
 
 class SegmentCosts:
@@ -50,10 +63,11 @@ class SegmentCosts:
         self._shared: dict[tuple[int, int, int], int] = {}
         self.striper = Striper(flow) if like is None else like.striper
         self._stripes: dict[tuple[int, int, int], Stripes | None] = {}
+        self._striped: dict[tuple[int, int], tuple[Striped, ...]] = {}
         self._members: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
-        """For every root the position of its maker and of its last reader.
+        """For every root the position of its (first) maker and of its last reader.
 
         Inputs are made at -1, streamed ones at their first reader; outputs are read at the end.
         """
@@ -62,11 +76,11 @@ class SegmentCosts:
         last: dict[int, int] = {}
         for t, root in enumerate(flow.roots):
             if root.tensor == t:
-                maker = flow.graph.producer[t]
                 readers = [self.place[c] for c in flow.readers[t]]
-                born[t] = -1 if maker is None else self.place[maker]
                 if t in flow.streamed:
                     born[t] = min(readers, default=0)
+                else:
+                    born[t] = min((self.place[m] for m in flow.writers(t)), default=-1)
                 last[t] = end if t in flow.leaves else max([*readers, born[t], 0])
         return born, last
 
@@ -85,16 +99,25 @@ class SegmentCosts:
         """Whether all that runs in `[i, j)` leads to its last operator."""
         members = self.members(i, j)
         inside = set(members)
-        return all(any(c in inside for t in self.flow.outputs(o) for c in self.flow.readers[t]) for o in members[:-1])
+        return all(any(c in inside for t in self.flow.written(o) for c in self.flow.readers[t]) for o in members[:-1])
 
     def held(self, i: int, j: int, chunk: int) -> dict[int, int]:
         """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's. Rows in stripes."""
         members = self.members(i, j)
         chunk = max(chunk, 0)
-        made = [t for o in members for t in self.flow.outputs(o)]
+        made = dict.fromkeys(t for o in members for t in self.flow.written(o) if self.born[t] >= i)
         inner = [t for t in made if self.last[t] < j]
         rings = self.rings.of(members, inner, chunk)
         return {t: rings.get(t, self.flow.units(t, chunk)) for t in made}
+
+    def over(self, i: int, j: int) -> int | None:
+        """The operator of `[i, j)` that runs over its dying input, if that is all that runs."""
+        members, flow = self.members(i, j), self.flow
+        if not self.settings.in_place or len(members) != 1 or members[0] < 0:
+            return None
+        node = flow.graph.ops[members[0]]
+        own = all(flow.roots[t].tensor == t for t in (*node.inputs, *node.outputs))
+        return node.index if node.over_bytes and own and node.inputs[0] in self._dying(i, j) else None
 
     def state_bytes(self, i: int, j: int) -> int:
         """Step counters of the driver: none where a single operator runs whole."""
@@ -102,30 +125,61 @@ class SegmentCosts:
         return COUNTER_BYTES * count if count > 1 else 0
 
     def scratch_bytes(self, i: int, j: int, chunk: int) -> int:
-        """The largest scratch of an operator; by pixels that of gathering a step's window counts."""
-        stripes = self.stripes(i, j, chunk)
-        if stripes is None:
-            return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
-        wide = {o: max(r[o][1] - r[o][0] for r in stripes.ranges) for o in self.members(i, j)}
-        return max(self._scratch(o, n) for o, n in wide.items())
+        """The largest scratch of an operator; by pixels that of gathering a step's window counts, in stripes nothing gathers."""
+        over = self.over(i, j)
+        if over is not None:
+            return self.flow.graph.ops[over].over_bytes
+        return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
 
     def stripes(self, i: int, j: int, chunk: int) -> Stripes | None:
-        """`[i, j)` in stripes of `-chunk` columns; None where it goes by rows or pixels, or cannot be striped."""
+        """`[i, j)` in the stripes that a negative `chunk` names; None where it goes by rows or pixels, or cannot be striped."""
         key = (i, j, chunk)
         if chunk >= 0:
             return None
         if key not in self._stripes:
-            members = self.members(i, j)
-            leaving = [t for o in members for t in self.flow.outputs(o) if self.last[t] >= j]
-            self._stripes[key] = self.striper.of(members, self.accumulating(i, j), leaving, -chunk)
+            forms = self._forms(i, j)
+            self._stripes[key] = None if forms is None else forms.stripes(chunk)
         return self._stripes[key]
 
-    def stripe_chunks(self, i: int, j: int) -> tuple[int, ...]:
-        """Interleavings of `[i, j)` in stripes, those of least work first."""
+    def _forms(self, i: int, j: int) -> Forms | None:
         members = self.members(i, j)
-        columns = self.striper.sink_columns(members, self.accumulating(i, j)) if members else 0
-        tried = [-w for w in widths_of(columns)] if columns > 1 else []
-        return tuple(c for c in tried if self.stripes(i, j, c) is not None)
+        if not members or any(self.last[t] >= j for t in self._streamed(members)):
+            return None
+        leaving = [t for o in members for t in self.flow.written(o) if self.last[t] >= j]
+        return self.striper.forms(members, self.accumulating(i, j), leaving)
+
+    def _streamed(self, members: Sequence[int]) -> list[int]:
+        return [-1 - o for o in members if o < 0]
+
+    def striped(self, i: int, j: int) -> tuple[Striped, ...]:
+        """The forms of `[i, j)` in stripes that no other beats in bytes and work, those of least work first."""
+        key = (i, j)
+        if key not in self._striped:
+            forms = self._forms(i, j)
+            self._striped[key] = () if forms is None else self._undominated(i, j, forms)
+        return self._striped[key]
+
+    def _undominated(self, i: int, j: int, forms: Forms) -> tuple[Striped, ...]:
+        flow, unit = self.flow, self.settings.alignment
+        rows = self.held(i, j, 0)
+        plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * flow.unit_bytes(t, 0)]]
+        plain += [*self._around(i, j), self.state_bytes(i, j), self.scratch_bytes(i, j, -1)]
+        sizes = [forms.widths[t] * (rows[t] * flow.unit_bytes(t, 1)) for t in forms.widths]
+        sizes += [forms.kept[t] * (flow.rows[t] * flow.unit_bytes(t, 1)) for t in forms.kept]
+        exact = sum(plain) + sum(sizes) + np.zeros_like(forms.extra_macs)
+        rounded = sum(aligned(b, unit) for b in plain) + sum(-(-b // unit) * unit for b in sizes) + np.zeros_like(exact)
+        names = np.array(forms.interleavings, np.int64)
+        found = zip(*(a.ravel().tolist() for a in (forms.extra_macs, rounded, exact, -names)), strict=True)
+        kept: list[Striped] = []
+        for extra, size, least, name in sorted(found):
+            if not kept or size < kept[-1].bytes or least < kept[-1].exact:
+                kept.append(Striped(-name, size, least, extra))
+        return tuple(kept)
+
+    def _around(self, i: int, j: int) -> list[int]:
+        """Bytes of tensors that live across `[i, j)`, and of its sums."""
+        across = [self.flow.bytes[t] for t in self._across(i)]
+        return [*across, *(self.flow.graph.ops[o].accumulator_bytes for o in self.accumulating(i, j))]
 
     def extra_macs(self, i: int, j: int, chunk: int) -> int:
         """Multiply-accumulates of `[i, j)` beyond the network's."""
@@ -134,7 +188,7 @@ class SegmentCosts:
 
     def _scratch(self, op: int, chunk: int) -> int:
         node = self.flow.graph.ops[op]
-        if not chunk or node.patch_bytes == (0, 0) or not goes_by_pixels(self.flow.graph, op):
+        if chunk <= 0 or node.patch_bytes == (0, 0) or not goes_by_pixels(self.flow.graph, op):
             return node.scratch_bytes
         n = min(chunk, self.flow.graph.tensors[node.outputs[0]].columns)
         return node.patch_bytes[0] + n * node.patch_bytes[1] + node.scratch_bytes
@@ -150,10 +204,13 @@ class SegmentCosts:
         key = (i, j, chunk)
         if key not in self._blocks:
             flow = self.flow
-            across = [flow.bytes[t] for t in self._across(i)]
             inside = [self.bytes_held(i, j, t, units, chunk) for t, units in self.held(i, j, chunk).items()]
-            sums = [flow.graph.ops[o].accumulator_bytes for o in self.accumulating(i, j)]
-            self._blocks[key] = (*across, *inside, *sums, self.state_bytes(i, j), self.scratch_bytes(i, j, chunk))
+            stripes = self.stripes(i, j, chunk)
+            kept = (
+                [] if stripes is None else [n * flow.rows[t] * flow.unit_bytes(t, 1) for t, n in stripes.kept.items()]
+            )
+            around = self._around(i, j)
+            self._blocks[key] = (*around, *inside, *kept, self.state_bytes(i, j), self.scratch_bytes(i, j, chunk))
         return self._blocks[key]
 
     def bytes_held(self, i: int, j: int, tensor: int, units: int, chunk: int) -> int:
@@ -177,20 +234,25 @@ class SegmentCosts:
 
     def most_shared(self, i: int, j: int) -> int:
         """Bytes that anything made in `[i, j)` could share with dying inputs at the very most, in any interleaving."""
-        if not self.settings.overlap:
+        if not (self.settings.overlap or self.settings.in_place):
             return 0
         return sum(self.flow.bytes[t] for t in self._dying(i, j))
 
     def pairs(self, i: int, j: int, chunk: int) -> tuple[Pair, ...]:
         """Outputs and rings of `[i, j)` that may follow an input that dies in it, with the distance to keep."""
-        if not self.settings.overlap or chunk < 0:
+        if chunk < 0 or not (self.settings.overlap or self.settings.in_place):
             return ()
         key = (i, j, chunk)
+        op = self.over(i, j)
+        if op is not None:
+            node = self.flow.graph.ops[op]
+            self._pairs[key] = (Pair(node.inputs[0], node.outputs[0], 0, self.flow.bytes[node.outputs[0]], True),)
         if key not in self._pairs:
             rings = self.settings.rings_follow
             held = self.held(i, j, chunk).items()
             made = {t: u for t, u in held if t not in self.flow.streamed and (rings or self.last[t] >= j)}
-            self._pairs[key] = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, chunk)
+            found = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, chunk)
+            self._pairs[key] = tuple(p for p in found if self.settings.overlap or self.overlaps.overwrites(p))
         return self._pairs[key]
 
     def shared(self, i: int, j: int, chunk: int) -> int:
@@ -225,6 +287,8 @@ class SegmentCosts:
 
     def trace(self, i: int, j: int, chunk: int) -> tuple[int, ...]:
         """The execution order of `[i, j)`, step by step."""
+        if (over := self.over(i, j)) is not None:
+            return (over,)
         key = (self.members(i, j), max(chunk, 0))
         if key not in self._traces:
             self._traces[key] = Cascade(self.flow, *key).trace

@@ -45,8 +45,8 @@ class Cascade:
     def _waits(self, op: int, maker: int) -> Units:
         found: Units | None = None
         for read in self.steps(op).reads:
-            if self.flow.maker(read.tensor) == maker:
-                made = self.steps(maker).made[self.flow.outputs(maker).index(read.tensor)]
+            if maker in self.flow.writers(read.tensor):
+                made = self.steps(maker).made[self.flow.written(maker).index(read.tensor)]
                 steps = steps_for(made, read.need)
                 found = steps if found is None else np.maximum(found, steps)
         assert found is not None
@@ -90,13 +90,13 @@ class Cascade:
         at = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))  # places in the trace, by operator
         found: dict[int, int] = {}
         for o in self.members:
-            for t, made in zip(self.flow.outputs(o), self.steps(o).made, strict=True):
-                most = 1
+            for t, made in zip(self.flow.written(o), self.steps(o).made, strict=True):
+                most = found.get(t, 1)
                 for c, read in self.readers(t):
                     done = np.searchsorted(at[c], at[o])
                     most = max(most, int((made[1 : len(at[o]) + 1] - read.keep[done]).max(initial=1)))
-                found[t] = self.usable(t, most)
-        return found
+                found[t] = most
+        return {t: self.usable(t, most) for t, most in found.items()}
 
     def usable(self, tensor: int, units: int) -> int:
         """The units that a ring of at least `units` has: what kernels can address and one step can fill.
@@ -113,27 +113,28 @@ class Cascade:
     def _usable(self, tensor: int) -> tuple[int | None, int]:
         """The least units of a ring and what they must be a multiple of; None and all units where it is no ring."""
         flow, chunk = self.flow, self.chunk
-        maker = flow.maker(tensor)
-        assert maker is not None
+        makers = [m for m in flow.writers(tensor) if m in self.inside]
         readers = tuple((o, o in self.accumulating) for o in flow.readers[tensor] if o in self.inside)
-        key = (tensor, chunk, maker in self.accumulating, readers)
+        key = (tensor, chunk, any(m in self.accumulating for m in makers), readers)
         if key not in flow.rings:
             reads = [r for _, r in self.readers(tensor)]
             if not reads or any(not r.ringable for r in reads):
                 flow.rings[key] = None, flow.units(tensor, chunk)
             else:
-                made = self.steps(maker).made[flow.outputs(maker).index(tensor)]
+                made = [self.steps(m).made[flow.written(m).index(tensor)] for m in makers]
                 wide = flow.columns(tensor, chunk)
-                steps = chunk > 1 and goes_by_pixels(flow.graph, maker) if maker >= 0 else False
-                multiple = wide if maker < 0 else chunk if steps and wide % chunk == 0 else 1
-                flow.rings[key] = max(int(np.diff(made).max(initial=1)), *(r.reach for r in reads)), multiple
+                steps = chunk > 1 and any(m >= 0 and goes_by_pixels(flow.graph, m) for m in makers)
+                multiple = wide if tensor in flow.streamed else chunk if steps and wide % chunk == 0 else 1
+                least = max(int(np.diff(units).max(initial=1)) for units in made)
+                flow.rings[key] = max(least, *(r.reach for r in reads)), multiple
         return flow.rings[key]
 
     def closed_form(self, tensor: int) -> int | None:
         """`held` of a tensor whose producer has one reader: max over its steps of made - keep; else None."""
-        maker = self.flow.maker(tensor)
-        assert maker is not None
-        outputs = self.flow.outputs(maker)
+        if len(self.flow.writers(tensor)) != 1:
+            return None
+        maker = self.flow.writers(tensor)[0]
+        outputs = self.flow.written(maker)
         readers = {o for t in outputs for o in self.flow.readers[t] if o in self.inside}
         if len(readers) != 1:
             return None

@@ -2,23 +2,40 @@
 
 Full rows make wide rings. A segment may instead make columns [x0, x1) of its sink's rows, all rows, then the next
 stripe. Along the rows nothing changes: same steps, same demand, same ring heights. Along the columns each operator
-makes what the stripe needs of it, and what two stripes both need is made twice. (Patch-based inference recomputes along
-both axes; MCUNetV2, msf-CNN.)
+makes what the stripe needs of it. What two neighbouring stripes both need of a tensor is either made twice, and with it
+what that takes of the tensors above, or *kept*: the last columns of every row lie in a store of their own from one
+stripe to the next. (Patch-based inference recomputes along both axes; MCUNetV2, msf-CNN. Accelerators that keep what
+overlaps along one axis: DeFiNES, "H-cached, V-recompute".) With every tensor kept nothing is made twice.
+
+A form is a width and a number k: the k tensors with the fewest bytes a column are kept. Narrow tensors between wide ones
+cost least to keep and stop the overlap from growing upwards, which is why their order is not searched.
 
 The sink is the segment's only way out: an operator whose columns are known, or one that sums up its input, whose
-stripes are then those of the input.
+stripes are then those of the input. A streamed input comes in full rows, once more for every stripe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tvm_cascade.cascading.flow import Flow, goes_by_pixels, has_pixels, outermost
 from tvm_cascade.graph import Window
 
 Range = tuple[int, int]
+Table = NDArray[np.int64]
+
+_KEPT = 1 << 20  # columns that no map has: an interleaving is -(kept * _KEPT + width)
+_MOST_KEPT = 8  # numbers of kept tensors that are tried
+
+
+def interleaving(width: int, kept: int = 0) -> int:
+    """The number of the form of stripes of `width` columns with `kept` tensors kept; negative."""
+    return -(kept * _KEPT + width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +44,44 @@ class Stripes:
 
     ranges: tuple[dict[int, Range], ...]  # for each stripe the columns that each operator makes (or sums up)
     widths: dict[int, int]  # columns that the ring of each inner tensor holds
-    macs: int  # multiply-accumulates of the segment
-    extra_macs: int  # of these, more than without stripes
+    kept: dict[int, int]  # columns of every row that are kept for the next stripe; tensors without any left out
+    extra_macs: int  # multiply-accumulates of the segment, more than without stripes
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """A segment in stripes of every width (columns of the tables) with every number of tensors kept (rows)."""
+
+    tried: tuple[int, ...]  # widths
+    counts: tuple[int, ...]  # tensors kept
+    starts: Table  # of each width the first of its stripes
+    ranges: Mapping[
+        int, tuple[Table, Table]
+    ]  # by operator: first column and the one after the last, by count and stripe
+    widths: Mapping[int, Table]  # by inner tensor, by count and width
+    kept: Mapping[int, Table]
+    extra_macs: Table
+
+    @property
+    def interleavings(self) -> list[list[int]]:
+        return [[interleaving(w, k) for w in self.tried] for k in self.counts]
+
+    def stripes(self, chunk: int) -> Stripes:
+        """One of them."""
+        kept, width = divmod(-chunk, _KEPT)
+        k, w = self.counts.index(kept), self.tried.index(width)
+        end = self.starts[w + 1] if w + 1 < len(self.tried) else None
+        table = {
+            o: (a[k, self.starts[w] : end].tolist(), b[k, self.starts[w] : end].tolist())
+            for o, (a, b) in self.ranges.items()
+        }
+        count = len(next(iter(table.values()))[0])
+        return Stripes(
+            tuple({o: (a[n], b[n]) for o, (a, b) in table.items()} for n in range(count)),
+            {t: int(v[k, w] if v.ndim > 1 else v[w]) for t, v in self.widths.items()},
+            {t: int(v[k, w]) for t, v in self.kept.items() if v[k, w]},
+            int(self.extra_macs[k, w]),
+        )
 
 
 class Striper:
@@ -36,21 +89,26 @@ class Striper:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self._taps = lru_cache(maxsize=None)(_taps)
+        self._taps = lru_cache(maxsize=None)(self._count_taps)
         self._by_pixels = lru_cache(maxsize=None)(partial(goes_by_pixels, flow.graph))
+
+    def possible(self, op: int) -> bool:
+        """Whether an operator, or a source, may take part other than as a sink that sums up."""
+        return op < 0 or (self._by_pixels(op) and self._by_stripes(op))
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
         """Columns over which a segment can be striped; 0 where it cannot."""
         graph = self.flow.graph
-        if len(members) < 2 or members[0] < 0:
+        joined = any(t in self.flow.parts for o in members if o >= 0 for t in graph.ops[o].outputs)
+        if len(members) < 2 or joined:
             return 0
         for o in members:
             if o in accumulating:
                 possible = o == members[-1] and has_pixels(graph.tensors[graph.ops[o].inputs[0]])
             else:
-                possible = self._by_pixels(o) and self._by_stripes(o)
+                possible = self.possible(o)
             if not possible or not all(
-                self._plain(o, k, members, accumulating) for k in range(len(graph.ops[o].inputs))
+                self._plain(o, k, members, accumulating) for k in range(len(graph.ops[o].inputs) if o >= 0 else 0)
             ):
                 return 0
         return graph.tensors[self._grid(members[-1], accumulating)].columns
@@ -66,7 +124,7 @@ class Striper:
         """Whether input k of `op` comes from outside, or is read by columns from where it was made."""
         node = self.flow.graph.ops[op]
         root = self.flow.roots[node.inputs[k]].tensor
-        if self.flow.maker(root) not in members:
+        if not any(m in members for m in self.flow.writers(root)):
             return True
         return root == node.inputs[k] and (op in accumulating or node.columns[k] is not None)
 
@@ -75,53 +133,111 @@ class Striper:
         node = self.flow.graph.ops[sink]
         return node.inputs[0] if sink in accumulating else node.outputs[0]
 
-    def of(
-        self, members: Sequence[int], accumulating: Sequence[int], leaving: Sequence[int], width: int
-    ) -> Stripes | None:
-        """`members` in stripes of `width` columns of their sink; None where that is not possible or is no stripe."""
+    def forms(self, members: Sequence[int], accumulating: Sequence[int], leaving: Sequence[int]) -> Forms | None:
+        """`members` in stripes; None where that is not possible."""
         graph, sink = self.flow.graph, members[-1]
         columns = self.sink_columns(members, accumulating)
-        if not 0 < width < columns or any(graph.producer[t] != sink for t in leaving):
+        tried = tuple(w for w in widths_of(columns) if w < columns) if columns > 1 else ()
+        if not tried or sink < 0 or any(graph.producer[t] != sink for t in leaving):
             return None
-        ranges: list[dict[int, Range]] = []
-        for x0 in range(0, columns, width):
-            found = self._stripe(members, sink in accumulating, (x0, min(x0 + width, columns)))
-            if found is None:
-                return None
-            ranges.append(found)
-        inner = [t for o in members for t in graph.ops[o].outputs if t not in leaving]
-        maker = {t: o for o in members for t in graph.ops[o].outputs}
-        widths = {t: max(r[maker[t]][1] - r[maker[t]][0] for r in ranges) for t in inner}
-        macs = sum(self._macs(o, ranges, o in accumulating) for o in members)
-        return Stripes(tuple(ranges), widths, macs, macs - sum(graph.ops[o].macs for o in members))
-
-    def _stripe(self, members: Sequence[int], sums: bool, columns: Range) -> dict[int, Range] | None:
-        """What each operator makes of one stripe, from the sink upwards; None where something is made for nothing."""
-        graph, inside = self.flow.graph, set(members)
-        asked: dict[int, Range] = {members[-1]: columns}
+        made = {o: graph.ops[o].outputs for o in members if o >= 0 and o != sink}
+        inner = sorted(
+            (graph.tensors[t].bytes // max(graph.tensors[t].columns, 1), t) for ts in made.values() for t in ts
+        )
+        counts = _counts(len(inner))
+        first = [np.arange(0, columns, w) for w in tried]
+        layout = _Layout(np.cumsum([0, *(len(f) for f in first[:-1])]), sum(len(f) for f in first))
+        ends = np.concatenate([np.minimum(f + w, columns) for f, w in zip(first, tried, strict=True)])
+        asked: dict[int, tuple[Table, Table]] = {}
+        ranges = {sink: (np.tile(np.concatenate(first), (len(counts), 1)), np.tile(ends, (len(counts), 1)))}
+        widths = {t: layout.most(ends - np.concatenate(first)) for t in graph.ops[sink].outputs if t not in leaving}
+        kept: dict[int, Table] = {}
+        keeps = {t: np.array([k > place for k in counts])[:, None] for place, (_, t) in enumerate(inner)}
         for o in reversed(members):
-            if o not in asked:
-                return None
-            node = graph.ops[o]
-            for k, t in enumerate(node.inputs):
-                maker = self.flow.maker(self.flow.roots[t].tensor)
-                if maker is None or maker not in inside:
-                    continue
-                across = None if sums and o == members[-1] else node.columns[k]
-                low, high = columns if across is None else _covered(across, asked[o], graph.tensors[t].columns)
-                before = asked.get(maker, (low, high))
-                asked[maker] = (min(before[0], low), max(before[1], high))
-        return asked
+            if o in made:
+                wanted = [asked[t] for t in made[o] if t in asked]
+                if not wanted:
+                    return None  # something is made for nothing
+                low, high = (f([w[n] for w in wanted], axis=0) for n, f in ((0, np.min), (1, np.max)))
+                store = layout.overlap(low, high) * keeps[made[o][0]]
+                start = np.where(layout.later & (layout.spread(store) > 0), layout.before(high), low)
+                ranges[o] = np.minimum(start, high), high
+                origin = np.maximum(layout.spread(low[:, layout.starts]), start - layout.spread(store))
+                for t in made[o]:
+                    kept[t] = store
+                    widths[t] = layout.most(high - origin)
+            if o >= 0:
+                self._ask(o, o in accumulating, ranges[o], members, asked)
+        extra = sum(self._macs(o, ranges[o], layout) for o in members if o >= 0 and o not in accumulating)
+        return Forms(
+            tried, counts, layout.starts, ranges, widths, kept, np.zeros((len(counts), len(tried)), np.int64) + extra
+        )
 
-    def _macs(self, op: int, ranges: Sequence[dict[int, Range]], sums: bool) -> int:
+    def _ask(
+        self,
+        o: int,
+        sums: bool,
+        made: tuple[Table, Table],
+        members: Sequence[int],
+        asked: dict[int, tuple[Table, Table]],
+    ) -> None:
+        """Add to `asked` the columns of each tensor that an operator reads."""
+        graph = self.flow.graph
+        node = graph.ops[o]
+        for k, t in enumerate(node.inputs):
+            if not any(m >= 0 and m in members for m in self.flow.writers(self.flow.roots[t].tensor)):
+                continue
+            across = None if sums else node.columns[k]
+            low, high = made if across is None else _covered(across, *made, graph.tensors[t].columns)
+            before = asked.get(t, (low, high))
+            asked[t] = np.minimum(before[0], low), np.maximum(before[1], high)
+
+    def _macs(self, op: int, made: tuple[Table, Table], layout: _Layout) -> Table | int:
+        """Multiply-accumulates beyond those of the operator run whole: in proportion to taps that are not padding."""
         node = self.flow.graph.ops[op]
-        window = node.columns[0] if node.columns else None
-        if sums or not node.macs or window is None:
-            return node.macs if sums or not node.macs else node.macs * len(ranges)
-        out, seen = self.flow.graph.tensors[node.outputs[0]], self.flow.graph.tensors[node.inputs[0]]
-        every = self._taps(window, 0, out.columns, seen.columns)
-        done = sum(self._taps(window, *r[op], seen.columns) for r in ranges)
-        return node.macs * done // every
+        if not node.macs:
+            return 0
+        taps = self._taps(op)
+        done = np.add.reduceat(taps[made[1]] - taps[made[0]], layout.starts, axis=1)
+        return node.macs * done // taps[-1] - node.macs
+
+    def _count_taps(self, op: int) -> Table:
+        """For each number of output columns the taps of the first input, padding left out, that they have."""
+        node = self.flow.graph.ops[op]
+        window, size = node.columns[0], self.flow.graph.tensors[node.inputs[0]].columns
+        assert window is not None
+        columns = range(self.flow.graph.tensors[node.outputs[0]].columns)
+        return np.cumsum([0, *(_taps(window, x, size) for x in columns)])
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Stripes of several widths one behind the other."""
+
+    starts: Table  # the first stripe of each width
+    count: int
+
+    @property
+    def later(self) -> NDArray[np.bool_]:
+        """Stripes with one before them."""
+        found = np.ones(self.count, np.bool_)
+        found[self.starts] = False
+        return found
+
+    def spread(self, by_width: Table) -> Table:
+        """By stripe what is known by width."""
+        return np.repeat(by_width, np.diff(np.append(self.starts, self.count)), axis=1)
+
+    def before(self, by_stripe: Table) -> Table:
+        """Of each stripe the value of the one before it; that of the last stripe for the first of all."""
+        return np.roll(by_stripe, 1, axis=1)
+
+    def most(self, by_stripe: Table) -> Table:
+        return np.maximum.reduceat(by_stripe, self.starts, axis=-1)
+
+    def overlap(self, low: Table, high: Table) -> Table:
+        """By width the most columns that a stripe and the one before it both need."""
+        return self.most(np.where(self.later, np.maximum(self.before(high) - low, 0), 0))
 
 
 def widths_of(columns: int) -> tuple[int, ...]:
@@ -130,11 +246,19 @@ def widths_of(columns: int) -> tuple[int, ...]:
     return tuple(sorted({-(-columns // n) for n in counts if n <= columns}, reverse=True))
 
 
-def _covered(window: Window, columns: Range, size: int) -> Range:
-    low, high = window.first(columns[0]), window.first(columns[1] - 1) + window.span
-    return min(max(low, 0), size), max(min(high, size), 0)
+def _counts(tensors: int) -> tuple[int, ...]:
+    """Numbers of kept tensors worth trying: all where they are few."""
+    return tuple(sorted({round(n * tensors / _MOST_KEPT) for n in range(_MOST_KEPT + 1)}))
 
 
-def _taps(window: Window, x0: int, x1: int, size: int) -> int:
-    """Taps of output columns [x0, x1) that are not padding: multiply-accumulates go with them."""
-    return sum(0 <= window.first(x) + k * window.dilation < size for x in range(x0, x1) for k in range(window.extent))
+def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Table, Table]:
+    """The columns that a run of output columns reads; none, where the run before ended, of an empty run."""
+    first = start * window.stride // window.denominator - window.padding
+    last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
+    low, high = np.clip(first, 0, size), np.clip(last, 0, size)
+    return np.where(start < stop, low, high), high
+
+
+def _taps(window: Window, x: int, size: int) -> int:
+    """Taps of an output column that are not padding: multiply-accumulates go with them."""
+    return sum(0 <= window.first(x) + k * window.dilation < size for k in range(window.extent))

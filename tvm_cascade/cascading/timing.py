@@ -6,6 +6,8 @@ from tvm_cascade.cascading.flow import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cost.instructions import StepModel
 
+STRIPED = 5.0  # instructions of the generic kernels that make stripes, as a factor of those of tuned ones by rows
+
 
 def instruction_factor(plan: Plan, model: StepModel) -> float:
     """Estimated instructions of a plan, as a factor of those of its operators by rows; recomputation is not in it."""
@@ -14,6 +16,8 @@ def instruction_factor(plan: Plan, model: StepModel) -> float:
     extra = 0.0
     for segment in plan.segments:
         working = [o for o in segment.ops if not graph.ops[o].view]
+        if segment.stripes:
+            extra += sum(model.whole(graph.ops[o]) for o in working) * (STRIPED - 1.0)
         if not segment.chunk or len(working) < 2:
             continue
         for o in working:

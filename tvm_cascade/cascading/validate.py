@@ -89,9 +89,9 @@ class _Memory:
             if storage.columns:
                 return self._striped(area, rows, columns, pixel, unit)
             slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * tensor.columns
-            spread = np.arange(unit, dtype=np.int64)
-            elements = (pixel[:, None] * unit + spread).reshape(-1)
-            return place + ((pixel % slots)[:, None] * unit + spread).reshape(-1), own + elements
+            spread, pitch = np.arange(unit, dtype=np.int64), storage.pitch or unit
+            elements = (pixel[:, None] * pitch + spread).reshape(-1)
+            return place + ((pixel % slots)[:, None] * pitch + spread).reshape(-1), own + elements
         elements = (rows[:, None] * inner + within).reshape(-1)
         if storage.height >= tensor.rows:
             return place + elements, own + elements
@@ -158,6 +158,8 @@ def _check_blocks(plan: Plan) -> None:
         tensor = plan.graph.tensors[storage.tensor]
         if storage.root is not None or not tensor.bytes:
             continue
+        if storage.kept and f"kept {tensor.index}" not in names:
+            raise ValidationError(f"what is kept of tensor {tensor.name} has no place in the arena")
         if f"tensor {tensor.index}" not in names:
             raise ValidationError(f"tensor {tensor.name} has no place in the arena")
         size = min(storage.height, tensor.rows) * tensor.row_bytes
@@ -188,7 +190,9 @@ def _run(memory: _Memory, s: int, segment: Segment) -> int:
         memory.write(memory.block(f"accumulator {o}", plan.graph.ops[o].accumulator_bytes), _SUM - o, "accumulator")
     stripes = [dict(zip(segment.ops, ranges, strict=True)) for ranges in segment.stripes] or [None]
     for n, stripe in enumerate(stripes):
-        memory.start = {t: x0 for o, (x0, _) in (stripe or {}).items() for t in plan.graph.ops[o].outputs}
+        memory.start = {
+            t: _start(plan, segment, t, x0) for o, (x0, _) in (stripe or {}).items() for t in plan.graph.ops[o].outputs
+        }
         done: Counter[int] = Counter()
         for o in segment.trace:
             memory.check(state, _STATE, f"state {s}")
@@ -201,6 +205,31 @@ def _run(memory: _Memory, s: int, segment: Segment) -> int:
             done[o] += 1
     memory.check(state, _STATE, f"state {s}")
     return sum(_macs(plan, segment, o) for o in segment.ops)
+
+
+def _start(plan: Plan, segment: Segment, t: int, x: int) -> int:
+    """The first column of a tensor that a stripe has whose own begin at `x`: what was kept lies before them."""
+    maker = plan.graph.producer[t]
+    assert maker is not None
+    return max(x - plan.storages[t].kept, min(segment.stripes[0][segment.ops.index(maker)][0], x))
+
+
+def _copy_kept(memory: _Memory, step: _Step, back: bool) -> None:
+    """Columns that two stripes share of the row that a step makes: out of their store, or with `back` into it."""
+    if step.columns is None or step.op.index in step.segment.accumulating:
+        return
+    for t in step.op.outputs:
+        tensor, kept = memory.plan.graph.tensors[t], memory.plan.storages[t].kept
+        if not kept:
+            continue
+        x = step.columns[1 if back else 0]
+        x0 = _start(memory.plan, step.segment, t, x)
+        ring, tags = memory.area(_Area(t, step.k, step.k + 1, x0, x))
+        size = kept * (tensor.row_bytes // tensor.columns)
+        store = memory.block(f"kept {t}", size * tensor.rows)[step.k * size :][: len(ring)]
+        source, target = (ring, store) if back else (store, ring)
+        memory.check(source, tags, f"step {step.k} of {step.op.name}: part of what is kept of {tensor.name}")
+        memory.write(target, tags, f"what is kept of {tensor.name}")
 
 
 def _macs(plan: Plan, segment: Segment, o: int) -> int:
@@ -260,7 +289,7 @@ def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, int]:
 
 
 def _count(plan: Plan, segment: Segment, op: Op) -> int:
-    if op.index not in segment.accumulating and not _by_rows(plan, op):
+    if op.index in segment.over or (op.index not in segment.accumulating and not _by_rows(plan, op)):
         return 1
     over, chunk = _grid(plan, segment, op)
     return over.rows * (-(-over.columns // chunk) if chunk else 1)
@@ -288,21 +317,35 @@ def _step(memory: _Memory, step: _Step) -> None:
     memory.write(memory.block(f"scratch {step.s}", scratch), _SCRATCH, f"scratch of {op.name}")
     if op.index in step.segment.accumulating:
         memory.check(memory.block(f"accumulator {op.index}", op.accumulator_bytes), _SUM - op.index, "accumulator")
+    _copy_kept(memory, step, back=False)
     written = [memory.area(area) for area in outputs]
     for (addresses, tags), area in zip(written, outputs, strict=True):
         memory.write(addresses, tags, plan.graph.tensors[area.tensor].name)
-    _check_clobbering(op, k, reads, [addresses for addresses, _ in written], len(memory.tags))
+    places = [addresses for addresses, _ in written]
+    if op.index in step.segment.over and _same_bytes(op, reads, places):
+        return
+    _check_clobbering(op, k, reads, places, len(memory.tags))
+    _copy_kept(memory, step, back=True)
 
 
 def _scratch(plan: Plan, step: _Step) -> int:
     """Bytes of the operator's own while a step runs; by parts of rows it gathers the step's window besides."""
     op = step.op
+    if op.index in step.segment.over:
+        return op.over_bytes
     over, chunk = _grid(plan, step.segment, op)
     if step.columns is not None:
         chunk = step.columns[1] - step.columns[0]
     if not chunk or op.patch_bytes == (0, 0):
         return op.scratch_bytes
     return op.patch_bytes[0] + min(chunk, over.columns) * op.patch_bytes[1] + op.scratch_bytes
+
+
+def _same_bytes(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> bool:
+    """Whether an operator that can do so writes exactly the bytes that it reads."""
+    if not op.over_bytes or len(reads) != 1 or len(written) != 1:
+        return False
+    return bool(np.array_equal(np.sort(reads[0][1]), np.sort(written[0])))
 
 
 def _check_clobbering(
@@ -332,7 +375,7 @@ def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, _Area]], list[_Area
     if op.index in segment.accumulating:
         last = step.last_stripe and step.k == _count(plan, segment, op) - 1
         return [(0, tile)], everything if last else []
-    if not _by_rows(plan, op):
+    if not _by_rows(plan, op) or op.index in segment.over:
         return [(i, _Area(t, 0, tensors[t].rows)) for i, t in enumerate(op.inputs)], everything
     wanted: list[tuple[int, _Area]] = []
     for i, t in enumerate(op.inputs):
@@ -348,6 +391,8 @@ def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, _Area]], list[_Area
 
 def _columns(window: Window | None, tile: _Area, tensor: Tensor) -> tuple[int, int | None]:
     """The columns that a run of output columns reads; holes of a dilated window are taken as read."""
+    if tile.x0 == tile.x1:
+        return 0, 0
     if window is None or tile.x1 is None or not _pixels(tensor):
         return 0, None
     left, right = window.first(tile.x0), window.first(tile.x1 - 1) + window.span

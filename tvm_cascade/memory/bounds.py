@@ -44,8 +44,12 @@ def _by_buffer(problem: Problem) -> dict[int, list[Follow]]:
 def _need(live: list[Buffer], follows: dict[int, list[Follow]]) -> int:
     by_id = {b.id: b for b in live}
     pairs = [f for b in live for f in follows.get(b.id, ()) if f.writer in by_id]
-    shared = sum(shareable(f, by_id[f.reader], by_id[f.writer]) for f in pairs)
-    need = sum(b.size for b in live) - shared
+    shared: dict[frozenset[int], int] = {}  # of several between two buffers the strictest counts
+    for f in pairs:
+        key = frozenset((f.reader, f.writer))
+        most = shareable(f, by_id[f.reader], by_id[f.writer])
+        shared[key] = min(most, shared.get(key, most))
+    need = sum(b.size for b in live) - sum(shared.values())
     if not pairs:
         unit = gcd(*(b.alignment for b in live))
         padded = [-b.size % unit for b in live]

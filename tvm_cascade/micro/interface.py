@@ -52,6 +52,7 @@ def place_ports(plan: Plan, ports: Sequence[Port], fallback: str, reserved: Sequ
             scale=port.scale,
             zero_point=port.zero_point,
             stream_axis=plan.graph.tensors[port.tensor].row_axis if port.tensor in streamed else None,
+            passes=max((len(s.stripes) for s in plan.segments if port.tensor in s.streamed), default=1) or 1,
         )
         made.append(Io(spec, place_of(plan, port.tensor)))
     return made
@@ -64,6 +65,10 @@ def _quantization(upper: str, io: IoSpec) -> list[str]:
     return [f"#define {prefix}_SCALE {io.scale!r}f", f"#define {prefix}_ZERO_POINT ({io.zero_point})"]
 
 
+def _passes(spec: IoSpec) -> str:
+    return f", {spec.passes} times from the first to the last" if spec.passes > 1 else ""
+
+
 def _struct(name: str, which: str, ios: Sequence[Io], const: str, hook: bool = False) -> list[str]:
     fields: list[str] = []
     for io in ios:
@@ -73,7 +78,7 @@ def _struct(name: str, which: str, ios: Sequence[Io], const: str, hook: bool = F
             fields.append(f"    {const}{c_type} *{spec.c_name}; /* {about} */")
             continue
         fields += [
-            f"    /* {about}, asked for row by row, ascending: write row `row` of every plane,",
+            f"    /* {about}, asked for row by row, ascending{_passes(spec)}: write row `row` of every plane,",
             f"     * {spec.row_bytes} bytes, to `to` (in the arena) and return 0; anything else ends the run,",
             "     * which returns it. */",
             f"    int32_t (*{spec.c_name})(void *context, int32_t row, {c_type} *to);",

@@ -17,12 +17,14 @@ from tvm_cascade.micro.bundle import is_bundle
 from tvm_cascade.micro.firmware import HOST_FOLDER
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.project import METADATA, Project, read_project
-from tvm_cascade.micro.reference import output_step, reference_outputs
+from tvm_cascade.micro.reference import Expected, reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
 from tvm_cascade.micro.toolchain import build_project
 
 _FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
-_STEPS = 4  # by which a quantized network may differ from a reference that computes it in floats
+_REACHES = (
+    2  # of turned roundings, within which a quantized network may differ from a reference that computes in floats
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class RunReport:
     match: bool | None  # with the reference
     max_abs_diff: float | None
     output_step: float | None = None  # of a network that was quantized, and whose reference computes in floats
+    tolerance: float | None = None  # of its outputs; None where they must be equal
     reference_note: str = ""  # which kernels made the reference, where they are not LiteRT's reference ones
 
     @property
@@ -62,6 +65,7 @@ class RunReport:
             "equals_host": self.equals_host,
             "match": self.match,
             "max_abs_diff": self.max_abs_diff,
+            "tolerance": self.tolerance,
             "reference_note": self.reference_note,
         }
 
@@ -70,9 +74,13 @@ class RunReport:
         exact = "equal, every element"
         if any(a.dtype.kind == "f" for a in self.outputs.values()):
             exact = f"equal within {_FLOAT_TOLERANCE} of the largest output (by up to {self.max_abs_diff})"
-        if self.output_step is not None and self.max_abs_diff is not None:
-            steps = round(self.max_abs_diff / self.output_step, 2)
-            exact = f"equal within {_STEPS} steps of {self.output_step:g} (by up to {steps}): it computes in floats"
+        if self.tolerance is not None and self.max_abs_diff is not None:
+            unit = self.output_step or 1.0
+            gap, most = (f"{v / unit:.3g}" for v in (self.max_abs_diff, self.tolerance))
+            steps = f"{most} steps of {unit:g}" if self.output_step else most
+            exact = (
+                f"equal within {steps} (by up to {gap}): it computes in floats, and such is the reach of its roundings"
+            )
         verdict = {None: "not checked (--check MODEL)", True: exact, False: "DIFFERENT"}[self.match]
         if self.match is False:
             verdict += f", by up to {self.max_abs_diff}"
@@ -176,15 +184,21 @@ def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) 
 
 
 def _matches(
-    want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray], step: float | None = None
+    want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray], tolerance: float = 0.0
 ) -> tuple[bool, float]:
+    """Integers are equal, floats to within reassociation or a larger `tolerance`."""
     gap = _difference(want, have)
-    if step is not None:
-        return gap <= _STEPS * step * (1 + _FLOAT_TOLERANCE), gap
     if all(a.dtype.kind in "iub" for a in want.values()):
         return gap == 0, gap
     scale = max((float(np.abs(a).max()) for a in want.values() if a.size), default=1.0)
-    return gap <= _FLOAT_TOLERANCE * max(scale, 1.0), gap
+    return gap <= max(_FLOAT_TOLERANCE * max(scale, 1.0), tolerance), gap
+
+
+def _tolerance(expected: Expected) -> float | None:
+    """Of a quantized network that was computed in floats: one step, or twice what a few turned roundings make of it."""
+    if expected.reach is None:
+        return None
+    return max(expected.step or 0.0, _REACHES * expected.reach) * (1 + _FLOAT_TOLERANCE)
 
 
 def run_project(
@@ -208,11 +222,10 @@ def run_project(
     where = port or board or project.board
     progress(f"{project.name}: running in this process, counting work")
     host = run_host(HostProgram.load(folder / HOST_FOLDER, metadata["host"]), [feed])
-    reference, step, note = None, None, ""
+    expected = None
     if check is not None:
         progress(f"{project.name}: running the reference kernels on {Path(check).name}")
-        expected, step = reference_outputs(Path(check), feed), output_step(Path(check))
-        reference, note = expected.outputs, expected.note
+        expected = reference_outputs(Path(check), feed)
     if port is not None:
         progress(f"{project.name}: running on the board at {port}")
         done = run_serial(port, project.interface, [[feed[s.name] for s in project.interface.inputs]])
@@ -221,7 +234,7 @@ def run_project(
         made, high, stack, instructions = dict(host.outputs[0]), host.arena_high_water, None, None
     else:
         made, high, stack, instructions = _emulate(folder, metadata, project, where, feed, progress)
-    match, gap = (None, None) if reference is None else _matches(reference, made, step)
+    match, gap = (None, None) if expected is None else _matches(expected.outputs, made, _tolerance(expected) or 0.0)
     report = RunReport(
         board=where,
         outputs=made,
@@ -234,8 +247,9 @@ def run_project(
         equals_host=same_outputs(host.outputs[0], made),
         match=match,
         max_abs_diff=gap,
-        output_step=step,
-        reference_note=note,
+        output_step=expected.step if expected else None,
+        tolerance=_tolerance(expected) if expected else None,
+        reference_note=expected.note if expected else "",
     )
     if outputs is not None:
         save_arrays(Path(outputs), made)

@@ -47,6 +47,7 @@ class IoSpec:
     scale: float | None = None
     zero_point: int | None = None
     stream_axis: int | None = None  # of an input that is asked for row by row: the axis of its rows
+    passes: int = 1  # of a streamed input: how often it is asked for from its first row to its last
 
     @property
     def row_bytes(self) -> int:
@@ -112,7 +113,7 @@ class Interface:
                 rows[k] = np.moveaxis(array.reshape(spec.shape), spec.stream_axis, 0)
         taken = dict.fromkeys(rows, 0)
         for k in self.requests:
-            parts.append(np.ascontiguousarray(rows[k][taken[k]]).tobytes())
+            parts.append(np.ascontiguousarray(rows[k][taken[k] % len(rows[k])]).tobytes())
             taken[k] += 1
         return b"".join(parts)
 

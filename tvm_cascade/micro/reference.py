@@ -2,7 +2,7 @@
 `.pt2`.
 
 The last two compute quantized networks in floats, rounded after every operator, where kernels add and rescale
-integers: their results are equal to within steps of the output's quantization, which `output_step` tells.
+integers: their results are equal to within what the network itself makes of a rounding (`micro.sensitivity`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ import numpy as np
 
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.micro.sensitivity import float_reach, onnx_evaluator
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Outputs of one inference, named as in the model. `note` tells where other kernels than the reference made them."""
+    """Outputs of one inference, named as in the model."""
 
     outputs: Mapping[str, np.ndarray]
-    note: str = ""
+    note: str = ""  # which kernels made them, where they are not LiteRT's reference ones
+    reach: float | None = None  # of a quantized network computed in floats: how far a few turned roundings move outputs
+    step: float | None = None  # of the outputs of such a network, where it quantizes them
 
 
 def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray]) -> Expected:
@@ -33,10 +36,9 @@ def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray]) -> Expected:
     """
     if path.suffix == ".tflite":
         return _litert(path, inputs)
-    if path.suffix == ".onnx":
-        return Expected(_onnx(path, inputs))
-    if path.suffix == ".pt2":
-        return Expected(_torch(path, inputs))
+    if path.suffix in (".onnx", ".pt2"):
+        made = (_onnx if path.suffix == ".onnx" else _torch)(path, inputs)
+        return Expected(made, reach=float_reach(path, inputs, made), step=output_step(path))
     raise UsageError(f"--check knows .tflite, .onnx and .pt2 files, not {path.name}")
 
 
@@ -75,10 +77,9 @@ def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
 
 def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     try:
-        from onnx.reference import ReferenceEvaluator
+        session = onnx_evaluator(path)
     except ImportError:
         raise MissingToolError("onnx", "pip install 'tvm-cascade[onnx]'") from None
-    session = ReferenceEvaluator(str(path))
     _require_same(path, dict.fromkeys(str(n) for n in session.input_names), inputs)
     values = session.run(None, dict(inputs))
     assert isinstance(values, (list, tuple))

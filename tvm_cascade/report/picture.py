@@ -9,8 +9,15 @@ from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.errors import MissingToolError
 from tvm_cascade.report.timeline import timeline
 
-_COLOURS = {"tensor": "#4878a8", "ring": "#e0a030", "state": "#909090", "scratch": "#b05050", "accumulator": "#60a060"}
-_KINDS = {"tensor": "whole tensor", "state": "step counters", "accumulator": "sums"}
+_COLOURS = {
+    "tensor": "#4878a8",
+    "ring": "#e0a030",
+    "state": "#909090",
+    "scratch": "#b05050",
+    "accumulator": "#60a060",
+    "kept": "#8868a8",
+}
+_KINDS = {"tensor": "whole tensor", "state": "step counters", "accumulator": "sums", "kept": "kept columns"}
 
 
 def _pyplot():

@@ -11,6 +11,8 @@ def _name(plan: Plan, block: str) -> str:
     kind, _, number = block.partition(" ")
     if kind == "accumulator":
         return f"sums of {plan.graph.ops[int(number)].name}"
+    if kind == "kept":
+        return f"columns kept of {plan.graph.tensors[int(number)].name}"
     if kind != "tensor":
         return f"{'row counters' if kind == 'state' else kind} of segment {number}"
     tensor = plan.graph.tensors[int(number)]
@@ -38,6 +40,14 @@ def block_rows(plan: Plan) -> list[dict[str, object]]:
             storage = plan.storages[k]
             size, lower, upper = storage.size, storage.lower, storage.upper
             ring = storage.is_ring(plan.graph.tensors[k].rows)
+        elif kind == "kept":
+            storage, tensor = plan.storages[k], plan.graph.tensors[k]
+            size, lower, upper, ring = (
+                storage.kept * tensor.bytes // tensor.columns,
+                storage.lower,
+                storage.upper,
+                False,
+            )
         elif kind == "accumulator":
             size, lower, upper, ring = plan.graph.ops[k].accumulator_bytes, segment_of[k], segment_of[k] + 1, False
         else:

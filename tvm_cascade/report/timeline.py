@@ -25,7 +25,7 @@ class Band:
     """A block over time: at `times[k]` it holds addresses `[low[k], high[k])`."""
 
     name: str
-    kind: str  # "tensor", "ring", "state", "scratch", "accumulator"
+    kind: str  # "tensor", "ring", "kept", "state", "scratch", "accumulator"
     times: tuple[int, ...]
     low: tuple[int, ...]
     high: tuple[int, ...]
@@ -55,12 +55,13 @@ class _Progress:
         chunk = segment.chunk
         node, storage = flow.graph.tensors[tensor], self.plan.storages[tensor]
         columns = flow.columns(tensor, chunk)
-        maker = flow.maker(tensor)
-        high = node.bytes
-        if maker is not None and maker in self.done and not segment.stripes:
-            steps = flow.steps(maker, chunk, maker in segment.accumulating)
-            made = steps.made[flow.outputs(maker).index(tensor)]
-            high = int(end_bytes(node, made[self.done[maker]], columns))
+        makers = [m for m in flow.writers(tensor) if m in self.done and not segment.stripes]
+        ends: list[int] = []
+        for m in makers:
+            made = flow.steps(m, chunk, m in segment.accumulating).made[flow.written(m).index(tensor)]
+            done = -1 if self.done[m] and m in segment.over else self.done[m]
+            ends.append(int(end_bytes(node, made[done], columns)))
+        high = max(ends, default=node.bytes)
         low = 0
         if storage.upper == self.index + 1 and tensor not in flow.leaves and not segment.stripes:
             low = min((self._kept(o, tensor, columns) for o in flow.readers[tensor] if o in self.done), default=high)
@@ -68,7 +69,8 @@ class _Progress:
 
     def _kept(self, op: int, tensor: int, columns: int) -> int:
         steps = self.flow.steps(op, self.segment.chunk, op in self.segment.accumulating)
-        keeps = [int(r.keep[self.done[op]]) for r in steps.reads if r.tensor == tensor]
+        done = -1 if self.done[op] and op in self.segment.over else self.done[op]
+        keeps = [int(r.keep[done]) for r in steps.reads if r.tensor == tensor]
         node = self.flow.graph.tensors[tensor]
         return min((int(front_bytes(node, np.array(k), columns)) for k in keeps), default=0)
 

@@ -27,6 +27,40 @@ from tvm_cascade.schedules.cpu_float import schedule_cpu
 _MIN_MS = 2  # of one timed repetition
 
 
+class KernelBook:
+    """The kernels of one network's operators, found by what cost models know of these."""
+
+    def __init__(self, net: StageGraph, units: UnitGraph, cpu: bool) -> None:
+        self.net, self._cpu = net, cpu
+        self._specs: dict[OpFeatures, Spec] = {}
+        for unit in units.units:
+            for spec, found in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
+                self._specs.setdefault(found, Spec(spec))
+        self._kernels: dict[OpFeatures, Kernel] = {}
+
+    def spec(self, op: OpFeatures) -> Spec:
+        """What the operator's kernel computes; raises `UsageError` for an operator of another network."""
+        found = self._specs.get(op)
+        if found is None:
+            raise UsageError(f"the runner does not know this {op.kind}: make one for the network that is measured")
+        return found
+
+    def kernel(self, op: OpFeatures) -> Kernel:
+        """The operator's kernel."""
+        if op not in self._kernels:
+            (self._kernels[op],) = build_kernels(self.net, [self.spec(op)], self._cpu)
+        return self._kernels[op]
+
+    def merged(self, parts: Sequence[OpFeatures]) -> Kernel | None:
+        """The kernel of several operators merged; None where they do not merge."""
+        specs = [self.spec(op) for op in parts]
+        merge = merge_units(self.net, [s.ops for s in specs])
+        if merge is None:
+            return None
+        (kernel,) = build_kernels(self.net, [Spec(tuple(i for s in specs for i in s.ops), merge)], self._cpu)
+        return kernel
+
+
 class CpuRunner:
     """A `cost.interface.Runner` for the operators of one network."""
 
@@ -35,11 +69,7 @@ class CpuRunner:
         self.workers = workers or threads()
         self.target: Any = host_target()
         self.device = f"cpu:{self.target.attrs.get('mcpu', 'generic')}:{self.workers}"
-        self._specs: dict[OpFeatures, Spec] = {}
-        for unit in units.units:
-            for spec, found in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
-                self._specs.setdefault(found, Spec(spec))
-        self._kernels: dict[OpFeatures, Kernel] = {}
+        self._book = KernelBook(net, units, cpu=True)
         self._timers: dict[Any, Any] = {}
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
@@ -53,12 +83,9 @@ class CpuRunner:
         """Milliseconds of the merged kernel, on all threads."""
         key = ("merged", *parts)
         if key not in self._timers:
-            specs = [self._spec(op) for op in parts]
-            merge = merge_units(self.net, [s.ops for s in specs])
-            if merge is None:
+            kernel = self._book.merged(parts)
+            if kernel is None:
                 return [float("inf")] * repeats
-            spec = Spec(tuple(i for s in specs for i in s.ops), merge)
-            (kernel,) = build_kernels(self.net, [spec], cpu=True)
             self._timers[key] = self._timer(schedule_cpu(kernel.func, True))
         return self._timers[key](repeats)
 
@@ -66,18 +93,18 @@ class CpuRunner:
         if key not in self._timers:
             if len(groups) == 1:
                 op = groups[0][0]
-                many = work_of(self.net.graph, self._spec(op)) >= PARALLEL_WORK
-                func = schedule_cpu(self._kernel(op).func, many)
+                many = work_of(self.net.graph, self._book.spec(op)) >= PARALLEL_WORK
+                func = schedule_cpu(self._book.kernel(op).func, many)
             else:
                 func = self._stage(groups)
             self._timers[key] = self._timer(func)
         return self._timers[key](repeats)
 
     def _stage(self, groups: Groups) -> Any:
-        work = [float(sum(work_of(self.net.graph, self._spec(op)) for op in group)) for group in groups]
+        work = [float(sum(work_of(self.net.graph, self._book.spec(op)) for op in group)) for group in groups]
         uses = []
         for lane in pack(work, self.workers):
-            kernels = [(g, k, self._kernel(op)) for g in sorted(lane) for k, op in enumerate(groups[g])]
+            kernels = [(g, k, self._book.kernel(op)) for g in sorted(lane) for k, op in enumerate(groups[g])]
             uses.append(
                 [
                     Use(schedule_cpu(kernel.func, False), tuple((g, k, p) for p in range(_parameters(kernel))))
@@ -100,17 +127,6 @@ class CpuRunner:
             return [t * 1e3 for t in clock(*args).results]
 
         return time
-
-    def _spec(self, op: OpFeatures) -> Spec:
-        found = self._specs.get(op)
-        if found is None:
-            raise UsageError(f"the runner does not know this {op.kind}: make one for the network that is measured")
-        return found
-
-    def _kernel(self, op: OpFeatures) -> Kernel:
-        if op not in self._kernels:
-            (self._kernels[op],) = build_kernels(self.net, [self._spec(op)], cpu=True)
-        return self._kernels[op]
 
 
 def _parameters(kernel: Kernel) -> int:

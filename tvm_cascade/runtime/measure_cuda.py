@@ -8,15 +8,14 @@ from typing import Any
 import tvm
 
 from tvm_cascade.cost.interface import Groups, OpFeatures
-from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
-from tvm_cascade.passes.stage_merge import merge_units
+from tvm_cascade.passes.stage_kernels import Kernel
 from tvm_cascade.passes.stage_probe import probe_module
 from tvm_cascade.runtime.cuda import require_cuda
 from tvm_cascade.runtime.execute import Session, compile_stages, host_target
+from tvm_cascade.runtime.measure import KernelBook
 
 _COPIES = 16  # of a stage in one graph: its launch is shared by so many
 _STREAMS = 8  # groups that are priced as concurrent, at most
@@ -32,37 +31,30 @@ class CudaRunner:
     workers = _STREAMS
 
     def __init__(self, net: StageGraph, units: UnitGraph, target: str = "cuda", device: str = "cuda:0") -> None:
-        self.net, self._place = net, device
+        self._place, self._book = device, KernelBook(net, units, cpu=False)
         self._cuda = device.startswith("cuda")
         if self._cuda:
             require_cuda()
         self._device: Any = tvm.runtime.device(device)
         self.target = _with_arch(target, self._device) if self._cuda else target
         self.device = f"cuda:{self._device.device_name}" if self._cuda else device
-        self._specs: dict[OpFeatures, Spec] = {}
-        for unit in units.units:
-            for spec, found in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
-                self._specs.setdefault(found, Spec(spec))
-        self._kernels: dict[OpFeatures, Kernel] = {}
         self._sessions: dict[Any, Session] = {}
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
         """Milliseconds of a stage."""
         key = tuple(tuple(g) for g in groups)
         if key not in self._sessions:
-            self._sessions[key] = self._session([[self._kernel(op) for op in group] for group in groups])
+            self._sessions[key] = self._session([[self._book.kernel(op) for op in group] for group in groups])
         return self._times(key, repeats)
 
     def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
         """Milliseconds of the merged kernel; infinite where the operators do not merge."""
         key = ("merged", *parts)
         if key not in self._sessions:
-            specs = [self._spec(op) for op in parts]
-            merge = merge_units(self.net, [s.ops for s in specs])
-            if merge is None:
+            kernel = self._book.merged(parts)
+            if kernel is None:
                 return [float("inf")] * repeats
-            spec = Spec(tuple(i for s in specs for i in s.ops), merge)
-            self._sessions[key] = self._session([build_kernels(self.net, [spec], cpu=False)])
+            self._sessions[key] = self._session([[kernel]])
         return self._times(key, repeats)
 
     def _times(self, key: Any, repeats: int) -> list[float]:
@@ -72,17 +64,6 @@ class CudaRunner:
         mod = probe_module(groups, self.target, _COPIES, self._place)
         target = cuda_target(self.target) if self._cuda else host_target()
         return Session(compile_stages(mod, target), self._device)
-
-    def _spec(self, op: OpFeatures) -> Spec:
-        found = self._specs.get(op)
-        if found is None:
-            raise UsageError(f"the runner does not know this {op.kind}: make one for the network that is measured")
-        return found
-
-    def _kernel(self, op: OpFeatures) -> Kernel:
-        if op not in self._kernels:
-            (self._kernels[op],) = build_kernels(self.net, [self._spec(op)], cpu=False)
-        return self._kernels[op]
 
 
 def _with_arch(target: str, device: Any) -> str:

@@ -29,7 +29,7 @@ from tvm_cascade.testing.host_check import run_plan
 
 relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
 
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True)
+CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
 _LARGEST = 700  # elements of a map: an interpreter's patience
 
 

@@ -158,6 +158,43 @@ def _export(path: Path, size: int, channels: int, quantized: bool) -> None:
     torch.export.save(exported, path)
 
 
+def write_torchao(path: Path, size: int, channels: int) -> None:
+    """torch.export of a float module that torchao quantized by PT2E: prepared, calibrated, converted, exported again.
+
+    Needs torchao, whose quantizer for XNNPACK (int8 activations, int8 weights by channel) is the one it ships for tests.
+    """
+    torch = torch_package()
+    pt2e = import_module("torchao.quantization.pt2e.quantize_pt2e")
+    quantizers = import_module("torchao.testing.pt2e._xnnpack_quantizer")
+    torch.manual_seed(0)
+    nn, example = torch.nn, (torch.zeros((1, 3, size, size)),)
+
+    def layer(cin: int, cout: int, kernel: int, *after: Any, **how: Any) -> Any:
+        normalize = nn.BatchNorm2d(cout)
+        normalize.running_var.uniform_(0.5, 1.5)
+        return nn.Sequential(nn.Conv2d(cin, cout, kernel, padding=kernel // 2, bias=False, **how), normalize, *after)
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = layer(3, channels, 3, nn.ReLU(), stride=2)
+            self.depth = layer(channels, channels, 3, nn.ReLU6(), groups=channels)
+            self.point = layer(channels, channels, 1)
+            self.last = nn.Linear(channels, CLASSES)
+
+        def forward(self, x: Any) -> Any:
+            a = self.first(x)
+            y = nn.functional.max_pool2d(self.point(self.depth(a)) + a, 2)
+            return self.last(nn.functional.adaptive_avg_pool2d(y, 1).flatten(1))
+
+    quantizer = quantizers.XNNPACKQuantizer().set_global(quantizers.get_symmetric_quantization_config(True))
+    prepared = pt2e.prepare_pt2e(torch.export.export(Network().eval(), example).module(), quantizer)
+    made = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        prepared(torch.rand((1, 3, size, size), generator=made) * 2 - 1)
+    torch.export.save(torch.export.export(pt2e.convert_pt2e(prepared), example), path)
+
+
 Writer = Callable[[Path, int, int], None]
 WAYS: Mapping[str, tuple[str, Writer]] = MappingProxyType(
     {
@@ -165,5 +202,6 @@ WAYS: Mapping[str, tuple[str, Writer]] = MappingProxyType(
         "ONNX, QDQ": ("qdq.onnx", write_onnx_qdq),
         "torch.export, float": ("float.pt2", write_torch),
         "torch.export, PT2E": ("pt2e.pt2", write_torch_pt2e),
+        "torch.export, PT2E by torchao": ("torchao.pt2", write_torchao),
     }
 )

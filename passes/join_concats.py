@@ -1,0 +1,85 @@
+"""Concats whose makers write into place: the operator and its copy vanish.
+
+Along the channels of an NHWC tensor a part lies in pieces, one in each pixel of the whole, so its maker writes with the
+whole's pixels apart (`schedules.pitch`). That is free where the parts need no requantization, nobody else reads them,
+and the kernels of their makers can write so. The graph keeps its operators: the concat becomes a join, a view with
+`part_offsets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TypeVar
+
+from tvm_cascade.cascading.flow import goes_by_pixels, has_pixels
+from tvm_cascade.graph import Graph, Op
+from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.schedules.moves import read_move
+from tvm_cascade.schedules.pitch import NotPitchedError, pitched
+
+Made = TypeVar("Made", bound=PreparedGraph)
+
+
+def joinable(prepared: PreparedGraph) -> tuple[str, ...]:
+    """Names of the concats whose parts can all be written into place."""
+    return tuple(op.name for op in prepared.graph.ops if _offsets(prepared, op))
+
+
+def joined(prepared: Made, names: Collection[str]) -> Made:
+    """`prepared` with those concats as joins, which no kernel runs."""
+    ops = list(prepared.graph.ops)
+    kernels, generic, pixels = (
+        list(k) for k in (prepared.kernels, prepared.extracted.kernels, prepared.extracted.pixel_kernels)
+    )
+    for op in prepared.graph.ops:
+        if op.name in names:
+            offsets = _offsets(prepared, op)
+            ops[op.index] = replace(
+                op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, patch_bytes=(0, 0)
+            )
+            kernels[op.index] = generic[op.index] = pixels[op.index] = None
+    extracted = replace(prepared.extracted, kernels=tuple(generic), pixel_kernels=tuple(pixels))
+    graph = replace(prepared.graph, ops=tuple(ops))
+    return replace(prepared, graph=graph, extracted=extracted, kernels=tuple(kernels))
+
+
+def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
+    """Bytes into a pixel of the whole at which each part starts; empty where a part cannot be written into place."""
+    graph, func = prepared.graph, prepared.extracted.funcs[op.index]
+    move = read_move(func) if op.kind == "concat" and func is not None else None
+    whole = graph.tensors[op.outputs[0]]
+    if move is None or not has_pixels(whole) or len(set(op.inputs)) < len(op.inputs):
+        return ()
+    units = tuple(graph.tensors[t].row_bytes // max(graph.tensors[t].columns, 1) for t in op.inputs)
+    if move.blocks != whole.columns or tuple(r.bytes for r in move.runs) != units:
+        return ()
+    pitch = whole.row_bytes // whole.columns
+    if not all(_free(graph, op, t) and _writes_apart(prepared, graph.producer[t], u, pitch)
+               for t, u in zip(op.inputs, units, strict=True)):  # fmt: skip
+        return ()
+    offsets = tuple(sum(units[:k]) for k in range(len(units)))
+    return offsets if all(o % 4 == 0 for o in (*offsets, pitch)) else ()
+
+
+def _free(graph: Graph, op: Op, part: int) -> bool:
+    """Whether a part is made by an operator that writes nothing else, and read by its concat alone."""
+    maker = graph.producer[part]
+    if maker is None or graph.consumers[part] != (op.index,) or part in graph.outputs:
+        return False
+    node = graph.ops[maker]
+    return not node.view and len(node.outputs) == 1 and goes_by_pixels(graph, maker)
+
+
+def _writes_apart(prepared: PreparedGraph, maker: int | None, unit: int, pitch: int) -> bool:
+    """Whether the kernels of a part's maker, by rows and by pixels, have a form that writes `pitch` bytes apart."""
+    assert maker is not None
+    made = prepared.extracted
+    kernels = (prepared.kernels[maker], made.kernels[maker], made.pixel_kernels[maker], prepared.patch(maker, 1))
+    try:
+        for kernel in kernels:
+            if kernel is not None:
+                pitched(kernel, unit, pitch)
+    except NotPitchedError:
+        return False
+    return True

@@ -1,0 +1,112 @@
+"""`prepare_graph`: a module's graph with the kernels chosen for a core, ready for planning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tvm.ir import IRModule
+
+from tvm_cascade.cascading import Plan
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import Graph
+from tvm_cascade.passes.choose_variants import choose_variants
+from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
+from tvm_cascade.schedules.accumulate import Accumulating
+from tvm_cascade.schedules.choose import Kernel, kernels_of_plan
+from tvm_cascade.schedules.counting import Counter
+from tvm_cascade.schedules.kernel import RowKernel
+from tvm_cascade.schedules.patch import Patch, patch_kernel
+from tvm_cascade.schedules.pitch import pitched
+from tvm_cascade.schedules.select import Core, select
+from tvm_cascade.schedules.stripe_kernel import stripe_kernel
+from tvm_cascade.schedules.transpose_over import over_kernel, planes_of
+from tvm_cascade.schedules.tune import Database, shipped
+
+
+@dataclass(frozen=True)
+class PreparedGraph:
+    """A module's graph with the kernels chosen for a core; scratch and flash bytes of the graph are those of the kernels."""
+
+    graph: Graph
+    extracted: Extracted
+    kernels: tuple[RowKernel | None, ...]
+
+    core: Core = field(default_factory=Core)
+
+    def kernels_of(self, plan: Plan, generic: bool = False) -> list[Kernel | None]:
+        """The kernels that a plan calls; `generic` ones run on every machine."""
+        made = self.extracted
+        rows = made.kernels if generic else self.kernels
+        patches = None if generic else self.patch
+        chosen = kernels_of_plan(plan, rows, made.pixel_kernels, made.accumulators, patches, self.stripe, self.over)
+        return [_into_place(plan, o, kernel) for o, kernel in enumerate(chosen)]
+
+    def stripe(self, index: int) -> RowKernel:
+        """An operator's kernel for a vertical stripe of a row."""
+        func, access = self.extracted.funcs[index], self.extracted.accesses[index]
+        assert func is not None and access is not None
+        made = stripe_kernel(func, self.extracted.constants[index], access)
+        if isinstance(made, str):
+            raise ValidationError(f"{self.graph.ops[index].name} was planned in stripes: {made}")
+        return made
+
+    def over(self, index: int) -> RowKernel:
+        """An operator's kernel that leaves its output in the bytes of its input."""
+        func = self.extracted.funcs[index]
+        planes = None if func is None else planes_of(func)
+        assert planes is not None
+        return over_kernel(planes)
+
+    def patch(self, index: int, chunk: int) -> Patch | None:
+        """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""
+        func, kernel = self.extracted.funcs[index], self.kernels[index]
+        if func is None or kernel is None or kernel.rule == "generic":
+            return None
+        constants = self.extracted.constants[index]
+        return patch_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, chunk)
+
+
+def _into_place(plan: Plan, op: int, kernel: Kernel | None) -> Kernel | None:
+    """The kernel of an operator of `plan`; where it makes a part of a join one that writes its pixels apart."""
+    outputs = plan.graph.ops[op].outputs
+    storage = plan.storages[outputs[0]] if outputs else None
+    if storage is None or not storage.pitch or kernel is None or isinstance(kernel, Accumulating):
+        return kernel
+    tensor = plan.graph.tensors[outputs[0]]
+    return pitched(kernel, tensor.row_bytes // tensor.columns, storage.pitch)
+
+
+def prepare_graph(
+    mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None
+) -> PreparedGraph:
+    """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel.
+
+    The choice follows the counts in `database` (by default those that come with the package). With `counter` shapes
+    that it lacks are counted, and added to it.
+    """
+    extracted = extract_graph(mod)
+    core = choose_variants(extracted, core, shipped() if database is None else database, counter)
+    kernels = []
+    for op in extracted.graph.ops:
+        func, access, generic = (
+            extracted.funcs[op.index],
+            extracted.accesses[op.index],
+            extracted.kernels[op.index],
+        )
+        if func is None or access is None:
+            kernels.append(None)
+            continue
+        kernels.append(select(func, extracted.constants[op.index], access, core, op.kind, generic))
+    graph = with_kernels(extracted.graph, kernels)
+    made = PreparedGraph(graph, extracted, tuple(kernels), core)
+    return replace(made, graph=_with_patches(made))
+
+
+def _with_patches(prepared: PreparedGraph) -> Graph:
+    """The graph with what each operator needs to gather the window of a step by pixels."""
+    ops = []
+    for op in prepared.graph.ops:
+        patch = prepared.patch(op.index, 1)
+        gathers = [g for g in patch.gathers if g is not None] if patch is not None else []
+        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in gathers), sum(g.each for g in gathers))))
+    return replace(prepared.graph, ops=tuple(ops))

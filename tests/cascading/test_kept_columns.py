@@ -1,0 +1,145 @@
+"""Stripes that keep what overlaps of some tensors, against sets of columns counted one by one, and all sets of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+
+from tvm_cascade.cascading import PlanOptions, cascade, frontier, validate
+from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cascading.stripes import interleaving, widths_of
+from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.graph import Graph
+from tvm_cascade.testing.graphs import Builder
+
+
+def blocks(size: int) -> Graph:
+    """Two inverted bottlenecks, the first with its skip, behind a convolution."""
+    b = Builder()
+    x = b.conv(b.input(size, size, 3), 4, 3, 2)
+    x = b.add(x, b.conv(b.depthwise(b.conv(x, 24)), 4))
+    return b.finish(b.conv(b.depthwise(b.conv(x, 24), 3, 2), 6))
+
+
+def by_hand(graph: Graph, costs: SegmentCosts, width: int, kept: Collection[int]) -> tuple[int, int]:
+    """Bytes of the whole graph in stripes, and its multiply-accumulates, column by column."""
+    columns = {t.index: t.columns for t in graph.tensors}
+    sink = graph.ops[-1]
+    bounds = [*range(0, columns[sink.outputs[0]], width), columns[sink.outputs[0]]]
+    held: dict[int, int] = {}
+    stored: dict[int, int] = {}
+    made: dict[int, int] = {op.index: 0 for op in graph.ops}
+    before: dict[int, int] = {}  # of a kept tensor, the first column not yet made
+    wanted_by_stripe = []
+    for low, high in pairwise(bounds):
+        wanted = {sink.outputs[0]: set(range(low, high))}
+        fresh: dict[int, set[int]] = {}
+        starts = dict(before)
+        for op in reversed(graph.ops):
+            t = op.outputs[0]
+            mine = wanted[t]
+            if t in kept and t in before:
+                new = set(range(before[t], max(mine, default=before[t] - 1) + 1))
+                stored[t] = (
+                    max(stored.get(t, 0), before[t] - min(mine)) if mine and min(mine) < before[t] else stored.get(t, 0)
+                )
+            else:
+                new = mine
+            fresh[t] = new
+            made[op.index] += sum(taps(graph, op.index, x) for x in new)
+            for k, i in enumerate(op.inputs):
+                window = op.columns[k]
+                assert window is not None
+                seen = {r for x in new for r in window.rows(x, columns[i])}
+                wanted.setdefault(i, set()).update(range(min(seen), max(seen) + 1) if seen else ())
+        for t in kept:
+            before[t] = max(before.get(t, 0), max(fresh[t], default=-1) + 1)
+        wanted_by_stripe.append((wanted, starts))
+    rows = costs.held(0, len(graph.ops), 0)
+    total = costs.state_bytes(0, len(graph.ops)) + graph.tensors[0].bytes + graph.tensors[sink.outputs[0]].bytes
+    for op in graph.ops[:-1]:
+        t = op.outputs[0]
+        for wanted, starts in wanted_by_stripe:
+            if wanted[t]:
+                origin = max(starts.get(t, 0) - stored[t], 0) if stored.get(t) else min(wanted[t])
+                held[t] = max(held.get(t, 0), max(wanted[t]) + 1 - origin)
+        pixel = graph.tensors[t].row_bytes // columns[t]
+        total += rows[t] * held[t] * pixel + stored.get(t, 0) * graph.tensors[t].rows * pixel
+    work = sum(op.macs * made[op.index] // whole for op in graph.ops if (whole := every(graph, op.index)))
+    return total, work
+
+
+def taps(graph: Graph, op: int, x: int) -> int:
+    window, size = graph.ops[op].columns[0], graph.tensors[graph.ops[op].inputs[0]].columns
+    assert window is not None
+    return sum(0 <= window.first(x) + k * window.dilation < size for k in range(window.extent))
+
+
+def every(graph: Graph, op: int) -> int:
+    return sum(taps(graph, op, x) for x in range(graph.tensors[graph.ops[op].outputs[0]].columns))
+
+
+def undominated(points: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+    kept: list[tuple[int, int]] = []
+    for point in sorted(points):
+        if not kept or point[1] < kept[-1][1]:
+            kept.append(point)
+    return kept
+
+
+@pytest.mark.parametrize("size", [13, 22])
+def test_every_form_is_counted_column_by_column(size: int) -> None:
+    graph = blocks(size)
+    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    n = len(graph.ops)
+    inner = sorted(op.outputs[0] for op in graph.ops[:-1])
+    inner.sort(key=lambda t: graph.tensors[t].bytes // graph.tensors[t].columns)
+    widths = [w for w in widths_of(graph.tensors[graph.ops[-1].outputs[0]].columns) if w < -(-size // 4)]
+    tried: list[tuple[int, int]] = []
+    for width in widths:
+        for count in range(len(inner) + 1):
+            chunk = interleaving(width, count)
+            expected = by_hand(graph, costs, width, inner[:count])
+            assert (costs.exact_cost(0, n, chunk), graph.macs + costs.extra_macs(0, n, chunk)) == expected
+            tried.append(expected)
+    forms = {(s.exact, graph.macs + s.extra_macs) for s in costs.striped(0, n)}
+    assert forms <= set(tried) and set(undominated(iter(tried))) <= forms
+
+
+def test_no_other_set_of_tensors_keeps_much_better() -> None:
+    graph = blocks(22)
+    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    n = len(graph.ops)
+    inner = [op.outputs[0] for op in graph.ops[:-1]]
+    sets = [s for k in range(len(inner) + 1) for s in combinations(inner, k)]
+    forms = [(s.exact, graph.macs + s.extra_macs) for s in costs.striped(0, n)]
+    for size, work in undominated(by_hand(graph, costs, 2, s) for s in sets):
+        assert min(b for b, m in forms if m <= work) <= 1.04 * size
+
+
+def test_the_printed_plan_is_a_point_of_the_frontier() -> None:
+    graph = blocks(48)
+    for most in (1.2, 100.0):
+        options = PlanOptions(stripes=True, pixels=True, overlap=False, max_time=most, steps=step_model("cortex-m4"))
+        again = replace(options, max_macs=2.0)
+        points = frontier(graph, again)
+        plain = cascade(graph, options)
+        assert (points[-1].peak, points[-1].macs) == (plain.peak, graph.macs)
+        smallest = cascade(graph, again)
+        assert (smallest.peak, smallest.macs) == (points[0].peak, points[0].macs)
+        assert len(points) > 3
+
+
+def test_a_streamed_input_comes_once_for_every_stripe() -> None:
+    graph = blocks(48)
+    options = PlanOptions(stripes=True, pixels=True, stream_input=True, max_macs=2.0)
+    plans = frontier(graph, options)
+    for plan in plans:
+        validate(plan)
+    assert plans[0].peak < 0.8 * plans[-1].peak
+    assert any(s.streamed and s.stripes for s in plans[0].segments)
+    assert not any(s.streamed and s.stripes for s in plans[-1].segments)  # twice only where work may be done twice

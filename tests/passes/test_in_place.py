@@ -1,0 +1,72 @@
+"""Element-wise operators write over what they read: planned, replayed and run to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import Plan, PlanOptions, layerwise, offsets_of, plan_graph, validate
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.places import overwrites
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.host_check import run_plan
+
+ONE_BY_ONE = PlanOptions(layerwise=True, in_place=True)
+MAP = 12 * 12 * 8  # bytes
+
+
+def network() -> tvm.IRModule:
+    """Two maps are added, the sum goes through tables and is multiplied by a third: all element for element."""
+    net = Net("int8", seed=5, scales="varied")
+    x = net.input((1, 12, 12, 4))
+    a = net.conv(x, 8, 3)
+    c = net.add(a, net.conv(a, 8, 1))
+    d = net.relu(net.sigmoid(c))
+    e = net.requantize(d, a)
+    return net.finish(net.avg_pool(net.mul(e, net.conv(e, 8, 1)), 2))
+
+
+@pytest.fixture(scope="module")
+def prepared() -> pipeline.Prepared:
+    return pipeline.prepare(network(), Core())
+
+
+def overwriting(plan: Plan) -> list[str]:
+    return [op.kind for op in plan.graph.ops if overwrites(plan, op)]
+
+
+def test_layer_by_layer_they_cost_no_buffer(prepared: pipeline.Prepared) -> None:
+    plain, plan = layerwise(prepared.graph), layerwise(prepared.graph, ONE_BY_ONE)
+    assert overwriting(plain) == []
+    assert len(overwriting(plan)) >= 4
+    assert (plain.peak, plan.peak) == (3 * MAP, 2 * MAP)
+    assert not overwriting(layerwise(prepared.graph, replace(ONE_BY_ONE, overlap=False)))
+
+
+@pytest.mark.parametrize("options", [ONE_BY_ONE, PlanOptions(in_place=True, pixels=True, accumulators=True)])
+def test_to_the_bit(prepared: pipeline.Prepared, options: PlanOptions) -> None:
+    plan = plan_graph(prepared.graph, options)
+    validate(plan)
+    x = np.random.default_rng(0).integers(-128, 128, (1, 12, 12, 4)).astype("int8")
+    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    run = run_plan(prepared, plan, [x])
+    np.testing.assert_array_equal(run.outputs[0], machine["main"](tvm.runtime.tensor(x)).numpy())
+    assert run.arena_high_water <= plan.peak
+
+
+def test_an_output_ahead_of_its_input_is_refused(prepared: pipeline.Prepared) -> None:
+    plan = layerwise(prepared.graph, ONE_BY_ONE)
+    op = next(op for op in plan.graph.ops if overwrites(plan, op))
+    at = plan.buffers.index(f"tensor {op.outputs[0]}")
+    offsets = list(plan.allocation.offsets)
+    offsets[at] = offsets_of(plan)[f"tensor {op.inputs[op.in_place[0]]}"] + 4
+    wrong = replace(plan.allocation, offsets=tuple(offsets), peak=plan.peak + 4)
+    with pytest.raises(ValidationError):
+        validate(replace(plan, allocation=wrong))

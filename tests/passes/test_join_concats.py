@@ -1,0 +1,145 @@
+"""Concats whose makers write into place: planned, replayed, run to the bit, and no copy left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.ordering import order
+from tvm_cascade.passes.cascade import Cascade
+from tvm_cascade.passes.join_concats import joinable, joined
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.pitch import NotPitchedError, pitched
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.tir import shape_of
+from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.host_check import run_plan
+
+CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
+WAYS = {
+    "layer by layer": PlanOptions(layerwise=True, **CAN),
+    "smallest": PlanOptions(**CAN),
+    "rows": PlanOptions(granularity="row", **CAN),
+    "apart": PlanOptions(overlap=False, **CAN),
+    "streamed": PlanOptions(stream_input=True, **CAN),
+}
+
+
+def cell(shared_part: bool = False) -> tvm.IRModule:
+    """Branches of an irregular cell, concatenated; then two more. With `shared_part` somebody else reads a branch too."""
+    net = Net("int8", seed=5)
+    x = net.input((1, 12, 12, 8), "x")
+    branches = [net.conv(x, 8, 3), net.depthwise(net.conv(x, 12, 1), 3), net.max_pool(net.conv(x, 8, 1), 3, 1, "same")]
+    y = net.conv(net.concat(branches), 12, 3)
+    if shared_part:
+        y = net.concat([y, branches[0]])
+    return net.finish(net.conv(net.concat([net.conv(y, 8, 3), net.conv(y, 8, 1)]), 8, 3))
+
+
+def dense_block() -> tvm.IRModule:
+    """Every layer reads what all before it made, as DenseNet's do, its growth made in two halves."""
+    net = Net("int8", seed=7)
+    x = net.conv(net.input((1, 8, 8, 4), "x"), 8, 3)
+    for _ in range(3):
+        y = net.conv(x, 8, 1, activation="relu")
+        x = net.concat([net.conv(y, 8, 3), net.conv(y, 8, 1)])
+    return net.finish(x)
+
+
+def reference(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
+    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), "llvm"), tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(x)).numpy()
+
+
+@pytest.fixture(scope="module")
+def prepared() -> pipeline.Prepared:
+    return pipeline.prepare(cell(), Core())
+
+
+@pytest.fixture(scope="module")
+def expected() -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).integers(-128, 128, (1, 12, 12, 8)).astype("int8")
+    return x, reference(cell(), x)
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_to_the_bit(prepared: pipeline.Prepared, expected: tuple[np.ndarray, np.ndarray], options: PlanOptions) -> None:
+    made = joined(prepared, joinable(prepared))
+    assert [op.name for op in made.graph.ops if op.part_offsets] == ["concat", "concat1"]
+    plan, plain = plan_graph(made.graph, options), plan_graph(prepared.graph, options)
+    assert plan.peak <= plain.peak and (not options.layerwise or plan.peak < plain.peak)
+    assert validate(plan).macs == plan.macs
+    run = run_plan(made, plan, [expected[0]])
+    np.testing.assert_array_equal(run.outputs[0], expected[1])
+    assert run.arena_high_water <= plan.peak
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+def test_performance_schedules_write_apart(target: str) -> None:
+    fast = pipeline.prepare(cell(), pipeline.core_of(target, "obj" if target == "cortex-m55" else "c"))
+    made = joined(fast, joinable(fast))
+    plan = plan_graph(made.graph, WAYS["layer by layer"])
+    kernels = made.kernels_of(plan)
+    assert [k is None for k in kernels] == [op.view for op in plan.graph.ops]
+    assert any(op.part_offsets for op in plan.graph.ops)
+    assert {k.rule.split(".")[0] for k in kernels if k is not None} <= {
+        "cortex_m_dsp", "cortex_m_mve", "pooling", "cortex_m_scalar",
+    }  # fmt: skip
+
+
+def places_moved(plan: Plan, by: int) -> Plan:
+    part = next(s for s in plan.storages if s.pitch and s.byte_offset)
+    moved = replace(part, byte_offset=part.byte_offset - by)
+    return replace(plan, storages=tuple(moved if s is part else s for s in plan.storages))
+
+
+@pytest.mark.parametrize("options", [WAYS["layer by layer"], WAYS["smallest"]])
+def test_parts_that_overlap_are_refused(prepared: pipeline.Prepared, options: PlanOptions) -> None:
+    plan = plan_graph(joined(prepared, joinable(prepared)).graph, options)
+    with pytest.raises(ValidationError):
+        validate(places_moved(plan, 4))
+
+
+def test_only_what_is_free() -> None:
+    """Parts that somebody else reads are copied as before."""
+    assert joinable(pipeline.prepare(cell(shared_part=True), Core())) == ("concat2",)
+    kernels = pipeline.prepare(cell(), Core()).kernels
+    with pytest.raises(NotPitchedError, match="no whole elements"):
+        pitched(next(k for k in pipeline.prepare(floats(), Core()).kernels if k), 6, 8)
+    with pytest.raises(NotPitchedError, match="pixels from channels"):
+        pitched(next(k for k in kernels if k), 5, 8)
+
+
+def floats() -> tvm.IRModule:
+    net = Net()
+    return net.finish(net.conv(net.input((1, 6, 6, 2)), 4, 3))
+
+
+def test_every_road_takes_them(expected: tuple[np.ndarray, np.ndarray]) -> None:
+    chosen = pipeline.plan_prepared(cell(), pipeline.prepare(cell(), Core()), WAYS["layer by layer"])
+    plain = plan_graph(pipeline.prepare(cell(), Core()).graph, WAYS["layer by layer"])
+    assert chosen.joined == ("concat", "concat1")
+    assert chosen.reason == f"writes the parts of concat, concat1 into place: {plain.peak} -> {chosen.plan.peak} bytes"
+    assert chosen.plan.baseline_peak == plain.baseline_peak
+    planned = Cascade(WAYS["layer by layer"])(LowerQuantized()(cell()))
+    assert shape_of(planned["cascade_main"].params[-1]) == (chosen.plan.peak,)
+    machine = relax.VirtualMachine(tvm.compile(planned, "llvm"), tvm.cpu())
+    np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(expected[0])).numpy(), expected[1])
+
+
+def test_the_order_counts_a_join_once() -> None:
+    """As `ordering` does: the whole exists from its first part on, and the parts nowhere else."""
+    prepared = pipeline.prepare(dense_block(), Core())
+    made = joined(prepared, joinable(prepared))
+    assert order(made.graph).peak < order(prepared.graph).peak
+    x = np.random.default_rng(1).integers(-128, 128, (1, 8, 8, 4)).astype("int8")
+    plan = plan_graph(made.graph, WAYS["layer by layer"])
+    np.testing.assert_array_equal(run_plan(made, plan, [x]).outputs[0], reference(dense_block(), x))

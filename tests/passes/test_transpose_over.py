@@ -1,0 +1,85 @@
+"""A leading NCHW to NHWC transpose in the bytes of its input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax as _relax
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import PlanOptions, layerwise, offsets_of, plan_graph, validate
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.transpose_over import row_moves
+from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.host_check import run_plan
+
+relax: Any = _relax
+SHAPE = (1, 3, 15, 14)  # NCHW
+CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
+
+
+def network(axes: tuple[int, ...] = (0, 2, 3, 1)) -> tvm.IRModule:
+    net = Net("int8", seed=9)
+    x = net.input(SHAPE, "x")
+    turned = net._emit(relax.op.permute_dims(x.expr, list(axes)))
+    image = Value(turned, tuple(SHAPE[a] for a in axes), x.scale, x.zero_point)
+    y = net.conv(net.depthwise(net.conv(image, 8, 3, 2), 3), 8, 1)
+    return net.finish(net.global_pool(net.conv(y, 16, 3, 2)))
+
+
+@pytest.fixture(scope="module")
+def prepared() -> pipeline.Prepared:
+    return pipeline.prepare(network(), Core())
+
+
+@pytest.mark.parametrize(("planes", "height"), [(3, 5), (2, 2), (4, 4), (16, 7), (3, 224)])
+def test_moves_of_rows(planes: int, height: int) -> None:
+    rows = np.arange(planes * height + 1)
+    for to, source in row_moves(planes, height).tolist():
+        rows[to] = rows[source]
+    expected = np.arange(planes * height).reshape(planes, height).T.ravel()
+    np.testing.assert_array_equal(rows[:-1], expected)
+
+
+@pytest.mark.parametrize("layer_by_layer", [True, False])
+def test_it_takes_the_input_s_place(prepared: pipeline.Prepared, layer_by_layer: bool) -> None:
+    options = PlanOptions(layerwise=layer_by_layer, **CAN)
+    beside = plan_graph(prepared.graph, replace(options, in_place=False))
+    plan = plan_graph(prepared.graph, options)
+    assert plan.segments[0].over == (0,) and plan.segments[0].trace == (0,)
+    assert plan.segments[0].scratch_bytes == 3 * 14
+    places = offsets_of(plan)
+    assert places["tensor 0"] == places["tensor 1"]
+    assert plan.peak < beside.peak
+    validate(plan)
+    x = np.random.default_rng(0).integers(-128, 128, SHAPE).astype("int8")
+    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    run = run_plan(prepared, plan, [x])
+    np.testing.assert_array_equal(run.outputs[0], machine["main"](tvm.runtime.tensor(x)).numpy())
+    assert run.arena_high_water <= plan.peak
+
+
+def test_nothing_goes_over_its_input_that_is_asked_not_to(prepared: pipeline.Prepared) -> None:
+    for options in (PlanOptions(overlap=False, **CAN), PlanOptions(stream_input=True, **CAN)):
+        assert not any(s.over for s in plan_graph(prepared.graph, options).segments)
+
+
+def test_beside_its_input_it_is_refused(prepared: pipeline.Prepared) -> None:
+    plan = layerwise(prepared.graph, PlanOptions(layerwise=True, **CAN))
+    offsets = list(plan.allocation.offsets)
+    offsets[plan.buffers.index("tensor 1")] += 4
+    wrong = replace(plan.allocation, offsets=tuple(offsets), peak=plan.peak + 4)
+    with pytest.raises(ValidationError):
+        validate(replace(plan, allocation=wrong))
+
+
+def test_other_permutations_are_left_alone() -> None:
+    ops = extract_graph(LowerQuantized()(network((0, 3, 2, 1)))).graph.ops
+    assert (ops[0].kind, ops[0].over_bytes) == ("transpose", 0)
