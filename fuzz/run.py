@@ -35,7 +35,7 @@ def _operators() -> list[tuple[str, Generator, str]]:
         *((name, move_cases.OPERATORS[name], "int8") for name in moved),
         *((name, weighted_cases.OPERATORS[name], "int8") for name in ("transpose_conv", "prelu", "batch_matmul")),
         *((name, activation_cases.OPERATORS[name], "int8") for name in ("elu", "l2_normalization", "log_softmax")),
-        ("lstm", weighted_cases.lstm, "float32"),
+        *((f"lstm-{dtype}", weighted_cases.lstm, dtype) for dtype in ("float32", "int8")),
     ]
 
 

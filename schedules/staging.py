@@ -138,8 +138,8 @@ def _is_constant(value: Expr) -> bool:
 
 def _outermost(sch: Any, block: Any, axes: tuple[int, ...]) -> None:
     loops = sch.get_loops(block)
-    store = stores(sch.get(block).body)[0]
-    if len(loops) != len(store.indices):
+    written = stores(sch.get(block).body)
+    if len(written) != 1 or len(loops) != len(written[0].indices):
         raise NotRowwiseError("the output's loops are not its axes")
     if axes != tuple(range(len(axes))):
         sch.reorder(*(loops[a] for a in axes), *(loop for k, loop in enumerate(loops) if k not in axes))

@@ -58,6 +58,14 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             _say("tvm-cascade: interrupted")
             sys.exit(130)
+        except ModuleNotFoundError as error:
+            if os.environ.get("TVM_CASCADE_DEBUG"):
+                raise
+            package = (error.name or str(error)).split(".")[0]
+            _say(
+                f"tvm-cascade: the Python package {package} is not installed; `tvm-cascade doctor` says what to install"
+            )
+            sys.exit(2)
         except (OSError, MemoryError, RecursionError) as error:
             if os.environ.get("TVM_CASCADE_DEBUG"):
                 raise

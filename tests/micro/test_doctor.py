@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cli import _guarded
 from tvm_cascade.micro.doctor import (
     Check,
     Doctor,
@@ -93,3 +94,24 @@ def test_every_operator_that_is_missing_is_named_at_once(tmp_path: Path) -> None
         "GATHER (operator 0)",
         "GATHER (operator 1)",
     ]
+
+
+def test_a_model_is_not_read_where_something_required_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = check_package("no-such-distribution", "compiling networks", True)
+    monkeypatch.setattr("tvm_cascade.micro.doctor.check_all", lambda: (gone,))
+    found = diagnose("net.tflite")
+    assert found.unread and not found.ok
+    assert found.to_text().splitlines()[-1].strip() == "net.tflite was not read: install what is missing first"
+
+
+def test_a_missing_package_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    @_guarded
+    def command() -> None:
+        raise ModuleNotFoundError("No module named 'tvm.ir'", name="tvm.ir")
+
+    with pytest.raises(SystemExit) as caught:
+        command()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith(
+        "tvm-cascade: the Python package tvm is not installed; `tvm-cascade doctor`"
+    )

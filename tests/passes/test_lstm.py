@@ -13,6 +13,7 @@ pytest.importorskip("ai_edge_litert")
 import tvm_cascade
 from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.frontend import load
+from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.integer.lstm import exponentials
 from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
 from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
@@ -28,10 +29,11 @@ def _lstm(
     without: str = "",
     clip: float = 0.0,
     beyond: int | None = None,
+    major: bool = False,
 ) -> None:
     """Biases over the whole range of a gate. `without` and `beyond` make it one that is refused."""
     rng = np.random.default_rng(-exponent)
-    x = writer.activation((batch, STEPS, DEPTH), "int8", 0.02, 5)
+    x = writer.activation((STEPS, batch, DEPTH) if major else (batch, STEPS, DEPTH), "int8", 0.02, 5)
     inputs = [x, *([-1] * 23)]
     for k in range(4):
         inputs[1 + k] = writer.constant(rng.integers(-127, 128, (UNITS, DEPTH)).astype("int8"), 0.01)
@@ -43,8 +45,8 @@ def _lstm(
     if beyond is not None:
         inputs[beyond] = writer.constant(np.ones(UNITS, "int16"), 0.01)
     between = [] if without == "intermediates" else [writer.tensor((1,), "int8", 1 / 128) for _ in range(5)]
-    options = {"fusedActivationFunction": 4, "timeMajor": False, "cellClip": clip, "projClip": 0.0}
-    out = writer.tensor((batch, STEPS, UNITS), "int8", 1 / 128)
+    options = {"fusedActivationFunction": 4, "timeMajor": major, "cellClip": clip, "projClip": 0.0}
+    out = writer.tensor((STEPS, batch, UNITS) if major else (batch, STEPS, UNITS), "int8", 1 / 128)
     name, table = "UNIDIRECTIONAL_SEQUENCE_LSTM", "UnidirectionalSequenceLSTMOptions"
     writer.operator(name, inputs, [out], table, intermediates=between, **options)
 
@@ -85,6 +87,16 @@ def test_the_network_needs_its_sequences_and_its_cells(tmp_path: Path) -> None:
     ran = tvm_cascade.run(tmp_path / "p", board="host", check=tmp_path / "m.tflite")
     assert ran.match and ran.arena_high_water_bytes == made.plan.peak
     assert ran.executed_macs == 4 * UNITS * (STEPS * DEPTH + (STEPS - 1) * UNITS)
+
+
+@pytest.mark.parametrize("major", [False, True])
+def test_sequences_side_by_side_are_computed_whole(tmp_path: Path, major: bool) -> None:
+    writer = ModelWriter()
+    _lstm(writer, batch=3, major=major)
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    lower: Any = LowerQuantized()
+    (kernel,) = extract_graph(lower(load(tmp_path / "m.tflite"))).kernels
+    assert kernel is not None and kernel.whole and kernel.scratch_bytes == 2 * UNITS
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.reference import Compiled
 
 
 def everything(net: Net) -> tvm.IRModule:
@@ -25,8 +25,7 @@ def everything(net: Net) -> tvm.IRModule:
 
 
 def run(mod: tvm.IRModule, x: np.ndarray) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
-    return [v.numpy() for v in machine["main"](tvm.runtime.tensor(x))]
+    return Compiled(mod)(x)
 
 
 def test_layouts_compute_alike_in_kind_and_are_deterministic() -> None:
@@ -36,6 +35,17 @@ def test_layouts_compute_alike_in_kind_and_are_deterministic() -> None:
     assert one[1].shape == other[1].shape == (1, 10)
     tvm.ir.assert_structural_equal(everything(Net("float32", seed=1)), everything(Net("float32", seed=1)))
     np.testing.assert_allclose(one[1].sum(), 1, rtol=1e-5)
+
+
+def test_a_depthwise_convolution_with_several_outputs_a_channel_lowers() -> None:
+    net = Net("int8", seed=3)
+    mod = net.finish(net.depthwise(net.input((1, 7, 6, 4)), 3, multiplier=2))
+    low = LowerQuantized()(mod)
+    assert float_remains(low) == ()
+    x = np.random.default_rng(0).integers(-128, 128, (1, 7, 6, 4)).astype("int8")
+    ours, floats = run(low, x)[0], run(mod, x)[0]
+    assert ours.shape == (1, 7, 6, 8)
+    assert int(np.abs(ours.astype(int) - floats).max()) <= 1  # the islands themselves compute in floats
 
 
 @pytest.mark.parametrize("scales", ["shared", "varied"])

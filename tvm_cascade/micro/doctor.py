@@ -72,6 +72,7 @@ class Doctor:
     left_float: tuple[tuple[str, str, int], ...] = ()  # (operator, reason, bytes of the float tensor it writes)
     model: str | None = None
     float_bytes: int = 0  # of the largest tensor of a network that is float altogether; then nothing is "left" float
+    unread: bool = False  # the model was not looked at, since something required is missing
 
     @property
     def ok(self) -> bool:
@@ -98,6 +99,8 @@ class Doctor:
         ]
         if self.model is None:
             return "\n".join(lines)
+        if self.unread:
+            return "\n".join([*lines, f"        {self.model} was not read: install what is missing first"])
         lines += [f"MISSING operator {name} of {self.model}" for name in self.unsupported]
         lines += [_cost(name, reason, size) for name, reason, size in self.left_float]
         if self.float_bytes:
@@ -115,6 +118,8 @@ def diagnose(model: str | Path | None = None) -> Doctor:
     checks = check_all()
     if model is None:
         return Doctor(checks)
+    if not healthy(checks):
+        return Doctor(checks, model=str(model), unread=True)
     import tvm  # may itself be what is missing: not at the top
 
     from tvm_cascade.frontend import load
