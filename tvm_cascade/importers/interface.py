@@ -67,7 +67,8 @@ def io_spec(mod: Any) -> IoSpec:
 
 
 def check_sizes(path: object, mod: Any) -> None:
-    """Refuses a module with a tensor that no machine of this project's users holds, before anything allocates it.
+    """Refuses a module with a tensor that no machine of this project's users holds, before anything allocates it, or of
+    a negative extent, as windows larger than their input give.
 
     Raises
     ------
@@ -77,6 +78,8 @@ def check_sizes(path: object, mod: Any) -> None:
     for binding in (b for block in mod["main"].body.blocks for b in block.bindings):
         dims = getattr(getattr(binding.var.ty, "shape", None), "values", None) or ()
         extents = [int(d) for d in dims if hasattr(d, "value")]
+        if any(extent < 0 for extent in extents):
+            raise LoadError(path, f"a tensor has the shape {extents}: a window is larger than its padded input")
         if prod(extents) > MAX_ELEMENTS:
             raise LoadError(path, f"a tensor of shape {extents} exceeds {MAX_ELEMENTS} elements")
 
