@@ -69,12 +69,17 @@ def fastest(
     device: Any = tvm.cpu()
     machines = [relax.VirtualMachine(build(mod, target), device) for mod in modules]
     given = [tvm.runtime.tensor(a) for a in inputs[0]]
-    rounds = [[_seconds(m, given, clock) for m in machines] for _ in range(runs + 1)]
-    ratios = [median(r[0] / r[k] if r[k] else 1.0 for r in rounds[1:]) for k in range(len(machines))]
-    chosen = max(range(len(ratios)), key=lambda k: (ratios[k], -k))
+    return decide([[_seconds(m, given, clock) for m in machines] for _ in range(runs + 1)][1:], margin)
+
+
+def decide(rounds: Sequence[Sequence[float]], margin: float) -> Choice:
+    """From seconds of every candidate, round by round: the first, unless another wins by `margin`."""
+    count = len(rounds[0])
+    ratios = [median(r[0] / r[k] if r[k] else 1.0 for r in rounds) for k in range(count)]
+    chosen = max(range(count), key=lambda k: (ratios[k], -k))
     if ratios[chosen] * (1 - margin) < 1:
         chosen = 0
-    return Choice(chosen, tuple(min(r[k] for r in rounds) * 1e3 for k in range(len(machines))), tuple(ratios))
+    return Choice(chosen, tuple(min(r[k] for r in rounds) * 1e3 for k in range(count)), tuple(ratios))
 
 
 def _seconds(machine: Any, given: Sequence[Any], clock: Callable[[], float]) -> float:

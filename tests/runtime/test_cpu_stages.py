@@ -6,16 +6,19 @@ import os
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")
 
+from dataclasses import replace
+
 import pytest
 
+from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.interface import features
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
 from tvm_cascade.cost.records import CONCURRENT, MERGE, RecordStore
 from tvm_cascade.errors import MissingToolError, UsageError
-from tvm_cascade.parallel import Options
+from tvm_cascade.parallel import Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.runtime import has_cuda, threads
+from tvm_cascade.runtime import finalists, has_cuda, threads
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import search_learned, search_measured, stages
 from tvm_cascade.testing.builder import Net
@@ -81,3 +84,32 @@ def test_wrong_costs_are_refused():
 def test_threads_follow_the_environment(monkeypatch):
     monkeypatch.setenv("TVM_NUM_THREADS", "3")
     assert threads() == 3
+
+
+def test_a_measured_schedule_is_run_beside_the_baselines():
+    data, text = stages(two_branches(), "llvm", cost="measured", r=1)
+    run = data["measured"]
+    assert run["kept"] in run["milliseconds"] and "searched" in run["milliseconds"]
+    assert all(ms > 0 for ms in run["milliseconds"].values()) and run["speedup"]["searched"] == 1
+    assert f"kept: {run['kept']}" in text
+
+
+def test_the_fastest_program_is_kept(monkeypatch):
+    """Whatever the stages' costs say; what wins by less than the margin does not count."""
+    net = stage_graph(two_branches())
+    model = AnalyticCost(find_device("cpu2"))
+    base = schedule(net.graph, model, Options(variant="sequential"))
+    small, *rest = (u.ops for u in base.units.units)
+    group = Stage(CONCURRENT, (tuple(i for ops in rest for i in ops),))
+    found = replace(base, schedule=Schedule((Stage(CONCURRENT, (small,)), group), 0.0))
+    for seconds, kept in (
+        ((1.0, 1.2, 0.9), "greedy"),
+        ((1.0, 0.8, 0.9), "sequential"),
+        ((1.0, 0.995, 1.0), "searched"),
+    ):
+        monkeypatch.setattr(finalists, "run_in_turn", lambda *a, s=seconds: (s,) * 5)
+        made, run = finalists.keep_fastest(net, found, model, Options(variant="parallel"))
+        assert run.names == ("searched", "sequential", "greedy") and run.kept == kept
+        assert (made.schedule.stages == base.schedule.stages) == (kept == "sequential")
+    monkeypatch.setattr(finalists, "run_in_turn", lambda *a: ((1.0,),) * 5)
+    assert finalists.keep_fastest(net, found, model, Options(variant="merge"))[1].names == ("searched",)

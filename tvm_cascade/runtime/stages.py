@@ -17,6 +17,7 @@ from tvm_cascade.parallel.report import finish_report, run_stages
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+from tvm_cascade.runtime.finalists import keep_fastest
 
 COSTS = ("analytic", "measured", "learned")
 _LEARNED_BUDGET = 400  # measurements of a learned search, besides the operators alone
@@ -39,8 +40,10 @@ def stages(
 ) -> tuple[dict[str, object], str]:
     """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
 
-    `database` keeps measurements between runs (default: in memory). Raises `UsageError` for wrong options and for
-    measuring on a device that this machine does not have, `LoadError` for an unreadable schedule.
+    Measured and learned schedules for this machine's CPU are run beside the sequential and the greedy one (`finalists`), and
+    the fastest is kept; the key `measured` tells. `database` keeps measurements between runs (default: in memory). Raises
+    `UsageError` for wrong options and for measuring on a device that this machine does not have, `LoadError` for an
+    unreadable schedule.
     """
     if cost not in COSTS:
         raise UsageError(f"unknown cost {cost}: choose one of {', '.join(COSTS)}")
@@ -54,11 +57,17 @@ def stages(
     model = measured_model(net, units, database, target)
     if load is not None:
         return run_stages(net.graph, target, device, None, unit, variant, r, s, load, output, picture, model)
+    pricing: CostModel = model
     if cost == "measured":
         found = search_measured(net, model, options)
-        return finish_report(found, model, output, picture)
-    found, learned = search_learned(net, units, model, options)
-    return finish_report(found, learned, output, picture)
+    else:
+        found, pricing = search_learned(net, units, model, options)
+    if target.startswith("cuda"):
+        return finish_report(found, pricing, output, picture)
+    found, run = keep_fastest(net, found, pricing, options)
+    data, text = finish_report(found, pricing, output, picture)
+    times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
+    return data | {"measured": run.to_dict()}, f"run in turn, least: {times}; kept: {run.kept}\n{text}"
 
 
 def measured_model(

@@ -1,0 +1,74 @@
+"""The last word on a measured schedule: whole programs run in turn on this machine's CPU.
+
+A sum of stages' medians leaves out what lies between stages (caches, the waking of threads), and the least of many noisy
+costs is too low. So the schedule found is run beside the sequential and the greedy one, on the same inputs, and stays
+unless one of these is faster by `MARGIN` in the median of paired runs: it cannot lose to them by more than noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tvm_cascade.cost.interface import CostModel
+from tvm_cascade.parallel.problem import Options, Schedule
+from tvm_cascade.parallel.scheduler import NetworkSchedule, schedule
+from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.passes.measured_choice import Choice, decide
+from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
+from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.runtime.execute import Session, compile_stages, threads
+
+MARGIN = 0.01
+RUNS = 15
+_BASELINES = ("sequential", "greedy")
+
+
+@dataclass(frozen=True)
+class Finalists:
+    """What was run: names of schedules, the one kept first of equals, least milliseconds and median ratios to the first."""
+
+    names: tuple[str, ...]
+    choice: Choice
+
+    @property
+    def kept(self) -> str:
+        return self.names[self.choice.best]
+
+    def to_dict(self) -> Mapping[str, object]:
+        """The JSON object `measured` of a schedule."""
+        return {
+            "kept": self.kept,
+            "milliseconds": dict(zip(self.names, self.choice.milliseconds, strict=True)),
+            "speedup": dict(zip(self.names, self.choice.ratios, strict=True)),
+        }
+
+
+def keep_fastest(
+    net: StageGraph, found: NetworkSchedule, model: CostModel, options: Options, runs: int = RUNS
+) -> tuple[NetworkSchedule, Finalists]:
+    """`found`, or the sequential or greedy schedule where that runs faster; and what was run. Different ones only."""
+    candidates = {"searched": found.schedule}
+    for name in _BASELINES if options.variant in ("both", "parallel") else ():
+        other = schedule(net.graph, model, replace(options, variant=name)).schedule
+        if all(other.stages != s.stages for s in candidates.values()):
+            candidates[name] = other
+    choice = decide(run_in_turn(net, found.units, tuple(candidates.values()), runs), MARGIN)
+    made = Finalists(tuple(candidates), choice)
+    return replace(found, schedule=candidates[made.kept]), made
+
+
+def run_in_turn(
+    net: StageGraph, units: UnitGraph, schedules: Sequence[Schedule], runs: int
+) -> tuple[tuple[float, ...], ...]:
+    """Seconds of every schedule, round by round, on the same random inputs."""
+    rng = np.random.default_rng(0)
+    tensors = [net.graph.tensors[t] for t in net.graph.inputs]
+    data = [rng.random(t.shape).astype(t.dtype) for t in tensors]
+    lower = LowerOptions(workers=threads())
+    sessions = [Session(compile_stages(lower_stages(net, units, s, lower))) for s in schedules]
+    for session in sessions:
+        session.times_ms(data, 1)
+    return tuple(tuple(s.times_ms(data, 1, 0)[0] / 1e3 for s in sessions) for _ in range(runs))
