@@ -1,9 +1,9 @@
 """Concats whose makers write into place: the operator and its copy vanish.
 
-Along the channels of an NHWC tensor a part lies in pieces, one in each pixel of the whole, so its maker writes with the
-whole's pixels apart (`schedules.pitch`). That is free where the parts need no requantization, nobody else reads them,
-and the kernels of their makers can write so. The graph keeps its operators: the concat becomes a join, a view with
-`part_offsets`.
+Along the rows a part is a contiguous piece of the whole. Along the channels of an NHWC tensor it lies in pieces, one in
+each pixel of the whole, so its maker writes with the whole's pixels apart (`schedules.pitch`). That is free where the
+parts need no requantization, nobody else reads them, and the kernels of their makers can write so. The graph keeps its
+operators: the concat becomes a join, a view with `part_offsets`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ def joined(prepared: Made, names: Collection[str]) -> Made:
 def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
     """Bytes into a pixel of the whole at which each part starts; empty where a part cannot be written into place."""
     graph, func = prepared.graph, prepared.extracted.funcs[op.index]
+    if _along_rows(graph, op):
+        rows = [graph.tensors[t].rows * graph.tensors[t].row_bytes for t in op.inputs]
+        starts = tuple(sum(rows[:k]) for k in range(len(rows)))
+        return starts if all(s % 4 == 0 and _free(graph, op, t) for s, t in zip(starts, op.inputs, strict=True)) else ()
     move = read_move(func) if op.kind == "concat" and func is not None else None
     whole = graph.tensors[op.outputs[0]]
     if move is None or not has_pixels(whole) or len(set(op.inputs)) < len(op.inputs):
@@ -60,6 +64,15 @@ def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
         return ()
     offsets = tuple(sum(units[:k]) for k in range(len(units)))
     return offsets if all(o % 4 == 0 for o in (*offsets, pitch)) else ()
+
+
+def _along_rows(graph: Graph, op: Op) -> bool:
+    """Whether a concat puts rows below rows, none of them requantized."""
+    whole = graph.tensors[op.outputs[0]]
+    plain = op.kind == "concat" and set(op.attrs.get("table_of_input", (0,))) == {-1}
+    return (
+        plain and has_pixels(whole) and op.attrs.get("axis") == whole.row_axis and len(set(op.inputs)) == len(op.inputs)
+    )
 
 
 def _free(graph: Graph, op: Op, part: int) -> bool:

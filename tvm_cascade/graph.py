@@ -108,8 +108,9 @@ class Op:
 
     `windows[i]` and `columns[i]` belong to `inputs[i]`; None means that the operator needs all of that input before it
     writes anything, and `opaque` then tells why. A `view` moves no data: each output lies in input 0's memory, at
-    `view_offsets[i]` bytes (reshape, a split along the outermost axis). With `part_offsets` it is a join: pixel p of input
-    i lies `part_offsets[i]` bytes into pixel p of output 0 (a concat along the channels whose makers write into place).
+    `view_offsets[i]` bytes (reshape, a split along the outermost axis). With `part_offsets` it is a join, a concat whose
+    makers write into place: along the rows input i lies `part_offsets[i]` bytes into output 0, along the channels (its pixels
+    are shorter than the whole's) its pixel p lies that many bytes into pixel p.
     """
 
     index: int

@@ -54,6 +54,26 @@ def dense_block() -> tvm.IRModule:
     return net.finish(x)
 
 
+def stack() -> tvm.IRModule:
+    """Two maps, one below the other."""
+    net = Net("int8", seed=3)
+    x = net.input((1, 12, 12, 8), "x")
+    return net.finish(
+        net.conv(net.concat([net.conv(x, 8, 3, (2, 1)), net.depthwise(net.conv(x, 8, 1), 3)], axis=1), 8, 3)
+    )
+
+
+@pytest.mark.parametrize("options", [WAYS["layer by layer"], WAYS["smallest"]])
+def test_along_the_rows(expected: tuple[np.ndarray, np.ndarray], options: PlanOptions) -> None:
+    plain = pipeline.prepare(stack(), Core())
+    made = joined(plain, joinable(plain))
+    assert [op.part_offsets for op in made.graph.ops if op.part_offsets] == [(0, 6 * 12 * 8)]
+    plan = plan_graph(made.graph, options)
+    assert validate(plan).macs == plan.macs
+    assert all(kernel is None for op, kernel in zip(plan.graph.ops, made.kernels_of(plan), strict=True) if op.view)
+    np.testing.assert_array_equal(run_plan(made, plan, [expected[0]]).outputs[0], reference(stack(), expected[0]))
+
+
 def reference(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
     machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), "llvm"), tvm.cpu())
     return machine["main"](tvm.runtime.tensor(x)).numpy()

@@ -109,7 +109,7 @@ def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
     if root.tensor == tensor:
         return owner
     seen = flow.graph.tensors[tensor]
-    if tensor in flow.parts:
+    if tensor in flow.parts and not flow.stacked(tensor):
         pitch = flow.unit_bytes(root.tensor, 1)
         return replace(owner, tensor=tensor, root=root.tensor, byte_offset=root.byte_offset, pitch=pitch)
     ring = owner.is_ring(flow.graph.tensors[root.tensor].rows)

@@ -46,7 +46,7 @@ class Steps:
     """One operator, or the source of an input, in steps."""
 
     count: int
-    made: tuple[Units, ...]  # of each output, in units; length count + 1
+    made: tuple[Units, ...]  # of each output, in units of its root; length count + 1
     reads: tuple[Read, ...]
 
 
@@ -132,6 +132,19 @@ class Flow:
         """Roots that must be whole at the end: those of the graph's outputs."""
         return frozenset(self.roots[t].tensor for t in self.graph.outputs)
 
+    def stacked(self, tensor: int) -> bool:
+        """Whether a tensor is part of a join along the rows, or such a join: then it lies there whole, in no ring."""
+        root = self.roots[tensor].tensor
+        parts = [t for m in self.writers(root) if m >= 0 for t in self.graph.ops[m].outputs if t in self.parts]
+        return any(self.graph.tensors[t].row_bytes == self.graph.tensors[root].row_bytes for t in parts)
+
+    def _start(self, tensor: int, chunk: int) -> int:
+        """Units of the root before a tensor that an operator writes."""
+        root = self.roots[tensor]
+        if root.tensor == tensor or not self.stacked(tensor):
+            return 0
+        return root.byte_offset // max(self.unit_bytes(root.tensor, chunk), 1)
+
     def writers(self, root: int) -> tuple[int, ...]:
         """What writes a root: an operator, those of the parts of a join, a source, or nothing for an input that is there."""
         return (self.source(root),) if root in self.streamed else self._writers[root]
@@ -201,7 +214,10 @@ class Flow:
         """Steps of an operator or source; `accumulate` where it consumes its input into an accumulator."""
         key = (op, chunk, accumulate)
         if key not in self._steps:
-            self._steps[key] = self._make(*key)
+            steps = self._make(*key)
+            starts = [self._start(t, chunk) for t in self.graph.ops[op].outputs] if op >= 0 else [0]
+            made = tuple(units + start for units, start in zip(steps.made, starts, strict=True))
+            self._steps[key] = Steps(steps.count, made, steps.reads)
         return self._steps[key]
 
     def _make(self, op: int, chunk: int, accumulate: bool) -> Steps:

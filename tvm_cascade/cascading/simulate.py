@@ -47,7 +47,7 @@ class Cascade:
         for read in self.steps(op).reads:
             if maker in self.flow.writers(read.tensor):
                 made = self.steps(maker).made[self.flow.written(maker).index(read.tensor)]
-                steps = steps_for(made, read.need)
+                steps = np.minimum(steps_for(made, read.need), self.steps(maker).count)
                 found = steps if found is None else np.maximum(found, steps)
         assert found is not None
         return found
@@ -118,7 +118,7 @@ class Cascade:
         key = (tensor, chunk, any(m in self.accumulating for m in makers), readers)
         if key not in flow.rings:
             reads = [r for _, r in self.readers(tensor)]
-            if not reads or any(not r.ringable for r in reads):
+            if not reads or any(not r.ringable for r in reads) or flow.stacked(tensor):
                 flow.rings[key] = None, flow.units(tensor, chunk)
             else:
                 made = [self.steps(m).made[flow.written(m).index(tensor)] for m in makers]
