@@ -68,8 +68,8 @@ def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
 
 def _along_rows(graph: Graph, op: Op) -> bool:
     """Whether a concat puts rows below rows, none of them requantized."""
-    whole = graph.tensors[op.outputs[0]]
-    plain = op.kind == "concat" and set(op.attrs.get("table_of_input", (0,))) == {-1}
+    whole, tables = graph.tensors[op.outputs[0]], op.attrs.get("table_of_input")
+    plain = op.kind == "concat" and isinstance(tables, tuple) and set(tables) == {-1}
     return (
         plain and has_pixels(whole) and op.attrs.get("axis") == whole.row_axis and len(set(op.inputs)) == len(op.inputs)
     )
