@@ -28,6 +28,8 @@ def test_no_segment_costs_less_than_its_floor(seed: int) -> None:
             for chunk in (*search.chunks(i, j), *(s.interleaving for s in search.striped(i, j))):
                 cost = search.costs.exact_cost(i, j, chunk)
                 assert floors.any[i, j] <= (floors.striped if chunk < 0 else floors.least)[i, j] <= cost
+                if chunk < 0 and search.costs.extra_macs(i, j, chunk) == 0:
+                    assert floors.kept[i, j] <= cost
                 if len(search.costs.members(i, j)) > 1:
                     assert floors.calls[i, j] <= search.costs.calls(i, j, chunk)
 

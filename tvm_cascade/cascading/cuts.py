@@ -16,6 +16,8 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+_OUT_OF_REACH = 1 << 60  # bytes
+
 Cost = Callable[[int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
 
@@ -36,7 +38,7 @@ def smallest_peak(n: int, cost: Cost, floor: NDArray[np.int64]) -> int:
         done[end] = True
         needs = np.maximum(floor[end, end + 1 :], peak).tolist()
         for j, needed in enumerate(needs, end + 1):
-            if not done[j]:
+            if not done[j] and (needed < _OUT_OF_REACH or j == end + 1):
                 heappush(heap, (needed, -end, j, False))
     raise ValueError("positions without an end")
 

@@ -7,13 +7,14 @@ is at most these inputs. So, whatever the interleaving by rows or pixels,
     c(i, j) >= live(j) + sum of the least rings inside + counters + scratch,
 
 and in stripes, which share nothing, c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings of one column's
-windows. Searches use both to leave out what cannot matter; no result depends on them.
+windows, and what is kept of them where nothing is made twice. Searches use these to leave out what cannot matter; no result depends on them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +46,25 @@ class Floors:
     @cached_property
     def striped(self) -> Table:
         """Segments in stripes; those of operators that cannot be striped out of reach."""
+        return self._in_stripes([self._strip(t) for t in range(len(self.costs.flow.bytes))])
+
+    @cached_property
+    def kept(self) -> Table:
+        """Segments in stripes at 1.00x: what overlaps of every tensor is kept."""
+        return self._in_stripes([self._strip(t, kept=True) for t in range(len(self.costs.flow.bytes))])
+
+    @cached_property
+    def at_once(self) -> Table:
+        """Segments in any form at 1.00x."""
+        return np.minimum(self.least, self.kept)
+
+    def _in_stripes(self, rings: Sequence[int]) -> Table:
         n, costs = self.size, self.costs
         dying = np.cumsum(np.cumsum(self._placed(costs.flow.bytes), axis=1), axis=0)
         earlier = np.concatenate([[0], np.diagonal(dying, -1)])
         found = self._live[None, :] + self._counters + self._scratch
         found[:, 1:] += dying[:, :n] - earlier[:, None]
-        found[:n, 1:] += self._inside([self._strip(t) for t in range(len(costs.flow.bytes))])
+        found[:n, 1:] += self._inside(rings)
         ops = costs.flow.graph.ops
         out = [not (ops[o].view or ops[o].accumulator_bytes or costs.striper.possible(o)) for o in costs.order]
         left_out = np.cumsum([0, *out])
@@ -121,19 +135,28 @@ class Floors:
                     units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
         return min(units, flow.units(tensor, chunk)) * flow.unit_bytes(tensor, chunk)
 
-    def _strip(self, tensor: int) -> int:
-        """The least bytes of a ring in stripes: the columns that one column of a reader wants."""
+    def _strip(self, tensor: int, kept: bool = False) -> int:
+        """The least bytes of a tensor in stripes: the columns that one column of a reader wants.
+
+        Where what takes work is `kept`, besides what two neighbouring columns of a reader both want of every row, unless
+        one stripe has all that it wants.
+        """
         flow = self.costs.flow
         writers, columns = flow.writers(tensor) if tensor in self.costs.born else (), flow.columns(tensor, 1)
+        ring = self._ring(tensor, 0)
         if not writers or writers[0] < 0 or columns == 1:
-            return self._ring(tensor, 0)
-        most = 1
+            return ring
+        most, kept = ring // columns, kept and any(flow.graph.ops[o].macs for o in writers)
         for reader in (flow.graph.ops[o] for o in flow.readers[tensor]):
             for t, window in zip(reader.inputs, reader.columns, strict=False):
                 if t == tensor and window is not None and not reader.accumulator_bytes:
-                    wide = range(flow.graph.tensors[reader.outputs[0]].columns)
-                    most = max(most, *(len(window.rows(x, columns)) for x in wide))
-        return self._ring(tensor, 0) // columns * most
+                    seen = [window.rows(x, columns) for x in range(flow.graph.tensors[reader.outputs[0]].columns)]
+                    widest = max(map(len, seen))
+                    shared = min((max(a.stop - b.start, 0) for a, b in pairwise(seen)), default=0) if kept else 0
+                    whole = max(s.stop for s in seen) - min(s.start for s in seen)
+                    at_least = widest * (ring // columns) + shared * flow.rows[tensor] * flow.unit_bytes(tensor, 1)
+                    most = max(most, min(at_least, max(whole, 1) * (ring // columns)))
+        return most
 
     @cached_property
     def calls(self) -> Table:

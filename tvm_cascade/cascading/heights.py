@@ -21,6 +21,7 @@ class Heights:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._known: dict[tuple[int, int], int] = {}
+        self._pieces: dict[tuple[int, ...], tuple[int, ...] | None] = {}
         self._simulated: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
 
     def of(self, members: Sequence[int], tensors: Sequence[int], chunk: int) -> dict[int, int]:
@@ -86,7 +87,13 @@ class Heights:
 
     def _between(self, readers: set[int]) -> tuple[int, ...] | None:
         """The operators from the readers to where they meet, ascending; None where they do not."""
-        meeting = self._meet(self._post_dominator, sorted(readers))
+        key = tuple(sorted(readers))
+        if key not in self._pieces:
+            self._pieces[key] = self._piece(key)
+        return self._pieces[key]
+
+    def _piece(self, readers: Sequence[int]) -> tuple[int, ...] | None:
+        meeting = self._meet(self._post_dominator, readers)
         if meeting >= len(self.flow.graph.ops):
             return None
         seen, pending = set(readers), list(readers)

@@ -17,7 +17,7 @@ from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.regions import region_order
-from tvm_cascade.cascading.search import Search
+from tvm_cascade.cascading.search import LARGE, Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.cascading.tiny import is_tiny, smallest_of_all
@@ -88,7 +88,8 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
     if steps is None or options.granularity != "auto":
         return plan, options
     bound, first = plan.bound, options
-    for finest in (options.finest, *(c for c in (*sorted(CHUNKS), 0) if c > options.finest or not c)):
+    coarser = CHUNKS[::-1] if len(graph.ops) <= LARGE else ()
+    for finest in (options.finest, *(c for c in (*coarser, 0) if c > options.finest or not c)):
         if instruction_factor(plan, steps) <= options.max_time:
             break
         options = replace(options, finest=finest, stripes=False)

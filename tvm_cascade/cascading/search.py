@@ -20,6 +20,8 @@ from tvm_cascade.cascading.segments import SegmentCosts, Settings, Striped
 # operators of a segment that is tried by pixels: rings cost most where maps are large and segments short, while each
 # longer segment takes a longer simulation
 LONGEST_BY_PIXELS = 24
+# operators of a segment in networks of more than so many, where all segments are too many to look at
+LARGE, LONGEST_IN_LARGE = 200, 32
 _PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
 _FEW = (0, 100, 3_000, 10**9)
 _BEYOND = (32, 16, 8, 4)  # parts of the least bytes that layouts may need beyond them
@@ -54,7 +56,9 @@ class Search:
         self.regions: Partition = partition(flow.graph) if like is None else like.regions
 
     def possible(self, i: int, j: int) -> bool:
-        """Whether what runs in `[i, j)` lies in one region, or is a single operator."""
+        """Whether what runs in `[i, j)` lies in one region, or is a single operator, and is not too long."""
+        if j - i > self.longest:
+            return False
         if self.regions.whole:
             return True
         working = [o for o in self.costs.members(i, j) if o >= 0]
@@ -84,16 +88,26 @@ class Search:
                 found = [(floor, floor)]
             else:
                 found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in chunks]
-            if self.options.stripes and self.floors.striped[i, j] < min(self.by_rows + 1, *(f[1] for f in found)):
+            if self.options.stripes and self.floors.kept[i, j] < min(self.by_rows + 1, *(f[1] for f in found)):
                 found += [(s.bytes, s.exact) for s in self.striped(i, j) if not s.extra_macs]
             self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
         return self._least[i, j]
 
     @property
+    def longest(self) -> int:
+        """Operators of a segment at most."""
+        return self.size if self.size <= LARGE else LONGEST_IN_LARGE
+
+    def _short(self, floor: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Floors, those of segments that are too long out of reach."""
+        place = np.arange(self.size + 1)
+        return floor if self.size <= LARGE else np.where(place[None, :] - place[:, None] > self.longest, NEVER, floor)
+
+    @property
     def by_rows(self) -> int:
         """Bytes of the best cuts when every segment goes by its coarsest interleaving; of the first order searched."""
         if self._ceiling is None:
-            self._ceiling = smallest_peak(self.size, self._coarse, self.floors.by_rows)
+            self._ceiling = smallest_peak(self.size, self._coarse, self._short(self.floors.by_rows))
         return self._ceiling
 
     def _coarse(self, i: int, j: int) -> int:
@@ -106,12 +120,12 @@ class Search:
     @property
     def bound(self) -> int:
         """Bytes that no arena of this order goes below."""
-        return smallest_peak(self.size, self.least_exact, self._floors)
+        return smallest_peak(self.size, self.least_exact, self._at_once)
 
     @property
     def smallest(self) -> int:
         """Bytes, rounded, of the best cuts at 1.00x."""
-        return smallest_peak(self.size, self.least, self._floors)
+        return smallest_peak(self.size, self.least, self._at_once)
 
     def least(self, i: int, j: int) -> int:
         """Bytes of `[i, j)`, rounded, in its best interleaving."""
@@ -146,7 +160,7 @@ class Search:
         if not self.possible(i, j):
             return None
         plain = next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
-        if plain is not None or self.floors.striped[i, j] > cap:
+        if plain is not None or (self.floors.striped if self.recompute else self.floors.kept)[i, j] > cap:
             return plain
         striped = (s for s in self.striped(i, j) if self.recompute or not s.extra_macs)
         return next((s.interleaving for s in striped if s.bytes <= cap), None)
@@ -175,7 +189,9 @@ class Search:
         """
         seen: set[Layout] = set()
         beyond = [least + least // n for n in _BEYOND] if cap <= least else []
-        for limits, prices in (((cap, (cap + least) // 2, (cap + 7 * least) // 8, least), _PRICES), (beyond, _FEW)):
+        limits = (cap, (cap + least) // 2, (cap + 7 * least) // 8, least)
+        wide = (limits, _PRICES) if self.size <= LARGE else ((cap, least), _FEW)
+        for limits, prices in (wide, (beyond[: None if self.size <= LARGE else 1], _FEW)):
             found = [self._layout(limit, price) for limit in dict.fromkeys(limits) for price in prices]
             fresh = {layout: self._weight(layout) for layout in found if layout is not None and layout not in seen}
             seen |= fresh.keys()
@@ -201,7 +217,11 @@ class Search:
 
     @cached_property
     def _floors(self) -> NDArray[np.int64]:
-        return self.floors.any if self.options.stripes else self.floors.least
+        return self._short(self.floors.any) if self.recompute else self._at_once
+
+    @cached_property
+    def _at_once(self) -> NDArray[np.int64]:
+        return self._short(self.floors.at_once if self.options.stripes else self.floors.least)
 
     def _useful(self, limit: int) -> list[list[bool]]:
         """Segments of cuts within `limit` bytes, as far as floors tell."""
