@@ -7,7 +7,8 @@ is at most these inputs. So, whatever the interleaving by rows or pixels,
     c(i, j) >= live(j) + sum of the least rings inside + counters + scratch,
 
 and in stripes, which share nothing, c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings of one column's
-windows, and what is kept of them where nothing is made twice. Searches use these to leave out what cannot matter; no result depends on them.
+windows, and what is kept of them where nothing is made twice. Searches use these to leave out what cannot matter; no
+result depends on them.
 """
 
 from __future__ import annotations
