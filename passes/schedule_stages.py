@@ -74,7 +74,7 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     """The module of one schedule. Raises `ValidationError` for a schedule that does not fit the network."""
     validate_schedule(net.graph, schedule)
     cpu = not lower.target.startswith("cuda")
-    program = write_in_place(plan_program(net, units, schedule, strided=cpu))
+    program = write_in_place(plan_program(net, units, schedule))
     check_groups(program)
     kernels = build_kernels(net, program.specs, cpu, program.slices)
     if not cpu:

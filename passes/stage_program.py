@@ -59,17 +59,14 @@ class Program:
     slices: Mapping[int, Slice] = field(default_factory=dict)
 
 
-def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule, strided: bool = True) -> Program:
-    """Steps and specs of a schedule whose stages hold operator indices.
-
-    `strided`: kernels may read parts of a merged tensor that are no runs of memory.
-    """
-    return _Planner(net, units, strided).plan(schedule)
+def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule) -> Program:
+    """Steps and specs of a schedule whose stages hold operator indices."""
+    return _Planner(net, units).plan(schedule)
 
 
 class _Planner:
-    def __init__(self, net: StageGraph, units: UnitGraph, strided: bool) -> None:
-        self.net, self.strided = net, strided
+    def __init__(self, net: StageGraph, units: UnitGraph) -> None:
+        self.net = net
         self.slices: dict[int, Slice] = {}
         self.graph = net.graph
         self.kernel_of = {i: k for kernels in units.kernels for k in kernels for i in k}
@@ -126,7 +123,7 @@ class _Planner:
         first = self.graph.tensors[outs[0]]
         axis = merge.layout.index("C") if merge.layout else len(first.shape) - 1
         runs = all(d == 1 for d in first.shape[:axis])
-        if not runs and (not self.strided or any(t in self.graph.outputs for t in outs)):
+        if not runs and any(t in self.graph.outputs for t in outs):
             return None  # a result cannot be a slice
         shape = (*first.shape[:axis], sum(self.graph.tensors[t].shape[axis] for t in outs), *first.shape[axis + 1 :])
         offset = begin = 0

@@ -102,6 +102,32 @@ def test_merged_convolutions_outside_of_the_cpu(graph_builtins, layout):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("made", [{"layout": "NHWC"}, {"batch": 2}])
+def test_parts_of_a_merge_are_read_where_they_lie(graph_builtins, made):
+    """Pools and convolutions read slices of one merged tensor, no runs of memory; kernels build for a GPU."""
+    layout, batch = made.get("layout", "NCHW"), made.get("batch", 1)
+    net = Net("float32", layout, seed=2)
+    x = net.input((batch, 6, 9, 11) if layout == "NCHW" else (batch, 9, 11, 6), "x")
+    a, b, c = (net.conv(x, n, k, activation="relu") for n, k in ((4, 1), (6, 3), (5, 5)))
+    mod = net.finish([net.max_pool(a, 3, 2, "same"), net.conv(b, 3, 3), net.avg_pool(c, 3, 1, "same")])
+    read = stage_graph(mod)
+    units = unit_graph(read.graph, "fused")
+    first = tuple(u.ops for u in units.units if read.graph.ops[u.anchor].inputs == read.graph.inputs)
+    later = tuple(Stage("concurrent", (u.ops,)) for u in units.units if u.ops not in first)
+    found = Schedule((Stage(MERGE, first), *later), 0.0)
+    program = plan_program(read, units, found)
+    assert len(program.slices) == 3 and len(program.specs) == 4  # one merged convolution, and three that read it
+    kernels = build_kernels(read, program.specs, False, program.slices)
+    data = np.random.default_rng(1).standard_normal(read.graph.tensors[0].shape).astype("float32")
+    results = Session(compile_stages(emit_cuda(program, kernels, "cuda", True, device="cpu:0"))).run(data)
+    for result, expected in zip(results, Session(tvm.compile(mod, "llvm")).run(data), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+    target = "cuda -arch=sm_80"
+    lowered = lower_stages(read, units, found, LowerOptions(target=target))
+    assert len(re.findall(r"\bkernel_\d+\(", lowered["staged"].script())) == 4
+    assert _cuda_source(compile_stages(lowered, cuda_target(target)).mod).count("__global__") >= 4
+
+
 def test_every_group_is_forked_and_joined(staged):
     net, units, found, _ = staged
     mod = lower_stages(net, units, found, LowerOptions(target="cuda -arch=sm_90"))
