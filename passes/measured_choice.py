@@ -1,8 +1,8 @@
 """Which of several equivalent modules is fastest on this machine: the last word where a cost model has only guessed.
 
 Runs are interleaved, so that a disturbance hits all candidates alike, and a candidate is judged by the median of its
-ratios to the first one, run by run. It must win by `margin`, so with the original first a rewritten module is never
-chosen for noise.
+ratios to the first one, run by run. It must win by `margin`, and by its least time too, so with the original first a
+rewritten module is never chosen for noise.
 """
 
 from __future__ import annotations
@@ -73,13 +73,14 @@ def fastest(
 
 
 def decide(rounds: Sequence[Sequence[float]], margin: float) -> Choice:
-    """From seconds of every candidate, round by round: the first, unless another wins by `margin`."""
+    """From seconds of every candidate, round by round: the first, unless another wins by `margin` in the median of ratios
+    and its least time is no longer either."""
     count = len(rounds[0])
     ratios = [median(r[0] / r[k] if r[k] else 1.0 for r in rounds) for k in range(count)]
-    chosen = max(range(count), key=lambda k: (ratios[k], -k))
-    if ratios[chosen] * (1 - margin) < 1:
-        chosen = 0
-    return Choice(chosen, tuple(min(r[k] for r in rounds) * 1e3 for k in range(count)), tuple(ratios))
+    least = [min(r[k] for r in rounds) for k in range(count)]
+    able = [k for k in range(count) if ratios[k] * (1 - margin) >= 1 and least[k] <= least[0]]
+    chosen = max(able, key=lambda k: (ratios[k], -k), default=0)
+    return Choice(chosen, tuple(t * 1e3 for t in least), tuple(ratios))
 
 
 def _seconds(machine: Any, given: Sequence[Any], clock: Callable[[], float]) -> float:

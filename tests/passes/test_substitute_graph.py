@@ -9,7 +9,7 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, LoadError, UnsupportedOperatorError, UsageError
-from tvm_cascade.passes.measured_choice import fastest
+from tvm_cascade.passes.measured_choice import decide, fastest
 from tvm_cascade.passes.optimize_module import load_optimized, optimize_module, save_optimized
 from tvm_cascade.passes.substitute_graph import SubstituteGraph, substitute
 from tvm_cascade.passes.substitution_read import read_function
@@ -268,6 +268,12 @@ def test_the_fastest_module_is_chosen_and_ties_go_to_the_original() -> None:
     assert fastest([mod, mod], runs=1, clock=lambda: 1.0).best == 0
     with pytest.raises(UsageError, match="different inputs"):
         fastest([mod, resnet.resnet_module(8, 8)])
+
+
+def test_a_winner_of_the_median_whose_least_time_is_longer_stays_behind() -> None:
+    assert decide([(1.0, 0.9), (1.0, 0.9), (0.8, 0.9)], 0.01).best == 0
+    assert decide([(1.0, 0.9), (1.0, 0.9), (0.9, 0.9)], 0.01).best == 1
+    assert decide([(1.0, 0.995), (1.0, 0.995)], 0.01).best == 0
 
 
 def test_light_squeezenet_gets_cheaper(test_data) -> None:
