@@ -5,7 +5,8 @@ plan needs more so; then those that cost it nothing. Reading parts where they li
 but lengthens others: a part stays until its last reader. Whether that pays depends on order, cuts, rings and addresses,
 so both graphs are planned. First as graphs, which is cheap: all concats that can go, those whose removal lowers the best
 order's peak, and, where there are few, each left out in turn. The best is then emitted and planned with its real kernels
-and scratch, and taken only if its arena is smaller.
+and scratch, and taken only if its arena is smaller; without a cap, only where its estimated time keeps to `max_time`,
+for kernels that read parts are not scheduled for a core.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats
 
 Made = TypeVar("Made", bound=PreparedGraph)
 _FEW = 4  # concats of which each is left out in turn
+_APART = (
+    5.0  # instructions of a multiply-accumulate that reads parts, as a factor of a scheduled one's: SwiftNet counted
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,10 @@ def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[
     chosen, hoped = _smallest(base.prepared.graph, names, options)
     if hoped >= plain.peak:
         return _told(base, f"no concat was rewritten: {hoped} bytes without, {plain.peak} with them")
+    factor = _time_apart(base.prepared.graph, chosen)
+    if options.steps is not None and factor > options.max_time:
+        price = f"takes about {factor:.1f} times the instructions (--max-time allows {options.max_time})"
+        return _told(base, f"no concat was rewritten: {plain.peak} -> {hoped} bytes {price}")
     made = without(chosen)
     rest = joinable(made) if base.joined else ()
     made = joined(made, rest)
@@ -76,6 +84,14 @@ def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[
         return _told(base, f"no concat was rewritten: reading the parts of {_list(chosen)}, {change}")
     found = Choice(made, plan, chosen, base.reason if rest else "", rest)
     return _told(found, f"reads the parts of {_list(chosen)} where they lie: {change}")
+
+
+def _time_apart(graph: Graph, names: tuple[str, ...]) -> float:
+    """Estimated instructions with the parts of those concats read where they lie, as a factor; MACs alone count."""
+    written = {t for op in graph.ops if op.name in names for t in op.outputs}
+    apart = sum(op.macs for op in graph.ops if not written.isdisjoint(op.inputs))
+    total = sum(op.macs for op in graph.ops)
+    return 1.0 + (_APART - 1.0) * apart / total if total else 1.0
 
 
 def _in_place(prepared: Made, options: PlanOptions) -> Choice[Made] | InfeasibleError:

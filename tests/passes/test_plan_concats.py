@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, validate
+from tvm_cascade.cost.instructions import STEP_MODELS
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -92,3 +94,14 @@ def test_nothing_to_rewrite() -> None:
     mod = net.finish(net.conv(net.input((1, 6, 6, 4)), 8, 3))
     chosen = pipeline.plan_prepared(mod, pipeline.prepare(mod, Core()), PlanOptions())
     assert (chosen.concats, chosen.reason) == ((), "")
+
+
+def test_without_a_cap_the_time_limit_holds() -> None:
+    """Parts are read by kernels that no rule has scheduled: what that is estimated to take must be allowed."""
+    mod = cell("conv", "varied")
+    prepared = pipeline.prepare(mod, Core())
+    options = PlanOptions(steps=STEP_MODELS["cortex-m4"])
+    limited = pipeline.plan_prepared(mod, prepared, options)
+    assert not limited.concats and "times the instructions (--max-time allows 1.2)" in limited.reason
+    allowed = pipeline.plan_prepared(mod, prepared, replace(options, max_time=100.0))
+    assert allowed.concats and allowed.plan.peak < limited.plan.peak
