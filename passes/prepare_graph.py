@@ -17,6 +17,7 @@ from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.patch import Patch, patch_kernel
 from tvm_cascade.schedules.pitch import pitched
+from tvm_cascade.schedules.pool_sum import pool_sum
 from tvm_cascade.schedules.select import Core, select
 from tvm_cascade.schedules.stripe_kernel import stripe_kernel
 from tvm_cascade.schedules.transpose_over import over_kernel, planes_of
@@ -38,8 +39,14 @@ class PreparedGraph:
         made = self.extracted
         rows = made.kernels if generic else self.kernels
         patches = None if generic else self.patch
-        chosen = kernels_of_plan(plan, rows, made.pixel_kernels, made.accumulators, patches, self.stripe, self.over)
+        sums = made.accumulators if generic else self._sums()
+        chosen = kernels_of_plan(plan, rows, made.pixel_kernels, sums, patches, self.stripe, self.over)
         return [_into_place(plan, o, kernel) for o, kernel in enumerate(chosen)]
+
+    def _sums(self) -> list[Accumulating | None]:
+        """What sums up its input as it comes, for the core."""
+        pairs = zip(self.extracted.funcs, self.extracted.accumulators, strict=True)
+        return [s if f is None or s is None else pool_sum(f, s, self.core) for f, s in pairs]
 
     def stripe(self, index: int) -> RowKernel:
         """An operator's kernel for a vertical stripe of a row."""
@@ -103,10 +110,10 @@ def prepare_graph(
 
 
 def _with_patches(prepared: PreparedGraph) -> Graph:
-    """The graph with what each operator needs to gather the window of a step by pixels."""
+    """The graph with what each operator needs to locate the window of a step by pixels."""
     ops = []
     for op in prepared.graph.ops:
         patch = prepared.patch(op.index, 1)
-        gathers = [g for g in patch.gathers if g is not None] if patch is not None else []
-        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in gathers), sum(g.each for g in gathers))))
+        located = [g for g in patch.located if g is not None] if patch is not None else []
+        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in located), sum(g.each for g in located))))
     return replace(prepared.graph, ops=tuple(ops))

@@ -9,6 +9,7 @@ By rows, step k is output row k. By pixels, with n = ceil(columns / chunk), it i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import tvm
 from tvm import tirx
@@ -195,73 +196,71 @@ class Calls:
         return Evaluate(Call(self.functions[op.index][0], args, ret_ty="int32"))
 
     def _patch(self, op: Op, patch: Patch, step: Expr, segment: int) -> tirx.Stmt:
-        """Gather the window of a step's pixels, then run the row kernel on it."""
+        """Locate the window of a step's pixels, then run the row kernel on it."""
         bound, y, x0, x1 = self._position(op, step, segment)
-        columns = self.graph.tensors[op.outputs[0]].columns
-        body = self._variant(op, patch, patch.chunk, (y, x0), segment)
-        if columns % patch.chunk:
-            rest = self._variant(op, patch, columns % patch.chunk, (y, x0), segment)
-            body = IfThenElse(tirx.EQ(x1 - x0, i32(patch.chunk)), body, rest)
+        body = self._serving(op, patch, patch.steps, (y, x0), segment)
         wraps: list[Expr] = []
         for position, t in wrapping(self.plan, op.index, patch):
             slot = self._out_slot(t, y, x0) if position is None else self._pixel_input(op, position, y, x0)[1]
             wraps.append(tirx.GT(slot + (x1 - x0), i32(self.places[t].pixels)))
         if wraps:
             offset = tirx.Var(f"pixel_{op.index}", "int32")
-            single = self._variant(op, patch, 1, (y, x0 + offset), segment)
+            single = self._serving(op, patch, patch.singles, (y, x0 + offset), segment)
             each = For(offset, 0, x1 - x0, tirx.ForKind.SERIAL, single)
             body = IfThenElse(tirx.any(*wraps) if len(wraps) > 1 else wraps[0], each, body)
         return _sequence([*bound, body])
 
-    def _variant(self, op: Op, patch: Patch, pixels: int, at: tuple[Expr, Expr], segment: int) -> tirx.Stmt:
-        """The calls of a step of `pixels` pixels from row and column `at` on."""
-        functions = list(self.functions[op.index])
-        which = next(k for k, v in enumerate(patch.variants) if v.pixels == pixels)
-        variant = patch.variants[which]
-        first = sum(1 + sum(g is not None for g in v.gathers) for v in patch.variants[:which])
-        kernel, *copies = functions[first : first + 1 + sum(g is not None for g in variant.gathers)]
+    def _serving(
+        self, op: Op, patch: Patch, runs: Sequence[tuple[int, int]], at: tuple[Expr, Expr], segment: int
+    ) -> tirx.Stmt:
+        """The calls of a step from row and column `at` on, by the variant that serves the column."""
+        body = self._variant(op, patch, runs[-1][1], at, segment)
+        for (_, which), (stop, _) in reversed(list(pairwise(runs))):
+            body = IfThenElse(tirx.LT(at[1], i32(stop)), self._variant(op, patch, which, at, segment), body)
+        return body
+
+    def _variant(self, op: Op, patch: Patch, which: int, at: tuple[Expr, Expr], segment: int) -> tirx.Stmt:
+        """The calls of a step from row and column `at` on by one of the variants."""
+        locators = list(self.functions[op.index][len(patch.variants) :])
         scratch = self.offsets.get(f"scratch {segment}", 0)
-        places: list[int | None] = []
         calls: list[tirx.Stmt] = []
-        for position, gather in enumerate(patch.gathers):
-            places.append(None if gather is None else scratch)
-            if gather is None:
+        for position, located in enumerate(patch.located):
+            if located is None:
                 continue
             place, slot = self._pixel_input(op, position, *at)
-            ends = [self.memory.address("arena", place.dtype, o) for o in (place.offset, scratch)]
-            args = [ends[0], slot, i32(place.pixels), ends[1], *at]
-            calls.append(Evaluate(Call(copies.pop(0), args, ret_ty="int32")))
-            scratch += gather.bytes(patch.chunk)
-        calls.append(self._on_patch(op, patch, which, kernel, places, at, segment))
+            item = ITEM_BYTES[place.dtype]
+            away = scratch // item + located.table // item - place.offset // item
+            ends = [
+                self.memory.address("arena", place.dtype, place.offset),
+                self.memory.address("arena", "int32", scratch),
+            ]
+            valid = i32(patch.variants[which].form.valid)
+            args = [ends[0], slot, i32(place.pixels), ends[1], i32(away), valid, at[0]]
+            calls.append(Evaluate(Call(locators.pop(0), args, ret_ty="int32")))
+        calls.append(self._on_patch(op, patch, which, at, segment))
         return _sequence(calls)
 
-    def _on_patch(
-        self,
-        op: Op,
-        patch: Patch,
-        which: int,
-        function: GlobalVar,
-        places: Sequence[int | None],
-        at: tuple[Expr, Expr],
-        segment: int,
-    ) -> tirx.Stmt:
+    def _on_patch(self, op: Op, patch: Patch, which: int, at: tuple[Expr, Expr], segment: int) -> tirx.Stmt:
         args: list[Expr] = []
         for param in patch.variants[which].kernel.params:
             match param.role:
                 case Role.INPUT:
                     place, slot = self._pixel_input(op, param.index, *at)
-                    own = places[param.index]
                     item = ITEM_BYTES[place.dtype]
-                    pixel = place.row_bytes // self.graph.tensors[op.inputs[param.index]].columns
-                    where = own if own is not None else place.offset // item + slot * (pixel // item)
+                    pixel = place.row_bytes // self.graph.tensors[op.inputs[param.index]].columns // item
+                    start = place.offset // item
+                    where = start + slot * pixel if patch.located[param.index] is None else i32(start)
                     args.append(self.memory.address("arena", place.dtype, where))
+                case Role.ROWS:
+                    args.append(self.memory.address("arena", "int32", self.offsets[f"scratch {segment}"]))
                 case Role.OUTPUT:
                     args.append(self._pixel_output(op.outputs[param.index], *at))
-                case Role.SLOT | Role.Y:
+                case Role.Y:
+                    args.append(at[0] if any(patch.located) else i32(0))
+                case Role.SLOT:
                     args.append(i32(0))
                 case Role.HEIGHT:
-                    gather = patch.gathers[param.index]
-                    args.append(i32(1 if gather is None else gather.rows))
+                    args.append(i32(1))
                 case Role.SCRATCH:
                     offset = self.offsets[f"scratch {segment}"] + patch.own_offset
                     args.append(self.memory.address("arena", "int8", offset))
@@ -269,7 +268,7 @@ class Calls:
                     args.append(self.memory.address("flash", param.dtype, self.constants[op.index][which][param.index]))
                 case _:
                     raise ValidationError(f"{op.name}: a row kernel on a patch has no parameter {param.role.value}")
-        return Evaluate(Call(function, args, ret_ty="int32"))
+        return Evaluate(Call(self.functions[op.index][which], args, ret_ty="int32"))
 
     def _pixel_input(self, op: Op, position: int, y: Expr, x0: Expr) -> tuple[Place, Expr]:
         t = op.inputs[position]

@@ -57,15 +57,13 @@ def _required(kernel: Kernel | None, plan: Plan, op: int, how: str) -> Kernel:
 
 def _called(plan: Plan, op: int, patch: Patch) -> Patch:
     """The variants of a patch that the plan calls."""
-    if wrapping(plan, op, patch):
-        return patch
-    return patch.without_single(plan.graph.tensors[plan.graph.ops[op].outputs[0]].columns)
+    return patch if wrapping(plan, op, patch) else patch.without_singles()
 
 
 def wrapping(plan: Plan, op: int, patch: Patch) -> list[tuple[int | None, int]]:
     """Tensors of an operator whose ring's end some steps cross, read or written in place: input position, tensor."""
     node: Op = plan.graph.ops[op]
-    direct = [(k, t) for k, (t, g) in enumerate(zip(node.inputs, patch.gathers, strict=True)) if g is None]
+    direct = [(k, t) for k, (t, g) in enumerate(zip(node.inputs, patch.located, strict=True)) if g is None]
     written = [(None, t) for t in node.outputs]
     return [(k, t) for k, t in (*direct, *written) if not together(plan, t, patch.chunk)]
 

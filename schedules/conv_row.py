@@ -60,7 +60,7 @@ class ConvRow(ABC):
         self.g: Sliding = conv.window
         self.length = self.g.kernel[1] * self.g.channels
         self.whole = self.length // self.group * self.group
-        self.k = k = KernelBuilder([conv.dtype], self.pack(), [conv.dtype])
+        self.k = k = KernelBuilder([conv.dtype], self.pack(), [conv.dtype], located=self.g.located)
         self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
         self.table = k.view(k.constants[1], "int32", "table")

@@ -111,9 +111,8 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
     """Kernels of a convolution, the usual one first, small code last."""
     if conv.depthwise:
         return scalar.depthwise_variants(conv)
-    blockings = [BLOCKING, *OTHERS]
-    if conv.window.kernel[0] > 1:
-        blockings.append(replace(BLOCKING, rows=True))
+    rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
+    blockings = [BLOCKING, *rows, *OTHERS]
     made = [Variant("few taps", partial(few_taps, conv))] if conv.weights[..., 0].size <= MOST_TAPS else []
     return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
 

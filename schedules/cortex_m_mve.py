@@ -268,7 +268,7 @@ class _Depthwise:
         records, self.words = lane_records(conv.weights, folded[:, 0], conv.requantize.table)
         records = np.concatenate([np.array([conv.requantize.zero_point, 0, 0, 0], records.dtype), records])
         self.weights_at = (4 + 2 * folded.shape[0]) * LANES
-        self.k = k = KernelBuilder(["int8"], (records,), ["int8"])
+        self.k = k = KernelBuilder(["int8"], (records,), ["int8"], located=self.g.located)
         self.x = k.view(k.inputs[0][0], "int8", "xs")
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], "int8", "ws")

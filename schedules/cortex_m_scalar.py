@@ -81,7 +81,7 @@ class _Depthwise:
         self.weights_at = (3 + folded.shape[0]) * 4
         item = conv.weights.dtype.itemsize
         self.weights_at, self.weight_words = self.weights_at // item, self.words * 4 // item
-        self.k = k = KernelBuilder([conv.dtype], (records,), [conv.dtype])
+        self.k = k = KernelBuilder([conv.dtype], (records,), [conv.dtype], located=self.g.located)
         self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
@@ -136,9 +136,8 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
     """Blockings of a convolution or pixels of a depthwise one, the usual first, small code last."""
     if conv.depthwise:
         return depthwise_variants(conv)
-    blockings = [BLOCKING, *OTHERS]
-    if conv.window.kernel[0] > 1:
-        blockings += [replace(b, rows=True) for b in blockings[:2]]
+    rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
+    blockings = [BLOCKING, *rows, *OTHERS]
     return [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
 
 

@@ -113,19 +113,29 @@ class Builder:
 class KernelBuilder(Builder):
     """A row kernel: parameters in the order of the row-kernel contract, then its body.
 
-    `inputs[i]` is `(pointer, slot, height)`; `constants` and `outputs` are pointers.
+    `inputs[i]` is `(pointer, slot, height)`, of a located kernel `(pointer, rows)`; `constants` and `outputs` are
+    pointers.
     """
 
     def __init__(
-        self, inputs: Sequence[str], constants: Sequence[np.ndarray], outputs: Sequence[str], scratch_bytes: int = 0
+        self,
+        inputs: Sequence[str],
+        constants: Sequence[np.ndarray],
+        outputs: Sequence[str],
+        scratch_bytes: int = 0,
+        located: bool = False,
     ) -> None:
         super().__init__()
-        self.roles = contract_params(inputs, [str(c.dtype) for c in constants], outputs, scratch_bytes > 0)
+        types = [str(c.dtype) for c in constants]
+        self.roles = contract_params(inputs, types, outputs, scratch_bytes > 0, located)
         self.arrays, self.scratch_bytes = tuple(constants), scratch_bytes
         self.inputs = [
-            (_pointer(f"x{i}", dtype), Var(f"x{i}_slot", "int32"), Var(f"x{i}_height", "int32"))
+            (_pointer(f"x{i}", dtype), _pointer(f"x{i}_rows", "int32"))
+            if located
+            else (_pointer(f"x{i}", dtype), Var(f"x{i}_slot", "int32"), Var(f"x{i}_height", "int32"))
             for i, dtype in enumerate(inputs)
         ]
+        self.located = [self.view(x[1], "int32", "rows") for x in self.inputs] if located else None
         self.constants = [_pointer(f"w{i}", str(c.dtype)) for i, c in enumerate(constants)]
         self.scratch = _pointer("scratch", "int8") if scratch_bytes else None
         self.outputs = [_pointer("out" if i == 0 else f"out{i}", dtype) for i, dtype in enumerate(outputs)]
@@ -139,6 +149,8 @@ class KernelBuilder(Builder):
 
     def row_offset(self, index: int, tap: int, row_elements: int) -> Value:
         """Element offset of row `tap` of the window of input `index`, the ring's end minded."""
+        if self.located is not None:
+            return self.located[index][i32(tap)]
         _, slot, height = self.inputs[index]
         if tap == 0:
             return slot * row_elements

@@ -51,6 +51,7 @@ class Sliding:
     kernel: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]  # top, left
+    located: bool = False  # a table tells where rows start (`schedules.patch`)
 
     @property
     def row_elements(self) -> int:
@@ -137,7 +138,9 @@ def row_offsets(k: KernelBuilder, g: Sliding, index: int = 0) -> list[Value]:
 
 
 def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
-    """Offsets of the window's rows in input `index`, as a local table that a loop may index."""
+    """Offsets of the window's rows in input `index`, as a table that a loop may index."""
+    if k.located is not None:
+        return k.located[index]
     table = k.local(g.kernel[0], "rows")
     for tap in range(g.kernel[0]):
         k.store(table, tap, k.row_offset(index, tap, g.row_elements))

@@ -19,6 +19,10 @@ lies at slot `p % pixels` of its storage. Its parameters differ:
 - per output: `out{i}`, pointer to slot 0 of its storage; `out{i}_slot`, the slot of pixel (y, x0); `out{i}_pixels`;
 - `y`, `x0`, `x1`. An operator whose columns are not known always makes whole rows: x0 is 0 and x1 the row's width.
 
+A located kernel, of a step by pixels with a performance schedule (`schedules.patch`), is a row kernel of few columns
+whose windowed input is `x0`, pointer to slot 0 of its storage, and `x0_rows`, pointer to an int32 per kernel row: the
+element of the storage at which the row's first column lies.
+
 Tensors without contiguous pixels (NCHW) have the parameters of a row kernel here too: the roles tell.
 """
 
@@ -39,6 +43,7 @@ class Role(Enum):
     INPUT = "input"  # pointer to slot 0 of the storage of activation `index`
     SLOT = "slot"  # int32, slot of the window's first row
     HEIGHT = "height"  # int32, slots of the storage
+    ROWS = "rows"  # pointer to an int32 per kernel row: where it starts, in elements from slot 0 of the storage
     PLANE = "plane"  # int32, elements from one plane of the storage to the next
     ROW_STRIDE = "row_stride"  # int32, elements from one slot of the storage to the next
     CONSTANT = "constant"  # pointer to `constants[index]`
@@ -58,6 +63,9 @@ class Role(Enum):
     X1 = "x1"  # int32, first output column after the last
 
 
+_POINTERS = (Role.INPUT, Role.ROWS, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.OUTPUT_BASE, Role.ACCUMULATOR)
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
     role: Role
@@ -66,7 +74,7 @@ class Param:
 
     @property
     def is_pointer(self) -> bool:
-        return self.role in (Role.INPUT, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.OUTPUT_BASE, Role.ACCUMULATOR)
+        return self.role in _POINTERS
 
 
 @dataclass(frozen=True)
@@ -84,12 +92,18 @@ class RowKernel:
 
 
 def contract_params(
-    inputs: Sequence[str], constants: Sequence[str], outputs: Sequence[str], scratch: bool = False
+    inputs: Sequence[str],
+    constants: Sequence[str],
+    outputs: Sequence[str],
+    scratch: bool = False,
+    located: bool = False,
 ) -> tuple[Param, ...]:
     """Parameters of a kernel whose rows are contiguous, from the element types of its tensors."""
     listed: list[Param] = []
     for i, dtype in enumerate(inputs):
-        listed += [Param(Role.INPUT, i, dtype), Param(Role.SLOT, i, "int32"), Param(Role.HEIGHT, i, "int32")]
+        listed.append(Param(Role.INPUT, i, dtype))
+        where = (Role.ROWS,) if located else (Role.SLOT, Role.HEIGHT)
+        listed += [Param(role, i, "int32") for role in where]
     listed += [Param(Role.CONSTANT, i, dtype) for i, dtype in enumerate(constants)]
     listed += [Param(Role.SCRATCH, 0, "int8")] if scratch else []
     listed += [Param(Role.OUTPUT, i, dtype) for i, dtype in enumerate(outputs)]

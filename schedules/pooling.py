@@ -28,7 +28,7 @@ from tvm_cascade.schedules.variants import Variant
 
 Value = Any
 _WRITTEN_OUT = 16  # taps of a kernel row up to which they are written out
-_PAIR_TAPS = 255  # bytes that a halfword can sum
+PAIR_TAPS = 255  # bytes that a halfword can sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,8 @@ def read_pool(func: PrimFunc) -> Pool | None:
     top, left, *_ = integers(func, "padding", (0, 0, 0, 0))
     _, height, width, channels = shape_of(data)
     _, rows, columns, _ = shape_of(out)
-    window = Sliding(height, width, channels, rows, columns, (kh, kw), (sy, sx), (top, left))
+    located = bool(attribute(func, "located", 0))
+    window = Sliding(height, width, channels, rows, columns, (kh, kw), (sy, sx), (top, left), located)
     whole = all(window.taps(0, y) == (0, kh) for y in range(rows)) and len(window.column_groups()) == 1
     if kind == "avg_pool2d" and not whole:  # the divisor differs from pixel to pixel
         return None
@@ -98,7 +99,7 @@ class _Pooling(ABC):
         self.g = pool.window
         q = pool.requantize
         numbers = () if q is None else (np.array([*q.table[0], pool.input_zero_point * pool.taps], np.int32),)
-        self.k = k = KernelBuilder([pool.dtype], numbers, [pool.dtype])
+        self.k = k = KernelBuilder([pool.dtype], numbers, [pool.dtype], located=self.g.located)
         self.x = k.view(k.inputs[0][0], pool.dtype, "xs")
         self.out = k.view(k.outputs[0], pool.dtype, "outs")
         if q is not None:
@@ -169,7 +170,7 @@ class _Pooling(ABC):
         return self.clamped(tirx.truncdiv(rounded, i32(n)))
 
 
-class _Scalar(_Pooling):
+class Scalar(_Pooling):
     """One channel at a time."""
 
     def start(self) -> Value:
@@ -179,7 +180,7 @@ class _Scalar(_Pooling):
 
     def tap(self, acc: Value, place: Value) -> None:
         value = self.k.let(self.x[place].astype("int32"), "xv")
-        old = self.k.let(acc[i32(0)], "old")  # the C back end would take equal loads for one, stores between or not
+        old = self.k.let(acc[i32(0)], "old")
         self.k.store(acc, 0, old + value if self.pool.kind == "average" else tirx.max(old, value))
 
     def finish(self, acc: Value, place: Value) -> None:
@@ -215,13 +216,15 @@ class _Words(_Pooling):
         k = self.k
         if self.pool.kind == "max":
             word = k.let(acc[i32(0)], "word")
-            values = [tirx.bitwise_and(tirx.shift_right(word, i32(8 * i)), i32(255)) for i in range(4)]
+            values = [tirx.shift_right(word, i32(8 * i)) for i in range(4)]
             if self.pool.dtype == "int8":
-                values = [tirx.shift_right(tirx.shift_left(word, i32(24 - 8 * i)), i32(24)) for i in range(4)]
+                values = [v.astype("int8").astype("int32") for v in values]
+            else:  # TVM takes a cast to uint8 for one of a value that fits
+                values = [tirx.bitwise_and(v, i32(255)) for v in values]
             values = [self.clamped(k.let(v, "v")) for v in values]
         else:
             pairs = [k.let(acc[i32(i)], "pair") for i in range(2)]
-            low = [tirx.shift_right(tirx.shift_left(p, i32(16)), i32(16)) for p in pairs]
+            low = [p.astype("int16").astype("int32") for p in pairs]
             high = [tirx.shift_right(p, i32(16)) for p in pairs]
             values = [self.averaged(k.let(v, "total")) for v in (low[0], low[1], high[0], high[1])]
         for i, value in enumerate(values):
@@ -305,12 +308,12 @@ def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> l
     if pool is None:
         return []
     forms: list[tuple[str, type[_Pooling]]] = []
-    narrow = pool.kind == "max" or pool.taps <= _PAIR_TAPS
+    narrow = pool.kind == "max" or pool.taps <= PAIR_TAPS
     if core.mve and core.backend == "llvm" and narrow:
         forms.append(("vectors", _VectorMax if pool.kind == "max" else _VectorAverage))
     if core.dsp and narrow:
         forms.append(("words", _Words))
-    forms.append(("channels", _Scalar))
+    forms.append(("channels", Scalar))
     return [Variant(name, partial(_build, form, pool)) for name, form in forms]
 
 

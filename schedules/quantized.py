@@ -120,6 +120,7 @@ def _conv(
         (weights.shape[0], weights.shape[1]),
         (strides[0], strides[1]),
         (padding[0], padding[1]),
+        bool(attribute(func, "located", 0)),
     )
     zero_in = integers(func, "input_zero_point", (0,))[0]
     zero_out = integers(func, "output_zero_point", (0,))[0]

@@ -62,14 +62,17 @@ def variants_of(func: PrimFunc, constants: Sequence[np.ndarray], core: Core) -> 
     return []
 
 
-def first_rule(func: PrimFunc, constants: Sequence[np.ndarray], core: Core) -> RowKernel | None:
-    """The kernel that was chosen for an operator's shape, else the first that applies; None where none does."""
+def first_rule(func: PrimFunc, constants: Sequence[np.ndarray], core: Core, small: bool = False) -> RowKernel | None:
+    """The kernel that was chosen for an operator's shape, else the first that applies; None where none does.
+
+    With `small` the last that applies: rules list small code last.
+    """
     wanted = core.choice(shape_key(func, constants)) if core.choices else None
     for name in RULE_MODULES:
         module = importlib.import_module(f"tvm_cascade.schedules.{name}")
         listed = module.variants(func, tuple(constants), core)
         listed.sort(key=lambda v: f"{name}.{v.name}" != wanted)
-        for variant in listed:
+        for variant in reversed(listed) if small else listed:
             kernel = variant.make()
             if kernel is not None:
                 return replace(kernel, rule=f"{name}.{variant.name}")

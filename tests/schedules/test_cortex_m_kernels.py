@@ -12,7 +12,7 @@ import pytest
 import tvm
 from tvm import te
 
-from tvm_cascade.micro.codegen import lower_for, tidy_c
+from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.schedules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
 from tvm_cascade.schedules.conv_row import Blocking
 from tvm_cascade.schedules.few_taps import few_taps
@@ -96,17 +96,15 @@ def _accumulate(g: Sliding, x: np.ndarray, w: np.ndarray, depthwise: bool) -> np
 
 def build(kernel: RowKernel, folder: Path) -> ctypes.CDLL:
     """The kernel through the C back end, with sanitizers that need no runtime."""
-    target = tvm.target.Target("c")
     mod = tvm.IRModule({"row_kernel": kernel.func.with_attr("global_symbol", "row_kernel")})
-    source = tvm.get_global_func("target.build.c")(lower_for(mod, target), target).inspect_source()
-    text = tidy_c(source).replace("static int32_t row_kernel", "int32_t row_kernel")
+    text = print_c(mod).replace("static int32_t row_kernel", "int32_t row_kernel")
     (folder / "k.c").write_text(HEAD + C_PRELUDE + text)
     flags = [
         "-O1",
         "-shared",
         "-fPIC",
         "-fno-strict-aliasing",
-        "-fsanitize=bounds",
+        "-fsanitize=bounds,shift",
         "-fsanitize-undefined-trap-on-error",
     ]
     subprocess.run(["gcc", *flags, str(folder / "k.c"), "-o", str(folder / "k.so")], check=True)

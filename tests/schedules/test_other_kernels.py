@@ -12,7 +12,7 @@ import tvm
 from tvm import te
 
 from tvm_cascade import api
-from tvm_cascade.micro.codegen import lower_for, tidy_c
+from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.passes.integer.dense import round_once
 from tvm_cascade.pipeline import core_of, prepare
 from tvm_cascade.schedules import moves, pooling
@@ -41,12 +41,11 @@ def operator(op_kind: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], 
 
 def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndarray, first) -> np.ndarray:
     """Every output row from whole inputs; `first(y)` is the first row of the window."""
-    target = tvm.target.Target("c")
     mod = tvm.IRModule({"row_kernel": kernel.func.with_attr("global_symbol", "row_kernel")})
-    source = tvm.get_global_func("target.build.c")(lower_for(mod, target), target).inspect_source()
-    text = tidy_c(source).replace("static int32_t row_kernel", "int32_t row_kernel")
+    text = print_c(mod).replace("static int32_t row_kernel", "int32_t row_kernel")
     (folder / "k.c").write_text(HEAD + C_PRELUDE + text)
-    command = ["gcc", "-O1", "-shared", "-fPIC", "-fno-strict-aliasing", str(folder / "k.c"), "-o"]
+    checked = ["-fsanitize=bounds,shift", "-fsanitize-undefined-trap-on-error"]  # no shift of negative values
+    command = ["gcc", "-O1", "-shared", "-fPIC", "-fno-strict-aliasing", *checked, str(folder / "k.c"), "-o"]
     subprocess.run([*command, str(folder / "k.so")], check=True)
     library = ctypes.CDLL(str(folder / "k.so"))
     for y in range(len(out)):

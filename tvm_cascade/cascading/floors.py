@@ -36,8 +36,8 @@ class Floors:
 
     @cached_property
     def by_rows(self) -> Table:
-        """Segments in their coarsest interleaving."""
-        return self._plain(self.chunks[0])
+        """Segments in their coarsest interleaving: by pixels any may be that, where coarser ones take too much scratch."""
+        return self._plain(self.chunks[-1] if self.chunks[0] else 0)
 
     @cached_property
     def least(self) -> Table:

@@ -66,12 +66,17 @@ class Search:
         return len(working) < 2 or (len(places) == 1 and None not in places)
 
     def chunks(self, i: int, j: int) -> tuple[int, ...]:
-        """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks or is long."""
+        """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks or is long.
+
+        Steps by pixels whose scratch would exceed its limit are none of them; where no other is left, rows are.
+        """
         count = len(self.costs.members(i, j))
         if count < 2:
             return (0,)
-        fine = count <= LONGEST_BY_PIXELS and self.costs.one_sink(i, j)
-        return self.options.chunks if fine else self.options.chunks[:1]
+        modest = (c for c in self.options.chunks if self.costs.little_scratch(i, j, c))
+        if count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j):
+            return (next(modest, 0),)
+        return tuple(modest) or (0,)
 
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
         """Bytes of the best interleaving, rounded and exact.

@@ -22,6 +22,7 @@ from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
 
 COUNTER_BYTES = 4  # one int32 step counter an operator
+SCRATCH_BYTES, SCRATCH_SHARE = 512, 100  # steps by pixels: so many bytes of scratch, or a hundredth of the arena
 
 
 def aligned(size: int, unit: int) -> int:
@@ -125,11 +126,18 @@ class SegmentCosts:
         return COUNTER_BYTES * count if count > 1 else 0
 
     def scratch_bytes(self, i: int, j: int, chunk: int) -> int:
-        """The largest scratch of an operator; by pixels that of gathering a step's window counts, in stripes nothing gathers."""
+        """The largest scratch of an operator; by pixels that of locating a step's window counts, in stripes nothing is located."""
         over = self.over(i, j)
         if over is not None:
             return self.flow.graph.ops[over].over_bytes
         return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
+
+    def little_scratch(self, i: int, j: int, chunk: int) -> bool:
+        """Whether locating windows takes `[i, j)` no more than `SCRATCH_BYTES` or that share of the arena."""
+        scratch = self.scratch_bytes(i, j, chunk)
+        if not chunk or scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, 0):
+            return True
+        return scratch * SCRATCH_SHARE <= self.exact_cost(i, j, chunk)
 
     def stripes(self, i: int, j: int, chunk: int) -> Stripes | None:
         """`[i, j)` in the stripes that a negative `chunk` names; None where it goes by rows or pixels, or cannot be striped."""

@@ -329,14 +329,12 @@ def _step(memory: _Memory, step: _Step) -> None:
 
 
 def _scratch(plan: Plan, step: _Step) -> int:
-    """Bytes of the operator's own while a step runs; by parts of rows it gathers the step's window besides."""
+    """Bytes of the operator's own while a step runs; by pixels it locates the step's window besides."""
     op = step.op
     if op.index in step.segment.over:
         return op.over_bytes
     over, chunk = _grid(plan, step.segment, op)
-    if step.columns is not None:
-        chunk = step.columns[1] - step.columns[0]
-    if not chunk or op.patch_bytes == (0, 0):
+    if step.columns is not None or not chunk or op.patch_bytes == (0, 0):
         return op.scratch_bytes
     return op.patch_bytes[0] + min(chunk, over.columns) * op.patch_bytes[1] + op.scratch_bytes
 

@@ -17,6 +17,7 @@ from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.interface import Port, emit_api, emit_header, place_ports
 from tvm_cascade.micro.names import c_comment, c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.schedules.bind_loads import bind_loads
 from tvm_cascade.schedules.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.driver import FlashItem, Lowered
 from tvm_cascade.schedules.streaming import request_order
@@ -64,7 +65,7 @@ def emit_c_driver(lowered: Lowered, symbol: str) -> str:
             return func
         return tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
 
-    text = _print_c(_renamed(lowered, symbol, stub))
+    text = print_c(_renamed(lowered, symbol, stub))
     for name in (f"{symbol}_{n}" for own in lowered.kernels for n in own):
         text = re.sub(rf"^static int32_t {name}\(([^)]*)\) \{{\n.*?^\}}\n", "", text, flags=re.M | re.S)
         text = re.sub(rf"^static (int32_t {name}\()", r"\1", text, flags=re.M)
@@ -90,14 +91,15 @@ def emit_c_functions(lowered: Lowered, symbol: str) -> str:
     for gv in mod.get_global_vars():
         name = symbol if gv.name_hint == lowered.invoke else gv.name_hint
         mod[gv] = mod[gv].with_attr("global_symbol", name)
-    return _print_c(mod)
+    return print_c(mod)
 
 
-def _print_c(mod: tvm.IRModule) -> str:
+def print_c(mod: tvm.IRModule) -> str:
+    """The pointer functions of `mod` as C."""
     target = tvm.target.Target("c")
     mod = lower_for(mod, target)
     for gv in mod.get_global_vars():
-        mod[gv] = remove_dead_binds(mod[gv])
+        mod[gv] = bind_loads(remove_dead_binds(mod[gv]))
     source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
     return tidy_c(source)
 

@@ -19,12 +19,11 @@ import tvm
 
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.codegen import lower_for, tidy_c
+from tvm_cascade.micro.codegen import lower_for, print_c
 from tvm_cascade.micro.project import copy_runtime
 from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import build_image, find_tool
 from tvm_cascade.schedules.counting import Count, Counter, Task
-from tvm_cascade.schedules.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.kernel import Param, Role
 
@@ -120,11 +119,7 @@ def _name(index: int) -> str:
 
 
 def _c_kernels(tasks: Sequence[Task]) -> str:
-    target = tvm.target.Target("c")
-    mod = lower_for(_module(tasks), target)
-    for gv in mod.get_global_vars():
-        mod[gv] = remove_dead_binds(mod[gv])
-    text = tidy_c(tvm.get_global_func("target.build.c")(mod, target).inspect_source())
+    text = print_c(_module(tasks))
     return re.sub(
         r"^static int32_t (counted_\w+\()", r"__attribute__((noinline, noclone)) int32_t \1", text, flags=re.M
     )

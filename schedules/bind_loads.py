@@ -1,0 +1,73 @@
+"""Naming what TVM's C back end would otherwise name once too seldom.
+
+The back end evaluates operands of max, min and reinterpret into variables, and takes a variable again where the same text
+comes back in the same block, whether or not memory was written between:
+
+    a[0] = max(a[0], x[i]);          int32_t v = a[0]; int32_t w = x[i]; a[0] = v > w ? v : w;
+    b[0] = max(a[0], x[i]);          b[0] = v > w ? v : w;                                       <- the old a[0]
+
+Here every such operand that reads memory gets a name of its own in front of its statement, which is where the back end
+evaluates it anyway. Operands within a branch of `if_then_else` stay: their variables end with the branch, and none from
+outside stands for memory any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, collect, ir, is_if_then_else, loads, replace, tirx, tvm_ffi
+
+_REINTERPRET = "tirx.reinterpret"
+
+
+def bind_loads(func: PrimFunc) -> PrimFunc:
+    """`b[0] = max(a[0], 3); --> now = a[0]; b[0] = max(now, 3);`."""
+    body = func.body
+    for kind, field in ((tirx.BufferStore, "value"), (tirx.Bind, "value"), (tirx.Evaluate, "value")):
+        body = replace(body, kind, lambda stmt, field=field: _bound(stmt, field))
+    body = replace(body, tirx.IfThenElse, lambda stmt: _bound(stmt, "condition"))
+    return func.with_body(body)
+
+
+def _bound(stmt: Any, field: str) -> Stmt:
+    """A statement behind the names of what its expression reads."""
+    binds: list[Stmt] = []
+    value = getattr(stmt, field)
+    lazy = [n for c in collect(value, ir.Call) if is_if_then_else(c) for b in c.args[1:] for n in _operators(b)]
+
+    def named(operand: Expr) -> Expr:
+        if not loads(operand):
+            return operand
+        binds.append(tirx.Bind(tirx.Var("now", operand.ty), operand))
+        return binds[-1].var
+
+    def change(node: Any) -> Any:
+        if any(node.same_as(n) for n in lazy):
+            return node
+        if isinstance(node, ir.Call):
+            return ir.Call(node.op, [named(a) for a in node.args], ret_ty=node.ty) if _reinterprets(node) else node
+        return type(node)(named(node.a), named(node.b))
+
+    value = tvm_ffi.structural_map(value, [(k, change) for k in (tirx.Max, tirx.Min, ir.Call)], order="post")
+    if not binds:
+        return stmt
+    return tirx.SeqStmt([*binds, _with(stmt, value)])
+
+
+def _with(stmt: Any, value: Expr) -> Stmt:
+    if isinstance(stmt, tirx.BufferStore):
+        return tirx.BufferStore(stmt.buffer, value, stmt.indices)
+    if isinstance(stmt, tirx.Bind):
+        return tirx.Bind(stmt.var, value)
+    if isinstance(stmt, tirx.Evaluate):
+        return tirx.Evaluate(value)
+    return tirx.IfThenElse(value, stmt.then_case, stmt.else_case)
+
+
+def _operators(node: Any) -> list[Any]:
+    calls = [c for c in collect(node, ir.Call) if _reinterprets(c)]
+    return [*collect(node, tirx.Max), *collect(node, tirx.Min), *calls]
+
+
+def _reinterprets(call: Any) -> bool:
+    return getattr(call.op, "name", "") == _REINTERPRET
