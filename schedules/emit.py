@@ -129,7 +129,7 @@ class KernelBuilder(Builder):
         types = [str(c.dtype) for c in constants]
         self.roles = contract_params(inputs, types, outputs, scratch_bytes > 0, located)
         self.arrays, self.scratch_bytes = tuple(constants), scratch_bytes
-        self.inputs = [
+        self.inputs: list[Any] = [
             (_pointer(f"x{i}", dtype), _pointer(f"x{i}_rows", "int32"))
             if located
             else (_pointer(f"x{i}", dtype), Var(f"x{i}_slot", "int32"), Var(f"x{i}_height", "int32"))

@@ -29,7 +29,7 @@ def kernel() -> tvm.IRModule:
     k.store(o, 2, tirx.if_then_else(xs[i32(1)] > 0, tirx.max(first, i32(2)), i32(0)))  # 4
     k.store(xs, 0, i32(1))
     k.store(o, 3, tirx.if_then_else(xs[i32(1)] > 0, tirx.max(first, i32(2)), i32(0)))  # 2
-    with k.when(tirx.max(first, i32(0)) < 2):
+    with k.when(tirx.LT(tirx.max(first, i32(0)), i32(2))):
         k.store(xs, 0, i32(3))
         k.store(o, 4, tirx.max(first, i32(2)))  # 3
     k.store(o, 5, tirx.reinterpret("int32", tirx.reinterpret("float32", first)))  # 3
