@@ -126,7 +126,7 @@ class SegmentCosts:
         return COUNTER_BYTES * count if count > 1 else 0
 
     def scratch_bytes(self, i: int, j: int, chunk: int) -> int:
-        """The largest scratch of an operator; by pixels that of locating a step's window counts, in stripes nothing is located."""
+        """The largest scratch of an operator; by pixels that of locating a step's window counts."""
         over = self.over(i, j)
         if over is not None:
             return self.flow.graph.ops[over].over_bytes
