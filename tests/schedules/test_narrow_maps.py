@@ -8,6 +8,7 @@ import pytest
 from tvm.ir import IRModule
 
 from tvm_cascade import api
+from tvm_cascade.cascading import planner
 from tvm_cascade.pipeline import core_of, prepare
 from tvm_cascade.schedules.choose import wrapping
 from tvm_cascade.schedules.patch import Patch
@@ -31,6 +32,7 @@ def test_steps_that_wrap_are_exact(
     target: str, backend: str, pixels: int, emulator: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tvm_cascade.cascading.options.CHUNKS", (pixels,))
+    planner._kept_searches.cache_clear()  # of other steps
     prepared = prepare(narrow(), core_of(target, backend))
     options = {"granularity": "pixel", "overlap": False}
     made = api.compile(narrow(), target=target, emit=backend, output=tmp_path / "p", **options)
