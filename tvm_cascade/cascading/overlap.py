@@ -102,7 +102,7 @@ class Overlaps:
 
     def _alike(self, x: int, y: int) -> bool:
         one, other = self.flow.graph.tensors[x], self.flow.graph.tensors[y]
-        return self.in_place and (one.shape, one.dtype) == (other.shape, other.dtype)
+        return self.in_place and (one.shape, one.dtype, one.row_axis) == (other.shape, other.dtype, other.row_axis)
 
     def _done(self, cascade: Cascade, maker: int, reader: int) -> Units | None:
         """Steps that `reader` has done when `maker` writes, by step of the maker; None where it may have done none."""

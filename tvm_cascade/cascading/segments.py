@@ -179,7 +179,10 @@ class SegmentCosts:
         names = np.array(forms.interleavings, np.int64)
         found = zip(*(a.ravel().tolist() for a in (forms.extra_macs, rounded, exact, -names)), strict=True)
         kept: list[Striped] = []
-        for extra, size, least, name in sorted(found):
+        made = np.all(
+            [np.broadcast_to(w > 0, exact.shape) for w in forms.widths.values()] or [exact >= 0], axis=0
+        ).ravel()
+        for extra, size, least, name in sorted(f for f, all_made in zip(found, made.tolist(), strict=True) if all_made):
             if not kept or size < kept[-1].bytes or least < kept[-1].exact:
                 kept.append(Striped(-name, size, least, extra))
         return tuple(kept)
