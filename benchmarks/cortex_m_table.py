@@ -44,7 +44,7 @@ of a core is used. `--optimise balanced`, the shipped database of counts.
   image. Bytes.
 - Smallest arena: `--sram min`, whose steps by pixels may take 1.2 times the time of rows by an estimate (`--max-time`).
 - Counted before steps by pixels read windows where they lie and global averages had kernels that sum up rows: all rows
-  but layer by layer, and but person_detect's smallest arenas through the better back end of each core.
+  but layer by layer, and but the smallest arenas of person_detect and mobilenetv2 through the better back end of each core.
 - SRAM is arena plus stack; kernels take no scratch beyond what the arena holds.
 - Exact: every byte of the output equals LiteRT's reference kernels, through either back end.
 """
