@@ -296,7 +296,7 @@ def onnxruntime_ms(args: argparse.Namespace, mod: tvm.IRModule, data: np.ndarray
         try:
             export_onnx(read_graph.dag, fold(read_graph.dag, read_graph.constants), Path(folder) / "model.onnx")
         except UnsupportedOperatorError as error:
-            return {"error": str(error)}
+            return {"error": f"cannot be exported: {', '.join(error.operators)}"}
         np.save(Path(folder) / "input.npy", data)
         command = [args.onnxruntime, "-c", _ORT, folder, str(args.repeats), os.environ["TVM_NUM_THREADS"]]
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -25,9 +25,9 @@ from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats
 
 Made = TypeVar("Made", bound=PreparedGraph)
 _FEW = 4  # concats of which each is left out in turn
-_APART = (
-    5.0  # instructions of a multiply-accumulate that reads parts, as a factor of a scheduled one's: SwiftNet counted
-)
+# instructions of a multiply-accumulate that reads parts, as a factor of a scheduled one's: SwiftNet takes 3.1 times as many
+# on a Cortex-M4 (237.6 M against 76.5 M) where 0.52 of its multiply-accumulates read parts
+_APART = 5.0
 
 
 @dataclass(frozen=True)

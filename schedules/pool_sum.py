@@ -6,6 +6,7 @@ they widen it, cores with vectors sixteen; the last piece is followed by the ave
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -72,9 +73,9 @@ class _Sum(Scalar):
         with self.k.loop(self.g.channels, "z") as z:
             self.k.store(self.sums, z, i32(0))
 
+    @abstractmethod
     def add(self, k: KernelBuilder, channel: Value, pixels: Value) -> None:
         """Adds `pixels` pixels of the channels from `channel` on."""
-        raise NotImplementedError
 
 
 class _Words(_Sum):

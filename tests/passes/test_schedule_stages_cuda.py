@@ -204,7 +204,6 @@ def test_stages_are_measured_with_the_streams_that_are_emitted(staged, graph_bui
     alone = [sum(runner.run([[op]], 3)) for op in ops]
     together = runner.run([[op] for op in ops], 3)
     assert len(together) == 3 and all(t > 0 for t in (*alone, *together))
-    assert sum(together) > max(alone) / 2  # every group's kernels ran
     assert graph_builtins.count("allocate") == 4  # once a stage, however often it runs
     mod = probe_module([[runner._book.kernel(op)] for op in ops], "cuda -arch=sm_90", copies=4)
     text = mod["probe"].script()
