@@ -110,7 +110,7 @@ def problem_of(
     """Blocks and followers of a layout."""
     from tvm_cascade.cascading.assemble import _problem, _segment, _storages
 
-    made = _problem(costs, layout, [_segment(costs, *p) for p in layout.pieces], _storages(costs, layout))
+    made, _ = _problem(costs, layout, [_segment(costs, *p) for p in layout.pieces], _storages(costs, layout))
     buffers: tuple[Buffer, ...] = made.buffers
     follows: tuple[Follow, ...] = made.follows
     return tuple((b.size, b.lower, b.upper) for b in buffers), tuple((f.reader, f.writer, f.distance) for f in follows)

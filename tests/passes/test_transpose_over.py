@@ -66,6 +66,27 @@ def test_it_takes_the_input_s_place(prepared: pipeline.Prepared, layer_by_layer:
     assert run.arena_high_water <= plan.peak
 
 
+def enlarged() -> tvm.IRModule:
+    """The transpose's output and what is made of it take more than input and output: room to lie apart."""
+    net = Net("int8", seed=9)
+    x = net.input(SHAPE, "x")
+    image = Value(net._emit(relax.op.permute_dims(x.expr, [0, 2, 3, 1])), (1, 15, 14, 3), x.scale, x.zero_point)
+    return net.finish(net.global_pool(net.conv(image, 16, 3)))
+
+
+def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
+    prepared = pipeline.prepare(enlarged(), Core())
+    plan = plan_graph(prepared.graph, PlanOptions(layerwise=True, **CAN))
+    places, room = offsets_of(plan), plan.graph.tensors[0].bytes
+    assert plan.segments[0].over == (0,) and plan.peak >= 2 * room + plan.segments[0].scratch_bytes
+    assert places["tensor 0"] == places["tensor 1"]
+    at = plan.buffers.index("tensor 0")
+    apart = [0 if n == at else o for n, o in enumerate(plan.allocation.offsets)]
+    apart[at] = plan.peak - room if places["tensor 1"] < room else 0
+    with pytest.raises(ValidationError, match="the very bytes that it reads"):
+        validate(replace(plan, allocation=replace(plan.allocation, offsets=tuple(apart))))
+
+
 def test_nothing_goes_over_its_input_that_is_asked_not_to(prepared: pipeline.Prepared) -> None:
     for options in (PlanOptions(overlap=False, **CAN), PlanOptions(stream_input=True, **CAN)):
         assert not any(s.over for s in plan_graph(prepared.graph, options).segments)

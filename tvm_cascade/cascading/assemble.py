@@ -37,13 +37,16 @@ def assemble(costs: SegmentCosts, layout: Layout, figures: Figures, optimise: bo
     graph = costs.flow.graph
     segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
     storages = _storages(costs, layout)
-    problem = _problem(costs, layout, segments, storages)
+    problem, same = _problem(costs, layout, segments, storages)
+    allocation = allocate(problem, optimise=optimise)
+    names = [b.name for b in problem.buffers]
+    places = (*allocation.offsets, *(allocation.offsets[names.index(reader)] for reader in same.values()))
     return Plan(
         graph=graph,
         segments=segments,
         storages=storages,
-        allocation=allocate(problem, optimise=optimise),
-        buffers=tuple(b.name for b in problem.buffers),
+        allocation=replace(allocation, offsets=places),
+        buffers=(*names, *same),
         macs=graph.macs + sum(costs.extra_macs(*piece) for piece in layout.pieces),
         baseline_macs=graph.macs,
         baseline_peak=figures.baseline_peak,
@@ -120,7 +123,10 @@ def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
     )
 
 
-def _problem(costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], storages: Sequence[Storage]) -> Problem:
+def _problem(
+    costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], storages: Sequence[Storage]
+) -> tuple[Problem, dict[str, str]]:
+    """The blocks to lay out, and by name those that lie in the very bytes of another, which stands for both."""
     blocks: list[Buffer] = []
 
     def add(name: str, size: int, lower: int, upper: int) -> None:
@@ -132,19 +138,25 @@ def _problem(costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], s
             add(f"tensor {storage.tensor}", storage.size, storage.lower, storage.upper)
             rows, pixel = costs.flow.rows[storage.tensor], costs.flow.unit_bytes(storage.tensor, 1)
             add(f"kept {storage.tensor}", storage.kept * rows * pixel, storage.lower, storage.upper)
-    block_of = {b.name: b.id for b in blocks}
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
         for o in segment.accumulating:
             add(f"accumulator {o}", costs.flow.graph.ops[o].accumulator_bytes, s, s + 1)
+    pairs = [p for piece in layout.pieces for p in costs.pairs(*piece)]
+    block_of, same = {b.name: b.id for b in blocks}, dict[str, str]()
+    for pair in (p for p in pairs if p.exact):  # in the order of the segments: a reader may be a writer of before
+        reader, writer = f"tensor {pair.reader}", f"tensor {pair.writer}"
+        same[writer] = same.get(reader, reader)
+        kept, gone = block_of[same[writer]], block_of[writer]
+        blocks[kept] = replace(blocks[kept], upper=blocks[gone].upper)
+        block_of[writer] = kept
     follows: list[Follow] = []
-    for pair in (p for piece in layout.pieces for p in costs.pairs(*piece)):
+    for pair in pairs:
         reader, writer = (block_of.get(f"tensor {t}") for t in (pair.reader, pair.writer))
-        if reader is not None and writer is not None:
+        if reader is not None and writer is not None and not pair.exact:
             follows.append(Follow(reader, writer, pair.distance))
-            follows += [Follow(writer, reader, 0)] if pair.exact else []
-    return Problem(tuple(blocks), follows=tuple(follows))
+    return Problem(tuple(b for b in blocks if b.name not in same), follows=tuple(follows)), same
 
 
 def offsets_of(plan: Plan) -> dict[str, int]:

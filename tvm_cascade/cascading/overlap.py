@@ -31,7 +31,7 @@ class Pair:
     writer: int  # the output or ring
     distance: int
     size: int  # bytes of the writer's block
-    exact: bool = False  # in the same place, if they share anything
+    exact: bool = False  # in the very same place
 
     @property
     def reach(self) -> int:

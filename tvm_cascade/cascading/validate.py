@@ -322,7 +322,8 @@ def _step(memory: _Memory, step: _Step) -> None:
     for (addresses, tags), area in zip(written, outputs, strict=True):
         memory.write(addresses, tags, plan.graph.tensors[area.tensor].name)
     places = [addresses for addresses, _ in written]
-    if op.index in step.segment.over and _same_bytes(op, reads, places):
+    if op.index in step.segment.over:
+        _check_over(op, reads, places)
         return
     _check_clobbering(op, k, reads, places, len(memory.tags))
     _copy_kept(memory, step, back=True)
@@ -339,11 +340,11 @@ def _scratch(plan: Plan, step: _Step) -> int:
     return op.patch_bytes[0] + min(chunk, over.columns) * op.patch_bytes[1] + op.scratch_bytes
 
 
-def _same_bytes(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> bool:
-    """Whether an operator that can do so writes exactly the bytes that it reads."""
-    if not op.over_bytes or len(reads) != 1 or len(written) != 1:
-        return False
-    return bool(np.array_equal(np.sort(reads[0][1]), np.sort(written[0])))
+def _check_over(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> None:
+    """An operator that can do so writes exactly the bytes that it reads: its kernel knows one place."""
+    alone = op.over_bytes and len(reads) == 1 and len(written) == 1
+    if not alone or not np.array_equal(np.sort(reads[0][1]), np.sort(written[0])):
+        raise ValidationError(f"{op.name} does not write the very bytes that it reads, as its kernel does")
 
 
 def _check_clobbering(
