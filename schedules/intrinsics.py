@@ -56,6 +56,11 @@ def _smmlar(a: Value, b: Value, c: Value) -> Value:
     return ((wide + tirx.const(1 << 31, "int64")) >> tirx.const(32, "int64")).astype("int32")
 
 
+def _smlalh(a: Value, b: Value, low: Value, high: Value) -> Value:
+    start = (high.astype("int64") << tirx.const(32, "int64")) + low.astype("uint32").astype("int64")
+    return ((a.astype("int64") * b.astype("int64") + start) >> tirx.const(32, "int64")).astype("int32")
+
+
 def _word(address: Value) -> Value:
     wide = str(_pointee(address)[0].dtype).endswith("16")
     return tirx.reinterpret("int32", vector_load(address, 2 if wide else 4))
@@ -78,8 +83,10 @@ INTRINSICS = (
     Intrinsic("smax8", lambda a, b: _bytewise_max(a, b, "int8")),
     Intrinsic("umax8", lambda a, b: _bytewise_max(a, b, "uint8")),
     Intrinsic("smmlar", _smmlar),
+    Intrinsic("smlalh", _smlalh),
     Intrinsic("uxtb16", _llvm("llvm.arm.uxtb16")),
     Intrinsic("uxtb16_ror8", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.arm.uxtb16", _ror8(a))),
+    Intrinsic("clz", lambda a: tirx.call_llvm_pure_intrin("int32", "llvm.ctlz", a, tirx.const(False, "bool"))),
     Intrinsic("usat8", lambda a: tirx.max(tirx.min(a, tirx.const(255, "int32")), tirx.const(0, "int32"))),
     Intrinsic("ssat8", lambda a: tirx.max(tirx.min(a, tirx.const(127, "int32")), tirx.const(-128, "int32"))),
 )
@@ -148,6 +155,14 @@ TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) {
 #else
 TC_INLINE int32_t tc_mla(int32_t a, int32_t b, int32_t c) { return a * b + c; }
 #endif
+/* the high word of a product added to two words: written out, or a factor that a loop keeps is widened to two words */
+#if defined(__GNUC__) && defined(__thumb2__)
+TC_INLINE int32_t tc_smlalh(int32_t a, int32_t b, int32_t low, int32_t high) {
+    __asm("smlal %0, %1, %2, %3" : "+r"(low), "+r"(high) : "r"(a), "r"(b)); return high; }
+#else
+TC_INLINE int32_t tc_smlalh(int32_t a, int32_t b, int32_t low, int32_t high) {
+    return (int32_t)(((int64_t)a * b + (int64_t)(((uint64_t)(uint32_t)high << 32) | (uint32_t)low)) >> 32); }
+#endif
 #if defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH) && __ARM_ARCH >= 7
 #define TC_ASM2(name, text) TC_INLINE int32_t name(int32_t a) { int32_t r; __asm(text : "=r"(r) : "r"(a)); return r; }
 #define TC_ASM4(name, text) \
@@ -197,6 +212,12 @@ TC_INLINE int32_t tc_uxtb16(int32_t a) { return a & 0x00ff00ff; }
 TC_INLINE int32_t tc_uxtb16_ror8(int32_t a) { return (int32_t)(((uint32_t)a >> 8) & 0x00ff00ffu); }
 TC_INLINE int32_t tc_sxtb16(int32_t a) { return tc_pair((int8_t)((a >> 16) & 0xff), (int8_t)(a & 0xff)); }
 TC_INLINE int32_t tc_sxtb16_ror8(int32_t a) { return tc_pair((int8_t)((a >> 24) & 0xff), (int8_t)((a >> 8) & 0xff)); }
+#endif
+/* leading zeros of a positive number */
+#if defined(__GNUC__)
+TC_INLINE int32_t tc_clz(int32_t a) { return __builtin_clz((uint32_t)a); }
+#else
+TC_INLINE int32_t tc_clz(int32_t a) { int32_t n = 0; while (a > 0) { a = (int32_t)((uint32_t)a << 1); ++n; } return n; }
 #endif
 #if defined(__ARM_FEATURE_SAT)
 TC_INLINE int32_t tc_ssat8(int32_t a) { int32_t r; __asm("ssat %0, #8, %1" : "=r"(r) : "r"(a)); return r; }

@@ -34,21 +34,23 @@ def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: Any)
     k.add(BufferStore(buffer, value, [ramp]))
 
 
-def _high(k: KernelBuilder, acc: Value, m: Value, sign: bool) -> Value:
+def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False) -> Value:
+    """SRDHM of two vectors; with `sign` less one where it is negative."""
     high = k.let(tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vqrdmulh", acc, m), "h", "int32x4")
     if not sign:
         return high
     return k.let(high + tirx.shift_right(high, splat(31)), "h", "int32x4")
 
 
-def _rounded(value: Value, shift: Value) -> Value:
+def rounded_lanes(value: Value, shift: Value) -> Value:
+    """`value` shifted to the right by `-shift` bits, rounded half up."""
     return tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", value, shift, 0, 1, 0)
 
 
 def rescale_lanes(k: KernelBuilder, acc: Value, m: Value, s: Value | None) -> Value:
     """`MBQM` by a multiplier and a shift to the right (negative), None for no shift."""
-    high = _high(k, acc, splat(m), s is not None)
-    return high if s is None else _rounded(high, splat(s))
+    high = high_lanes(k, acc, splat(m), s is not None)
+    return high if s is None else rounded_lanes(high, splat(s))
 
 
 def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value, zero: Value) -> Value:
@@ -56,5 +58,5 @@ def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shif
 
     The zero point comes from memory: layers of one shape then share a kernel.
     """
-    value = k.let(_rounded(_high(k, acc, m, q.sign), shift) + splat(zero), "q", "int32x4")
+    value = k.let(rounded_lanes(high_lanes(k, acc, m, q.sign), shift) + splat(zero), "q", "int32x4")
     return tirx.max(tirx.min(value, splat(q.hi)), splat(q.lo))

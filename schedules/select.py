@@ -21,6 +21,7 @@ RULE_MODULES = (
     "riscv",
     "pooling",
     "moves",
+    "softmax",
 )  # the most demanding core first, then rules for all cores
 
 

@@ -16,6 +16,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     i32,
     i64,
     quantize_multiplier,
+    srdhm,
     te_clamp,
     te_leading_zeros,
     te_rounding_divide,
@@ -35,6 +36,8 @@ from tvm_cascade.passes.integer.softmax import (
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _OUTPUT_BITS = 4  # integer bits of the result, Q4.4 in eight
+_DROPPED = 31 - INPUT_BITS - _OUTPUT_BITS  # bits of Q5.26 that the result has not
+_LEVELS = 256
 _WIDE_BITS = INPUT_BITS + 1  # of the logarithm while it is summed
 _LOG_2 = 1488522236
 _SQRT_SQRT_HALF, _SQRT_HALF, _QUARTER = 1805811301, 1518500250, 536870912
@@ -57,18 +60,24 @@ def lower_log_softmax(island: Island) -> Value:
     m, s = scaled_multiplier(float(x.step), 1.0)
     if s < 1:
         raise NotLowered(f"a log softmax over logits of scale {x.step:g}")
-    back = quantize_multiplier((1 << (31 - s)) / m)
-    scaling = (m, s, *back, lowest_difference(s))
+    lowest = lowest_difference(s)
+    scaling = (*quantize_multiplier((1 << (31 - s)) / m), lowest)
 
-    def compute(a: Tensor, exps: Tensor) -> Tensor:
-        return _te_log_softmax(a, exps, out.dtype, scaling)
+    def compute(a: Tensor, exps: Tensor, steps: Tensor) -> Tensor:
+        return _te_log_softmax(a, exps, steps, out.dtype, scaling)
 
     attrs = {"axis": rank - 1, "clamp": [out.lo, out.hi]}
-    return island.emitter.call("log_softmax", compute, [x.value], [table], attrs)
+    return island.emitter.call("log_softmax", compute, [x.value], [table, _steps(m, s, lowest)], attrs)
 
 
-def _te_log_softmax(x: Tensor, exps: Tensor, dtype: str, scaling: tuple[int, int, int, int, int]) -> Tensor:
-    m, s, back, back_shift, lowest = scaling
+def _steps(m: int, s: int, lowest: int) -> np.ndarray:
+    """`-scale * d` in Q5.26 for d in 0..255, int32; the least gives the lowest output whatever the logarithm."""
+    d = np.maximum(-np.arange(256, dtype="int64"), lowest)
+    return np.maximum(srdhm(d << s, m), -(_LEVELS + 1) << _DROPPED).astype("int32")
+
+
+def _te_log_softmax(x: Tensor, exps: Tensor, steps: Tensor, dtype: str, scaling: tuple[int, int, int]) -> Tensor:
+    back, back_shift, lowest = scaling
     shape = [int(d) for d in x.shape]
     flat, classes = len(shape) == 1, shape[-1]
     lead = shape[:-1] or [1]
@@ -83,18 +92,17 @@ def _te_log_softmax(x: Tensor, exps: Tensor, dtype: str, scaling: tuple[int, int
     top = stage("max_acc", lambda *r: te.max(element(r, rk), axis=[rk]))
     total = stage("sum_acc", lambda *r: te.sum(te_halves_up(exps[top[r] - element(r, rs)]), axis=[rs]))
     log = _te_log(total, stage)
-    cut = stage("cut", lambda *r: _te_cut(log[r], back, back_shift, lowest))
+    cut = stage("cut", lambda *r: _te_cut(log[r], back, back_shift, lowest).astype("int32"))
+    narrow = stage("narrow", lambda *r: log[r].astype("int32"))
     info = np.iinfo(dtype)
 
     def finish(*index: Index) -> Scalar:
         row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
-        difference = (element(row, k) - top[row]).astype("int64")
-        # what lies below the cut becomes the lowest output, whatever its shifted difference would be
-        bounded = tirx.max(difference, i64(lowest))
-        scaled = te_srdhm(bounded * i64(1 << s), i64(m)) - log[row]
-        rounded = te_rounding_divide(scaled, 31 - INPUT_BITS - _OUTPUT_BITS, bits=64).astype("int32")
+        distance = top[row] - element(row, k)
+        # the logarithm of at most 2^12 terms leaves the difference within 32 bits
+        rounded = te_rounding_divide(steps[distance] - narrow[row], _DROPPED)
         stored = te_clamp(rounded + i32(int(info.max)), int(info.min), int(info.max), dtype)
-        return tirx.Select(difference > cut[row], stored, tirx.const(int(info.min), dtype))
+        return tirx.Select(distance < i32(0) - cut[row], stored, tirx.const(int(info.min), dtype))
 
     return te.compute(shape, finish, name="log_softmax")
 
