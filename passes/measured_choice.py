@@ -22,6 +22,9 @@ from tvm_cascade.parallel.problem import CONCURRENT, Schedule, Stage
 from tvm_cascade.parallel.units import unit_graph
 
 
+_MOST_ROUNDS, _ENOUGH = 101, 2.0
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The index of the fastest module, the least milliseconds of all, and the medians of their ratios to the first."""
@@ -60,6 +63,7 @@ def fastest(
 ) -> Choice:
     """Compiles and runs `main` of every module on the same random inputs, on the CPU.
 
+    Short programs run more rounds than `runs`, up to `_MOST_ROUNDS` in `_ENOUGH` seconds: their ratios scatter more.
     `clock` gives seconds; `time.process_time` with one thread is least disturbed by other programs. Raises
     `UsageError` where the modules' inputs differ.
     """
@@ -69,7 +73,15 @@ def fastest(
     device: Any = tvm.cpu()
     machines = [relax.VirtualMachine(build(mod, target), device) for mod in modules]
     given = [tvm.runtime.tensor(a) for a in inputs[0]]
-    return decide([[_seconds(m, given, clock) for m in machines] for _ in range(runs + 1)][1:], margin)
+
+    def one_round() -> list[float]:
+        return [_seconds(machine, given, clock) for machine in machines]
+
+    one_round()  # the first run allocates
+    rounds = [one_round() for _ in range(runs)]
+    taken = sum(map(sum, rounds)) / runs
+    more = min(_MOST_ROUNDS, int(_ENOUGH / taken)) - runs if taken else 0
+    return decide(rounds + [one_round() for _ in range(more)], margin)
 
 
 def decide(rounds: Sequence[Sequence[float]], margin: float) -> Choice:
