@@ -21,7 +21,6 @@ from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.parallel.problem import CONCURRENT, Schedule, Stage
 from tvm_cascade.parallel.units import unit_graph
 
-
 _MOST_ROUNDS, _ENOUGH = 101, 2.0
 
 

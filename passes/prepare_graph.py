@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tvm.ir import IRModule
@@ -20,6 +21,7 @@ from tvm_cascade.schedules.pitch import pitched
 from tvm_cascade.schedules.pool_sum import pool_sum
 from tvm_cascade.schedules.select import Core, select
 from tvm_cascade.schedules.stripe_kernel import stripe_kernel
+from tvm_cascade.schedules.stripe_patch import StripePatch, stripe_patch
 from tvm_cascade.schedules.transpose_over import over_kernel, planes_of
 from tvm_cascade.schedules.tune import Database, shipped
 
@@ -38,9 +40,9 @@ class PreparedGraph:
         """The kernels that a plan calls; `generic` ones run on every machine."""
         made = self.extracted
         rows = made.kernels if generic else self.kernels
-        patches = None if generic else self.patch
+        patches, in_stripes = (None, None) if generic else (self.patch, self.stripe_patch)
         sums = made.accumulators if generic else self._sums()
-        chosen = kernels_of_plan(plan, rows, made.pixel_kernels, sums, patches, self.stripe, self.over)
+        chosen = kernels_of_plan(plan, rows, made.pixel_kernels, sums, patches, self.stripe, self.over, in_stripes)
         return [_into_place(plan, o, kernel) for o, kernel in enumerate(chosen)]
 
     def _sums(self) -> list[Accumulating | None]:
@@ -56,6 +58,14 @@ class PreparedGraph:
         if isinstance(made, str):
             raise ValidationError(f"{self.graph.ops[index].name} was planned in stripes: {made}")
         return made
+
+    def stripe_patch(self, index: int, columns: Sequence[tuple[int, int]]) -> StripePatch | None:
+        """An operator's kernels for the columns of every stripe, where a performance schedule serves them."""
+        func, kernel = self.extracted.funcs[index], self.kernels[index]
+        if func is None or kernel is None or kernel.rule == "generic":
+            return None
+        constants = self.extracted.constants[index]
+        return stripe_patch(self.extracted.graph, self.graph.ops[index], func, constants, self.core, columns)
 
     def over(self, index: int) -> RowKernel:
         """An operator's kernel that leaves its output in the bytes of its input."""

@@ -14,7 +14,7 @@ from itertools import pairwise
 import tvm
 from tvm import tirx
 from tvm.ir import Call, GlobalVar
-from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, SeqStmt
+from tvm.tirx import Evaluate, For, IfThenElse, SeqStmt
 
 from tvm_cascade.cascading.flow import has_pixels
 from tvm_cascade.cascading.plan import Plan
@@ -24,7 +24,8 @@ from tvm_cascade.schedules.accumulate import Accumulating
 from tvm_cascade.schedules.choose import Kernel, together, wrapping
 from tvm_cascade.schedules.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.patch import Patch
-from tvm_cascade.schedules.places import Memory, Place, i32, places, strides
+from tvm_cascade.schedules.places import Memory, Place, first_of, i32, places, row_slot, sequence, strides
+from tvm_cascade.schedules.stripe_calls import StripeCalls
 
 Expr = tvm.ir.Expr
 Constants = Sequence[Sequence[Sequence[int]]]  # by operator and kernel: offsets of its constants in flash
@@ -50,104 +51,24 @@ class Calls:
         self.fetch, self.host_fetch = fetch, host_fetch
         self.places = places(plan)
         self.offsets = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
-        self.stripes: dict[int, tuple[Expr, int]] = {}  # by segment: the stripe, and its table in the uint16 view
+        self.striped = StripeCalls(self)
 
     def operator(self, index: int, step: Expr, segment: int) -> tirx.Stmt:
         """Step `step` of an operator (all of it, with a whole kernel)."""
         op, kernel = self.graph.ops[index], self.kernels[index]
         assert kernel is not None
-        if segment in self.stripes:
-            return self._striped(op, kernel, step, segment)
+        if segment in self.striped.stripes:
+            return self.striped.step(op, kernel, step, segment)
         if isinstance(kernel, Patch):
             return self._patch(op, kernel, step, segment)
         if isinstance(kernel, Accumulating):
             return self._accumulate(op, kernel, step, segment)
         self._check(op, kernel)
         bound, y, x0, x1 = self._position(op, step, segment) if kernel.pixels else ([], step, i32(0), i32(0))
-        args = [self._argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
+        args = [self.argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
         if self.macs is not None:
             args.append(self.macs)
-        return _sequence([*bound, Evaluate(Call(self.functions[index][0], args, ret_ty="int32"))])
-
-    def _columns(self, actor: int, segment: int) -> tuple[Expr, Expr]:
-        """The columns that an operator makes (or sums up) in the stripe at hand."""
-        stripe, table = self.stripes[segment]
-        ops = self.plan.segments[segment].ops
-        bounds = self.memory.view("flash", "uint16")
-        at = stripe * (2 * len(ops)) + (table + 2 * ops.index(actor))
-        return bounds[at].astype("int32"), bounds[at + 1].astype("int32")
-
-    def _lane(self, t: int, segment: int) -> tuple[Place, int, int, Expr]:
-        """Place of a tensor, elements of a pixel, columns of a row in its storage, and the column that lies first."""
-        place, tensor, storage = self.places[t], self.graph.tensors[t], self.plan.storages[t]
-        unit = tensor.row_bytes // tensor.columns // ITEM_BYTES[tensor.dtype]
-        if not storage.columns:
-            return place, unit, tensor.columns, i32(0)
-        maker = self.graph.producer[t]
-        assert maker is not None
-        return place, unit, storage.columns, self._first(t, self._columns(maker, segment)[0], segment)
-
-    def _first(self, t: int, x: Expr, segment: int) -> Expr:
-        """The first column of a tensor that a stripe has whose own begin at `x`: kept ones lie before them."""
-        kept, maker = self.plan.storages[t].kept, self.graph.producer[t]
-        if not kept:
-            return x
-        ranges = self.plan.segments[segment]
-        return tirx.max(x - kept, i32(ranges.stripes[0][ranges.ops.index(maker)][0]))
-
-    def _kept(self, t: int, y: Expr, x: Expr, segment: int, back: bool) -> list[tirx.Stmt]:
-        """Copy the columns before `x` that two stripes share of row `y` out of their store, or with `back` into it."""
-        if not self.plan.storages[t].kept:
-            return []
-        place, unit, pitch, first = self._lane(t, segment)
-        tensor, item = self.graph.tensors[t], ITEM_BYTES[place.dtype]
-        slot = y if place.height >= tensor.rows else tirx.truncmod(y, i32(place.height))
-        start = self._first(t, x, segment)
-        arena = self.memory.view("arena", place.dtype)
-        i = tirx.Var(f"{'keep' if back else 'take'}_{t}", "int32")
-        ring = place.offset // item + (slot * pitch + start - first) * unit + i
-        store = self.offsets[f"kept {t}"] // item + y * (self.plan.storages[t].kept * unit) + i
-        source, target = (ring, store) if back else (store, ring)
-        return [For(i, 0, (x - start) * unit, tirx.ForKind.SERIAL, BufferStore(arena, arena[source], [target]))]
-
-    def _striped(self, op: Op, kernel: Kernel, y: Expr, segment: int) -> tirx.Stmt:
-        """One row of a stripe: pointers are moved so that column 0 of a tensor lies where a kernel looks for it."""
-        x0, x1 = self._columns(op.index, segment)
-        if isinstance(kernel, Accumulating):
-            t = op.inputs[0]
-            place, unit, pitch, first = self._lane(t, segment)
-            columns = self.graph.tensors[t].columns
-            slot = y if place.height >= self.graph.tensors[t].rows else tirx.truncmod(y, i32(place.height))
-            at = place.offset // ITEM_BYTES[place.dtype] + (slot * pitch + x0 - first) * unit
-            return self._piece(op, kernel, at, (y * columns + x0) * unit, (y * columns + x1) * unit, segment)
-        assert isinstance(kernel, RowKernel)
-        args = [self._stripe_argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
-        if self.macs is not None:
-            args.append(self.macs)
-        taken = [s for t in op.outputs for s in self._kept(t, y, x0, segment, back=False)]
-        given = [s for t in op.outputs for s in self._kept(t, y, x1, segment, back=True)]
-        return _sequence([*taken, Evaluate(Call(self.functions[op.index][0], args, ret_ty="int32")), *given])
-
-    def _stripe_argument(
-        self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int
-    ) -> Expr:
-        match param.role:
-            case Role.INPUT:
-                place, unit, _, first = self._lane(op.inputs[param.index], segment)
-                return self.memory.address("arena", place.dtype, place.offset // ITEM_BYTES[place.dtype] - first * unit)
-            case Role.ROW_STRIDE:
-                _, unit, pitch, _ = self._lane(op.inputs[param.index], segment)
-                return i32(pitch * unit)
-            case Role.PLANE:
-                return i32(0)
-            case Role.OUTPUT:
-                t = op.outputs[param.index]
-                place, unit, pitch, first = self._lane(t, segment)
-                slot = y if place.height >= self.graph.tensors[t].rows else tirx.truncmod(y, i32(place.height))
-                at = place.offset // ITEM_BYTES[place.dtype] + (slot * pitch - first) * unit
-                return self.memory.address("arena", place.dtype, at)
-            case _:
-                return self._argument(op, kernel, param, y, x0, x1, segment)
+        return sequence([*bound, Evaluate(Call(self.functions[index][0], args, ret_ty="int32"))])
 
     def _accumulate(self, op: Op, sums: Accumulating, step: Expr, segment: int) -> tirx.Stmt:
         """Consume the next row, or run of pixels, of the input; in two parts where a run wraps around its ring."""
@@ -165,17 +86,17 @@ class Calls:
         begin, end = first * unit, (y * pixels + x1) * unit
         base = place.offset // ITEM_BYTES[place.dtype]
         if whole or pixels == 1 or together(self.plan, t, chunk):
-            return _sequence([*bound, self._piece(op, sums, base + slot * unit, begin, end, segment)])
+            return sequence([*bound, self.piece(op, sums, base + slot * unit, begin, end, segment)])
         wraps = tirx.GT(slot + (x1 - x0), i32(slots))
         middle = begin + (i32(slots) - slot) * unit
         parts = [
-            self._piece(op, sums, base + slot * unit, begin, middle, segment),
-            self._piece(op, sums, i32(base), middle, end, segment),
+            self.piece(op, sums, base + slot * unit, begin, middle, segment),
+            self.piece(op, sums, i32(base), middle, end, segment),
         ]
-        single = self._piece(op, sums, base + slot * unit, begin, end, segment)
-        return _sequence([*bound, IfThenElse(wraps, SeqStmt(parts), single)])
+        single = self.piece(op, sums, base + slot * unit, begin, end, segment)
+        return sequence([*bound, IfThenElse(wraps, SeqStmt(parts), single)])
 
-    def _piece(self, op: Op, sums: Accumulating, at: Expr, begin: Expr, end: Expr, segment: int) -> tirx.Stmt:
+    def piece(self, op: Op, sums: Accumulating, at: Expr, begin: Expr, end: Expr, segment: int) -> tirx.Stmt:
         args: list[Expr] = []
         for param in sums.kernel.params:
             match param.role:
@@ -190,7 +111,7 @@ class Calls:
                 case Role.OUTPUT:
                     args.append(self.memory.address("arena", param.dtype, self.places[op.outputs[param.index]].offset))
                 case _:
-                    args.append(self._argument(op, sums.kernel, param, i32(0), i32(0), i32(0), segment))
+                    args.append(self.argument(op, sums.kernel, param, i32(0), i32(0), i32(0), segment))
         if self.macs is not None:
             args.append(self.macs)
         return Evaluate(Call(self.functions[op.index][0], args, ret_ty="int32"))
@@ -208,7 +129,7 @@ class Calls:
             single = self._serving(op, patch, patch.singles, (y, x0 + offset), segment)
             each = For(offset, 0, x1 - x0, tirx.ForKind.SERIAL, single)
             body = IfThenElse(tirx.any(*wraps) if len(wraps) > 1 else wraps[0], each, body)
-        return _sequence([*bound, body])
+        return sequence([*bound, body])
 
     def _serving(
         self, op: Op, patch: Patch, runs: Sequence[tuple[int, int]], at: tuple[Expr, Expr], segment: int
@@ -238,7 +159,7 @@ class Calls:
             args = [ends[0], slot, i32(place.pixels), ends[1], i32(away), valid, at[0]]
             calls.append(Evaluate(Call(locators.pop(0), args, ret_ty="int32")))
         calls.append(self._on_patch(op, patch, which, at, segment))
-        return _sequence(calls)
+        return sequence(calls)
 
     def _on_patch(self, op: Op, patch: Patch, which: int, at: tuple[Expr, Expr], segment: int) -> tirx.Stmt:
         args: list[Expr] = []
@@ -320,7 +241,7 @@ class Calls:
         ]
         return bound, y, x0, x0 + chunk if columns % chunk == 0 else tirx.min(x0 + chunk, i32(columns))
 
-    def _argument(self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int) -> Expr:
+    def argument(self, op: Op, kernel: RowKernel, param: Param, y: Expr, x0: Expr, x1: Expr, segment: int) -> Expr:
         match param.role:
             case Role.Y:
                 return y
@@ -350,7 +271,7 @@ class Calls:
             return i32(place.pixels)
         window = op.windows[param.index] if op.windows and not kernel.whole else None
         if param.role is Role.SLOT:
-            return _row_slot(window, y, place, tensor.rows)
+            return row_slot(window, y, place, tensor.rows)
         if param.role is Role.PIXEL_SLOT:
             across = op.columns[param.index] if op.columns else None
             return _pixel_slot(window, across, y, x0, tensor.columns, place, tensor.rows)
@@ -373,38 +294,16 @@ class Calls:
         return self.memory.address("arena", place.dtype, place.offset // ITEM_BYTES[place.dtype] + slot * stride)
 
 
-def _sequence(stmts: list[tirx.Stmt]) -> tirx.Stmt:
-    return SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
-
-
-def _first(window: Window, position: Expr) -> Expr:
-    first = position * window.stride
-    if window.denominator > 1:
-        first = tirx.truncdiv(first, i32(window.denominator))
-    return first
-
-
-def _row_slot(window: Window | None, row: Expr, place: Place, rows: int) -> Expr:
-    """Slot of the window's first row, counted modulo the ring also where it is padding."""
-    if window is None or window.stride == 0:
-        return i32(0)
-    first = _first(window, row)
-    if place.height >= rows and window.padding == 0:
-        return first
-    shift = -(-window.padding // place.height) * place.height - window.padding
-    return tirx.truncmod(first + shift, i32(place.height))
-
-
 def _pixel_slot(
     window: Window | None, across: Window | None, y: Expr, x0: Expr, columns: int, place: Place, rows: int
 ) -> Expr:
     """Slot of the first pixel that can be read: the window's, or the tensor's edge where that is padding."""
     if window is None or window.stride == 0:
         return i32(0)
-    row = _first(window, y) - window.padding
+    row = first_of(window, y) - window.padding
     row = tirx.max(row, i32(0)) if window.padding > 0 else row
     pixel = row * columns
     if across is not None and across.stride > 0:
-        column = _first(across, x0) - across.padding
+        column = first_of(across, x0) - across.padding
         pixel = pixel + (tirx.max(column, i32(0)) if across.padding > 0 else column)
     return pixel if place.pixels >= rows * columns else tirx.truncmod(pixel, i32(place.pixels))

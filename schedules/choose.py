@@ -11,9 +11,11 @@ from tvm_cascade.graph import Op
 from tvm_cascade.schedules.accumulate import Accumulating
 from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.patch import Patch
+from tvm_cascade.schedules.stripe_patch import StripePatch
 
 PatchKernel = Callable[[int, int], Patch | None]
-Kernel = RowKernel | Patch | Accumulating
+StripeKernel = Callable[[int, Sequence[tuple[int, int]]], StripePatch | None]
+Kernel = RowKernel | Patch | StripePatch | Accumulating
 
 
 def kernels_of_plan(
@@ -24,12 +26,13 @@ def kernels_of_plan(
     patches: PatchKernel | None = None,
     stripes: Callable[[int], RowKernel] | None = None,
     overs: Callable[[int], RowKernel] | None = None,
+    in_stripes: StripeKernel | None = None,
 ) -> list[Kernel | None]:
     """The kernel of every operator (None for views) as its segment runs it.
 
     `rows`, `pixels` and `accumulators` are the kernels by operator, `patches` makes those that a performance schedule
-    serves, for a number of pixels a step, `stripes` those of operators that run in vertical stripes, `overs` those of
-    operators that run over their input.
+    serves, for a number of pixels a step, and `in_stripes` for the columns of every stripe; `stripes` are those of other
+    operators that run in vertical stripes, `overs` those of operators that run over their input.
     """
     chosen: list[Kernel | None] = list(rows)
     for segment in plan.segments:
@@ -39,7 +42,12 @@ def kernels_of_plan(
             elif o in segment.over:
                 chosen[o] = _required(overs(o) if overs is not None else None, plan, o, "over its input")
             elif segment.stripes and chosen[o] is not None:
-                chosen[o] = _required(stripes(o) if stripes is not None else None, plan, o, "in stripes")
+                columns = [ranges[segment.ops.index(o)] for ranges in segment.stripes]
+                fast = in_stripes(o, columns) if in_stripes is not None else None
+                if fast is not None and fast.scratch_bytes <= segment.scratch_bytes:
+                    chosen[o] = fast
+                else:
+                    chosen[o] = _required(stripes(o) if stripes is not None else None, plan, o, "in stripes")
             elif segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):
                 patch = patches(o, segment.chunk) if patches is not None else None
                 if patch is not None and patch.scratch_bytes <= segment.scratch_bytes:

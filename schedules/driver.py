@@ -28,6 +28,7 @@ from tvm_cascade.schedules.kernel import RowKernel
 from tvm_cascade.schedules.patch import Patch
 from tvm_cascade.schedules.places import Flash, FlashItem, Memory, i32, overwrites, place_of
 from tvm_cascade.schedules.streaming import HOST_FETCH, host_fetch, streamed_inputs
+from tvm_cascade.schedules.stripe_patch import StripePatch
 from tvm_cascade.schedules.trace import Program, compress
 
 __all__ = ["FlashItem", "Lowered", "lower_plan", "place_of"]
@@ -126,7 +127,7 @@ class _Driver:
         if table is None:
             return self._once(index)
         stripe = tirx.Var(f"stripe{index}", "int32")
-        self.calls.stripes[index] = (stripe, table)
+        self.calls.striped.stripes[index] = (stripe, table)
         count = len(self.plan.segments[index].stripes)
         return [For(stripe, 0, count, tirx.ForKind.SERIAL, SeqStmt(self._once(index)))]
 
@@ -226,9 +227,10 @@ class _Driver:
         params = [self.memory.arena, self.memory.flash]
         params += [self.memory.context, self.status_pointer] if self.can_fail else []
         params += [self.macs] if self.macs is not None else []
-        begin: list[tirx.Stmt] = []
+        table = self.calls.striped.table
+        begin: list[tirx.Stmt] = [] if table is None else [tirx.AllocBuffer(table)]
         if self.can_fail:
-            begin = [
+            begin += [
                 tirx.DeclBuffer(self.status, data=self.status_pointer),
                 BufferStore(self.status, i32(STATUS_OK), [i32(0)]),
             ]
@@ -241,7 +243,7 @@ class _Driver:
 
 def _parts(kernel: Kernel | None) -> list[RowKernel]:
     """The kernels with constants of their own."""
-    if isinstance(kernel, Patch):
+    if isinstance(kernel, Patch | StripePatch):
         return [v.kernel for v in kernel.variants]
     if isinstance(kernel, Accumulating):
         return [kernel.kernel]
@@ -250,7 +252,7 @@ def _parts(kernel: Kernel | None) -> list[RowKernel]:
 
 def _functions(kernel: Kernel | None, kind: str) -> list[tuple[str, PrimFunc]]:
     """What the driver calls for an operator, with the start of each name."""
-    if isinstance(kernel, Patch):
+    if isinstance(kernel, Patch | StripePatch):
         return [(prefix or kind, f) for prefix, f in kernel.functions()]
     if isinstance(kernel, Accumulating):
         return [(f"{kind}_sum", kernel.kernel.func)]

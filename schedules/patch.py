@@ -30,7 +30,7 @@ from tvm_cascade.schedules.places import i32
 from tvm_cascade.schedules.select import Core, first_rule
 
 Expr = tvm.ir.Expr
-_SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds whose kernels read located rows
+SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds whose kernels read located rows
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class Patch:
         return [("", v.kernel.func) for v in self.variants] + [("locate", g.locate) for g in self.located if g]
 
 
-def _single(window: Window) -> bool:
+def is_single(window: Window) -> bool:
     return window.extent == 1 and window.stride == 1 and window.padding == 0 and window.denominator == 1
 
 
-def _windows(op: Op) -> list[tuple[Window, Window]] | None:
+def sliding_windows(op: Op) -> list[tuple[Window, Window]] | None:
     """Row and column window of every input, None where one is no sliding window."""
     pairs: list[tuple[Window, Window]] = []
     for row, column in zip(op.windows, op.columns, strict=True):
@@ -117,7 +117,7 @@ def _windows(op: Op) -> list[tuple[Window, Window]] | None:
     return pairs or None
 
 
-def _nhwc(tensor: Tensor) -> bool:
+def is_nhwc(tensor: Tensor) -> bool:
     return len(tensor.shape) == 4 and tensor.shape[0] == 1 and (tensor.row_axis, tensor.col_axis) == (1, 2)
 
 
@@ -125,25 +125,27 @@ def patch_kernel(
     graph: Graph, op: Op, func: PrimFunc, constants: Sequence[np.ndarray], core: Core, chunk: int
 ) -> Patch | None:
     """The patch form of an operator for steps of `chunk` pixels; None where no performance schedule takes it."""
-    pairs = _windows(op) if len(op.windows) == len(op.columns) == len(op.inputs) else None
+    pairs = sliding_windows(op) if len(op.windows) == len(op.columns) == len(op.inputs) else None
     tensors = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
-    if pairs is None or len(op.outputs) != 1 or not all(_nhwc(t) for t in tensors):
+    if pairs is None or len(op.outputs) != 1 or not all(is_nhwc(t) for t in tensors):
         return None
     located = tuple(
-        None if _single(r) and _single(c) else _located(graph.tensors[t], graph.tensors[op.outputs[0]].rows, r, c, core)
+        None
+        if is_single(r) and is_single(c)
+        else _located(graph.tensors[t], graph.tensors[op.outputs[0]].rows, r, c, core)
         for t, (r, c) in zip(op.inputs, pairs, strict=True)
     )
-    if any(located) and (op.kind not in _SLIDING or len(op.inputs) != 1):
+    if any(located) and (op.kind not in SLIDING or len(op.inputs) != 1):
         return None
     columns = graph.tensors[op.outputs[0]].columns
     chunk, width, across = min(chunk, columns), tensors[0].columns, pairs[0][1]
     starts = range(0, columns, chunk)
-    forms = [_form(across, x, min(chunk, columns - x), width) for x in starts]
-    singles = [_form(across, x, 1, width) for x in range(columns)]
+    forms = [form_of(across, x, min(chunk, columns - x), width) for x in starts]
+    singles = [form_of(across, x, 1, width) for x in range(columns)]
     variants: dict[Form, int] = {}
     made: list[Variant] = []
     for form in dict.fromkeys([*forms, *singles]):
-        step = _step_function(graph, op, func, constants, pairs, form) if form.valid > 0 else None
+        step = step_function(graph, op, func, constants, pairs, form) if form.valid > 0 else None
         seldom = 4 * max(forms.count(form) / len(forms), singles.count(form) / len(singles)) < 1
         small = seldom and (core.backend == "c" or core.mve)  # other kernels grow where LLVM writes their loops out
         kernel = None if step is None else first_rule(step, constants, core, small)
@@ -151,17 +153,17 @@ def patch_kernel(
             return None
         variants[form] = len(made)
         made.append(Variant(form, kernel))
-    whole, single = (_runs(x, (variants[f] for f in fs)) for x, fs in ((starts, forms), (range(columns), singles)))
+    whole, single = (runs_of(x, (variants[f] for f in fs)) for x, fs in ((starts, forms), (range(columns), singles)))
     return Patch(located, tuple(made), whole, single, chunk)
 
 
-def _form(across: Window, x0: int, pixels: int, width: int) -> Form:
+def form_of(across: Window, x0: int, pixels: int, width: int) -> Form:
     first = x0 * across.stride - across.padding
     last = first + (pixels - 1) * across.stride + across.span
     return Form(pixels, max(-first, 0), min(last, width) - max(first, 0))
 
 
-def _runs(columns: Iterable[int], variants: Iterable[int]) -> tuple[tuple[int, int], ...]:
+def runs_of(columns: Iterable[int], variants: Iterable[int]) -> tuple[tuple[int, int], ...]:
     """The first column of every run of equal variants, and that variant."""
     runs: list[tuple[int, int]] = []
     for x, v in zip(columns, variants, strict=True):
@@ -170,7 +172,7 @@ def _runs(columns: Iterable[int], variants: Iterable[int]) -> tuple[tuple[int, i
     return tuple(runs)
 
 
-def _step_function(
+def step_function(
     graph: Graph,
     op: Op,
     func: PrimFunc,
@@ -183,7 +185,7 @@ def _step_function(
     Of a located input all rows and the valid columns of a window; of what is read in place the step's pixels.
     """
     out = graph.tensors[op.outputs[0]]
-    single = all(_single(r) and _single(c) for r, c in pairs)
+    single = all(is_single(r) and is_single(c) for r, c in pairs)
     rows = [(1, 1) if single else (graph.tensors[t].rows, out.rows) for t in op.inputs]
     shapes = [(1, high, form.valid, graph.tensors[t].shape[3]) for t, (high, _) in zip(op.inputs, rows, strict=True)]
     types = [graph.tensors[t].dtype for t in op.inputs]

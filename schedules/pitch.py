@@ -18,6 +18,7 @@ from typing import Any
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules.kernel import Role, RowKernel
 from tvm_cascade.schedules.patch import Patch
+from tvm_cascade.schedules.stripe_patch import StripePatch
 from tvm_cascade.schedules.tir import (
     Buffer,
     Expr,
@@ -36,9 +37,9 @@ class NotPitchedError(Exception):
     """A kernel that cannot write apart; the message is the reason."""
 
 
-def pitched(kernel: RowKernel | Patch, unit: int, pitch: int) -> RowKernel | Patch:
+def pitched(kernel: RowKernel | Patch | StripePatch, unit: int, pitch: int) -> RowKernel | Patch | StripePatch:
     """`kernel` with the pixels of its output, `unit` bytes each, `pitch` bytes apart. Raises `NotPitchedError`."""
-    if isinstance(kernel, Patch):
+    if isinstance(kernel, Patch | StripePatch):
         made = tuple(replace(v, kernel=_pitched(v.kernel, unit, pitch)) for v in kernel.variants)
         return replace(kernel, variants=made)
     return _pitched(kernel, unit, pitch)

@@ -14,7 +14,9 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
 from tvm_cascade.cascading.plan import Granularity, Plan
-from tvm_cascade.graph import ITEM_BYTES, Op, Tensor
+from tvm_cascade.graph import ITEM_BYTES, Op, Tensor, Window
+
+Expr = tvm.ir.Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +138,26 @@ def overwrites(plan: Plan, op: Op) -> bool:
     end = start + plan.storages[op.outputs[0]].size
     spans = [(place_of(plan, op.inputs[p]), plan.storages[op.inputs[p]].size) for p in op.in_place]
     return any(at < end and start < at + size for at, size in spans)
+
+
+def first_of(window: Window, position: Expr) -> Expr:
+    """The first row or column that an output position reads, padding not taken off."""
+    first = position * window.stride
+    if window.denominator > 1:
+        first = tirx.truncdiv(first, i32(window.denominator))
+    return first
+
+
+def row_slot(window: Window | None, row: Expr, place: Place, rows: int) -> Expr:
+    """Slot of the window's first row, counted modulo the ring also where it is padding."""
+    if window is None or window.stride == 0:
+        return i32(0)
+    first = first_of(window, row)
+    if place.height >= rows and window.padding == 0:
+        return first
+    shift = -(-window.padding // place.height) * place.height - window.padding
+    return tirx.truncmod(first + shift, i32(place.height))
+
+
+def sequence(stmts: list[tirx.Stmt]) -> tirx.Stmt:
+    return tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]

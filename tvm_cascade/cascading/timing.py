@@ -6,8 +6,6 @@ from tvm_cascade.cascading.flow import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cost.instructions import StepModel
 
-STRIPED = 5.0  # instructions of the generic kernels that make stripes, as a factor of those of tuned ones by rows
-
 
 def instruction_factor(plan: Plan, model: StepModel) -> float:
     """Estimated instructions of a plan, as a factor of those of its operators by rows; recomputation is not in it."""
@@ -16,8 +14,11 @@ def instruction_factor(plan: Plan, model: StepModel) -> float:
     extra = 0.0
     for segment in plan.segments:
         working = [o for o in segment.ops if not graph.ops[o].view]
-        if segment.stripes:
-            extra += sum(model.whole(graph.ops[o]) for o in working) * (STRIPED - 1.0)
+        for ranges in segment.stripes:
+            for o, (begin, end) in zip(segment.ops, ranges, strict=True):
+                if begin < end and o in working:
+                    out = graph.tensors[graph.ops[o].outputs[0]]
+                    extra += model.striped(graph.ops[o], out.rows, out.columns, end - begin)
         if not segment.chunk or len(working) < 2:
             continue
         for o in working:

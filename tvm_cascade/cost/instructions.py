@@ -4,7 +4,8 @@ Rates of a multiply-accumulate were fitted (non-negative least squares, within 5
 layer, counted in the emulator on Cortex-M3, -M4 and -M55. Rates of steps by pixels began as such fits too, on -M4 and -M55,
 to three of the networks in steps of 1 to 16 pixels that copied their windows; errors were up to 10 % of an image. They were
 then raised by hand, and those of -M3 and others set from -M4's, until no image counted takes more than it was allowed, since
-windows are read where they lie too. The rate of bytes moved is that of the sums, tables and pools among these images'
+windows are read where they lie too. Rates of stripes are solved from two networks by rows without overlap, person_detect
+and resnet8, in stripes of 8 and 12. The rate of bytes moved is that of the sums, tables and pools among these images'
 layers. `benchmarks/step_model.py` prints estimates beside the counts of
 `benchmarks/results/cortex_m.md`. Other cores and networks may exceed the limit.
 Instructions, not cycles: a flash with wait states or a cache changes the picture.
@@ -32,6 +33,8 @@ class StepModel:
     dense_few: float  # and where it makes two or three
     depthwise_single: float
     depthwise_few: float
+    stripe: float  # a row of a stripe: its kernel's call, its table, its edges
+    stripe_few: float  # further ones of a multiply-accumulate where a stripe is three columns wide or less
 
     def whole(self, op: Op) -> float:
         """Instructions of an operator by rows."""
@@ -40,25 +43,31 @@ class StepModel:
     def extra(self, op: Op, rows: int, columns: int, chunk: int) -> float:
         """Instructions that steps of `chunk` pixels cost an operator of `rows` x `columns` pixels besides."""
         chunk = min(chunk, columns)
-        single, few = (
-            (self.depthwise_single, self.depthwise_few) if _depthwise(op) else (self.dense_single, self.dense_few)
-        )
         total = 0.0
         for n, steps in ((chunk, columns // chunk * rows), (columns % chunk, rows)):
             if n:
                 words = (op.patch_bytes[0] + n * op.patch_bytes[1]) / 4
-                dearer = single if n == 1 else few if n <= _FEW else 0.0
-                total += steps * (self.call + self.word * words + dearer * op.macs * n / (rows * columns))
+                total += steps * (self.call + self.word * words + self._dearer(op, n) * op.macs * n / (rows * columns))
         return total
+
+    def striped(self, op: Op, rows: int, columns: int, width: int) -> float:
+        """Instructions that a stripe of `width` of an operator's `columns` costs besides, in all of its `rows`."""
+        narrow = self.stripe_few * op.macs * width / columns if width <= _FEW else 0.0
+        return rows * self.stripe + narrow
+
+    def _dearer(self, op: Op, pixels: int) -> float:
+        """What a multiply-accumulate costs more where a kernel makes so few pixels."""
+        few = (self.depthwise_single, self.depthwise_few) if _depthwise(op) else (self.dense_single, self.dense_few)
+        return few[0] if pixels == 1 else few[1] if pixels <= _FEW else 0.0
 
 
 def _depthwise(op: Op) -> bool:
     return op.kind.startswith("depthwise")
 
 
-_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 3.6, 0.53, 0.38, 0.22, 0.0)
-_DSP = StepModel(1.51, 3.55, 75.0, 12.2, 3.1, 0.297, 0.24, 0.118, 0.0)
-_MVE = StepModel(0.202, 1.70, 100.0, 4.9, 1.2, 0.127, 0.004, 0.0, 0.25)
+_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 3.6, 0.53, 0.38, 0.22, 0.0, 490.0, 0.61)
+_DSP = StepModel(1.51, 3.55, 75.0, 12.2, 3.1, 0.297, 0.24, 0.118, 0.0, 450.0, 0.31)
+_MVE = StepModel(0.202, 1.70, 100.0, 4.9, 1.2, 0.127, 0.004, 0.0, 0.25, 250.0, 0.07)
 
 STEP_MODELS = {
     "cortex-m0plus": _SCALAR,
