@@ -12,6 +12,8 @@ from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.overlap import Overlaps
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.ordering import order
 from tvm_cascade.passes.cascade import Cascade
@@ -72,6 +74,19 @@ def test_along_the_rows(expected: tuple[np.ndarray, np.ndarray], options: PlanOp
     assert validate(plan).macs == plan.macs
     assert all(kernel is None for op, kernel in zip(plan.graph.ops, made.kernels_of(plan), strict=True) if op.view)
     np.testing.assert_array_equal(run_plan(made, plan, [expected[0]]).outputs[0], reference(stack(), expected[0]))
+
+
+def test_what_a_join_may_follow_depends_on_the_makers_beside() -> None:
+    """A maker alone may write behind its dying input; beside another, which does not wait for it, it may not."""
+    plain = pipeline.prepare(stack(), Core())
+    made = joined(plain, joinable(plain)).graph
+    whole = next(op.outputs[0] for op in made.ops if op.part_offsets)
+    conv, depthwise = (made.producer[t] for op in made.ops if op.part_offsets for t in op.inputs)
+    assert conv is not None and depthwise is not None
+    dying, units = list(made.ops[depthwise].inputs), {whole: made.tensors[whole].rows}
+    overlaps = Overlaps(Flow(made), in_place=True)
+    assert overlaps.pairs((depthwise,), dying, units, 0)
+    assert not overlaps.pairs((conv, depthwise), dying, units, 0)
 
 
 def reference(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:

@@ -76,6 +76,9 @@ class Tiles:
         )
 
 
+Among = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segment, and whether each accumulates
+
+
 class Flow:
     """Tables of one graph, made on demand and kept.
 
@@ -89,7 +92,7 @@ class Flow:
         self._steps: dict[tuple[int, int, bool], Steps] = {}
         # of `simulate`, which finds the same for every segment that holds the same operators
         self.waits: dict[tuple[int, int, int, bool, bool], Units] = {}
-        self.rings: dict[tuple[int, int, bool, tuple[tuple[int, bool], ...]], tuple[int | None, int]] = {}
+        self.rings: dict[tuple[int, int, Among, Among], tuple[int | None, int]] = {}
 
     @staticmethod
     def source(tensor: int) -> int:

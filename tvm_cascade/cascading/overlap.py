@@ -43,7 +43,7 @@ class Overlaps:
     def __init__(self, flow: Flow, in_place: bool) -> None:
         self.flow, self.in_place = flow, in_place
         self._progress: dict[tuple[int, int], dict[int, Units]] = {}
-        self._distances: dict[object, dict[tuple[int, int], Pair | None]] = {}
+        self._distances: dict[object, dict[tuple[int, int, tuple[int, ...]], Pair | None]] = {}
 
     def pairs(
         self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], chunk: int
@@ -57,11 +57,12 @@ class Overlaps:
             readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
             known = self._distances.setdefault((x, chunk, readers), {})
             for y, units in made.items():
-                if (y, units) not in known:
-                    distance = self._distance(cascade, x, y, units)
+                key = y, units, tuple(m for m in self.flow.writers(y) if m in cascade.inside)  # some of a join's makers
+                if key not in known:
+                    distance = max(self._behind(cascade, x, y, units, m) for m in key[2])
                     size = units * self.flow.unit_bytes(y, chunk)
-                    known[y, units] = Pair(x, y, distance, size) if distance < size else None
-                pair = known[y, units]
+                    known[key] = Pair(x, y, distance, size) if distance < size else None
+                pair = known[key]
                 if pair is not None:
                     found.append(pair)
         return tuple(found)
@@ -73,12 +74,8 @@ class Overlaps:
             return False
         return any(r.in_place and r.tensor == pair.reader for r in self.flow.steps(makers[0]).reads)
 
-    def _distance(self, cascade: Cascade, x: int, y: int, units: int) -> int:
-        """Bytes; the writer's size where it must stay clear of the input altogether. The farthest of a join's makers."""
-        makers = [m for m in self.flow.writers(y) if m in cascade.inside]
-        return max(self._behind(cascade, x, y, units, m) for m in makers)
-
     def _behind(self, cascade: Cascade, x: int, y: int, units: int, maker: int) -> int:
+        """Bytes; the writer's size where it must stay clear of the input altogether."""
         flow, chunk = self.flow, cascade.chunk
         taken, given = flow.graph.tensors[x], flow.graph.tensors[y]
         size = units * flow.unit_bytes(y, chunk)

@@ -115,7 +115,7 @@ class Cascade:
         flow, chunk = self.flow, self.chunk
         makers = [m for m in flow.writers(tensor) if m in self.inside]
         readers = tuple((o, o in self.accumulating) for o in flow.readers[tensor] if o in self.inside)
-        key = (tensor, chunk, any(m in self.accumulating for m in makers), readers)
+        key = (tensor, chunk, tuple((m, m in self.accumulating) for m in makers), readers)
         if key not in flow.rings:
             reads = [r for _, r in self.readers(tensor)]
             if not reads or any(not r.ringable for r in reads) or flow.stacked(tensor):

@@ -1,17 +1,18 @@
 """Random small int8 DAGs with everything that has a window, each cascaded at several caps and run.
 
 Operators: convolutions (grouped or not), depthwise ones, pools, element-wise ones, concatenations along channels and
-rows, splits, explicit pads, strided slices, nearest enlargements, transposed convolutions, and stencils written by hand
-that nothing knows by name; with strides and dilations up to 3, paddings that differ by side, branches, skips, several
-inputs and outputs, NCHW inputs behind a transpose, odd sizes. What a plan computes is compared with the module run by
-TVM itself, which shares neither kernels, nor driver, nor arena with it.
+rows (of equal and of different scales, of fresh branches, in chains, of parts that others read too), splits along
+channels and rows, explicit pads, strided slices, nearest enlargements, transposed convolutions, and stencils written by
+hand that nothing knows by name; with strides and dilations up to 3, paddings that differ by side, branches, skips, several
+inputs and outputs, transposes to and from NCHW, odd sizes. What a plan computes is compared with the module run by TVM
+itself, which shares neither kernels, nor driver, nor arena with it.
 """
 
 # TVM's passes and expressions get their operators at run time, where no type checker sees them.
 # pyright: reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +22,12 @@ from tvm import relax as _relax
 from tvm import te, tirx
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, frontier, plan_graph, validate
+from tvm_cascade.cascading import Plan, PlanOptions, baseline_peak, frontier, plan_graph, validate
+from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.graph import Graph
+from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.plan_concats import Choice
 from tvm_cascade.schedules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
@@ -38,17 +43,17 @@ class RandomDag:
 
     def __init__(self, seed: int, operators: int | None = None) -> None:
         self.rng = np.random.default_rng(seed)
-        self.net = Net("int8", seed=seed)
+        self.net = Net("int8", seed=seed, scales="varied" if self.rng.random() < 0.3 else "shared")
         self.maps: list[Value] = []
         self._stencils = 0
         shape = (1, self._int(5, 18), self._int(4, 15), self._int(1, 5))
         for _ in range(1 + (self.rng.random() < 0.15)):
             self.maps.append(self._input(shape))
-        wanted = self._int(3, 10) if operators is None else operators
-        while wanted:
+        self._wanted = self._int(2, 8) if operators is None else operators
+        while self._wanted > 0:
             made = self._grow()
             self.maps += made
-            wanted -= bool(made)
+            self._wanted -= bool(made)
 
     def module(self) -> tvm.IRModule:
         """The network, with every map that nothing reads among its outputs (three at most)."""
@@ -62,7 +67,8 @@ class RandomDag:
         elif ending == 2:
             last = net.softmax(net.flatten(net.global_pool(last)))
         more = [v for v in self.maps[-4:-1] if rng.random() < 0.15]
-        return net.finish([last, *more] if more else last)
+        results = [self._planes(v) if len(v.shape) == 4 and rng.random() < 0.1 else v for v in (last, *more)]
+        return net.finish(results if more else results[0])
 
     def _int(self, low: int, high: int) -> int:
         return int(self.rng.integers(low, high))
@@ -71,8 +77,17 @@ class RandomDag:
         n, h, w, c = shape
         if self.rng.random() > 0.25:
             return self.net.input(shape)
-        planes = self.net.input((n, c, h, w))
-        return self._as(planes, relax.op.permute_dims(planes.expr, [0, 2, 3, 1]), shape)
+        return self._image(self.net.input((n, c, h, w)))
+
+    def _image(self, planes: Value) -> Value:
+        """NCHW to NHWC."""
+        n, c, h, w = planes.shape
+        return self._as(planes, relax.op.permute_dims(planes.expr, [0, 2, 3, 1]), (n, h, w, c))
+
+    def _planes(self, image: Value) -> Value:
+        """NHWC to NCHW."""
+        n, h, w, c = image.shape
+        return self._as(image, relax.op.permute_dims(image.expr, [0, 3, 1, 2]), (n, c, h, w))
 
     def _as(self, like: Value, expr: Any, shape: Sequence[int]) -> Value:
         """An operator on integers as they are: scale and zero point stay."""
@@ -82,7 +97,8 @@ class RandomDag:
         """Outputs of one more operator; empty where the one that was drawn does not fit."""
         x = self.maps[-1] if self.rng.random() < 0.7 else self.maps[self._int(0, len(self.maps))]
         names = ("_conv", "_conv", "_conv", "_depthwise", "_depthwise", "_pool", "_add", "_add", "_concat", "_stack",
-                 "_split", "_pad", "_slice", "_enlarge", "_stencil", "_stencil", "_wide", "_squash")  # fmt: skip
+                 "_cell", "_cell", "_split", "_cut", "_pad", "_slice", "_enlarge", "_stencil", "_stencil", "_wide",
+                 "_squash", "_turn")  # fmt: skip
         return getattr(self, names[self._int(0, len(names))])(x)
 
     def _window(self, x: Value, most: int, dilated: bool = True) -> dict[str, Any] | None:
@@ -130,12 +146,73 @@ class RandomDag:
 
     def _concat(self, x: Value) -> list[Value]:
         others = [v for v in self._alike(x, (1, 2)) if v.shape[3] + x.shape[3] <= 12]
-        return [self.net.concat([x, others[self._int(0, len(others))]])] if others else []
+        return [self._joined([x, others[self._int(0, len(others))]], 3)] if others else []
 
     def _stack(self, x: Value) -> list[Value]:
         """Concatenation along the rows."""
         others = [v for v in self._alike(x, (2, 3)) if v.shape[1] + x.shape[1] <= 24]
-        return [self.net.concat([x, others[self._int(0, len(others))]], axis=1)] if others else []
+        return [self._joined([x, others[self._int(0, len(others))]], 1)] if others else []
+
+    def _joined(self, parts: Sequence[Value], axis: int) -> Value:
+        """Parts of other scales are requantized first, as converters do, or the concatenation goes through floats."""
+        if self.rng.random() < 0.8:
+            return self.net.concat(parts, axis)
+        shape = list(parts[0].shape)
+        shape[axis] = sum(p.shape[axis] for p in parts)
+        real = self.net._emit(relax.op.concat([self.net._real(p) for p in parts], axis=axis))
+        return self.net._back(real, tuple(shape), parts[0].scale, parts[0].zero_point)
+
+    def _cell(self, x: Value) -> list[Value]:
+        """Branches of `x` put together, as they can be written into place; at times others read a part, or it goes on."""
+        axis = 3 if self.rng.random() < 0.75 else 1
+        stride = (self._int(1, 3), self._int(1, 3)) if axis == 3 else (1, 1)
+        width = 4 * self._int(1, 3)
+        if x.shape[1] * x.shape[2] * 3 * width > 4 * _LARGEST:
+            return []
+        odd = int(axis == 3 and self.rng.random() < 0.1)  # channels that keep parts from being written into place
+        parts = [self._branch(x, width + odd, stride) for _ in range(self._int(2, 4))]
+        self._wanted -= len(parts)
+        made = [self._joined(parts, axis)]
+        if self.rng.random() < 0.3 and made[0].shape[3] <= 24:
+            made.append(self._joined([*made, self._branch(x, made[0].shape[3] if axis == 1 else width, stride)], axis))
+        if self.rng.random() < 0.6:
+            made.append(self._reader(made[-1]))
+        return [*parts[: self.rng.random() < 0.25], *made[-1:]]
+
+    def _branch(self, x: Value, channels: int, stride: tuple[int, int]) -> Value:
+        """A map of `channels` and of the extents that the stride leaves."""
+        net, kind = self.net, self._int(0, 5)
+        if kind == 0:
+            return net.depthwise(net.conv(x, channels, 1), self._int(1, 4), stride)
+        if kind == 1:
+            return net.max_pool(net.conv(x, channels, 1), 3, stride, "same")
+        if kind == 2:
+            return net.relu(net.conv(x, channels, self._int(1, 4), stride))
+        if kind == 3:
+            return net.avg_pool(net.conv(x, channels, 1), self._int(1, 4), stride, "same")
+        return net.conv(x, channels, (self._int(1, 4), self._int(1, 4)), stride, activation="relu")
+
+    def _reader(self, x: Value) -> Value:
+        kind = self._int(0, 3)
+        if kind == 0:
+            return self.net.conv(x, self._int(1, 9), self._int(1, 4))
+        if kind == 1:
+            return self.net.depthwise(x, 3, self._int(1, 3))
+        return self.net.max_pool(x, 3, self._int(1, 3), "same")
+
+    def _turn(self, x: Value) -> list[Value]:
+        """To NCHW, element by element there, and back."""
+        planes = self.net.relu(self._planes(x))
+        return [self._image(planes)]
+
+    def _cut(self, x: Value) -> list[Value]:
+        """Upper and lower rows apart: views."""
+        n, h, w, c = x.shape
+        if h < 2:
+            return []
+        at = self._int(1, h)
+        parts = self.net._emit(relax.op.split(x.expr, [at], axis=1))
+        return [self._as(x, relax.TupleGetItem(parts, k), (n, rows, w, c)) for k, rows in enumerate((at, h - at))]
 
     def _split(self, x: Value) -> list[Value]:
         n, h, w, c = x.shape
@@ -226,15 +303,18 @@ class DagResult:
     """What was checked of one network."""
 
     seed: int
-    operators: int
-    plans: tuple[tuple[str, int, int], ...]  # way, bytes of the arena, multiply-accumulates; each run once
+    operators: tuple[str, ...]  # what they are
+    plans: tuple[tuple[str, int, int], ...]  # way, bytes of the arena, multiply-accumulates; the smallest arena first
     baseline: int  # bytes layer by layer
 
 
-def ways(prepared: pipeline.Prepared, most: int | None = None) -> Iterator[tuple[str, Plan]]:
-    """Plans of a network: plain, smallest in several ways, under caps between, recomputing; equal ones once."""
+Planned = tuple[pipeline.Prepared, Plan]
+
+
+def ways(mod: tvm.IRModule, prepared: pipeline.Prepared) -> dict[str, Callable[[], Planned]]:
+    """How a network is planned: plain, smallest in several ways, under caps between, recomputing, with all concats
+    written into place, and as `compile` takes it."""
     graph = prepared.graph
-    seen: list[Plan] = []
     options: dict[str, PlanOptions] = {
         "min": CAN,
         "streamed": replace(CAN, stream_input=True),
@@ -242,24 +322,46 @@ def ways(prepared: pipeline.Prepared, most: int | None = None) -> Iterator[tuple
         "no overlap": replace(CAN, overlap=False),
         "rows": replace(CAN, granularity="row"),
         "pixels": replace(CAN, granularity="pixel", overlap=False),
+        "streamed, 2x work": replace(CAN, stream_input=True, max_macs=2.0),
     }
-    plans = {name: plan_graph(graph, o) for name, o in list(options.items())[:most]}
-    if most is None:
-        least, all_of_it = plans["min"].peak, plans["layerwise"].peak
-        for part in (0.25, 0.6):
-            cap = int(least + part * (all_of_it - least))
-            plans[f"cap {part}"] = plan_graph(graph, replace(CAN, sram=max(cap, least)))
-        for plan in frontier(graph, replace(CAN, max_macs=3.0))[:2]:
-            plans[f"{plan.macs / max(plan.baseline_macs, 1):.2f}x work"] = plan
-    for name, plan in plans.items():
-        key = replace(plan, bound=0)
-        if key not in seen:
-            seen.append(key)
-            yield name, plan
+    found: dict[str, Callable[[], Planned]] = {
+        name: lambda o=o: (prepared, plan_graph(graph, o)) for name, o in options.items()
+    }
+    for part in (0.25, 0.6):
+        found[f"cap {part}"] = lambda part=part: (prepared, plan_graph(graph, _capped(graph, part)))
+    found["3x work"] = lambda: (prepared, frontier(graph, replace(CAN, max_macs=3.0))[0])
+    found["between, 3x work"] = lambda: (prepared, _middle(frontier(graph, replace(CAN, max_macs=3.0))))
+    made = joined(prepared, joinable(prepared))
+    for name in ("min", "streamed", "layerwise", "rows") if joinable(prepared) else ():
+        found[f"joined, {name}"] = lambda o=options[name]: (made, plan_graph(made.graph, o))
+    if any(op.kind == "concat" and not op.view for op in graph.ops):
+        usual = replace(CAN, steps=step_model("cortex-m4"))
+        for name, o in {"usual": usual, "usual, no overlap": replace(usual, overlap=False)}.items():
+            found[name] = lambda o=o: _chosen(pipeline.plan_prepared(mod, prepared, o))
+    return found
+
+
+def _capped(graph: Graph, part: float) -> PlanOptions:
+    """A cap that far between the smallest arena and layer by layer."""
+    least, all_of_it = plan_graph(graph, CAN).peak, baseline_peak(graph)
+    return replace(CAN, sram=max(int(least + part * (all_of_it - least)), least))
+
+
+def _middle(plans: Sequence[Plan]) -> Plan:
+    return plans[len(plans) // 2]
+
+
+def _chosen(choice: Choice[pipeline.Prepared]) -> Planned:
+    return choice.prepared, choice.plan
 
 
 def check_dag(seed: int, operators: int | None = None, most: int | None = None) -> DagResult:
-    """Cascade network `seed` in several ways, run each, and compare with the module run by TVM.
+    """Cascade network `seed`, run each plan, and compare with the module run by TVM.
+
+    Parameters
+    ----------
+    most : int, optional
+        Ways to plan it: the smallest arena first, others drawn; all by default. Plans that come twice run once.
 
     Raises
     ------
@@ -276,15 +378,23 @@ def check_dag(seed: int, operators: int | None = None, most: int | None = None) 
     result = machine["main"](*(tvm.runtime.tensor(f) for f in feeds))
     expected = [result.numpy()] if hasattr(result, "numpy") else [r.numpy() for r in result]
     prepared = pipeline.prepare(mod, Core())
+    able = ways(mod, prepared)
+    first, *others = able
+    drawn = others if most is None else [str(n) for n in rng.permutation(others)[: most - 1]]
     checked: list[tuple[str, int, int]] = []
-    for name, plan in ways(prepared, most):
+    seen: list[Plan] = []
+    for name in (first, *drawn):
+        made, plan = able[name]()
+        if replace(plan, bound=0) in seen:
+            continue
+        seen.append(replace(plan, bound=0))
         validate(plan)
-        run = run_plan(prepared, plan, feeds)
+        run = run_plan(made, plan, feeds)
         for k, (got, want) in enumerate(zip(run.outputs, expected, strict=True)):
             np.testing.assert_array_equal(got, want, err_msg=f"seed {seed}, {name}, output {k}")
         assert run.executed_macs == plan.macs, (seed, name, run.executed_macs, plan.macs)
         assert run.arena_high_water <= plan.peak, (seed, name, run.arena_high_water, plan.peak)
         assert "work" in name or plan.macs == plan.baseline_macs, (seed, name)
         checked.append((name, plan.peak, plan.macs))
-    base = max(p.baseline_peak for _, p in ways(prepared, 1))
-    return DagResult(seed, len(prepared.graph.ops), tuple(checked), base)
+    kinds = tuple(op.kind for op in prepared.graph.ops)
+    return DagResult(seed, kinds, tuple(checked), baseline_peak(prepared.graph))
