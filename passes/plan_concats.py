@@ -5,8 +5,7 @@ plan needs more so; then those that cost it nothing. Reading parts where they li
 but lengthens others: a part stays until its last reader. Whether that pays depends on order, cuts, rings and addresses,
 so both graphs are planned. First as graphs, which is cheap: all concats that can go, those whose removal lowers the best
 order's peak, and, where there are few, each left out in turn. The best is then emitted and planned with its real kernels
-and scratch, and taken only if its arena is smaller; without a cap, only where its estimated time keeps to `max_time`,
-for kernels that read parts are not scheduled for a core.
+and scratch, and taken only if its arena is smaller; without a cap, only where its estimated time keeps to `max_time`.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from tvm_cascade.cascading import Plan, PlanOptions, baseline_peak, plan_graph
+from tvm_cascade.cost.instructions import StepModel, reads_parts
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.rewriting import fold_concats
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats
+from tvm_cascade.schedules.select import GENERIC
 
 Made = TypeVar("Made", bound=PreparedGraph)
 _FEW = 4  # concats of which each is left out in turn
-# instructions of a multiply-accumulate that reads parts, as a factor of a scheduled one's: SwiftNet takes 3.1 times as many
-# on a Cortex-M4 (237.6 M against 76.5 M) where 0.52 of its multiply-accumulates read parts
-_APART = 5.0
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,12 @@ def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[
     chosen, hoped = _smallest(base.prepared.graph, names, options)
     if hoped >= plain.peak:
         return _told(base, f"no concat was rewritten: {hoped} bytes without, {plain.peak} with them")
-    factor = _time_apart(base.prepared.graph, chosen)
-    if options.steps is not None and factor > options.max_time:
+    made = without(chosen)
+    factor = _time_apart(base.prepared, made, options.steps) if options.steps is not None else 1.0
+    if factor > options.max_time:
         price = f"takes about {factor:.1f} times the instructions (--max-time allows {options.max_time})"
         return _told(base, f"no concat was rewritten: {plain.peak} -> {hoped} bytes {price}")
-    made = without(chosen)
+    options = replace(options, max_time=options.max_time / factor)
     rest = joinable(made) if base.joined else ()
     made = joined(made, rest)
     plan = plan_graph(made.graph, options)
@@ -86,12 +85,16 @@ def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[
     return _told(found, f"reads the parts of {_list(chosen)} where they lie: {change}")
 
 
-def _time_apart(graph: Graph, names: tuple[str, ...]) -> float:
-    """Estimated instructions with the parts of those concats read where they lie, as a factor; MACs alone count."""
-    written = {t for op in graph.ops if op.name in names for t in op.outputs}
-    apart = sum(op.macs for op in graph.ops if not written.isdisjoint(op.inputs))
-    total = sum(op.macs for op in graph.ops)
-    return 1.0 + (_APART - 1.0) * apart / total if total else 1.0
+def _time_apart(base: PreparedGraph, made: PreparedGraph, model: StepModel) -> float:
+    """Estimated instructions by rows with parts read where they lie, as a factor, at least 1; MACs alone count."""
+    before = sum(model.whole(op) for op in base.graph.ops)
+    after = sum(
+        op.macs * model.unscheduled
+        if reads_parts(op) and kernel is not None and kernel.rule == GENERIC
+        else model.whole(op)
+        for op, kernel in zip(made.graph.ops, made.kernels, strict=True)
+    )
+    return max(after / before, 1.0) if before else 1.0
 
 
 def _in_place(prepared: Made, options: PlanOptions) -> Choice[Made] | InfeasibleError:

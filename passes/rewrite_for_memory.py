@@ -2,9 +2,9 @@
 
 Before: `c = concat(a, b); y = conv2d(c, w)`. After: `y = concat_conv2d(a, b, w)`, one PrimFunc that reads each part
 where it lies. The paper's form, partial convolutions that add up, needs int32 sums of the whole map to be exact in
-integers and then costs more than it saves; reading the parts costs no memory, keeps every bit, and works for any
-consumer, also where the concat rescales its parts. Concats are removed only where that lowers the peak of the best
-order.
+integers and then costs more than it saves; reading the parts costs next to no memory (`schedules.parts`), keeps every
+bit, and works for any consumer, also where the concat rescales its parts. Concats are removed only where that lowers the
+peak of the best order.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
         schedule.compute_inline(block)
     attrs = {k: v for k, v in (reader.attrs or {}).items() if k != "global_symbol"}
     attrs["op_kind"] = f"concat_{attrs.get('op_kind', 'op')}"
-    attrs["num_activations"] = activations
+    attrs |= {"num_activations": activations, "part_axis": concat.attrs["axis"]}
+    attrs["table_of_part"] = concat.attrs["table_of_input"]
     return schedule.mod["main"].with_attr(attrs).without_attr("global_symbol")
 
 

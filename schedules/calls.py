@@ -150,10 +150,11 @@ class Calls:
                 continue
             place, slot = self._pixel_input(op, position, *at)
             item = ITEM_BYTES[place.dtype]
-            away = scratch // item + located.table // item - place.offset // item
+            table = scratch + patch.located_offset(position)
+            away = table // item + located.table // item - place.offset // item
             ends = [
                 self.memory.address("arena", place.dtype, place.offset),
-                self.memory.address("arena", "int32", scratch),
+                self.memory.address("arena", "int32", table),
             ]
             valid = i32(patch.variants[which].form.valid)
             args = [ends[0], slot, i32(place.pixels), ends[1], i32(away), valid, at[0]]
@@ -173,7 +174,8 @@ class Calls:
                     where = start + slot * pixel if patch.located[param.index] is None else i32(start)
                     args.append(self.memory.address("arena", place.dtype, where))
                 case Role.ROWS:
-                    args.append(self.memory.address("arena", "int32", self.offsets[f"scratch {segment}"]))
+                    table = self.offsets[f"scratch {segment}"] + patch.located_offset(param.index)
+                    args.append(self.memory.address("arena", "int32", table))
                 case Role.OUTPUT:
                     args.append(self._pixel_output(op.outputs[param.index], *at))
                 case Role.Y:

@@ -2,13 +2,16 @@
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
 blocks of output channels the inner one, so that the packed weights stream in order. A subclass adds one kernel row to a
-block's accumulators.
+block's accumulators. Where the input is a concat that does not exist, its parts are gathered, or the kernel has a term for
+each, which adds to the same accumulators (`schedules.parts`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from tvm_cascade.schedules.geometry import (
 )
 from tvm_cascade.schedules.intrinsics import call
 from tvm_cascade.schedules.packing import interleave
+from tvm_cascade.schedules.parts import Gather, gathered_bytes, gathers, inputs_of, of_part, tables_of
 from tvm_cascade.schedules.quantized import QuantizedConv
 from tvm_cascade.schedules.requantize import emit_requantize
 from tvm_cascade.schedules.row_kernel import RowKernel
@@ -54,29 +58,58 @@ class ConvRow(ABC):
     """Builder of one convolution's row kernel. `group` taps of a kernel row are read at once."""
 
     group: int
+    x: Value  # what is read: an input, or gathered windows
+    terms: list[Any]  # what adds up: the kernel itself, or one of its kind for each part
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
-        self.conv, self.blocking = conv, blocking
-        self.g: Sliding = conv.window
-        self.length = self.g.kernel[1] * self.g.channels
-        self.whole = self.length // self.group * self.group
-        self.k = k = KernelBuilder([conv.dtype], self.pack(), [conv.dtype], located=self.g.located)
-        self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
+        self.blocking, self.offset = blocking, 0
+        self._reads(conv)
+        summed = conv.parts if not gathers(conv) else ()
+        self.terms = [self._term(i) for i in range(len(summed))] or [self]
+        weights = [t.pack_weights() for t in self.terms]
+        for term, before in zip(self.terms[1:], accumulate(w.size for w in weights), strict=False):
+            term.offset = before
+        constants = (np.concatenate(weights) if summed else weights[0], self.pack_table(), *tables_of(conv))
+        scratch = gathered_bytes(conv, blocking.pixels)
+        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], scratch, self.g.located)
+        self.gather = Gather(k, conv, blocking.pixels) if scratch else None
+        for i, term in enumerate(self.terms):
+            term.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
         self.table = k.view(k.constants[1], "int32", "table")
         self.out = k.view(k.outputs[0], conv.dtype, "outs")
 
-    def pack(self) -> tuple[np.ndarray, np.ndarray]:
-        """The constants: weights in the order in which they are read, and the table of what a channel needs beside."""
-        conv = self.conv
-        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
-        table = channel_table(self.g, conv.requantize.table, folded)
-        return interleave(conv.weights, self.blocking.channels, self.group), table
+    def _reads(self, conv: QuantizedConv) -> None:
+        self.conv = conv
+        self.g: Sliding = conv.window
+        self.length = self.g.kernel[1] * self.g.channels
+        self.whole = self.length // self.group * self.group
+
+    def _term(self, index: int) -> ConvRow:
+        """What adds the products of a part: the same kernel over its channels alone."""
+        term = copy(self)
+        term._reads(of_part(self.conv, index))
+        return term
+
+    def pack_weights(self) -> np.ndarray:
+        """Weights in the order in which they are read."""
+        return interleave(self.conv.weights, self.blocking.channels, self.group)
+
+    def pack_table(self) -> np.ndarray:
+        """What a channel needs beside."""
+        folded = folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
+        return channel_table(self.g, self.conv.requantize.table, folded)
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        self.rows = row_offsets(k, g) if self.written_out else row_bases(k, g)
+        if self.gather is not None:
+            self.rows = self.gather.rows()
+        else:
+            for i, term in enumerate(self.terms):
+                term.rows = row_offsets(k, term.g, i) if self.written_out else row_bases(k, term.g, i)
         self.r0, self.r1 = g.bounds(k, k.y)
+        for term in self.terms:  # all but what it reads is the whole's
+            vars(term).update({name: value for name, value in vars(self).items() if name not in vars(term)})
         self.bias = bias_index(k, g)
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
@@ -84,7 +117,7 @@ class ConvRow(ABC):
 
     @property
     def written_out(self) -> bool:
-        return self.blocking.rows or self.g.kernel[0] == 1
+        return self.blocking.rows or self.g.kernel[0] == 1 or self.gather is not None
 
     def _columns(self, index: int, group: Columns) -> None:
         count, pixels = group.stop - group.start, self.blocking.pixels
@@ -96,6 +129,8 @@ class ConvRow(ABC):
 
     def _pixels(self, index: int, group: Columns, x: Value, pixels: int) -> None:
         outputs, size = self.conv.outputs, self.blocking.channels
+        if self.gather is not None:
+            self.gather.fill(group, x, pixels, self.r0, self.r1)
         room = self.blocking.pixels * self.blocking.channels // pixels
         size *= max((n for n in range(1, room // size + 1) if outputs % (n * size) == 0), default=1)
         if outputs >= size:
@@ -105,11 +140,17 @@ class ConvRow(ABC):
             self._block(index, group, x, pixels, i32(outputs - outputs % size), outputs % size)
 
     def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int) -> None:
-        k, g = self.k, self.g
         acc = self.start(index, channel, pixels, size)
-        column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels
+        for term in self.terms:
+            term.add(acc, group, x, pixels, channel, size)
+        self.outputs(acc, x, channel, pixels, size)
+
+    def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int) -> None:
+        """Adds the products of a block."""
+        k, g = self.k, self.g
+        column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels if self.gather is None else 0
         stride = self.length * self.packed(size)
-        weights = channel * (g.kernel[0] * self.length)
+        weights = channel * (g.kernel[0] * self.length) + self.offset
         if self.written_out:
             for r, row in enumerate(self.rows):
                 with valid_row(k, g, r, self.r0, self.r1):
@@ -118,7 +159,6 @@ class ConvRow(ABC):
             with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
                 at = k.let(self.rows[r] + column, "at")
                 self.row(acc, at, k.let(weights + r * stride, "wat"), group, pixels, size)
-        self.outputs(acc, x, channel, pixels, size)
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         """Fresh accumulators [pixels][size] that hold the biases of column group `index`."""

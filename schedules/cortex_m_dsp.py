@@ -75,10 +75,8 @@ class _Conv(ConvRow):
 class _WideConv(_Conv):
     """Weights as halfwords: nothing to widen, twice the flash. The only form for uint8, whose weights need nine bits."""
 
-    def pack(self) -> tuple[np.ndarray, np.ndarray]:
-        _, table = super().pack()
-        wide = paired(self.conv.weights.astype(np.int16))
-        return interleave(wide, self.blocking.channels, self.group), table
+    def pack_weights(self) -> np.ndarray:
+        return interleave(paired(self.conv.weights.astype(np.int16)), self.blocking.channels, self.group)
 
     def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
         moved = tap // 4 * 4 + PAIRED.index(tap % 4) if tap < self.whole else tap

@@ -27,6 +27,7 @@ from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.geometry import Columns, Run, Sliding, folded_bias, row_offsets, valid_row
 from tvm_cascade.schedules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.packing import lane_records, lane_table, tailed_interleave
+from tvm_cascade.schedules.parts import Source, in_eights, inputs_of, sources
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.requantize import emit_requantize
 from tvm_cascade.schedules.row_kernel import RowKernel
@@ -39,7 +40,7 @@ Value = Any
 class _LaneOutputs(ConvRow):
     """Channels in fours: a table of `[m][shift][biases...]` vectors per four."""
 
-    def table_of(self) -> np.ndarray:
+    def pack_table(self) -> np.ndarray:
         conv = self.conv
         folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
         self.words = LANES * (2 + folded.shape[0] * folded.shape[1])
@@ -56,7 +57,8 @@ class _LaneOutputs(ConvRow):
         passes to the front and spill.
         """
         groups = self.g.column_groups()
-        return sorted({n for n, _ in (self.split((c.k1 - c.k0) * self.g.channels) for c in groups) if n > 1})
+        rows = [t.split((c.k1 - c.k0) * t.g.channels) for t in self.terms for c in groups]
+        return sorted({n for n, _ in rows if n > 1})
 
     def split(self, taps: int) -> tuple[int, int]:
         """Passes and steps a pass of the loop over `taps` of a kernel row."""
@@ -92,12 +94,12 @@ class _Dot(_LaneOutputs):
         super().__init__(conv, blocking)
         self.words_of_w = self.k.view(self.k.constants[0], "int32", "ww")
 
-    def pack(self) -> tuple[np.ndarray, np.ndarray]:
+    def pack_weights(self) -> np.ndarray:
         conv = self.conv
         aligned = conv.window.channels % 16 == 0 or len(conv.window.column_groups()) == 1
         self.group = 16 if aligned else 8
         self.whole = self.length // self.group * self.group
-        return tailed_interleave(conv.weights, LANES, self.group), self.table_of()
+        return tailed_interleave(conv.weights, LANES, self.group)
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         acc = self.k.local(pixels * size, "acc")
@@ -170,8 +172,8 @@ class _Outer(_LaneOutputs):
 
     group = 1
 
-    def pack(self) -> tuple[np.ndarray, np.ndarray]:
-        return tailed_interleave(self.conv.weights, LANES, 1), self.table_of()
+    def pack_weights(self) -> np.ndarray:
+        return tailed_interleave(self.conv.weights, LANES, 1)
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         acc = self.k.local(pixels * size, "acc")
@@ -232,7 +234,7 @@ def conv2d(conv: QuantizedConv, blocking: Blocking | None = None, dot: bool | No
 
     By dot products (`dot`, the default where inputs are a multiple of eight) or by lanes of outputs.
     """
-    dot = conv.window.channels % 8 == 0 if dot is None else dot
+    dot = in_eights(conv) if dot is None else dot
     if conv.outputs % LANES or not (conv.requantize.short or (conv.requantize.once and dot)):
         return None
     if dot:
@@ -245,7 +247,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
     if conv.depthwise:
         return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in (2, 1, 3, 4)]
     outers = [Variant(f"outer {b.name}", partial(conv2d, conv, b, False)) for b in (OUTER, *_OTHER_OUTERS)]
-    if conv.window.channels % 8:
+    if not in_eights(conv):
         return outers
     dots = [Variant(f"dot {b.name}", partial(conv2d, conv, b, True)) for b in (DOT, *_OTHER_DOTS)]
     return dots + (outers[:1] if conv.window.channels == 8 else [])
@@ -253,7 +255,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
     """Depthwise convolution with channels in eights; None for others."""
-    if conv.multiplier != 1 or conv.window.channels % 8 or not conv.requantize.short or conv.weights.min() < -127:
+    if conv.multiplier != 1 or not in_eights(conv) or not conv.requantize.short or conv.weights.min() < -127:
         return None
     return _Depthwise(conv, pixels).build()
 
@@ -268,27 +270,30 @@ class _Depthwise:
         records, self.words = lane_records(conv.weights, folded[:, 0], conv.requantize.table)
         records = np.concatenate([np.array([conv.requantize.zero_point, 0, 0, 0], records.dtype), records])
         self.weights_at = (4 + 2 * folded.shape[0]) * LANES
-        self.k = k = KernelBuilder(["int8"], (records,), ["int8"], located=self.g.located)
-        self.x = k.view(k.inputs[0][0], "int8", "xs")
+        self.k = k = KernelBuilder(inputs_of(conv), (records,), ["int8"], located=self.g.located)
+        self.sources = sources(k, conv)
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], "int8", "ws")
         self.out = k.view(k.outputs[0], "int8", "outs")
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        self.rows = row_offsets(k, g)
+        rows = [row_offsets(k, s.window, s.index) for s in self.sources]
         self.r0, self.r1 = g.bounds(k, k.y)
         self.bias = 0 if len(g.row_variants()) == 1 else k.let(g.variant(k.y), "bias")
         for run in g.runs(self.pixels):
             with k.loop(run.count, "xb") as xb:
-                self._channels(run, xb * self.pixels + run.start)
+                for source, starts in zip(self.sources, rows, strict=True):
+                    self._channels(run, xb * self.pixels + run.start, source, starts)
         return k.kernel()
 
-    def _channels(self, run: Run, x: Value) -> None:
+    def _channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
         k, g = self.k, self.g
         pixels = range(len(run.taps))
-        column = (x * g.strides[1] - g.padding[1]) * g.channels
-        with k.loop(g.channels // 8, "cb") as cb:
+        channels, first = source.window.channels, source.first // 8
+        column = (x * g.strides[1] - g.padding[1]) * channels
+        with k.loop(channels // 8, "cb") as block:
+            cb = block + first
             words = cb * self.words + LANES
             acc = k.local(8 * len(pixels), "acc")
             for odd in range(2):
@@ -299,7 +304,7 @@ class _Depthwise:
             self._pad(acc, words, run)
             for r in range(g.kernel[0]):
                 with valid_row(k, g, r, self.r0, self.r1):
-                    self._row(acc, self.rows[r] + column + cb * 8, self._weights(words, r), run)
+                    self._row(acc, rows[r] + column + block * 8, self._weights(words, r), run, source)
             self._outputs(acc, x, cb, words, len(pixels))
 
     def _weights(self, words: Value, r: int) -> Value:
@@ -318,7 +323,7 @@ class _Depthwise:
                     z = tirx.const(self.conv.input_zero_point, "int16")
                     self._widen(acc, p, k.let(w * splat(z, 8), "pad", "int16x8"))
 
-    def _row(self, acc: Value, at: Value, weights: Value, run: Run) -> None:
+    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
         """Taps in pairs: two products are summed in int16."""
         k, g = self.k, self.g
         for first in range(0, g.kernel[1], 2):
@@ -328,8 +333,8 @@ class _Depthwise:
                 products = []
                 for kx in taps:
                     if k0 <= kx < k1:
-                        place = at + (kx + p * g.strides[1]) * g.channels
-                        products.append(vector(self.x, place, 8).astype("int16x8") * ws[kx])
+                        place = at + (kx + p * g.strides[1]) * source.window.channels
+                        products.append(vector(source.x, place, 8).astype("int16x8") * ws[kx])
                 if products:
                     self._widen(acc, p, k.let(sum(products[1:], products[0]), "two", "int16x8"))
 

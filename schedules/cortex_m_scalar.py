@@ -21,6 +21,7 @@ from tvm_cascade.schedules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.geometry import Columns, Run, Sliding, fewest_blocks, folded_bias, row_offsets, valid_row
 from tvm_cascade.schedules.intrinsics import call
 from tvm_cascade.schedules.packing import scalar_records
+from tvm_cascade.schedules.parts import Source, inputs_of, sources, tables_of
 from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.requantize import emit_requantize
 from tvm_cascade.schedules.row_kernel import RowKernel
@@ -81,28 +82,30 @@ class _Depthwise:
         self.weights_at = (3 + folded.shape[0]) * 4
         item = conv.weights.dtype.itemsize
         self.weights_at, self.weight_words = self.weights_at // item, self.words * 4 // item
-        self.k = k = KernelBuilder([conv.dtype], (records,), [conv.dtype], located=self.g.located)
-        self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
+        constants = (records, *tables_of(conv))
+        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], located=self.g.located)
+        self.sources = sources(k, conv)
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
         self.out = k.view(k.outputs[0], conv.dtype, "outs")
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        self.rows = row_offsets(k, g)
+        rows = [row_offsets(k, s.window, s.index) for s in self.sources]
         self.r0, self.r1 = g.bounds(k, k.y)
         self.bias = 3 if len(g.row_variants()) == 1 else k.let(g.variant(k.y) + 3, "bias")
         for run in g.runs(self.pixels):
             with k.loop(run.count, "xb") as xb:
-                self._channels(run, xb * self.pixels + run.start)
+                for source, starts in zip(self.sources, rows, strict=True):
+                    self._channels(run, xb * self.pixels + run.start, source, starts)
         return k.kernel()
 
-    def _channels(self, run: Run, x: Value) -> None:
+    def _channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
         k, g, times = self.k, self.g, self.conv.multiplier
         pixels = range(len(run.taps))
-        column = (x * g.strides[1] - g.padding[1]) * g.channels
-        with k.loop(g.channels, "c") as c, k.loop(times, "t") as t:
-            channel = c * times + t
+        column = (x * g.strides[1] - g.padding[1]) * source.window.channels
+        with k.loop(source.window.channels, "c") as c, k.loop(times, "t") as t:
+            channel = (c + source.first) * times + t
             acc = k.local(len(pixels), "acc")
             start = k.let(self.record[channel * self.words + self.bias], "start")
             for p in pixels:
@@ -110,13 +113,13 @@ class _Depthwise:
             for r in range(g.kernel[0]):
                 with valid_row(k, g, r, self.r0, self.r1):
                     weights = channel * self.weight_words + self.weights_at + r * g.kernel[1]
-                    self._row(acc, self.rows[r] + column + c, weights, run)
+                    self._row(acc, rows[r] + column + c, weights, run, source)
             m, addend, e = (k.let(self.record[channel * self.words + i], s) for i, s in enumerate(("m", "r", "e")))
             for p in pixels:
                 value = emit_requantize(k, self.conv.requantize, acc[i32(p)], m, addend, e)
                 k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.dtype))
 
-    def _row(self, acc: Value, at: Value, weights: Value, run: Run) -> None:
+    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
         """Every input column of the block is loaded once; columns of padding count as the zero point."""
         k, g = self.k, self.g
         kw, stride = g.kernel[1], g.strides[1]
@@ -127,7 +130,7 @@ class _Depthwise:
         for column in range((len(run.taps) - 1) * stride + kw):
             uses = [(p, column - p * stride) for p, (k0, k1) in enumerate(run.taps) if k0 <= column - p * stride < k1]
             if uses:
-                x = k.let(self.x[at + column * g.channels].astype("int32"), "xv")
+                x = k.let(source.load(at + column * source.window.channels), "xv")
                 for p, kx in uses:
                     k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 

@@ -32,7 +32,7 @@ STEP = 4  # most channels in one pass of it
 
 def few_taps(conv: QuantizedConv) -> RowKernel | None:
     """The kernel, None where the window has too many taps."""
-    if conv.depthwise or conv.weights[..., 0].size > MOST_TAPS:
+    if conv.depthwise or conv.parts or conv.weights[..., 0].size > MOST_TAPS:
         return None
     return _FewTaps(conv).build()
 

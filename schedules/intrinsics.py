@@ -71,7 +71,15 @@ def _bytewise_max(a: Value, b: Value, dtype: str) -> Value:
     return tirx.reinterpret("int32", four)
 
 
+def _copied(count: int) -> Callable[..., Value]:
+    """`count` bytes from the second address to the first, which do not overlap; nothing is said of their types."""
+    size, volatile = tirx.const(count, "int32"), tirx.const(False, "bool")
+    return lambda to, source: tirx.call_llvm_intrin("void", "llvm.memcpy", to, source, size, volatile)
+
+
 INTRINSICS = (
+    Intrinsic("copy4", _copied(4), pure=False),
+    Intrinsic("copy16", _copied(16), pure=False),
     Intrinsic("ld32", lambda a: _word(a)),
     Intrinsic("ldr", lambda a: _word(a)),
     Intrinsic("mla", lambda a, b, c: a * b + c),
@@ -140,6 +148,8 @@ TC_INLINE int32_t tc_copy16(void *to, const void *from) {
 #else
 TC_INLINE int32_t tc_copy16(void *to, const void *from) { memcpy(to, from, 16); return 0; }
 #endif
+TC_INLINE int32_t tc_copy4(void *to, const void *from) {
+    memcpy(to, from, 4); return 0; }
 #if defined(__GNUC__) && defined(__ARM_FEATURE_UNALIGNED)
 /* as tc_ld32, but never carried from one pass of a loop to the next: registers are scarce there */
 typedef int32_t __attribute__((may_alias, aligned(1))) tc_word;

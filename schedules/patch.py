@@ -83,7 +83,11 @@ class Patch:
 
     @property
     def located_bytes(self) -> int:
-        return sum(g.bytes(self.chunk) for g in self.located if g is not None)
+        return self.located_offset(len(self.located))
+
+    def located_offset(self, position: int) -> int:
+        """Where the table of an input starts."""
+        return sum(g.bytes(self.chunk) for g in self.located[:position] if g is not None)
 
     @property
     def own_offset(self) -> int:
@@ -135,7 +139,9 @@ def patch_kernel(
         else _located(graph.tensors[t], graph.tensors[op.outputs[0]].rows, r, c, core)
         for t, (r, c) in zip(op.inputs, pairs, strict=True)
     )
-    if any(located) and (op.kind not in SLIDING or len(op.inputs) != 1):
+    if any(located) and op.kind.removeprefix("concat_") not in SLIDING:
+        return None
+    if len(located) > 1 and any(g is not None and (g.fixed | g.each) % 4 for g in located):  # tables lie at words
         return None
     columns = graph.tensors[op.outputs[0]].columns
     chunk, width, across = min(chunk, columns), tensors[0].columns, pairs[0][1]

@@ -6,12 +6,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import tvm
+from tvm import tirx
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.geometry import Sliding
 from tvm_cascade.schedules.requantize import Requantize, accumulator_bounds, constant_channels, plan_requantize
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}  # of activations that the kernels know
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A part of a concat along the channels that a convolution reads where it lies."""
+
+    channels: int
+    table: np.ndarray | None = None  # 256 values that requantize it
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +40,7 @@ class QuantizedConv:
     depthwise: bool
     multiplier: int = 1
     dtype: str = "int8"  # of activations
+    parts: tuple[Part, ...] = ()  # of the input, where it is a concat that does not exist
 
     @property
     def outputs(self) -> int:
@@ -77,6 +88,8 @@ def read_conv(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedCon
     batch, no dilation, groups 1 or depthwise.
     """
     kind = str(attribute(func, "op_kind", ""))
+    if kind in ("concat_conv2d", "concat_depthwise_conv2d"):
+        return _read_parts(func, constants, kind.removeprefix("concat_"))
     if kind not in ("conv2d", "depthwise_conv2d") or len(constants) != 4:
         return None
     weights, bias, multiplier, shift = constants
@@ -98,6 +111,28 @@ def read_conv(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedCon
     elif groups != 1 or weights.shape[2] != channels:
         return None
     return _conv(func, weights, bias, multiplier, shift, depthwise)
+
+
+def _read_parts(func: PrimFunc, constants: tuple[np.ndarray, ...], kind: str) -> QuantizedConv | None:
+    """The convolution of a concat along the channels, read as if that existed; tables come first of the constants."""
+    count, which = integers(func, "num_activations", (1,))[0], integers(func, "table_of_part", ())
+    data, out, tables = parameters(func)[:count], parameters(func)[-1], constants[:-4]
+    shapes, dtype = [shape_of(p) for p in data], dtype_of(data[0])
+    alike = len(which) == count and len({(len(s), *s[:3]) for s in shapes}) == 1 and len(shapes[0]) == 4
+    if not alike or {dtype_of(p) for p in data} != {dtype}:
+        return None
+    parts = tuple(Part(s[3], None if t < 0 else tables[t]) for s, t in zip(shapes, which, strict=True))
+    channels = sum(p.channels for p in parts)
+    plain = kind == "conv2d" and constants[-4].ndim == 4 and constants[-4].shape[2] == channels
+    if not (plain or kind == "depthwise_conv2d") or integers(func, "part_axis", (-1,)) != [3]:
+        return None
+    shapes = [(*shapes[0][:3], channels), *(c.shape for c in constants[-4:]), shape_of(out)]
+    types = [dtype, *(str(c.dtype) for c in constants[-4:]), dtype_of(out)]
+    params = [tirx.decl_buffer(s, d, f"p{k}") for k, (s, d) in enumerate(zip(shapes, types, strict=True))]
+    attrs = {k: v for k, v in func.attrs.items() if k != "global_symbol"} | {"op_kind": kind, "num_activations": 1}
+    made = tvm.ir.make_node("ir.DictAttrs", **attrs)
+    conv = read_conv(PrimFunc(params, tirx.Evaluate(tirx.const(0, "int32")), attrs=made), constants[-4:])
+    return None if conv is None else replace(conv, parts=parts)
 
 
 def _conv(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from tvm_cascade.schedules.conv_row import Blocking
 from tvm_cascade.schedules.few_taps import few_taps
 from tvm_cascade.schedules.geometry import Sliding
 from tvm_cascade.schedules.intrinsics import C_PRELUDE
-from tvm_cascade.schedules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.quantized import Part, QuantizedConv, read_conv
 from tvm_cascade.schedules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
 from tvm_cascade.schedules.row_kernel import Role, RowKernel
 from tvm_cascade.schedules.select import Core, first_rule
@@ -111,18 +111,30 @@ def build(kernel: RowKernel, folder: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "k.so"))
 
 
-def run_rows(kernel: RowKernel, folder: Path, x: np.ndarray, g: Sliding, outputs: int, ring: int) -> np.ndarray:
-    """Every output row from a ring of `ring` slots that holds just the rows of its window, garbage elsewhere."""
+def run_rows(
+    kernel: RowKernel, folder: Path, x: np.ndarray, g: Sliding, outputs: int, ring: int, parts: tuple[Part, ...] = ()
+) -> np.ndarray:
+    """Every output row from a ring of `ring` slots that holds just the rows of its window, garbage elsewhere.
+
+    Where the kernel reads parts, each has a ring of its own.
+    """
     library, out = build(kernel, folder), np.zeros((g.out_height, g.out_width, outputs), x.dtype)
+    ends = np.cumsum([p.channels for p in parts] or [x.shape[-1]])[:-1]
+    scratch = np.full(kernel.scratch_bytes + 1, 99, np.int8)
     for y in range(g.out_height):
         first = y * g.strides[0] - g.padding[0]
         slots = np.full((ring, *x.shape[1:]), 99, x.dtype)
         for row in range(max(first, 0), min(first + g.kernel[0], g.height)):
             slots[row % ring] = x[row]
+        rings = [np.ascontiguousarray(s) for s in np.split(slots, ends, axis=-1)]
+        for part, own in zip(parts, rings, strict=False):
+            own[...] = own if part.table is None else np.argsort(part.table).astype(x.dtype)[own]
         args: list[object] = []
         for param in kernel.params:
             if param.role is Role.INPUT:
-                args.append(slots.ctypes.data_as(ctypes.c_void_p))
+                args.append(rings[param.index].ctypes.data_as(ctypes.c_void_p))
+            elif param.role is Role.SCRATCH:
+                args.append(scratch.ctypes.data_as(ctypes.c_void_p))
             elif param.role is Role.SLOT:
                 args.append(ctypes.c_int32((first + 8 * ring) % ring))
             elif param.role is Role.HEIGHT:
@@ -134,6 +146,7 @@ def run_rows(kernel: RowKernel, folder: Path, x: np.ndarray, g: Sliding, outputs
             else:
                 args.append(ctypes.c_int32(y))
         assert library.row_kernel(*args) == 0
+    assert scratch[-1] == 99
     return out
 
 
@@ -167,6 +180,50 @@ def test_convolution(rules, name: str, tmp_path: Path) -> None:
     case = make_case(**CONVOLUTIONS[name])
     g = case.conv.window
     made = run_rows(rules.conv2d(case.conv), tmp_path, case.x, g, case.conv.outputs, min(g.kernel[0], g.height) + 1)
+    np.testing.assert_array_equal(made, case.want)
+
+
+PARTS = {  # channels of the parts
+    "1x1": (4, 12),
+    "1x1 deep": (16, 8, 16),
+    "1x1 stride": (3, 5),
+    "3x3": (4, 4),
+    "3x3 stride": (1, 4, 7),
+    "one row": (4, 4),
+    "uint8": (4, 4),
+    "uint8 odd": (2, 5),
+}
+
+
+def in_parts(conv: QuantizedConv, channels: tuple[int, ...], tables: bool) -> QuantizedConv:
+    """`conv` over parts; with `tables` all but the first are requantized."""
+    rng = np.random.default_rng(5)
+    made = [rng.permutation(256).astype(np.uint8) if tables and k else None for k in range(len(channels))]
+    return replace(conv, parts=tuple(Part(c, t) for c, t in zip(channels, made, strict=True)))
+
+
+@pytest.mark.parametrize("rules", [cortex_m_scalar, cortex_m_dsp], ids=["scalar", "dsp"])
+@pytest.mark.parametrize(
+    ("name", "tables"), [*((n, False) for n in PARTS), *((n, True) for n in PARTS if n.startswith("uint8"))]
+)
+def test_convolution_of_parts(rules, name: str, tables: bool, tmp_path: Path) -> None:
+    """The parts of a concat in place of it; windows of several rows take scratch only where tables requantize them."""
+    case = make_case(**CONVOLUTIONS[name])
+    g, conv = case.conv.window, in_parts(case.conv, PARTS[name], tables)
+    kernel = rules.conv2d(conv)
+    assert (kernel.scratch_bytes > 0) == (g.kernel == (1, 1) or tables)
+    made = run_rows(kernel, tmp_path, case.x, g, conv.outputs, min(g.kernel[0], g.height) + 1, conv.parts)
+    np.testing.assert_array_equal(made, case.want)
+
+
+@pytest.mark.parametrize("name,tables", [("same", False), ("stride", False), ("uint8", True), ("multiplier", False)])
+def test_depthwise_of_parts(name: str, tables: bool, tmp_path: Path) -> None:
+    case = make_case(**DEPTHWISE[name], depthwise=True)
+    g, channels = case.conv.window, case.conv.window.channels
+    conv = in_parts(case.conv, (1, channels - 1), tables)
+    made = run_rows(
+        cortex_m_scalar.depthwise(conv), tmp_path, case.x, g, conv.outputs, min(g.kernel[0], g.height), conv.parts
+    )
     np.testing.assert_array_equal(made, case.want)
 
 

@@ -6,8 +6,9 @@ to three of the networks in steps of 1 to 16 pixels that copied their windows; e
 then raised by hand, and those of -M3 and others set from -M4's, until no image counted takes more than it was allowed, since
 windows are read where they lie too. Rates of stripes are solved from two networks by rows without overlap, person_detect
 and resnet8, in stripes of 8 and 12. The rate of bytes moved is that of the sums, tables and pools among these images'
-layers. `benchmarks/step_model.py` prints estimates beside the counts of
-`benchmarks/results/cortex_m.md`. Other cores and networks may exceed the limit.
+layers. Rates of reading parts are the largest of layers over 16x16 pixels of 64 channels in three parts (1x1, 3x3 and depthwise)
+less those over the concat; the generic kernel's is SwiftNet's on -M3 and -M4, on -M55 that of -M4. `benchmarks/step_model.py`
+prints estimates beside the counts of `benchmarks/results/cortex_m.md`. Other cores and networks may exceed the limit.
 Instructions, not cycles: a flash with wait states or a cache changes the picture.
 """
 
@@ -35,10 +36,14 @@ class StepModel:
     depthwise_few: float
     stripe: float  # a row of a stripe: its kernel's call, its table, its edges
     stripe_few: float  # further ones of a multiply-accumulate where a stripe is three columns wide or less
+    dense_parts: float  # and where it reads the parts of a concat
+    depthwise_parts: float
+    unscheduled: float  # of all that reads the parts of a concat by the generic kernel
 
     def whole(self, op: Op) -> float:
         """Instructions of an operator by rows."""
-        return op.macs * (self.depthwise if _depthwise(op) else self.dense)
+        base, parts = (self.depthwise, self.depthwise_parts) if _depthwise(op) else (self.dense, self.dense_parts)
+        return op.macs * (base + parts if reads_parts(op) else base)
 
     def extra(self, op: Op, rows: int, columns: int, chunk: int) -> float:
         """Instructions that steps of `chunk` pixels cost an operator of `rows` x `columns` pixels besides."""
@@ -61,13 +66,18 @@ class StepModel:
         return few[0] if pixels == 1 else few[1] if pixels <= _FEW else 0.0
 
 
+def reads_parts(op: Op) -> bool:
+    """Whether an operator reads the parts of a concat where they lie."""
+    return op.kind.startswith("concat_")
+
+
 def _depthwise(op: Op) -> bool:
-    return op.kind.startswith("depthwise")
+    return op.kind.removeprefix("concat_").startswith("depthwise")
 
 
-_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 3.6, 0.53, 0.38, 0.22, 0.0, 490.0, 0.61)
-_DSP = StepModel(1.51, 3.55, 75.0, 12.2, 3.1, 0.297, 0.24, 0.118, 0.0, 450.0, 0.31)
-_MVE = StepModel(0.202, 1.70, 100.0, 4.9, 1.2, 0.127, 0.004, 0.0, 0.25, 250.0, 0.07)
+_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 3.6, 0.53, 0.38, 0.22, 0.0, 490.0, 0.61, 0.03, 0.02, 12.5)
+_DSP = StepModel(1.51, 3.55, 75.0, 12.2, 3.1, 0.297, 0.24, 0.118, 0.0, 450.0, 0.31, 0.05, 0.04, 12.6)
+_MVE = StepModel(0.202, 1.70, 100.0, 4.9, 1.2, 0.127, 0.004, 0.0, 0.25, 250.0, 0.07, 0.02, 0.13, 12.6)
 
 STEP_MODELS = {
     "cortex-m0plus": _SCALAR,

@@ -1,0 +1,84 @@
+"""Kernels that read the parts of a concat where they lie: rules, exact in the emulator, hardly dearer than the ordinary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade import api
+from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.rewrite_for_memory import foldable, without_concats
+from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.testing.builder import Net
+
+CORES = [("cortex-m4", "c"), ("cortex-m55", "obj"), ("riscv32", "c")]
+READERS = {
+    "concat_conv2d": ("pointwise", "strided", "square"),
+    "concat_depthwise_conv2d": ("depthwise",),
+}
+
+
+def cell(*readers: str) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """A module, integers lowered, of concats of three maps and what reads them; and the same without the concats."""
+    net = Net("int8", seed=3)
+    x = net.input((1, 6, 6, 16), "x")
+    y = net.concat([net.conv(x, c, 1) for c in (16, 32, 16)])
+    made = {
+        "pointwise": lambda: net.conv(y, 16, 1),
+        "strided": lambda: net.conv(y, 8, 1, 2, "valid"),
+        "square": lambda: net.conv(y, 8, 3, activation="relu"),
+        "depthwise": lambda: net.depthwise(y, 3),
+    }
+    low = LowerQuantized()(net.finish([made[r]() for r in readers]))
+    return low, without_concats(low, foldable(extract_graph(low).graph))
+
+
+ALL = tuple(r for kinds in READERS.values() for r in kinds)
+
+
+@pytest.mark.parametrize(("target", "backend"), CORES, ids=[f"{t}-{b}" for t, b in CORES])
+def test_every_reader_has_a_rule(target: str, backend: str) -> None:
+    """In steps of rows and of pixels."""
+    prepared = prepare(cell(*ALL)[1], core_of(target, backend))
+    readers = [op for op in prepared.graph.ops if op.kind in READERS]
+    assert len(readers) == len(ALL)
+    for op in readers:
+        kernel, patch = prepared.kernels[op.index], prepared.patch(op.index, 2)
+        assert kernel is not None and kernel.rule != "generic" and kernel.scratch_bytes <= 512
+        assert patch is not None and all(v.kernel.rule != "generic" for v in patch.variants)
+
+
+def in_emulator(mod: tvm.IRModule, folder: Path, x: np.ndarray, **options: object) -> tuple[list[bytes], int | None]:
+    """Outputs in some order, and instructions."""
+    api.compile(mod, output=folder, **options)
+    ran = api.run(folder, inputs={"x": x}, outputs=folder / "out.npz")
+    with np.load(folder / "out.npz") as made:
+        return sorted(made[k].tobytes() for k in made.files), ran.instructions
+
+
+@pytest.mark.emulator
+def test_firmware_that_reads_parts(emulator: None, tmp_path: Path) -> None:
+    """The same bits, and at most 1.15 times the instructions."""
+    low, parts = cell(*ALL)
+    x = np.random.default_rng(0).integers(-128, 128, (1, 6, 6, 16)).astype("int8")
+    machine = relax.VirtualMachine(tvm.compile(low, "llvm"), tvm.cpu())
+    want = sorted(a.numpy().tobytes() for a in machine["main"](tvm.runtime.tensor(x)))
+    board = {"target": "cortex-m55", "emit": "obj"}
+    whole, ordinary = in_emulator(low, tmp_path / "whole", x, **board, layerwise=True)
+    made, apart = in_emulator(parts, tmp_path / "parts", x, **board, layerwise=True)
+    assert whole == made == want and ordinary and apart and apart <= 1.15 * ordinary
+
+
+@pytest.mark.emulator
+def test_firmware_that_reads_parts_by_pixels(emulator: None, tmp_path: Path) -> None:
+    low, parts = cell("depthwise", "pointwise")
+    x = np.random.default_rng(0).integers(-128, 128, (1, 6, 6, 16)).astype("int8")
+    machine = relax.VirtualMachine(tvm.compile(low, "llvm"), tvm.cpu())
+    want = sorted(a.numpy().tobytes() for a in machine["main"](tvm.runtime.tensor(x)))
+    made, _ = in_emulator(parts, tmp_path, x, target="cortex-m4", emit="c", granularity="pixel")
+    assert made == want
