@@ -8,11 +8,13 @@
     11       batch sizes 1 to 128
     16       gain of each block of Inception V3
     table3   schedules made for one batch size or device, run on another
-    cpu      (figures 6, 7, 12) measured here: our schedules and TVM's default build, same weights, outputs compared
+    cpu      (figures 6, 7) measured here: our schedules and TVM's default build, same weights, outputs compared
+             (RandWire too with --edges FOLDER)
+    12       measured here: default kernels against those that MetaSchedule tuned (--metaschedule, --trials)
     learned  measured against learned search on this machine: measurements and latency
     runs     --repeats runs of every network under concurrency, which must all give the same bits
 
-All but `cpu`, `learned` and `runs` are costs of the analytic model of `--device`, not measurements: no GPU is used.
+All but `12`, `cpu`, `learned` and `runs` are costs of the analytic model of `--device`, not measurements: no GPU is used.
 `ios_cuda.py` measures on one, with CUDA graphs, beside PyTorch.
 """
 
@@ -22,46 +24,26 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("TVM_NUM_THREADS", str(os.cpu_count() or 1))
 
-import numpy as np
-import tvm
+from ios_cpu import figure_12, figure_cpu, figure_learned, figure_runs
+from ios_networks import NETWORKS, Row, randwire, read
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
-from tvm_cascade.cost.records import RecordStore
-from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel import VARIANTS, Block, Options, Schedule, schedule, with_batch
 from tvm_cascade.parallel.lattice import count
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of
 from tvm_cascade.parallel.units import unit_graph
-from tvm_cascade.passes.measured_choice import decide
-from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
-from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
-from tvm_cascade.passes.substitution_read import read_function
-from tvm_cascade.passes.substitution_write import fold
-from tvm_cascade.runtime import Session, compile_stages, host_target
-from tvm_cascade.runtime.finalists import MARGIN
-from tvm_cascade.runtime.measure import CpuRunner
-from tvm_cascade.runtime.stages import search_learned
-from tvm_cascade.substitution.export_onnx import export_onnx
-from tvm_cascade.testing.zoo import nasnet, randwire_files
-from tvm_cascade.testing.zoo.inception import inception_e, inception_v3
-from tvm_cascade.testing.zoo.squeezenet import squeezenet
+from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.schedules.stage_records import SHIPPED
+from tvm_cascade.testing.zoo.inception import inception_e
 
-NETWORKS: dict[str, tuple[Callable[[], tvm.IRModule], str]] = {
-    "inception_v3": (inception_v3, "fused"),
-    "squeezenet": (squeezenet, "fused"),
-    "nasnet": (lambda: nasnet.network("float32").mod, "sepconv"),
-}
 # The authors' latencies on a V100, ms: sequential, greedy, merge, parallel, both.
 PUBLISHED = {
     "inception_v3": (6.51, 4.62, 5.39, 4.11, 4.03),
@@ -69,23 +51,6 @@ PUBLISHED = {
     "squeezenet": (0.86, 0.98, 0.74, 0.82, 0.73),
     "randwire": (8.49, 6.27, 8.54, 6.02, 6.02),
 }
-_BASELINES = ("sequential", "greedy")
-LEARNED_SHARE = 0.3  # of the measurements of a full search that the learned one may make
-Row = dict[str, object]
-
-
-def randwire(folder: Path) -> tuple[Callable[[], tvm.IRModule], str]:
-    """RandWire small (78 channels) from the authors' edge lists somewhere in a folder."""
-    files = {path.name: path for path in sorted(folder.rglob("randwire_*.txt"))}
-    stages = [randwire_files.drop_sink(*randwire_files.read_edges(files["randwire_1.txt"]))]
-    stages += [randwire_files.read_edges(files[f"randwire_ws-32-4-0.75-{k}.txt"]) for k in (3, 4, 5)]
-    return lambda: randwire_files.network(stages, channels=78), "sepconv"
-
-
-def read(name: str) -> tuple[StageGraph, str]:
-    """A network of the zoo and its scheduling unit."""
-    make, unit = NETWORKS[name]
-    return stage_graph(make()), unit
 
 
 def figure_6(args: argparse.Namespace) -> list[Row]:
@@ -230,139 +195,6 @@ def table_3(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def figure_cpu(args: argparse.Namespace) -> list[Row]:
-    """Medians of interleaved runs of the same network and weights under every schedule, and of TVM's default build."""
-    rows: list[Row] = []
-    for name in args.networks:
-        make, unit = NETWORKS[name]
-        mod = make()
-        net = stage_graph(mod)
-        units = unit_graph(net.graph, unit)
-        tensor = net.graph.tensors[net.graph.inputs[0]]
-        data = np.random.default_rng(0).standard_normal(tensor.shape).astype("float32")
-        sessions = {}
-        for variant in ("sequential", "greedy", "both"):
-            found = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
-            sessions[variant] = Session(compile_stages(lower_stages(net, units, found, LowerOptions())))
-        expected = sessions["sequential"].run(data)[0]
-        times: dict[str, list[float]] = {v: [] for v in sessions}
-        for _ in range(args.repeats):
-            for variant, session in sessions.items():
-                times[variant] += session.times_ms([data], 1, 1)
-        if args.default:
-            sessions["tvm_default"] = Session(tvm.compile(mod, host_target()))
-            times["tvm_default"] = sessions["tvm_default"].times_ms([data], 3, 1)
-        base = np.array(times["sequential"])
-        order = ("both", *_BASELINES)
-        kept = order[decide(list(zip(*(times[v] for v in order), strict=True)), MARGIN).best]
-        for variant, session in sessions.items():
-            error = float(np.abs(session.run(data)[0] - expected).max() / np.abs(expected).max())
-            rows.append(
-                {
-                    "network": name,
-                    "schedule": variant,
-                    "median_ms": round(float(np.median(times[variant])), 3),
-                    "times_sequential": round(float(np.median(base[: len(times[variant])] / times[variant])), 3),
-                    "least_ms": round(min(times[variant]), 3),
-                    "relative_error": error,
-                    **({"kept": kept} if variant == "both" else {}),
-                }
-            )
-        if args.onnxruntime:
-            rows.append({"network": name, "schedule": "onnxruntime", **onnxruntime_ms(args, mod, data)})
-    return rows
-
-
-_ORT = """
-import sys, time, numpy as np, onnxruntime as ort
-options = ort.SessionOptions()
-options.intra_op_num_threads = int(sys.argv[3])
-session = ort.InferenceSession(sys.argv[1] + "/model.onnx", options)
-feed = {session.get_inputs()[0].name: np.load(sys.argv[1] + "/input.npy")}
-times = []
-for _ in range(int(sys.argv[2]) + 3):
-    start = time.perf_counter()
-    result = session.run(None, feed)[0]
-    times.append((time.perf_counter() - start) * 1e3)
-np.save(sys.argv[1] + "/output.npy", result)
-print(np.median(times[3:]), min(times[3:]))
-"""
-
-
-def onnxruntime_ms(args: argparse.Namespace, mod: tvm.IRModule, data: np.ndarray) -> Row:
-    """The same network and weights in onnxruntime, by the interpreter `--onnxruntime`: another environment has it."""
-    read_graph = read_function(mod["main"])
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            export_onnx(read_graph.dag, fold(read_graph.dag, read_graph.constants), Path(folder) / "model.onnx")
-        except UnsupportedOperatorError as error:
-            return {"error": f"cannot be exported: {', '.join(error.operators)}"}
-        np.save(Path(folder) / "input.npy", data)
-        command = [args.onnxruntime, "-c", _ORT, folder, str(args.repeats), os.environ["TVM_NUM_THREADS"]]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        median_ms, least = (float(word) for word in done.stdout.split())
-        session = Session(tvm.compile(mod, host_target()))
-        expected, made = session.run(data)[0], np.load(Path(folder) / "output.npy")
-        error = float(np.abs(made - expected).max() / np.abs(expected).max())
-    return {"median_ms": round(median_ms, 3), "least_ms": round(least, 3), "relative_error": error}
-
-
-def figure_runs(args: argparse.Namespace) -> list[Row]:
-    """Runs of a schedule with concurrent stages, all bits compared with the first run's and with the sequence's."""
-    rows: list[Row] = []
-    for name in args.networks:
-        net, unit = read(name)
-        units = unit_graph(net.graph, unit)
-        tensor = net.graph.tensors[net.graph.inputs[0]]
-        data = np.random.default_rng(0).standard_normal(tensor.shape).astype("float32")
-        results = {}
-        for variant in ("sequential", "greedy"):
-            found = schedule(net.graph, AnalyticCost(find_device("cpu2")), Options(variant=variant, unit=unit)).schedule
-            results[variant] = Session(compile_stages(lower_stages(net, units, found, LowerOptions()))), found
-        first = results["sequential"][0].run(data)[0]
-        session, found = results["greedy"]
-        different = sum(not np.array_equal(session.run(data)[0], first) for _ in range(args.repeats))
-        wide = sum(len(s.groups) > 1 for s in found.stages)
-        rows.append({"network": name, "runs": args.repeats, "concurrent_stages": wide, "different": different})
-    return rows
-
-
-def figure_learned(args: argparse.Namespace) -> list[Row]:
-    """Inception V3's last block on this CPU: every stage measured, against the learned model's choice of what to measure.
-
-    Both schedules are then run in turn; `ratio` is the median of learned over measured, run by run.
-    """
-    net = stage_graph(inception_e())
-    options = Options(unit="fused", r=2, s=2)
-    units = unit_graph(net.graph, "fused")
-    quick = MeasureOptions(first=5, most=10)
-    runner = CpuRunner(net, units)
-    full = MeasuredCost(runner, RecordStore(args.database, runner.device), quick)
-    best = schedule(net.graph, full, options)
-    alone = len({k for kernels in units.features for k in kernels if k.kind != "view"})
-    few = MeasuredCost(runner, RecordStore(None, runner.device), quick)
-    budget = int(LEARNED_SHARE * len(full.store)) - alone
-    found, _ = search_learned(net, units, few, options, budget=max(1, budget))
-    tensor = net.graph.tensors[net.graph.inputs[0]]
-    data = [np.random.default_rng(0).standard_normal(tensor.shape).astype("float32")]
-    sessions = [Session(compile_stages(lower_stages(net, units, s.schedule, LowerOptions()))) for s in (best, found)]
-    pairs = np.array([[s.times_ms(data, 1, 1)[0] for s in sessions] for _ in range(args.repeats)])
-    shares = [len(full.store), few.measurements]
-    ratio = float(np.median(pairs[:, 1] / pairs[:, 0]))
-    return [
-        {
-            "search": label,
-            "measurements": n,
-            "share": round(n / shares[0], 3),
-            "median_ms": round(float(ms), 3),
-            "ratio": r,
-        }
-        for label, n, ms, r in zip(
-            ("measured", "learned"), shares, np.median(pairs, axis=0), (1.0, round(ratio, 3)), strict=True
-        )
-    ]
-
-
 def find(graph: Graph, device: str, options: Options) -> NetworkSchedule:
     return schedule(graph, AnalyticCost(find_device(device)), options)
 
@@ -392,6 +224,7 @@ FIGURES: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "11": figure_11,
     "16": figure_16,
     "table3": table_3,
+    "12": figure_12,
     "cpu": figure_cpu,
     "learned": figure_learned,
     "runs": figure_runs,
@@ -402,13 +235,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figure", choices=FIGURES, default="6")
     parser.add_argument("--device", default="v100")
-    parser.add_argument("--networks", type=lambda s: s.split(","), default=list(NETWORKS))
+    parser.add_argument("--networks", type=lambda s: s.split(","), help="[default: all, randwire with --edges]")
     parser.add_argument(
         "--edges", type=Path, help="folder of edge lists: of blocks for table1, of RandWire for randwire"
     )
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--default", action="store_true", help="also time TVM's default build (cpu; slow)")
     parser.add_argument("--database", help="keep the measurements of the full search here (learned)")
+    parser.add_argument("--metaschedule", type=Path, default=SHIPPED, help="folder with records of tuned kernels (12)")
+    parser.add_argument("--trials", type=int, default=0, help="candidates to measure for kernels without a record (12)")
     parser.add_argument("--onnxruntime", help="interpreter that has onnxruntime, to compare with it (cpu)")
     parser.add_argument("--results", type=Path, default=Path(__file__).with_name("results"))
     args = parser.parse_args()
@@ -416,6 +251,7 @@ def main() -> None:
         parser.error("table1 needs --edges FOLDER")
     if args.edges and args.figure != "table1":
         NETWORKS["randwire"] = randwire(args.edges)
+    args.networks = args.networks or list(NETWORKS)
     if unknown := [name for name in args.networks if name not in NETWORKS]:
         parser.error(
             f"unknown networks {', '.join(unknown)}: choose from {', '.join(NETWORKS)}; randwire needs --edges FOLDER"
@@ -426,7 +262,7 @@ def main() -> None:
         "command": "python benchmarks/ios.py " + " ".join(a for a in sys.argv[1:] if "/" not in a),
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         "load_average": [round(x, 1) for x in os.getloadavg()],
-        "measured": args.figure in ("cpu", "learned", "runs"),
+        "measured": args.figure in ("12", "cpu", "learned", "runs"),
         "seconds": round(time.perf_counter() - start, 1),
         "rows": rows,
     }

@@ -39,6 +39,8 @@ from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session, compile_stages, host_target, require_cuda
 from tvm_cascade.runtime.stages import measured_model, search_measured
+from tvm_cascade.runtime.tune_stages import tune_stages
+from tvm_cascade.schedules.metaschedule import Search
 from tvm_cascade.testing.zoo import nasnet, randwire
 from tvm_cascade.testing.zoo.inception import inception_v3
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
@@ -65,7 +67,12 @@ def builds(mod: tvm.IRModule, unit: str, args: argparse.Namespace) -> dict[str, 
     net = stage_graph(mod)
     units = unit_graph(net.graph, unit)
     analytic = AnalyticCost(find_device(args.device))
-    model = measured_model(net, units, args.database, target) if args.cost == "measured" else analytic
+    search = Search(trials=0 if args.build_only else args.trials)
+    if args.metaschedule is not None:
+        tune_stages(net, units, args.metaschedule, target, search=search, progress=print)
+    model = (
+        measured_model(net, units, args.database, target, args.metaschedule) if args.cost == "measured" else analytic
+    )
 
     def found(variant: str) -> Schedule:
         options = Options(variant=variant, unit=unit)
@@ -74,7 +81,7 @@ def builds(mod: tvm.IRModule, unit: str, args: argparse.Namespace) -> dict[str, 
         return schedule(net.graph, analytic, options).schedule
 
     def staged(variant: str, graph: bool) -> Any:
-        options = LowerOptions(target=target, cuda_graph=graph)
+        options = LowerOptions(target=target, cuda_graph=graph, metaschedule=args.metaschedule)
         return compile_stages(lower_stages(net, units, found(variant), options), cuda_target(target))
 
     def default(graph: bool) -> Any:
@@ -194,6 +201,10 @@ def main() -> int:
     parser.add_argument("--device", default="h200", help="description that schedules are made for")
     parser.add_argument("--cost", choices=["analytic", "measured"], default="analytic")
     parser.add_argument("--database", type=Path, help="keep measurements of stages here")
+    parser.add_argument(
+        "--metaschedule", type=Path, help="folder with records of tuned kernels; others are tuned first"
+    )
+    parser.add_argument("--trials", type=int, default=32, help="candidates to measure for a kernel without a record")
     parser.add_argument("--arch", default="sm_90", help="architecture that kernels are compiled for")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=20, help="runs of each schedule in a round")

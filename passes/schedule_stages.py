@@ -1,7 +1,8 @@
 """`ScheduleStages`: a network lowered to the stages of a schedule, run by a stock Relax virtual machine.
 
 On CPUs a stage of several groups is one kernel with one parallel region (`stage_cpu`), single-threaded inside; a stage
-of one group calls multi-threaded kernels one after the other. On CUDA groups run on streams (`stage_cuda`). Either way
+of one group calls multi-threaded kernels one after the other. Kernels that MetaSchedule has tuned (`stage_records`) run as
+recorded, the others by the default schedules. On CUDA groups run on streams (`stage_cuda`). Either way
 `main` holds nothing but kernel calls on tensors at planned addresses (`stage_program`), so no further pass has to plan
 or fuse: compile the result with `tvm_cascade.runtime.compile_stages`.
 
@@ -12,7 +13,8 @@ other: the same bits for concurrent stages, float reassociation for merges.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -33,7 +35,7 @@ from tvm_cascade.passes.stage_emit import Emitter, keys
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_program import MemoryPlan, Program, check_groups, plan_memory, plan_program
-from tvm_cascade.schedules.cpu_float import schedule_cpu
+from tvm_cascade.schedules.stage_records import TunedKernels
 
 PARALLEL_WORK = 400_000  # multiply-accumulates, or values read, above which a kernel alone uses all threads
 
@@ -45,6 +47,7 @@ class LowerOptions:
     target: str = "llvm"  # "llvm", or "cuda" with an architecture: "cuda -arch=sm_90"
     workers: int = 2  # lanes of a parallel region on a CPU
     cuda_graph: bool = True
+    metaschedule: str | Path | None = None  # folder with records of tuned kernels; None: default schedules
     serial_reversed: bool = False  # groups of a stage one after the other, last first
     poison: bool = False  # fill every byte that holds nothing with NaN before each step
 
@@ -71,17 +74,20 @@ def ScheduleStages(
 
 
 def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: LowerOptions) -> tvm.IRModule:
-    """The module of one schedule. Raises `ValidationError` for a schedule that does not fit the network."""
+    """The module of one schedule. Raises `ValidationError` for a schedule that does not fit the network, `UsageError` for
+    records that cannot be read."""
     validate_schedule(net.graph, schedule)
     cpu = not lower.target.startswith("cuda")
     program = write_in_place(plan_program(net, units, schedule))
     check_groups(program)
     kernels = build_kernels(net, program.specs, cpu, program.slices)
+    tuned = TunedKernels(lower.metaschedule, lower.target)
     if not cpu:
         from tvm_cascade.passes.stage_cuda import emit_cuda  # CUDA's schedule rules are slow to import
 
+        kernels = tuple(replace(k, func=tuned.scheduled(k.func, True)) for k in kernels)
         return emit_cuda(program, kernels, lower.target, lower.cuda_graph)
-    return emit_cpu(program, kernels, plan_memory(program), lower)
+    return emit_cpu(program, kernels, plan_memory(program), lower, tuned)
 
 
 class _Functions:
@@ -101,7 +107,13 @@ class _Functions:
         return gv
 
 
-def emit_cpu(program: Program, kernels: Sequence[Kernel], plan: MemoryPlan, lower: LowerOptions) -> tvm.IRModule:
+def emit_cpu(
+    program: Program,
+    kernels: Sequence[Kernel],
+    plan: MemoryPlan,
+    lower: LowerOptions,
+    tuned: TunedKernels = TunedKernels(None),  # noqa: B008
+) -> tvm.IRModule:
     """The CPU's module: a parallel region per stage of several groups, threads inside kernels elsewhere."""
     emitter = Emitter(program, plan)
     functions = _Functions(emitter)
@@ -112,13 +124,14 @@ def emit_cpu(program: Program, kernels: Sequence[Kernel], plan: MemoryPlan, lowe
             emitter.poison(time)
         if len(step.groups) == 1:
             for k in step.groups[0]:
-                func = schedule_cpu(kernels[k].func, work_of(program.net.graph, program.specs[k]) >= PARALLEL_WORK)
+                many = work_of(program.net.graph, program.specs[k]) >= PARALLEL_WORK
+                func = tuned.scheduled(kernels[k].func, many)
                 args = [emitter.value(key) for key in keys(program, k, kernels[k])]
                 emitter.call(functions.add(func, kernels[k].name), args)
             continue
         lanes = _lanes(program, step.groups, lower.workers)
         uses = [
-            [Use(schedule_cpu(kernels[k].func, False), keys(program, k, kernels[k])) for k in lane] for lane in lanes
+            [Use(tuned.scheduled(kernels[k].func, False), keys(program, k, kernels[k])) for k in lane] for lane in lanes
         ]
         func, names = parallel_lanes(uses, lower.serial_reversed)
         emitter.call(functions.add(func, f"stage_{step.stage}"), [emitter.value(key) for key in names])

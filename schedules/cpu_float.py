@@ -9,6 +9,7 @@ vectorizer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,7 @@ def _pads(sch: Schedule, anchor, parallel: bool) -> None:
             _thread(sch, loops[:-2] if len(loops) > 3 else loops[:1], parallel)
 
 
-def _tile(extent: int) -> int:
+def default_pixels(extent: int) -> int:
     """Pixels of an accumulator tile: a divisor of the row where there is a good one."""
     if extent <= _MAX_TILE + 4:
         return extent
@@ -169,33 +170,65 @@ def _tile(extent: int) -> int:
     return divisor if divisor >= 5 else 12
 
 
+@dataclass(frozen=True)
+class Tiling:
+    """How a convolution is cut. Sizes are integers, or what a schedule has sampled."""
+
+    pixels: Any  # of an accumulator tile, in one row
+    blocks: Any = None  # of `LANES` channels in an accumulator tile; None: one
+    rows_first: bool = False  # all channels of a row before the next row, else all rows of a block of channels
+    taps_first: bool = False  # the window's taps outside of the input's channels
+
+
 def _convolution(sch: Schedule, parallel: bool) -> Schedule | None:
+    shape = convolution_shape(sch)
+    return None if shape is None else tile_convolution(sch, Tiling(default_pixels(shape[1])), parallel)
+
+
+def convolution_shape(sch: Schedule) -> tuple[int, int, int] | None:
+    """Blocks of channels, pixels of a row and taps of the window of a `direct_conv2d`; None for another kernel.
+
+    What is element-wise behind the convolution is inlined on the way.
+    """
     found = [b for b in _blocks(sch) if _name(sch, b) == "conv_acc"]
     if len(found) != 1:
         return None
-    acc = found[0]
-    last = _inline_around(sch, acc)
+    last = _inline_around(sch, found[0])
     if last is None or any(_iters(sch, last)) or len(sch.get_loops(last)) != 4:
         return None
+    _, blocks, _, wide, _ = (int(d) for d in sch.get(found[0]).writes[0].source.ty.shape)
+    *_, ry, rx = (int(sch.get(loop).extent) for loop in sch.get_loops(found[0]))
+    return blocks, wide, ry * rx
+
+
+def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
+    """Schedule a convolution after `convolution_shape`: one nest of loops, the outermost of which threads may share."""
+    acc = sch.get_sblock("conv_acc")
+    last = _blocks(sch)[-1]
     *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
-    shape = [int(sch.get(loop).extent) for loop in sch.get_loops(last)]
     channels_first = _channel_axis(sch, acc, last) == 1
     n, c, y, x = sch.get_loops(last) if channels_first else [sch.get_loops(last)[i] for i in (0, 3, 1, 2)]
-    wide = shape[3] if channels_first else shape[2]
-    outer, inner = sch.split(c, [None, lanes])
-    x_outer, x_inner = sch.split(x, [None, _tile(wide)])
-    sch.reorder(n, outer, y, x_outer, x_inner, inner)
+    if tiling.blocks is None:
+        outer, *inner = sch.split(c, [None, lanes])
+    else:
+        outer, *inner = sch.split(c, [None, tiling.blocks, lanes])
+    x_outer, x_inner = sch.split(x, [None, tiling.pixels])
+    loops = (n, y, x_outer, outer) if tiling.rows_first else (n, outer, y, x_outer)
+    sch.reorder(*loops, *inner[:-1], x_inner, inner[-1])
     _pads(sch, acc, parallel)
-    sch.compute_at(acc, x_outer, preserve_unit_loops=True)
+    sch.compute_at(acc, loops[-1], preserve_unit_loops=True)
     *space, rc, ry, rx = sch.get_loops(acc)[4:]
-    sch.reorder(rc, ry, rx, *space)
+    reduced = (ry, rx, rc) if tiling.taps_first else (rc, ry, rx)
+    sch.reorder(*reduced, *space)
+    unrolled = (-2,) if tiling.blocks is None else (-2, -4)  # pixels; blocks of channels
     sch.vectorize(space[-1])
-    sch.unroll(space[-2])
-    _thread(sch, (n, outer, y), parallel)
-    first = sch.decompose_reduction(acc, rc)
-    clear = sch.get_loops(first)
+    for k in unrolled:
+        sch.unroll(space[k])
+    _thread(sch, loops[:2] if tiling.rows_first else loops[:3], parallel)
+    clear = sch.get_loops(sch.decompose_reduction(acc, reduced[0]))
     sch.vectorize(clear[-1])
-    sch.unroll(clear[-2])
+    for k in unrolled:
+        sch.unroll(clear[k])
     return sch
 
 

@@ -18,17 +18,28 @@ from tvm_cascade.schedules.tir import s_tir
 ms: Any = s_tir.meta_schedule
 
 
-def local_pair(repeat_ms: int) -> tuple[Any, Any]:
-    """A builder and the runner of what it builds; a measurement takes `repeat_ms` or one call, whichever is longer."""
+def local_pair(repeat_ms: int, repeats: int = 3, target: Any = None, device: Any = None) -> tuple[Any, Any]:
+    """A builder and the runner of what it builds: the least of `repeats` measurements of `repeat_ms` or one call each,
+    whichever is longer.
+
+    `target` is what candidates are built for (default: what their schedules are made for), `device` where they run (the CPU).
+    """
     built: dict[str, Any] = {}
-    return _Builder(built), _Runner(built, repeat_ms)
+    return _Builder(built, target), _Runner(built, repeat_ms, repeats, device if device is not None else tvm.cpu())
+
+
+def tensor_of(shape: tuple[int, ...], dtype: str, random: np.random.Generator, device: Any = None) -> Any:
+    """A tensor of random numbers."""
+    floats = np.dtype(dtype).kind == "f"
+    value = random.standard_normal(shape) if floats else random.integers(0, 4, shape)
+    return tvm.runtime.tensor(value.astype(dtype), device if device is not None else tvm.cpu())
 
 
 @derived_object
 class _Builder(ms.builder.PyBuilder):
-    def __init__(self, built: dict[str, Any]) -> None:
+    def __init__(self, built: dict[str, Any], target: Any) -> None:
         super().__init__()
-        self.built, self.names = built, count()
+        self.built, self.names, self.target = built, count(), target
 
     def build(self, build_inputs: Any) -> list[Any]:
         return [self._one(given) for given in build_inputs]
@@ -36,7 +47,7 @@ class _Builder(ms.builder.PyBuilder):
     def _one(self, given: Any) -> Any:
         name = f"candidate{next(self.names)}"
         try:
-            self.built[name] = tvm.compile(given.mod, target=given.target).mod
+            self.built[name] = tvm.compile(given.mod, target=self.target or given.target).mod
         except Exception as why:  # whatever TVM raises on a schedule that cannot be built
             return ms.builder.BuilderResult(None, str(why)[-500:] or type(why).__name__)
         return ms.builder.BuilderResult(name, None)
@@ -44,9 +55,9 @@ class _Builder(ms.builder.PyBuilder):
 
 @derived_object
 class _Runner(ms.runner.PyRunner):
-    def __init__(self, built: dict[str, Any], repeat_ms: int) -> None:
+    def __init__(self, built: dict[str, Any], repeat_ms: int, repeats: int, device: Any) -> None:
         super().__init__()
-        self.built, self.repeat_ms = built, repeat_ms
+        self.built, self.repeat_ms, self.repeats, self.device = built, repeat_ms, repeats, device
         self.random = np.random.default_rng(0)
 
     def run(self, runner_inputs: Any) -> list[Any]:
@@ -55,17 +66,16 @@ class _Runner(ms.runner.PyRunner):
     def _one(self, given: Any) -> tuple[list[float] | None, str | None]:
         module = self.built.pop(str(given.artifact_path))
         try:
-            args = [self._tensor(info) for info in given.args_info]
-            timer = module.time_evaluator("main", tvm.cpu(), number=1, repeat=3, min_repeat_ms=self.repeat_ms)
+            args = [
+                tensor_of(tuple(int(d) for d in info.shape), str(info.dtype), self.random, self.device)
+                for info in given.args_info
+            ]
+            timer = module.time_evaluator(
+                "main", self.device, number=1, repeat=self.repeats, min_repeat_ms=self.repeat_ms
+            )
             return [float(min(timer(*args).results))], None
         except Exception as why:
             return None, str(why)[-500:] or type(why).__name__
-
-    def _tensor(self, info: Any) -> Any:
-        shape, dtype = tuple(int(d) for d in info.shape), str(info.dtype)
-        if np.dtype(dtype).kind == "f":
-            return tvm.runtime.tensor(self.random.standard_normal(shape).astype(dtype))
-        return tvm.runtime.tensor(self.random.integers(0, 4, shape).astype(dtype))
 
 
 @derived_object

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from tvm_cascade.schedules.tir import PrimFunc, s_tir, tirx, tvm_ffi
 ms: Any = s_tir.meta_schedule
 
 RULE = "metaschedule"  # what a tuned kernel names as its schedule rule
-_FAILED = 1e9  # seconds; MetaSchedule's sign of a candidate that did not run
+FAILED = 1e9  # seconds; MetaSchedule's sign of a candidate that did not run
 Progress = Callable[[str], None]
 
 
@@ -152,6 +153,20 @@ def require_json() -> None:
         raise MissingToolError("apache-tvm-ffi 0.1.14", remedy)
 
 
+@contextlib.contextmanager
+def without_intrinsics() -> Iterator[None]:
+    """MetaSchedule imports the tensor intrinsics of every vendor, which takes half a minute; the spaces here use none."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
 def _database(folder: Path) -> Any:
     require_json()
     if folder.exists() and not folder.is_dir():
@@ -166,7 +181,7 @@ def _database(folder: Path) -> Any:
 
 def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Search) -> None:
     builder, runner = local_pair(search.repeat_ms)
-    with contextlib.redirect_stdout(sys.stderr):  # MetaSchedule prints tables
+    with without_intrinsics(), contextlib.redirect_stdout(sys.stderr):  # MetaSchedule prints tables
         ms.tir_integration.tune_tir(
             mod=tvm.IRModule({f"kernel{k}": f for k, f in enumerate(forms)}),
             target=host_target(),
@@ -243,7 +258,7 @@ def _best(database: Any, form: PrimFunc) -> PrimFunc | None:
     if not database.has_workload(mod):
         return None
     records = database.get_top_k(database.commit_workload(mod), 1)
-    if not records or float(records[0].run_secs[0]) >= _FAILED:
+    if not records or float(records[0].run_secs[0]) >= FAILED:
         return None
     schedule: Any = s_tir.Schedule(mod)
     records[0].trace.apply_to_schedule(schedule, remove_postproc=False)

@@ -390,13 +390,14 @@ def stages(
 ) -> tuple[dict[str, object], str]:
     """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same for reading.
 
-    `options` are those of `runtime.stages.stages`: device, batch, unit, variant, r, s, load, output, picture, database.
+    `options` are those of `runtime.stages.stages`: device, batch, unit, variant, r, s, load, output, picture, database,
+    metaschedule, trials.
     """
     from tvm_cascade.runtime.stages import stages as schedule
 
     mod, name = _module(model, input_shapes)
     progress(f"{name}: scheduling")
-    return schedule(mod, target, cost=cost, **options)  # type: ignore[arg-type]
+    return schedule(mod, target, cost=cost, progress=progress, **options)  # type: ignore[arg-type]
 
 
 def optimize(

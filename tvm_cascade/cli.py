@@ -25,6 +25,7 @@ from tvm_cascade.options import (
     MODEL,
     REPORT,
     TARGETS,
+    TRIALS,
     parse_bytes,
     planning,
     planning_values,
@@ -140,8 +141,7 @@ def plan(
 @DATABASE
 @click.option("--metaschedule", metavar="DIR", type=click.Path(path_type=Path), help="With --target host: let MetaSchedule "
               "tune row kernels on this machine; records are kept in this folder and used again.")  # fmt: skip
-@click.option("--trials", type=click.IntRange(min=0), default=32, show_default=True, metavar="N",
-              help="Candidates that MetaSchedule measures for a kernel without records.")  # fmt: skip
+@TRIALS
 @click.option(
     "--hook", is_flag=True, help="Call a function of yours after every step: watchdogs, progress, cancelling."
 )
@@ -372,6 +372,9 @@ def order(
 )
 @click.option("--cost", type=click.Choice(["analytic", "measured", "learned"]), default="analytic", show_default=True)
 @MEASUREMENTS
+@click.option("--metaschedule", metavar="DIR", type=click.Path(path_type=Path), help="With --cost measured or learned: kernels "
+              "that MetaSchedule tunes on this machine; records are kept in this folder and used again.")  # fmt: skip
+@TRIALS
 @click.option("--load", type=click.Path(path_type=Path), help="Price a saved schedule instead of searching.")
 @click.option("--output", "-o", type=click.Path(path_type=Path), callback=require_new_file, help="Save the schedule.")
 @click.option(

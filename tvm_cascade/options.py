@@ -104,6 +104,15 @@ MEASUREMENTS = click.option(
     "--database", type=click.Path(path_type=Path), help="Keep measurements here, and use those that are."
 )
 
+TRIALS = click.option(
+    "--trials",
+    type=click.IntRange(min=0),
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="Candidates that MetaSchedule measures for a kernel without records.",
+)
+
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command every planning option."""

@@ -41,6 +41,11 @@ def has_cuda() -> bool:
     return tvm.cuda(0).exist and cuda_compiler() is not None
 
 
+def with_architecture(target: str) -> str:
+    """`cuda` with the architecture of the device that is there, unless one is given."""
+    return target if "-arch=" in target else f"{target} -arch=sm_{tvm.cuda(0).compute_version.replace('.', '')}"
+
+
 def require_cuda() -> None:
     """Raises `MissingToolError`, with what is missing, where `has_cuda` does not hold."""
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -47,28 +48,51 @@ class Finalists:
 
 
 def keep_fastest(
-    net: StageGraph, found: NetworkSchedule, model: CostModel, options: Options, runs: int = RUNS
+    net: StageGraph,
+    found: NetworkSchedule,
+    model: CostModel,
+    options: Options,
+    runs: int = RUNS,
+    metaschedule: str | Path | None = None,
 ) -> tuple[NetworkSchedule, Finalists]:
-    """`found`, or the sequential or greedy schedule where that runs faster; and what was run. Different ones only."""
+    """`found`, or the sequential or greedy schedule where that runs faster; and what was run. Different ones only.
+
+    `metaschedule`: folder with records of tuned kernels that all of them run.
+    """
     candidates = {"searched": found.schedule}
     for name in _BASELINES if options.variant in ("both", "parallel") else ():
         other = schedule(net.graph, model, replace(options, variant=name)).schedule
         if all(other.stages != s.stages for s in candidates.values()):
             candidates[name] = other
-    choice = decide(run_in_turn(net, found.units, tuple(candidates.values()), runs), MARGIN)
+    choice = decide(run_in_turn(net, found.units, tuple(candidates.values()), runs, metaschedule), MARGIN)
     made = Finalists(tuple(candidates), choice)
     return replace(found, schedule=candidates[made.kept]), made
 
 
 def run_in_turn(
-    net: StageGraph, units: UnitGraph, schedules: Sequence[Schedule], runs: int
+    net: StageGraph,
+    units: UnitGraph,
+    schedules: Sequence[Schedule],
+    runs: int,
+    metaschedule: str | Path | None = None,
 ) -> tuple[tuple[float, ...], ...]:
-    """Seconds of every schedule, round by round, on the same random inputs."""
+    """Seconds of every schedule, round by round, on the same random inputs (see `in_turn`)."""
     rng = np.random.default_rng(0)
     tensors = [net.graph.tensors[t] for t in net.graph.inputs]
     data = [rng.random(t.shape).astype(t.dtype) for t in tensors]
-    lower = LowerOptions(workers=threads())
+    lower = LowerOptions(workers=threads(), metaschedule=metaschedule)
     sessions = [Session(compile_stages(lower_stages(net, units, s, lower))) for s in schedules]
-    for session in sessions:
-        session.times_ms(data, 1)
-    return tuple(tuple(s.times_ms(data, 1, 0)[0] / 1e3 for s in sessions) for _ in range(runs))
+    return in_turn(sessions, data, runs)
+
+
+def in_turn(sessions: Sequence[Session], data: Sequence[np.ndarray], runs: int) -> tuple[tuple[float, ...], ...]:
+    """Seconds of every session, round by round, the order turned round every time.
+
+    Each has a run of its own before the timed one: the others' weights have filled the caches.
+    """
+    rounds = []
+    for k in range(runs):
+        order = range(len(sessions)) if k % 2 == 0 else range(len(sessions) - 1, -1, -1)
+        found = {s: sessions[s].times_ms(data, 1, 1)[0] / 1e3 for s in order}
+        rounds.append(tuple(found[s] for s in range(len(sessions))))
+    return tuple(rounds)

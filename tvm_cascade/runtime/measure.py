@@ -22,13 +22,13 @@ from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_merge import merge_units
 from tvm_cascade.runtime.execute import host_target, threads
-from tvm_cascade.schedules.cpu_float import schedule_cpu
+from tvm_cascade.schedules.stage_records import TunedKernels
 
 _MIN_MS = 2  # of one timed repetition
 
 
 class KernelBook:
-    """The kernels of one network's operators, found by what cost models know of these."""
+    """The kernels of one network's operators, found by what cost models know of these; unscheduled."""
 
     def __init__(self, net: StageGraph, units: UnitGraph, cpu: bool) -> None:
         self.net, self._cpu = net, cpu
@@ -64,11 +64,15 @@ class KernelBook:
 class CpuRunner:
     """A `cost.interface.Runner` for the operators of one network."""
 
-    def __init__(self, net: StageGraph, units: UnitGraph, workers: int | None = None) -> None:
+    def __init__(
+        self, net: StageGraph, units: UnitGraph, workers: int | None = None, tuned: TunedKernels | None = None
+    ) -> None:
+        """`tuned`: kernels that are measured as recorded; default: all by the default schedules."""
         self.net = net
+        self._tuned = tuned or TunedKernels(None)
         self.workers = workers or threads()
         self.target: Any = host_target()
-        self.device = f"cpu:{self.target.attrs.get('mcpu', 'generic')}:{self.workers}"
+        self.device = device_name(f"cpu:{self.target.attrs.get('mcpu', 'generic')}:{self.workers}", self._tuned)
         self._book = KernelBook(net, units, cpu=True)
         self._timers: dict[Any, Any] = {}
 
@@ -86,7 +90,7 @@ class CpuRunner:
             kernel = self._book.merged(parts)
             if kernel is None:
                 return [float("inf")] * repeats
-            self._timers[key] = self._timer(schedule_cpu(kernel.func, True))
+            self._timers[key] = self._timer(self._tuned.scheduled(kernel.func, True))
         return self._timers[key](repeats)
 
     def _time(self, key: Any, groups: Groups, repeats: int) -> list[float]:
@@ -94,7 +98,7 @@ class CpuRunner:
             if len(groups) == 1:
                 op = groups[0][0]
                 many = work_of(self.net.graph, self._book.spec(op)) >= PARALLEL_WORK
-                func = schedule_cpu(self._book.kernel(op).func, many)
+                func = self._tuned.scheduled(self._book.kernel(op).func, many)
             else:
                 func = self._stage(groups)
             self._timers[key] = self._timer(func)
@@ -107,7 +111,7 @@ class CpuRunner:
             kernels = [(g, k, self._book.kernel(op)) for g in sorted(lane) for k, op in enumerate(groups[g])]
             uses.append(
                 [
-                    Use(schedule_cpu(kernel.func, False), tuple((g, k, p) for p in range(_parameters(kernel))))
+                    Use(self._tuned.scheduled(kernel.func, False), tuple((g, k, p) for p in range(_parameters(kernel))))
                     for g, k, kernel in kernels
                 ]
             )
@@ -127,6 +131,11 @@ class CpuRunner:
             return [t * 1e3 for t in clock(*args).results]
 
         return time
+
+
+def device_name(name: str, tuned: TunedKernels) -> str:
+    """What measurements are kept under: the device, and the schedules of kernels where these are not the defaults."""
+    return f"{name}:tuned-{tuned.digest}" if tuned.digest else name
 
 
 def _parameters(kernel: Kernel) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -13,9 +15,10 @@ from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Kernel
 from tvm_cascade.passes.stage_probe import probe_module
-from tvm_cascade.runtime.cuda import require_cuda
+from tvm_cascade.runtime.cuda import require_cuda, with_architecture
 from tvm_cascade.runtime.execute import Session, compile_stages, host_target
-from tvm_cascade.runtime.measure import KernelBook
+from tvm_cascade.runtime.measure import KernelBook, device_name
+from tvm_cascade.schedules.stage_records import TunedKernels
 
 _COPIES = 16  # of a stage in one graph: its launch is shared by so many
 _STREAMS = 8  # groups that are priced as concurrent, at most
@@ -30,14 +33,23 @@ class CudaRunner:
 
     workers = _STREAMS
 
-    def __init__(self, net: StageGraph, units: UnitGraph, target: str = "cuda", device: str = "cuda:0") -> None:
+    def __init__(
+        self,
+        net: StageGraph,
+        units: UnitGraph,
+        target: str = "cuda",
+        device: str = "cuda:0",
+        metaschedule: str | Path | None = None,
+    ) -> None:
+        """`metaschedule`: folder with records of tuned kernels; None: all by dlight's schedules."""
         self._place, self._book = device, KernelBook(net, units, cpu=False)
         self._cuda = device.startswith("cuda")
         if self._cuda:
             require_cuda()
         self._device: Any = tvm.runtime.device(device)
-        self.target = _with_arch(target, self._device) if self._cuda else target
-        self.device = f"cuda:{self._device.device_name}" if self._cuda else device
+        self.target = with_architecture(target) if self._cuda else target
+        self._tuned = TunedKernels(metaschedule, self.target)
+        self.device = device_name(f"cuda:{self._device.device_name}" if self._cuda else device, self._tuned)
         self._sessions: dict[Any, Session] = {}
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
@@ -61,11 +73,7 @@ class CudaRunner:
         return [t / _COPIES for t in self._sessions[key].times_ms([], repeats)]
 
     def _session(self, groups: Sequence[Sequence[Kernel]]) -> Session:
+        groups = [[replace(k, func=self._tuned.scheduled(k.func, True)) for k in group] for group in groups]
         mod = probe_module(groups, self.target, _COPIES, self._place)
         target = cuda_target(self.target) if self._cuda else host_target()
         return Session(compile_stages(mod, target), self._device)
-
-
-def _with_arch(target: str, device: Any) -> str:
-    """`cuda` with the architecture of the device that is there, unless one is given."""
-    return target if "-arch=" in target else f"{target} -arch=sm_{device.compute_version.replace('.', '')}"

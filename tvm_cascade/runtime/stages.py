@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import tvm
@@ -18,6 +19,9 @@ from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, sched
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.runtime.finalists import keep_fastest
+from tvm_cascade.runtime.tune_stages import tune_stages
+from tvm_cascade.schedules.metaschedule import Progress, Search
+from tvm_cascade.schedules.stage_records import TunedKernels
 
 COSTS = ("analytic", "measured", "learned")
 _LEARNED_BUDGET = 400  # measurements of a learned search, besides the operators alone
@@ -37,16 +41,23 @@ def stages(
     output: str | Path | None = None,
     picture: str | Path | None = None,
     database: str | Path | None = None,
+    metaschedule: str | Path | None = None,
+    trials: int = 32,
+    progress: Progress = lambda _text: None,
 ) -> tuple[dict[str, object], str]:
     """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
 
     Measured and learned schedules for this machine's CPU are run beside the sequential and the greedy one (`finalists`), and
-    the fastest is kept; the key `measured` tells. `database` keeps measurements between runs (default: in memory). Raises
-    `UsageError` for wrong options and for measuring on a device that this machine does not have, `LoadError` for an
+    the fastest is kept; the key `measured` tells. `database` keeps measurements between runs (default: in memory).
+    `metaschedule` is a folder with records of tuned kernels, which are what is measured then; operators without one are
+    tuned first with `trials` candidates each (0: none; merged operators keep the default kernels); the key `tuned` tells.
+    Raises `UsageError` for wrong options and for measuring on a device that this machine does not have, `LoadError` for an
     unreadable schedule.
     """
     if cost not in COSTS:
         raise UsageError(f"unknown cost {cost}: choose one of {', '.join(COSTS)}")
+    if cost == "analytic" and metaschedule is not None:
+        raise UsageError("--metaschedule is for kernels that run: give --cost measured or --cost learned with it")
     net = stage_graph(mod)
     if cost == "analytic":
         return run_stages(net.graph, target, device, batch, unit, variant, r, s, load, output, picture)
@@ -54,37 +65,50 @@ def stages(
         raise UsageError(f"--cost {cost} measures the model as it is loaded: set the batch with --input-shape")
     options = Options(variant=variant, unit=unit, r=r or None, s=s or None)
     units = unit_graph(net.graph, unit)
-    model = measured_model(net, units, database, target)
+    tuning: dict[str, object] = {}
+    if metaschedule is not None:
+        tuned = tune_stages(net, units, metaschedule, target, None, Search(trials), progress)
+        tuning = {"tuned": asdict(tuned)}
+    model = measured_model(net, units, database, target, metaschedule)
     if load is not None:
-        return run_stages(net.graph, target, device, None, unit, variant, r, s, load, output, picture, model)
+        data, text = run_stages(net.graph, target, device, None, unit, variant, r, s, load, output, picture, model)
+        return data | tuning, text
     pricing: CostModel = model
     if cost == "measured":
         found = search_measured(net, model, options)
     else:
         found, pricing = search_learned(net, units, model, options)
     if target.startswith("cuda"):
-        return finish_report(found, pricing, output, picture)
-    found, run = keep_fastest(net, found, pricing, options)
+        data, text = finish_report(found, pricing, output, picture)
+        return data | tuning, text
+    found, run = keep_fastest(net, found, pricing, options, metaschedule=metaschedule)
     data, text = finish_report(found, pricing, output, picture)
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
-    return data | {"measured": run.to_dict()}, f"run in turn, least: {times}; kept: {run.kept}\n{text}"
+    return data | tuning | {"measured": run.to_dict()}, f"run in turn, least: {times}; kept: {run.kept}\n{text}"
 
 
 def measured_model(
-    net: StageGraph, units: UnitGraph, database: str | Path | None, target: str = "llvm"
+    net: StageGraph,
+    units: UnitGraph,
+    database: str | Path | None,
+    target: str = "llvm",
+    metaschedule: str | Path | None = None,
 ) -> MeasuredCost:
-    """Costs measured on this machine: its CPU, or its GPU for `cuda`. Raises `MissingToolError` where it has none."""
+    """Costs measured on this machine: its CPU, or its GPU for `cuda`. Raises `MissingToolError` where it has none.
+
+    `metaschedule`: folder with records of the tuned kernels to measure.
+    """
     if target.startswith("cuda"):
         from tvm_cascade.runtime.measure_cuda import CudaRunner
 
         try:
-            runner: Runner = CudaRunner(net, units, target)
+            runner: Runner = CudaRunner(net, units, target, metaschedule=metaschedule)
         except MissingToolError as error:
             raise MissingToolError(error.tool, f"{error.remedy}; --cost analytic needs none of it") from None
     else:
         from tvm_cascade.runtime.measure import CpuRunner
 
-        runner = CpuRunner(net, units)
+        runner = CpuRunner(net, units, tuned=TunedKernels(metaschedule))
     return MeasuredCost(runner, RecordStore(database, runner.device))
 
 

@@ -1,0 +1,117 @@
+"""Tuning the kernels of a staged network on this machine: its CPU, or its GPU."""
+
+# TVM has no stubs: pyright infers its constructors' types too narrowly.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.parallel.problem import Schedule
+from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.passes.stage_cuda import cuda_target, schedule_cuda
+from tvm_cascade.passes.stage_graph import StageGraph
+from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.passes.stage_program import plan_program
+from tvm_cascade.runtime.cuda import choose_compiler, has_cuda, require_cuda, with_architecture
+from tvm_cascade.runtime.execute import host_target
+from tvm_cascade.schedules.cpu_float import schedule_cpu
+from tvm_cascade.schedules.in_process import local_pair, tensor_of
+from tvm_cascade.schedules.metaschedule import Progress, Search
+from tvm_cascade.schedules.metaschedule import host_target as one_core
+from tvm_cascade.schedules.stage_records import KernelRecords, record_target
+from tvm_cascade.schedules.stage_tuning import Machine, Report, tune
+
+_ROUNDS = 5  # of finalists in turn
+_REPEATS = 10  # least of so many short measurements: another program's time does not count
+
+
+def tune_stages(
+    net: StageGraph,
+    units: UnitGraph,
+    folder: str | Path,
+    target: str = "llvm",
+    schedule: Schedule | None = None,
+    search: Search = Search(),  # noqa: B008
+    progress: Progress = lambda _text: None,
+) -> Report:
+    """Tune what has no record: the kernels of every unit, or with a `schedule` those that it runs, merged ones too.
+
+    Raises `UsageError` for records that cannot be read, `MissingToolError` where something has to be measured on a GPU
+    that is not there.
+    """
+    cpu = not target.startswith("cuda")
+    if not cpu and has_cuda():
+        target = with_architecture(target)
+    if schedule is None:
+        graph = net.graph
+        specs = [Spec(k) for unit in units.kernels for k in unit if not all(graph.ops[i].view for i in k)]
+        kernels = build_kernels(net, specs, cpu)
+    else:
+        program = plan_program(net, units, schedule)
+        kernels = build_kernels(net, program.specs, cpu, program.slices)
+    machine: Callable[[], Machine] = CpuMachine if cpu else lambda: CudaMachine(target)
+    return tune([k.func for k in kernels], KernelRecords(folder), machine, record_target(target), search, progress)
+
+
+class CpuMachine:
+    """A core of this machine. Schedules are made for any CPU, and measured with this one's instructions."""
+
+    records_as = record_target("llvm")
+
+    def __init__(self) -> None:
+        self.target = one_core()
+        self._built_for = host_target()
+        self.name = str(self._built_for.attrs.get("mcpu", "generic"))
+
+    def pair(self) -> tuple[Any, Any]:
+        """MetaSchedule's builder and runner."""
+        return local_pair(1, _REPEATS, self._built_for)
+
+    def default(self, func: PrimFunc) -> PrimFunc:
+        """The hand-written schedule."""
+        return schedule_cpu(func, False)
+
+    def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
+        """See `stage_tuning.Machine`."""
+        return _least_ms(funcs, self._built_for, tvm.cpu())
+
+
+class CudaMachine:
+    """This machine's GPU. Raises `MissingToolError` without one."""
+
+    def __init__(self, target: str) -> None:
+        require_cuda()
+        choose_compiler()
+        self.records_as = record_target(target)
+        self.target = cuda_target(target)
+        self._device: Any = tvm.cuda(0)
+        self.name = str(self._device.device_name)
+
+    def pair(self) -> tuple[Any, Any]:
+        """MetaSchedule's builder and runner."""
+        return local_pair(1, _REPEATS, self.target, self._device)
+
+    def default(self, func: PrimFunc) -> PrimFunc:
+        """dlight's schedule."""
+        return schedule_cuda(tvm.IRModule({"main": func}), self.records_as)["main"]
+
+    def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
+        """See `stage_tuning.Machine`."""
+        return _least_ms(funcs, self.target, self._device)
+
+
+def _least_ms(funcs: Sequence[PrimFunc], target: Any, device: Any) -> list[float]:
+    random = np.random.default_rng(0)
+    params: Any = funcs[0].params
+    args = [tensor_of(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype), random, device) for p in params]
+    with target:
+        built = [tvm.compile(tvm.IRModule({"main": f.with_attr("global_symbol", "main")}), target).mod for f in funcs]
+    clocks = [b.time_evaluator("main", device, number=1, repeat=_REPEATS, min_repeat_ms=1) for b in built]
+    rounds = [[min(clock(*args).results) * 1e3 for clock in clocks] for _ in range(_ROUNDS)]
+    return [min(column) for column in zip(*rounds, strict=True)]
