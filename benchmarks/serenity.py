@@ -26,7 +26,18 @@ from tvm_cascade.frontend import load
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import allocate
 from tvm_cascade.memory.traffic import traffic
-from tvm_cascade.ordering import Ordering, OrderOptions, footprint, kahn_fifo, order, peak_of
+from tvm_cascade.ordering import (
+    Ordering,
+    OrderOptions,
+    file_order,
+    footprint,
+    greedy,
+    kahn_fifo,
+    order,
+    peak_of,
+    reverse_post_order,
+    validate,
+)
 from tvm_cascade.ordering.arena import arena_problem
 from tvm_cascade.ordering.report import without_scratch
 from tvm_cascade.ordering.rewriting import Accumulate, cell, fold_activations, fold_concats, nodes, partition_channels
@@ -34,6 +45,7 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import OrderOps
 from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
+from tvm_cascade.testing.random_graphs import wired_graph
 from tvm_cascade.testing.zoo import darts, densenet, nasnet, randwire
 
 WHOLE = OrderOptions(in_place=False)  # whole tensors, nothing overwritten: what the paper counts
@@ -215,6 +227,23 @@ def ablation(graph: Graph) -> list[str]:
     return lines
 
 
+def large() -> list[str]:
+    """Random networks of 1,000 operators with tensors of 1 to 64 KiB (`testing.random_graphs.wired_graph`)."""
+    lines = [
+        "| seed | file order | Kahn | reverse post-order | greedy | order found | bound | gap | states | seconds |",
+        "| --- " * 10 + "|",
+    ]
+    for seed in range(3):
+        graph = wired_graph(seed, 1_000)
+        baselines = [peak_of(graph, f(graph)) for f in (file_order, kahn_fifo, reverse_post_order, greedy)]
+        found = order(graph)
+        validate(graph, found.order, found.peak, found.bound, found.optimal)
+        peaks = " | ".join(f"{p:,}" for p in (*baselines, found.peak, found.bound))
+        lines.append(f"| {seed} | {peaks} | {found.gap:.1%} | {found.states:,} | {found.seconds:.1f} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
 def random_orders(graph: Graph, count: int) -> list[int]:
     """Peaks of random topological orders, each step uniform over what is ready."""
     random, found = Random(0), []
@@ -353,6 +382,7 @@ def sections(data: Path | None) -> Iterator[tuple[str, Callable[[], list[str]]]]
         lambda: traffic_table(networks()[:-2], 64 * 1024),
     )
     yield "Arenas of the optimal orders, bytes", lambda: arenas(networks())
+    yield "Random networks of 1,000 operators, bytes", large
     spread: list[int] = []
     if data:
         yield "SwiftNet step by step", lambda: chain(swift[-1])

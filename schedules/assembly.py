@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import tvm
@@ -29,6 +30,7 @@ from tvm_cascade.schedules.tir import (
     substitute,
     sym,
     tirx,
+    tvm_ffi,
 )
 
 
@@ -145,6 +147,7 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
         made.output(i, target)
     body = to_pointers(body, {o: made.pointers[o] for o in outputs}, made.analyzer)
     made.position()
+    body = _lazy(body)
     stmts = tirx.SeqStmt([*made.declarations, *made.starts, body, tirx.Return(tirx.const(0, "int32"))])
     attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
     kernel = tirx.PrimFunc(made.params, stmts, ir.PrimType("int32"), attrs=attrs)
@@ -152,3 +155,13 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     reason = None if made.rowwise else made.access.opaque
     roles = tuple(made.roles)
     return RowKernel(kernel, tuple(constants), scratch_bytes, roles, not made.rowwise, reason, pixels=made.pixels)
+
+
+def _lazy(body: Stmt) -> Stmt:
+    """Selections between elements as branches: LLVM loads both sides of a selection, and one may lie outside of its tensor."""
+
+    def branch(node: Any) -> Any:
+        sides = [node.true_value, node.false_value]
+        return tirx.if_then_else(node.condition, *sides) if collect(sides, ir.TensorLoad) else node
+
+    return tvm_ffi.structural_map(body, (tirx.Select, branch), order="post")

@@ -13,6 +13,7 @@ from tvm_cascade.ordering import order
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_memory import ATTRIBUTE, RewriteForMemory, foldable
+from tvm_cascade.schedules.tir import collect, ir, is_if_then_else, tirx
 from tvm_cascade.testing.builder import Net, Value
 
 
@@ -62,6 +63,18 @@ def test_every_reader_reads_the_parts(kind: str, scales: str) -> None:
     xs = [random.integers(-128, 128, (1, 12, 12, 4)).astype("int8") for _ in range(2)]
     for one, other in zip(results(low, xs), results(rewritten, xs), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", ["conv", "max_pool"])
+def test_no_part_is_read_beyond_its_end(kind: str) -> None:
+    """Elements are chosen by branches: a selection loads both sides, of which one lies outside of its part."""
+    extracted = extract_graph(RewriteForMemory()(LowerQuantized()(branches(kind))))
+    kernel, pixels = extracted.kernels[-1], extracted.pixel_kernels[-1]
+    assert kernel is not None and pixels is not None
+    for func in (kernel.func, pixels.func):
+        chosen = collect(func.body, tirx.Select)
+        assert not [s for s in chosen if collect([s.true_value, s.false_value], ir.TensorLoad)]
+        assert [c for c in collect(func.body, ir.Call) if is_if_then_else(c)]
 
 
 def test_readers_of_parts_keep_their_windows() -> None:
