@@ -34,6 +34,17 @@ def test_work_and_weights(name: str) -> None:
     assert counted.weights / 1e6 == pytest.approx(weights, rel=min(tolerance, 0.02) if name == "darts" else 0.02)
 
 
+@pytest.mark.parametrize(
+    ("design", "seed", "macs", "weights"),
+    [(randwire.CIFAR10, 28, 111.0, 1.2), (randwire.CIFAR100, 0, 160.0, 4.7)],
+    ids=["cifar10", "cifar100"],
+)
+def test_randwire_as_printed(design: randwire.Design, seed: int, macs: float, weights: float) -> None:
+    """To the last digit."""
+    counted = randwire.network(design, Wiring(seed=seed))
+    assert (round(counted.macs / 1e6, 1), round(counted.weights / 1e6, 1)) == (macs, weights)
+
+
 def test_wiring_is_a_small_world() -> None:
     wires = edges(Wiring(32, 4, 0.75, 5))
     assert len(wires) == 64 == len(set(wires)) and all(0 <= a < b < 32 for a, b in wires)

@@ -1,10 +1,12 @@
 """DARTS-V2 for ImageNet (Liu et al., ICLR 2019): C = 48, 14 cells, 4.7 M weights.
 
-The authors print 574 M multiply-accumulates; the genotype that they published has 529.9 M in convolutions and classifier,
-counted here with padding, and 4.68 M weights (4.72 M with those of normalizations), which is what they print. Whoever
-counted their own code got 523 to 545 M (issue 46 of quark0/darts; 542.3 M with every normalization, rectifier, pool
-and sum), so the difference lies in how they counted and not in the network: cells 5 and 10 of 14 reduce, the auxiliary head
-(1.6 M) is left out. The first cell needs to the byte what Serenity printed for it.
+Layer for layer the `NetworkImageNet` of quark0/darts with the genotype DARTS_V2: cells 5 and 10 of 14 reduce, the auxiliary
+head, which training alone uses, is left out. It has 529.9 M multiply-accumulates, counted with padding (convolutions 503.1 M,
+depthwise ones 26.1 M, classifier 0.8 M), and 4,681,416 weights, with those of normalizations and biases 4,718,752: the 4.7 M
+that the authors print. They print 574 M multiply-accumulates too, which no plain way of counting gives: normalizations would
+add 4.1 M, rectifiers 5.8 M, pools 1.3 M, sums 1.2 M, the auxiliary head 1.6 M, and factorized reductions counted at the size of
+their inputs 27.1 M, all together 570.9 M. With 50 channels instead of 48 it would be 573.5 M, but 5.1 M weights. Others who
+counted that code got 523 to 545 M (its issue 46). The first cell needs to the byte what Serenity printed for it.
 Batch normalization is folded into the convolutions, as a converter does. Of a
 factorized reduction both halves read the even pixels, where the original shifts the second by one: the same shapes and
 the same work.

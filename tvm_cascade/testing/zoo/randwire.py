@@ -4,6 +4,9 @@ The graph is drawn by the procedure of Watts and Strogatz (Nature, 1998) with Py
 n nodes joined to k neighbours, the clockwise edges rewired with probability p, directed from the lower to the higher
 number. A node adds up its inputs, a stage ends in the sum of its sinks; sources halve height and width. The learned
 input weights of the original are left out: they fold into the scales of the sums.
+
+Work depends on the seed by the number of sources. What Serenity prints, 111.0 M multiply-accumulates and 1.2 M weights for
+CIFAR10, 160.0 M and 4.7 M for CIFAR100, is that of seeds 28 and 0: 110.994 M and 1.214 M, 159.996 M and 4.674 M.
 """
 
 from __future__ import annotations
