@@ -1,14 +1,16 @@
 """What every hand-scheduled convolution row has in common: blocks of pixels and channels, edges, bias, requantization.
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
-blocks of output channels the inner one, so that the packed weights stream in order. A subclass adds one kernel row to a
-block's accumulators. Where the input is a concat that does not exist, its parts are gathered, or the kernel has a term for
-each, which adds to the same accumulators (`schedules.parts`).
+blocks of output channels the inner one, so that the packed weights stream in order. A subclass adds one run of taps to a
+block's accumulators: a kernel row, or a single tap where its neighbours' inputs lie apart (dilation, groups). Where the
+input is a concat that does not exist, its parts are gathered, or the kernel has a term for each, which adds to the same
+accumulators (`schedules.parts`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
@@ -82,7 +84,9 @@ class ConvRow(ABC):
     def _reads(self, conv: QuantizedConv) -> None:
         self.conv = conv
         self.g: Sliding = conv.window
-        self.length = self.g.kernel[1] * self.g.channels
+        kh, kw, self.depth, _ = conv.weights.shape
+        self.length = self.depth * (1 if conv.apart else kw)  # of a run
+        self.taps = kh * kw * self.depth  # of an output channel
         self.whole = self.length // self.group * self.group
 
     def _term(self, index: int) -> ConvRow:
@@ -93,12 +97,22 @@ class ConvRow(ABC):
 
     def pack_weights(self) -> np.ndarray:
         """Weights in the order in which they are read."""
-        return interleave(self.conv.weights, self.blocking.channels, self.group)
+        return self.arranged(lambda w: interleave(w, self.blocking.channels, self.group))
 
     def pack_table(self) -> np.ndarray:
         """What a channel needs beside."""
         folded = folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
         return channel_table(self.g, self.conv.requantize.table, folded)
+
+    def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """The weights by runs, arranged for each group of channels on its own."""
+        w = self.conv.weights
+        runs = w.reshape(-1, 1, *w.shape[2:]) if self.conv.apart else w
+        return np.concatenate([arrange(own) for own in np.split(runs, self.conv.groups, axis=3)])
+
+    def run_lengths(self) -> list[int]:
+        """Lengths of the runs of every column group."""
+        return [self.depth if self.conv.apart else (c.k1 - c.k0) * self.depth for c in self.g.column_groups()]
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
@@ -128,37 +142,55 @@ class ConvRow(ABC):
             self._pixels(index, group, i32(group.stop - count % pixels), count % pixels)
 
     def _pixels(self, index: int, group: Columns, x: Value, pixels: int) -> None:
-        outputs, size = self.conv.outputs, self.blocking.channels
+        outputs, size = self.conv.outputs // self.conv.groups, self.blocking.channels
         if self.gather is not None:
             self.gather.fill(group, x, pixels, self.r0, self.r1)
         room = self.blocking.pixels * self.blocking.channels // pixels
         size *= max((n for n in range(1, room // size + 1) if outputs % (n * size) == 0), default=1)
-        if outputs >= size:
-            with self.k.loop(outputs // size, "ob") as ob:
-                self._block(index, group, x, pixels, ob * size, size)
-        if outputs % size:
-            self._block(index, group, x, pixels, i32(outputs - outputs % size), outputs % size)
+        with self.k.loop(self.conv.groups, "nth") as nth:
+            if outputs >= size:
+                with self.k.loop(outputs // size, "ob") as ob:
+                    self._block(index, group, x, pixels, ob * size + nth * outputs, size, nth)
+            if outputs % size:
+                last = i32(outputs - outputs % size) + nth * outputs
+                self._block(index, group, x, pixels, last, outputs % size, nth)
 
-    def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int) -> None:
+    def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
         acc = self.start(index, channel, pixels, size)
         for term in self.terms:
-            term.add(acc, group, x, pixels, channel, size)
+            term.add(acc, group, x, pixels, channel, size, nth)
         self.outputs(acc, x, channel, pixels, size)
 
-    def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int) -> None:
-        """Adds the products of a block."""
-        k, g = self.k, self.g
-        column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels if self.gather is None else 0
+    def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
+        """Adds the products of a block of the `nth` group of channels."""
+        k, g, column = self.k, self.g, 0
+        if self.gather is None:
+            column = (x * g.strides[1] - g.padding[1] + group.k0 * g.dilation[1]) * g.channels + nth * self.depth
+        runs = g.kernel[1] if self.conv.apart else 1  # of a kernel row
         stride = self.length * self.packed(size)
-        weights = channel * (g.kernel[0] * self.length) + self.offset
+        weights = channel * self.taps + self.offset
         if self.written_out:
             for r, row in enumerate(self.rows):
                 with valid_row(k, g, r, self.r0, self.r1):
-                    self.row(acc, k.let(row + column, "at"), weights + r * stride, group, pixels, size)
+                    at = k.let(row + column, "at")
+                    self._kernel_row(acc, at, weights + r * runs * stride, stride, group, pixels, size)
         else:
             with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
                 at = k.let(self.rows[r] + column, "at")
-                self.row(acc, at, k.let(weights + r * stride, "wat"), group, pixels, size)
+                places = k.let(weights + r * (runs * stride), "wat")
+                self._kernel_row(acc, at, places, stride, group, pixels, size)
+
+    def _kernel_row(
+        self, acc: Value, at: Value, weights: Value, stride: int, group: Columns, pixels: int, size: int
+    ) -> None:
+        if not self.conv.apart:
+            self.row(acc, at, weights, group, pixels, size)
+            return
+        k, hop = self.k, self.g.dilation[1] * self.g.channels
+        one = Columns(group.start, group.stop, 0, 1)
+        with k.loop(group.k1 - group.k0, "tap") as tap:
+            place = k.let(at + tap * hop, "at")
+            self.row(acc, place, k.let(weights + (tap + group.k0) * stride, "wat"), one, pixels, size)
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         """Fresh accumulators [pixels][size] that hold the biases of column group `index`."""
@@ -172,7 +204,7 @@ class ConvRow(ABC):
 
     @abstractmethod
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        """Adds the valid taps of one kernel row; `at` is the first of them in `x`, `weights` the block's row in `w`."""
+        """Adds the valid taps of one run; `at` is the first of them in `x`, `weights` the block's run in `w`."""
 
     def packed(self, size: int) -> int:
         """Channels of a packed block: the last block of all may be smaller."""
@@ -181,7 +213,7 @@ class ConvRow(ABC):
     def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
         """Where the `group` weights from `tap` on (a multiple of `group`) of the block's channel `j` start."""
         packed = self.packed(size)
-        block = weights + j // packed * (self.g.kernel[0] * self.length * packed)
+        block = weights + j // packed * (self.taps * packed)
         return block + tap * packed + j % packed * self.group
 
     def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:

@@ -46,7 +46,7 @@ class _Conv(ConvRow):
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         """Four taps at a time where the valid ones line up with the packed weights, one by one elsewhere."""
-        lo, hi = group.k0 * self.g.channels, group.k1 * self.g.channels
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
         if lo % 4 or (hi % 4 and hi < self.whole):
             self.singles(acc, at, weights, range(lo, hi), lo, pixels, size)
             return
@@ -76,7 +76,7 @@ class _WideConv(_Conv):
     """Weights as halfwords: nothing to widen, twice the flash. The only form for uint8, whose weights need nine bits."""
 
     def pack_weights(self) -> np.ndarray:
-        return interleave(paired(self.conv.weights.astype(np.int16)), self.blocking.channels, self.group)
+        return self.arranged(lambda w: interleave(paired(w.astype(np.int16)), self.blocking.channels, self.group))
 
     def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
         moved = tap // 4 * 4 + PAIRED.index(tap % 4) if tap < self.whole else tap
@@ -111,7 +111,8 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
         return scalar.depthwise_variants(conv)
     rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
     blockings = [BLOCKING, *rows, *OTHERS]
-    made = [Variant("few taps", partial(few_taps, conv))] if conv.weights[..., 0].size <= MOST_TAPS else []
+    few = conv.groups == 1 and conv.weights[..., 0].size <= MOST_TAPS
+    made = [Variant("few taps", partial(few_taps, conv))] if few else []
     return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
 
 

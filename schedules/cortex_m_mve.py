@@ -56,8 +56,7 @@ class _LaneOutputs(ConvRow):
         They lie in front of the table, where LLVM cannot see them: it would write the loops out, move the loads of all
         passes to the front and spill.
         """
-        groups = self.g.column_groups()
-        rows = [t.split((c.k1 - c.k0) * t.g.channels) for t in self.terms for c in groups]
+        rows = [t.split(taps) for t in self.terms for taps in t.run_lengths()]
         return sorted({n for n, _ in rows if n > 1})
 
     def split(self, taps: int) -> tuple[int, int]:
@@ -96,10 +95,10 @@ class _Dot(_LaneOutputs):
 
     def pack_weights(self) -> np.ndarray:
         conv = self.conv
-        aligned = conv.window.channels % 16 == 0 or len(conv.window.column_groups()) == 1
+        aligned = conv.apart or self.depth % 16 == 0 or len(conv.window.column_groups()) == 1
         self.group = 16 if aligned else 8
         self.whole = self.length // self.group * self.group
-        return tailed_interleave(conv.weights, LANES, self.group)
+        return self.arranged(lambda w: tailed_interleave(w, LANES, self.group))
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         acc = self.k.local(pixels * size, "acc")
@@ -111,8 +110,8 @@ class _Dot(_LaneOutputs):
         return acc
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        k, c = self.k, self.g.channels
-        lo, hi = group.k0 * c, group.k1 * c
+        k = self.k
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
         passes, step = self.split(hi - lo)
         if passes:
             with k.loop(self.opaque(passes), "i") as i:
@@ -131,7 +130,7 @@ class _Dot(_LaneOutputs):
             for p in range(pixels)
         ]
         for j in range(size):
-            block = weights + j // LANES * (g.kernel[0] * self.length * LANES)
+            block = weights + j // LANES * (self.taps * LANES)
             place = block + (tap + lo) * LANES + j % LANES * lanes
             w = k.let(self._weights(place) if lanes == 16 else vector(self.w, place, lanes).astype(wide), "wv", wide)
             for p, x in enumerate(xs):
@@ -173,7 +172,7 @@ class _Outer(_LaneOutputs):
     group = 1
 
     def pack_weights(self) -> np.ndarray:
-        return tailed_interleave(self.conv.weights, LANES, 1)
+        return self.arranged(lambda w: tailed_interleave(w, LANES, 1))
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         acc = self.k.local(pixels * size, "acc")
@@ -185,8 +184,8 @@ class _Outer(_LaneOutputs):
         return acc
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
-        k, g = self.k, self.g
-        lo, hi = group.k0 * g.channels, group.k1 * g.channels
+        k = self.k
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
         passes, step = self.split(hi - lo)
         with k.loop(self.opaque(passes), "i") as i:
             for u in range(step):
@@ -196,7 +195,7 @@ class _Outer(_LaneOutputs):
         k, g = self.k, self.g
         ws = []
         for j in range(0, size, LANES):
-            block = weights + j // LANES * (g.kernel[0] * self.length * LANES)
+            block = weights + j // LANES * (self.taps * LANES)
             ws.append(k.let(vector(self.w, block + tap * LANES, LANES).astype("int32x4"), "wv", "int32x4"))
         for p in range(pixels):
             x = k.let(self.x[at + p * g.strides[1] * g.channels].astype("int32"), "xv")
@@ -235,7 +234,7 @@ def conv2d(conv: QuantizedConv, blocking: Blocking | None = None, dot: bool | No
     By dot products (`dot`, the default where inputs are a multiple of eight) or by lanes of outputs.
     """
     dot = in_eights(conv) if dot is None else dot
-    if conv.outputs % LANES or not (conv.requantize.short or (conv.requantize.once and dot)):
+    if conv.outputs // conv.groups % LANES or not (conv.requantize.short or (conv.requantize.once and dot)):
         return None
     if dot:
         return _Dot(conv, blocking or DOT).build()
@@ -250,7 +249,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
     if not in_eights(conv):
         return outers
     dots = [Variant(f"dot {b.name}", partial(conv2d, conv, b, True)) for b in (DOT, *_OTHER_DOTS)]
-    return dots + (outers[:1] if conv.window.channels == 8 else [])
+    return dots + (outers[:1] if conv.weights.shape[2] == 8 else [])
 
 
 def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
@@ -333,7 +332,7 @@ class _Depthwise:
                 products = []
                 for kx in taps:
                     if k0 <= kx < k1:
-                        place = at + (kx + p * g.strides[1]) * source.window.channels
+                        place = at + (kx * g.dilation[1] + p * g.strides[1]) * source.window.channels
                         products.append(vector(source.x, place, 8).astype("int16x8") * ws[kx])
                 if products:
                     self._widen(acc, p, k.let(sum(products[1:], products[0]), "two", "int16x8"))

@@ -47,7 +47,7 @@ class _Conv(ConvRow):
 
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         k, g = self.k, self.g
-        lo, hi = group.k0 * g.channels, group.k1 * g.channels
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
         step = hi - lo if hi - lo <= self.blocking.unroll else best_step(hi - lo, self.blocking.step)
         with k.loop((hi - lo) // step, "i") as i:
             for u in range(step):
@@ -122,17 +122,19 @@ class _Depthwise:
     def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
         """Every input column of the block is loaded once; columns of padding count as the zero point."""
         k, g = self.k, self.g
-        kw, stride = g.kernel[1], g.strides[1]
+        kw, stride, hop = g.kernel[1], g.strides[1], g.dilation[1]
         values = [k.let(self.w[weights + kx].astype("int32"), "wv") for kx in range(kw)]
         for p, (k0, k1) in enumerate(run.taps):
             for kx in (*range(k0), *range(k1, kw)):
                 k.store(acc, p, acc[i32(p)] + values[kx] * self.conv.input_zero_point)
-        for column in range((len(run.taps) - 1) * stride + kw):
-            uses = [(p, column - p * stride) for p, (k0, k1) in enumerate(run.taps) if k0 <= column - p * stride < k1]
-            if uses:
-                x = k.let(source.load(at + column * source.window.channels), "xv")
-                for p, kx in uses:
-                    k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
+        reads: dict[int, list[tuple[int, int]]] = {}  # by column: pixels and taps
+        for p, (k0, k1) in enumerate(run.taps):
+            for kx in range(k0, k1):
+                reads.setdefault(p * stride + kx * hop, []).append((p, kx))
+        for column, uses in sorted(reads.items()):
+            x = k.let(source.load(at + column * source.window.channels), "xv")
+            for p, kx in uses:
+                k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
 
 
 def conv_variants(conv: QuantizedConv) -> list[Variant]:

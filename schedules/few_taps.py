@@ -31,8 +31,8 @@ STEP = 4  # most channels in one pass of it
 
 
 def few_taps(conv: QuantizedConv) -> RowKernel | None:
-    """The kernel, None where the window has too many taps."""
-    if conv.depthwise or conv.parts or conv.weights[..., 0].size > MOST_TAPS:
+    """The kernel, None where the window has too many taps, or the input groups or parts."""
+    if conv.depthwise or conv.parts or conv.groups > 1 or conv.weights[..., 0].size > MOST_TAPS:
         return None
     return _FewTaps(conv).build()
 
@@ -77,7 +77,8 @@ class _FewTaps:
         for r in range(kh):
             with valid_row(k, g, r, self.r0, self.r1):
                 for i in inside:
-                    k.store(taps, r * width + i, self.x[self.rows[r] + column + i].astype("int32"))
+                    place = i + i // g.channels * (g.dilation[1] - 1) * g.channels
+                    k.store(taps, r * width + i, self.x[self.rows[r] + column + place].astype("int32"))
         low = i32(0xFFFF)
         return [
             k.let(

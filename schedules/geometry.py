@@ -51,17 +51,23 @@ class Sliding:
     kernel: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]  # top, left
+    dilation: tuple[int, int] = (1, 1)  # rows and columns from one tap to the next
     located: bool = False  # a table tells where rows start (`schedules.patch`)
 
     @property
     def row_elements(self) -> int:
         return self.width * self.channels
 
+    @property
+    def wraps_once(self) -> bool:
+        """Whether a window's rows, counted from its first also where that is padding, pass a ring's end once at most."""
+        return self.padding[0] <= self.height
+
     def taps(self, axis: int, position: int) -> tuple[int, int]:
         """Valid kernel rows (axis 0) or columns (axis 1) of an output row or column."""
         extent = (self.height, self.width)[axis]
-        first = position * self.strides[axis] - self.padding[axis]
-        lo, hi = max(0, -first), min(self.kernel[axis], extent - first)
+        first, step = position * self.strides[axis] - self.padding[axis], self.dilation[axis]
+        lo, hi = max(0, -(first // step)), min(self.kernel[axis], -((first - extent) // step))
         return lo, max(lo, hi)
 
     def row_variants(self) -> list[tuple[int, int]]:
@@ -121,10 +127,16 @@ class Sliding:
         if rows == {(0, self.kernel[0])}:
             return 0, self.kernel[0]
         first = b.let(self.padding[0] - y * self.strides[0], "above")
-        r0 = b.let(tirx.max(first, i32(0)), "r0") if any(r[0] for r in rows) else 0
+        r0 = b.let(self._taps_in(tirx.max(first, i32(0))), "r0") if any(r[0] for r in rows) else 0
         cut_below = any(r[1] < self.kernel[0] for r in rows)
-        r1 = b.let(tirx.min(first + self.height, i32(self.kernel[0])), "r1") if cut_below else self.kernel[0]
+        below = self._taps_in(first + self.height)
+        r1 = b.let(tirx.min(below, i32(self.kernel[0])), "r1") if cut_below else self.kernel[0]
         return r0, r1
+
+    def _taps_in(self, rows: Value) -> Value:
+        """Kernel rows that start in the first `rows` rows of the window, for a positive number or 0."""
+        step = self.dilation[0]
+        return rows if step == 1 else tirx.truncdiv(rows + (step - 1), i32(step))
 
 
 def fewest_blocks(width: int, choices: tuple[int, ...]) -> int:
@@ -134,7 +146,8 @@ def fewest_blocks(width: int, choices: tuple[int, ...]) -> int:
 
 def row_offsets(k: KernelBuilder, g: Sliding, index: int = 0) -> list[Value]:
     """Offsets of the window's rows in input `index`."""
-    return [k.let(k.row_offset(index, tap, g.row_elements), "row") for tap in range(g.kernel[0])]
+    taps = range(0, g.kernel[0] * g.dilation[0], g.dilation[0])
+    return [k.let(k.row_offset(index, tap, g.row_elements), "row") for tap in taps]
 
 
 def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
@@ -143,7 +156,7 @@ def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
         return k.located[index]
     table = k.local(g.kernel[0], "rows")
     for tap in range(g.kernel[0]):
-        k.store(table, tap, k.row_offset(index, tap, g.row_elements))
+        k.store(table, tap, k.row_offset(index, tap * g.dilation[0], g.row_elements))
     return table
 
 

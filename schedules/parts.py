@@ -66,7 +66,8 @@ def of_part(conv: QuantizedConv, index: int) -> QuantizedConv:
 def in_eights(conv: QuantizedConv) -> bool:
     """Whether all that a convolution reads at a place of its input is a multiple of eight channels."""
     apart = bool(conv.parts) and not gathers(conv)
-    return all(c % 8 == 0 for c in ([p.channels for p in conv.parts] if apart else [conv.window.channels]))
+    whole = conv.window.channels // conv.groups
+    return all(c % 8 == 0 for c in ([p.channels for p in conv.parts] if apart else [whole]))
 
 
 def sources(k: KernelBuilder, conv: QuantizedConv) -> list[Source]:

@@ -69,9 +69,11 @@ def read_pool(func: PrimFunc) -> Pool | None:
     _, height, width, channels = shape_of(data)
     _, rows, columns, _ = shape_of(out)
     located = bool(attribute(func, "located", 0))
-    window = Sliding(height, width, channels, rows, columns, (kh, kw), (sy, sx), (top, left), located)
+    window = Sliding(height, width, channels, rows, columns, (kh, kw), (sy, sx), (top, left), located=located)
     whole = all(window.taps(0, y) == (0, kh) for y in range(rows)) and len(window.column_groups()) == 1
     if kind == "avg_pool2d" and not whole:  # the divisor differs from pixel to pixel
+        return None
+    if not window.wraps_once:
         return None
     return Pool("max" if kind == "max_pool2d" else "average", window, dtype_of(data), (lo, hi))
 

@@ -28,8 +28,8 @@ class Part:
 class QuantizedConv:
     """An 8-bit convolution, NHWC with one batch.
 
-    `weights` is [kh, kw, inputs, outputs], less their zero point: int8 with int8 activations, int16 with uint8 ones. Of
-    a depthwise one inputs is 1, outputs channels times `multiplier`.
+    `weights` is [kh, kw, inputs, outputs], less their zero point: int8 with int8 activations, int16 with uint8 ones;
+    inputs are those of one group. Of a depthwise one inputs is 1, outputs channels times `multiplier`.
     """
 
     window: Sliding
@@ -41,6 +41,12 @@ class QuantizedConv:
     multiplier: int = 1
     dtype: str = "int8"  # of activations
     parts: tuple[Part, ...] = ()  # of the input, where it is a concat that does not exist
+    groups: int = 1  # of one that is not depthwise
+
+    @property
+    def apart(self) -> bool:
+        """Whether something lies between the inputs of neighbouring taps of a kernel row."""
+        return self.groups > 1 or self.window.dilation[1] > 1
 
     @property
     def outputs(self) -> int:
@@ -85,7 +91,7 @@ def read_conv(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedCon
     """The convolution `func` computes, None where it is another operator or a kind the kernels do not know.
 
     Known are int8 tensors with int8 weights of zero point 0, and uint8 tensors with uint8 weights of one zero point; one
-    batch, no dilation, groups 1 or depthwise.
+    batch, padding within the input's height, no dilation where rows are located by a table.
     """
     kind = str(attribute(func, "op_kind", ""))
     if kind in ("concat_conv2d", "concat_depthwise_conv2d"):
@@ -97,7 +103,7 @@ def read_conv(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedCon
     dtype, zeros = dtype_of(data), set(integers(func, "weight_zero_point", (0,)))
     if dtype not in RANGES or dtype_of(out) != dtype or str(weights.dtype) != dtype or weights.ndim != 4:
         return None
-    if len(zeros) != 1 or (dtype == "int8" and zeros != {0}) or set(integers(func, "dilation", (1, 1))) != {1}:
+    if len(zeros) != 1 or (dtype == "int8" and zeros != {0}):
         return None
     if dtype == "uint8":
         weights = weights.astype(np.int16) - np.int16(zeros.pop())
@@ -108,9 +114,11 @@ def read_conv(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedCon
     channels = shape_of(data)[3]
     if depthwise:
         weights = weights.reshape(*weights.shape[:2], 1, -1)
-    elif groups != 1 or weights.shape[2] != channels:
+    elif weights.shape[2] * groups != channels:
         return None
-    return _conv(func, weights, bias, multiplier, shift, depthwise)
+    conv = _conv(func, weights, bias, multiplier, shift, depthwise)
+    g = conv.window
+    return conv if g.wraps_once and (g.dilation == (1, 1) or not g.located) else None
 
 
 def _read_parts(func: PrimFunc, constants: tuple[np.ndarray, ...], kind: str) -> QuantizedConv | None:
@@ -132,7 +140,9 @@ def _read_parts(func: PrimFunc, constants: tuple[np.ndarray, ...], kind: str) ->
     attrs = {k: v for k, v in func.attrs.items() if k != "global_symbol"} | {"op_kind": kind, "num_activations": 1}
     made = tvm.ir.make_node("ir.DictAttrs", **attrs)
     conv = read_conv(PrimFunc(params, tirx.Evaluate(tirx.const(0, "int32")), attrs=made), constants[-4:])
-    return None if conv is None else replace(conv, parts=parts)
+    if conv is None or conv.groups > 1 or conv.window.dilation != (1, 1):
+        return None
+    return replace(conv, parts=parts)
 
 
 def _conv(
@@ -146,6 +156,7 @@ def _conv(
     _, height, width, channels = shape_of(parameters(func)[0])
     _, out_height, out_width, outputs = shape_of(parameters(func)[-1])
     strides, padding = integers(func, "strides", (1, 1)), integers(func, "padding", (0, 0, 0, 0))
+    dilation = integers(func, "dilation", (1, 1))
     window = Sliding(
         height,
         width,
@@ -155,6 +166,7 @@ def _conv(
         (weights.shape[0], weights.shape[1]),
         (strides[0], strides[1]),
         (padding[0], padding[1]),
+        (dilation[0], dilation[1]),
         bool(attribute(func, "located", 0)),
     )
     zero_in = integers(func, "input_zero_point", (0,))[0]
@@ -166,7 +178,8 @@ def _conv(
     low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[dtype])
     requantize = plan_requantize(m, s, low, high, zero_out, (clamp[0], clamp[1]))
     times = outputs // channels if depthwise else 1
-    return QuantizedConv(window, weights, bias, zero_in, requantize, depthwise, times, dtype)
+    groups = 1 if depthwise else integers(func, "groups", (1,))[0]
+    return QuantizedConv(window, weights, bias, zero_in, requantize, depthwise, times, dtype, groups=groups)
 
 
 def _settle(

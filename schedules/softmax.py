@@ -51,15 +51,15 @@ def read_softmax(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> Softmax |
     if str(attribute(func, "op_kind", "")) != "softmax" or len(constants) != 1 or constants[0].shape != (256,):
         return None
     data, out = parameters(func)[0], parameters(func)[-1]
-    shape, dtype = shape_of(data), dtype_of(data)
+    *lead, classes = shape_of(data)
+    dtype = dtype_of(data)
     if dtype not in ("int8", "uint8") or dtype_of(out) != dtype or constants[0].dtype != np.int32:
         return None
-    lead = shape[:-1]
-    if len(shape) > 2:  # of ranks with rows, those of one batch
-        if shape[0] != 1:
+    if len(lead) > 1:  # of ranks with rows, those of one batch
+        if lead[0] != 1:
             return None
-        lead = shape[2:-1]
-    return Softmax(prod(lead), shape[-1], dtype)
+        lead = lead[2:]
+    return Softmax(prod(lead), classes, dtype)
 
 
 class _Scalar:
@@ -202,9 +202,8 @@ class _Vectors(_Scalar):
 
         def take(place: Value) -> None:
             high = high_lanes(k, self.gathered(at, place, top), splat(scale))
-            value = tirx.min(
-                k.let(rounded_lanes(high, splat(down)), "q", "int32x4") + splat(int(info.min)), splat(int(info.max))
-            )
+            moved = k.let(rounded_lanes(high, splat(down)), "q", "int32x4") + splat(int(info.min))
+            value: Value = tirx.min(moved, splat(int(info.max)))
             put(k, self.out, to + place, value.astype(f"{self.op.dtype}x4"), LANES)
 
         self.overlapped(take, LANES)

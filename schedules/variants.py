@@ -41,8 +41,15 @@ def shape_key(func: PrimFunc, constants: Sequence[np.ndarray] = ()) -> str:
     parts += [f"{dtype_of(t)}[{','.join(str(d) for d in shape_of(t))}]" for t in tensors]
     if constants:
         parts.append(f"w[{','.join(str(d) for d in constants[0].shape)}]")
-    for name, short in (("kernel", "k"), ("pool_size", "k"), ("strides", "s"), ("padding", "p"), ("axis", "a")):
+    for name, short in (
+        ("kernel", "k"),
+        ("pool_size", "k"),
+        ("strides", "s"),
+        ("padding", "p"),
+        ("axis", "a"),
+        ("dilation", "d"),
+    ):
         values = integers(func, name, ())
-        if values:
+        if values and (name, set(values)) != ("dilation", {1}):
             parts.append(short + ",".join(str(v) for v in values))
     return " ".join(parts)

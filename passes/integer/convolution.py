@@ -1,4 +1,4 @@
-"""conv2d and depthwise_conv2d.
+"""conv2d, in groups too, and depthwise_conv2d.
 
 `acc = sum (x - xz)(w - wz) + bias`, padding contributes nothing, then MBQM by channel. The padded stage holds the
 input's zero point, so that a scheduler may skip it: the update with it leaves the accumulator as it is. Multipliers:
@@ -60,11 +60,12 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     x = island.reader.dequantized(core.args[0])
     if x is None or x.constant is not None:
         raise NotLowered("its input is not dequantized from integers")
-    kernel, data = _kernel(island.reader, core, str(attrs.kernel_layout), int(attrs.groups))
-    depthwise = str(attrs.kernel_layout) == "HWOI"
+    groups = int(attrs.groups)
+    kernel, data = _kernel(island.reader, core, str(attrs.kernel_layout), groups)
+    depthwise = str(attrs.kernel_layout) == "HWOI" or (groups > 1 and data.shape[2] == 1)
+    if depthwise:
+        data = data.reshape(*data.shape[:2], groups, -1)
     channels = data.shape[2] * data.shape[3] if depthwise else data.shape[3]
-    if not depthwise and int(attrs.groups) != 1:
-        raise NotLowered(f"a convolution in {int(attrs.groups)} groups")
     source, padding = fold_pad(island.reader, x, tuple(int(p) for p in attrs.padding))
     geometry = _geometry(core, island.output.shape, padding)
     bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
@@ -75,7 +76,7 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         multiplier = once_rounded(multiplier)
         if int(shift.max()) > 14:
             raise NotLowered("scales that the reference's 64-bit rounding cannot shift by")
-    compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise, wide)
+    compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise, groups, wide)
     return island.emitter.call(
         "depthwise_conv2d" if depthwise else "conv2d",
         compute,
@@ -85,7 +86,7 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
             "strides": list(geometry.strides),
             "padding": list(geometry.padding),
             "dilation": list(geometry.dilation),
-            "groups": int(attrs.groups),
+            "groups": groups,
             "input_zero_point": x.zero_point,
             "weight_zero_point": kernel.zero_point,
             "output_zero_point": island.output.zero_point,
@@ -107,6 +108,7 @@ class _Computation:
     shifts: np.ndarray
     bound: int  # of the accumulator with its bias
     depthwise: bool
+    groups: int
     wide: bool  # int16 activations: no zero points, one rounding in 64 bits
 
     @property
@@ -129,12 +131,13 @@ class _Computation:
         return te.compute(out.shape, finish, name=kind)
 
     def _dense(self, x: Tensor, w: Tensor, kind: str) -> Tensor:
-        kh, kw, depth, _ = (int(d) for d in w.shape)
+        kh, kw, depth, outputs = (int(d) for d in w.shape)
         ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, depth), "rc")
-        at = self._at
+        at, each = self._at, outputs // self.groups
 
         def product(n: Index, y: Index, xx: Index, c: Index) -> object:
-            value = x[(n, *at(y, xx, ry, rx), rc)].astype("int32") - i32(self.input_zero)
+            channel = rc if self.groups == 1 else tirx.floordiv(c, each) * depth + rc
+            value = x[(n, *at(y, xx, ry, rx), channel)].astype("int32") - i32(self.input_zero)
             weight = w[ry, rx, rc, c].astype("int32") - i32(self.weight_zero)
             return te.sum((value * weight).astype(self.accumulator), axis=[ry, rx, rc])
 
@@ -201,7 +204,7 @@ def pad_value(call: Call) -> int:
 
 
 def _kernel(reader: Reader, core: Call, layout: str, groups: int) -> tuple[Quantized, np.ndarray]:
-    """Weights with their quantization, as [kh, kw, in, out], depthwise [kh, kw, channel, multiplier]."""
+    """Weights with their quantization, as [kh, kw, in (of one group), out], HWOI as [kh, kw, channel, multiplier]."""
     expr, shape = reader.define(core.args[1]), shape_of(core.args[1])
     if name_of(expr) == "relax.reshape":
         expr = reader.define(expr.args[0])

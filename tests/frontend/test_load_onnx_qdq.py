@@ -115,6 +115,18 @@ def test_a_residual_network(tmp_path: Path, dtype: str) -> None:
     assert {"depthwise_conv2d", "add", "max_pool2d", "concat", "mean", "dense", "quantize"} <= set(kinds)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_convolutions_in_groups(tmp_path: Path, dtype: str) -> None:
+    net = _Network(dtype, 3)
+    x = net.stored("x", 1 / 255, 0)
+    a = net.stored(net.convolution(x, (4, 6), 3, groups=2, pads=[1, 1, 1, 1]), 0.02, 120)
+    b = net.stored(net.convolution(a, (6, 12), 3, groups=6, dilations=[2, 2], pads=[2, 2, 2, 2]), 0.05, 128)
+    y = net.stored(net.convolution(b, (12, 6), 1, groups=3, strides=[2, 2]), 0.05, 128)
+    net.finish(tmp_path / "n.onnx", y, [1, 4, 9, 8], [1, 6, 5, 4])
+    kinds = _compare(tmp_path / "n.onnx", (1, 4, 9, 8), 0.05, 2)
+    assert kinds.count("conv2d") == 2 and kinds.count("depthwise_conv2d") == 1
+
+
 def test_maps_leave_in_their_own_layout(tmp_path: Path) -> None:
     net = _Network("uint8", 1)
     x = net.stored("x", 1 / 255, 0)

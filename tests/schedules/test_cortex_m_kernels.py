@@ -47,6 +47,8 @@ def make_case(
     seed: int = 0,
     exponent: int = 0,
     dtype: str = "int8",
+    dilation: int = 1,
+    groups: int = 1,
 ) -> Case:
     """A random layer, its input and what the reference makes of it; `exponent` scales the outputs by a power of two.
 
@@ -55,9 +57,9 @@ def make_case(
     rng = np.random.default_rng(seed)
     height, width, channels = size
     kh, kw = kernel
-    out_h, top = _extent(height, kh, stride, same)
-    out_w, left = _extent(width, kw, stride, same)
-    inputs = 1 if depthwise else channels
+    out_h, top = _extent(height, (kh - 1) * dilation + 1, stride, same)
+    out_w, left = _extent(width, (kw - 1) * dilation + 1, stride, same)
+    inputs = 1 if depthwise else channels // groups
     weights = rng.integers(-127, 128, (kh, kw, inputs, outputs)).astype(np.int8)
     bias = rng.integers(-3000, 3000, outputs).astype(np.int32)
     x = rng.integers(-128, 128, size).astype(np.int8)
@@ -65,14 +67,16 @@ def make_case(
     if dtype == "uint8":
         weights, x = rng.integers(-255, 256, weights.shape).astype(np.int16), x.view(np.uint8)
         zero_in, zero_out, clamp, limits = zero_in + 128, zero_out + 128, (clamp[0] + 128, clamp[1] + 128), (0, 255)
-    g = Sliding(height, width, channels, out_h, out_w, kernel, (stride, stride), (top, left))
+    g = Sliding(height, width, channels, out_h, out_w, kernel, (stride, stride), (top, left), (dilation, dilation))
     acc = bias + _accumulate(g, x.astype(np.int64) - zero_in, weights.astype(np.int64), depthwise)
     m = rng.integers(1 << 30, 1 << 31, outputs)
     s = np.full(outputs, int(np.floor(np.log2(80 / acc.std()))) + exponent)
     want = reference(acc.ravel(), np.tile(m, out_h * out_w), np.tile(s, out_h * out_w), zero_out, clamp)
     low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, limits)
     q = plan_requantize(m, s, low, high, zero_out, clamp)
-    conv = QuantizedConv(g, weights, bias, zero_in, q, depthwise, outputs // channels if depthwise else 1, dtype)
+    conv = QuantizedConv(
+        g, weights, bias, zero_in, q, depthwise, outputs // channels if depthwise else 1, dtype, groups=groups
+    )
     return Case(conv, x, want.reshape(out_h, out_w, outputs).astype(dtype))
 
 
@@ -84,13 +88,21 @@ def _extent(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
 
 
 def _accumulate(g: Sliding, x: np.ndarray, w: np.ndarray, depthwise: bool) -> np.ndarray:
+    """Tap by tap, those in padding left out; a group of channels makes a group of outputs."""
     acc = np.zeros((g.out_height, g.out_width, w.shape[-1]), np.int64)
-    times = w.shape[-1] // g.channels if depthwise else 1
-    for y, c in np.ndindex(g.out_height, g.out_width):
-        for ky in range(*g.taps(0, y)):
-            for kx in range(*g.taps(1, c)):
-                pixel = x[y * g.strides[0] - g.padding[0] + ky, c * g.strides[1] - g.padding[1] + kx]
-                acc[y, c] += np.repeat(pixel, times) * w[ky, kx, 0] if depthwise else pixel @ w[ky, kx]
+    times, depth = w.shape[-1] // g.channels if depthwise else 1, w.shape[2]
+    parts = np.split(w, g.channels // depth, axis=3) if not depthwise else []
+    for y, c, ky, kx in np.ndindex(g.out_height, g.out_width, *g.kernel):
+        row = y * g.strides[0] - g.padding[0] + ky * g.dilation[0]
+        column = c * g.strides[1] - g.padding[1] + kx * g.dilation[1]
+        if not (0 <= row < g.height and 0 <= column < g.width):
+            continue
+        pixel = x[row, column]
+        if depthwise:
+            acc[y, c] += np.repeat(pixel, times) * w[ky, kx, 0]
+        else:
+            own = [pixel[i * depth : (i + 1) * depth] @ part[ky, kx] for i, part in enumerate(parts)]
+            acc[y, c] += np.concatenate(own)
     return acc
 
 
@@ -124,7 +136,7 @@ def run_rows(
     for y in range(g.out_height):
         first = y * g.strides[0] - g.padding[0]
         slots = np.full((ring, *x.shape[1:]), 99, x.dtype)
-        for row in range(max(first, 0), min(first + g.kernel[0], g.height)):
+        for row in range(max(first, 0), min(first + span(g), g.height)):
             slots[row % ring] = x[row]
         rings = [np.ascontiguousarray(s) for s in np.split(slots, ends, axis=-1)]
         for part, own in zip(parts, rings, strict=False):
@@ -150,6 +162,11 @@ def run_rows(
     return out
 
 
+def span(g: Sliding) -> int:
+    """Rows from the first tap to the last."""
+    return (g.kernel[0] - 1) * g.dilation[0] + 1
+
+
 CONVOLUTIONS = {
     "1x1": dict(size=(3, 5, 16), outputs=6, kernel=(1, 1)),
     "1x1 deep": dict(size=(2, 4, 40), outputs=8, kernel=(1, 1), zero_out=3),
@@ -164,6 +181,14 @@ CONVOLUTIONS = {
     "uint8": dict(size=(5, 7, 8), outputs=5, kernel=(3, 3), zero_in=9, zero_out=-5, dtype="uint8"),
     "uint8 odd": dict(size=(6, 5, 7), outputs=3, kernel=(3, 3), stride=2, zero_in=-128, clamp=(-90, 99), dtype="uint8"),
     "left shift": dict(size=(3, 3, 4), outputs=4, kernel=(3, 3), exponent=14),
+    "dilated": dict(size=(9, 8, 8), outputs=5, kernel=(3, 3), dilation=2, zero_in=5),
+    "dilated stride": dict(size=(9, 12, 7), outputs=4, kernel=(3, 2), stride=2, dilation=3, zero_out=7),
+    "dilated valid": dict(size=(8, 9, 4), outputs=3, kernel=(3, 3), dilation=3, same=False),
+    "dilated narrow": dict(size=(4, 3, 4), outputs=4, kernel=(3, 3), dilation=3),
+    "groups": dict(size=(5, 7, 12), outputs=9, kernel=(3, 3), groups=3, zero_in=-3),
+    "groups of two": dict(size=(4, 6, 8), outputs=16, kernel=(1, 1), groups=4, clamp=(-128, 50)),
+    "groups dilated": dict(size=(7, 6, 16), outputs=6, kernel=(3, 3), groups=2, dilation=2),
+    "groups uint8": dict(size=(5, 5, 12), outputs=4, kernel=(3, 3), groups=2, zero_in=3, dtype="uint8"),
 }
 DEPTHWISE = {
     "same": dict(size=(5, 9, 8), outputs=8, kernel=(3, 3)),
@@ -171,6 +196,8 @@ DEPTHWISE = {
     "narrow": dict(size=(3, 2, 5), outputs=5, kernel=(5, 3), zero_in=9),
     "uint8": dict(size=(5, 9, 8), outputs=8, kernel=(3, 3), zero_in=-100, dtype="uint8"),
     "multiplier": dict(size=(5, 6, 3), outputs=6, kernel=(3, 3), clamp=(-128, 60)),
+    "dilated": dict(size=(8, 9, 3), outputs=3, kernel=(3, 3), dilation=2, zero_in=6),
+    "dilated stride": dict(size=(9, 11, 2), outputs=4, kernel=(3, 4), stride=2, dilation=3),
 }
 
 
@@ -179,7 +206,7 @@ DEPTHWISE = {
 def test_convolution(rules, name: str, tmp_path: Path) -> None:
     case = make_case(**CONVOLUTIONS[name])
     g = case.conv.window
-    made = run_rows(rules.conv2d(case.conv), tmp_path, case.x, g, case.conv.outputs, min(g.kernel[0], g.height) + 1)
+    made = run_rows(rules.conv2d(case.conv), tmp_path, case.x, g, case.conv.outputs, min(span(g), g.height) + 1)
     np.testing.assert_array_equal(made, case.want)
 
 
@@ -227,12 +254,12 @@ def test_depthwise_of_parts(name: str, tables: bool, tmp_path: Path) -> None:
     np.testing.assert_array_equal(made, case.want)
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny stride"])
-def test_few_taps(name: str, tmp_path: Path) -> None:
-    case = make_case((5, 6, 1), 6, (3, 3), 1 if name == "tiny" else 2, zero_in=-1, zero_out=4)
+@pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 2)])
+def test_few_taps(stride: int, dilation: int, tmp_path: Path) -> None:
+    case = make_case((7, 6, 1), 6, (3, 3), stride, zero_in=-1, zero_out=4, dilation=dilation)
     kernel = few_taps(case.conv)
     assert kernel is not None
-    np.testing.assert_array_equal(run_rows(kernel, tmp_path, case.x, case.conv.window, 6, 4), case.want)
+    np.testing.assert_array_equal(run_rows(kernel, tmp_path, case.x, case.conv.window, 6, 6), case.want)
 
 
 @pytest.mark.parametrize("rows", [False, True])
@@ -249,7 +276,7 @@ def test_depthwise(name: str, pixels: int | None, tmp_path: Path) -> None:
     case = make_case(**DEPTHWISE[name], depthwise=True)
     g = case.conv.window
     kernel = cortex_m_scalar.depthwise(case.conv, pixels)
-    made = run_rows(kernel, tmp_path, case.x, g, case.conv.outputs, min(g.kernel[0], g.height))
+    made = run_rows(kernel, tmp_path, case.x, g, case.conv.outputs, min(span(g), g.height))
     np.testing.assert_array_equal(made, case.want)
 
 

@@ -156,7 +156,7 @@ class _Rewriting:
         data, groups = _data(weights.args[0]), int(attrs.groups)
         channels = _shape(call.args[0])[1]
         depthwise = groups > 1 and groups == channels
-        if data is None or (groups > 1 and not depthwise):
+        if data is None:
             return self._other(call)
         order, layout, axis = ([2, 3, 0, 1], "HWOI", 2) if depthwise else ([2, 3, 1, 0], "HWIO", 3)
         kernel = relax.op.dequantize(

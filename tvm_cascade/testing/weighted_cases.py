@@ -41,6 +41,23 @@ def transpose_conv(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None
     )  # fmt: skip
 
 
+def grouped_conv2d(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    """A convolution whose filters read a part of the channels: 2 to 4 groups, now and then of one channel."""
+    n, h, wd, kh, kw, sy, sx = dims(rng, 2, 7, 7, 3, 3, 2, 2)
+    groups, own, times = int(rng.integers(2, 5)), int(rng.integers(1, 7)), int(rng.integers(1, 5))
+    xs, xz = quantized(rng, dtype)
+    x = w.activation((n, h, wd, groups * own), dtype, xs, xz)
+    cout = groups * times
+    filters, scales = weights(rng, w, (cout, kh, kw, own), dtype, 0)
+    bias = biases(rng, w, cout, scales, xs, dtype)
+    shape = (n, -(-h // sy), -(-wd // sx), cout)
+    out = w.tensor(shape, dtype, output_scale(rng, xs, scales, kh * kw * own), zero_point(rng, dtype))
+    w.operator(
+        "CONV_2D", [x, filters, bias], [out], "Conv2DOptions", padding=SAME, strideH=sy, strideW=sx,
+        dilationHFactor=1, dilationWFactor=1, fusedActivationFunction=int(rng.integers(0, 2)), version=3,
+    )  # fmt: skip
+
+
 def prelu(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = dims(rng, 2, 5, 5, 7)
     xs, xz = quantized(rng, dtype)
@@ -112,7 +129,13 @@ def lstm(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
 
 
 OPERATORS: Mapping[str, Generator] = MappingProxyType(
-    {"transpose_conv": transpose_conv, "prelu": prelu, "sum": sum_, "batch_matmul": batch_matmul}
+    {
+        "transpose_conv": transpose_conv,
+        "grouped_conv2d": grouped_conv2d,
+        "prelu": prelu,
+        "sum": sum_,
+        "batch_matmul": batch_matmul,
+    }
 )
 # the reference sums int8 as if it were unsigned, and has no product of uint8
 KINDS = tuple(
@@ -121,4 +144,4 @@ KINDS = tuple(
     for dtype in ("int8", "uint8")
     if (name, dtype) not in (("sum", "int8"), ("batch_matmul", "uint8"))
 )
-INT16 = ("transpose_conv", "batch_matmul", "prelu")
+INT16 = ("transpose_conv", "grouped_conv2d", "batch_matmul", "prelu")
