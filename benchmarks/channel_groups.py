@@ -2,8 +2,8 @@
 
 An inverted bottleneck C -> E -> depthwise k x k, stride s -> D may make its E channels in G groups, each added to int32 sums
 of the projection behind it. If the sums are those of the whole map nothing is made twice; if they are those of one row of
-columns [x0, x1) (w of them; all, or a stripe) the k rows of a group are made again for every output row. Bytes beyond
-those of input and output:
+columns [x0, x1) (w of them; all, or a stripe) the k rows of a group are made again for every output row (what
+`--max-macs` plans). Bytes beyond those of input and output:
 
     whole map:  4 * height * width * D  +  one group's rings (k rows and a row of E / G channels)
     row, w:     4 * w * D  +  (k * (s * (w - 1) + k) + w) * E / G

@@ -9,6 +9,7 @@ from tvm_cascade.passes.order_ops import OrderOps
 from tvm_cascade.passes.partition_regions import PartitionRegions
 from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
 from tvm_cascade.passes.schedule_stages import ScheduleStages
+from tvm_cascade.passes.split_channels import SplitChannels
 from tvm_cascade.passes.substitute_graph import SubstituteGraph
 from tvm_cascade.passes.tune_kernels import tune_kernels
 
@@ -20,6 +21,7 @@ __all__ = [
     "PartitionRegions",
     "RewriteForMemory",
     "ScheduleStages",
+    "SplitChannels",
     "SubstituteGraph",
     "extract_graph",
     "tune_kernels",

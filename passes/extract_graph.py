@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvm_cascade.cascading.channels import takes
 from tvm_cascade.errors import GraphError
-from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
+from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Grouped, Op, Tensor, Window
 from tvm_cascade.importers.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
@@ -26,6 +27,7 @@ from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.access import RowAccess
 from tvm_cascade.schedules.accumulate import Accumulating, accumulate_kernel
+from tvm_cascade.schedules.channel_groups import grouped_row_kernel, groups_of, windows_of
 from tvm_cascade.schedules.instrument import macs_of
 from tvm_cascade.schedules.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.row_kernel import RowKernel, row_kernel
@@ -152,9 +154,12 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     input_axes, output_axes = tuple(t.row_axis for t in inputs), tuple(t.row_axis for t in outputs)
     windows, reason = row_windows(pattern, output_axes, input_axes)
     columns, _ = row_windows(pattern, [t.col_axis for t in outputs], [t.col_axis for t in inputs])
+    if groups_of(call.func) and (*input_axes, *output_axes) == (1, 1):  # of what is in between small maps show a part
+        windows, columns, reason = *((w,) for w in windows_of(call.func)), None
     access = RowAccess(windows, input_axes, output_axes, reason, columns)
     try:
-        kernel = row_kernel(call.func, call.constants, access, call.name)
+        make = grouped_row_kernel if groups_of(call.func) else row_kernel
+        kernel = make(call.func, call.constants, access, call.name)
     except tvm.error.InternalError as error:  # 64-bit tensors beside 64-bit indices, which cannot be narrowed apart
         raise GraphError(f"operator {call.name} cannot be computed with 32-bit indices: {last_line(error)}") from error
     rows, pixels = outputs[0].rows if outputs else 1, None
@@ -164,7 +169,7 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
         across = tuple(Window.whole(t.columns) if single else None for t in inputs)
         access = replace(access, windows=whole, opaque=kernel.reason, columns=across)
         rows = 1
-    else:
+    elif not groups_of(call.func):
         access, pixels = _pixels(call, access, outputs)
     in_place = in_place_inputs(call.func, len(call.inputs))
     sums = accumulate_kernel(call.func, call.constants, f"{call.name}_sum") if len(inputs) == 1 else None
@@ -218,8 +223,18 @@ def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) 
         scratch_bytes=analysis.kernel.scratch_bytes,
         in_place=analysis.in_place,
         over_bytes=analysis.over_bytes,
+        grouped=_grouped(call, analysis, tensors),
         attrs=_attributes(call.func),
     )
+
+
+def _grouped(call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) -> Grouped | None:
+    """What an operator that makes channels in groups takes."""
+    groups, down, across = groups_of(call.func), analysis.access.windows[:1], analysis.access.columns[:1]
+    if not groups or not down or not across or down[0] is None or across[0] is None:
+        return None
+    wide = call.constants[0].shape[-1]
+    return takes(tensors[call.inputs[0]], wide, tensors[call.outputs[0]], (down[0], across[0]), groups)
 
 
 def _view(index: int, call: Call, offsets: tuple[int, ...] | None, tensors: Sequence[Tensor]) -> Op:

@@ -10,8 +10,8 @@ and scratch, and taken only if its arena is smaller; without a cap, only where i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from tvm_cascade.cascading import Plan, PlanOptions, baseline_peak, plan_graph
@@ -37,6 +37,13 @@ class Choice(Generic[Made]):
     concats: tuple[str, ...] = ()  # read in parts
     reason: str = ""  # what was done and what it changes, or why nothing; empty where there was nothing to try
     joined: tuple[str, ...] = ()  # written into place by the makers of their parts
+    groups: Mapping[str, int] = field(default_factory=dict)  # of channels, by the projection that sums them up
+    plain: Graph | None = None  # with `groups`, the graph without
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that was planned, without groups of channels."""
+        return self.prepared.graph if self.plain is None else self.plain
 
 
 def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[str, ...]], Made]) -> Choice[Made]:
@@ -65,24 +72,24 @@ def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[
     if not names:
         return base
     if options.sram is not None:
-        return _told(base, "no concat was rewritten: the network fits as it is")
+        return told(base, "no concat was rewritten: the network fits as it is")
     chosen, hoped = _smallest(base.prepared.graph, names, options)
     if hoped >= plain.peak:
-        return _told(base, f"no concat was rewritten: {hoped} bytes without, {plain.peak} with them")
+        return told(base, f"no concat was rewritten: {hoped} bytes without, {plain.peak} with them")
     made = without(chosen)
     factor = _time_apart(base.prepared, made, options.steps) if options.steps is not None else 1.0
     if factor > options.max_time:
         price = f"takes about {factor:.1f} times the instructions (--max-time allows {options.max_time})"
-        return _told(base, f"no concat was rewritten: {plain.peak} -> {hoped} bytes {price}")
+        return told(base, f"no concat was rewritten: {plain.peak} -> {hoped} bytes {price}")
     options = replace(options, max_time=options.max_time / factor)
     rest = joinable(made) if base.joined else ()
     made = joined(made, rest)
     plan = plan_graph(made.graph, options)
     change = f"{plain.peak} -> {plan.peak} bytes"
     if plan.peak >= plain.peak:
-        return _told(base, f"no concat was rewritten: reading the parts of {_list(chosen)}, {change}")
+        return told(base, f"no concat was rewritten: reading the parts of {_list(chosen)}, {change}")
     found = Choice(made, plan, chosen, base.reason if rest else "", rest)
-    return _told(found, f"reads the parts of {_list(chosen)} where they lie: {change}")
+    return told(found, f"reads the parts of {_list(chosen)} where they lie: {change}")
 
 
 def _time_apart(base: PreparedGraph, made: PreparedGraph, model: StepModel) -> float:
@@ -138,7 +145,8 @@ def _attempt(graph: Graph, options: PlanOptions) -> Plan | InfeasibleError:
         return error
 
 
-def _told(choice: Choice[Made], what: str) -> Choice[Made]:
+def told(choice: Choice[Made], what: str) -> Choice[Made]:
+    """`choice` with one more thing to say."""
     return replace(choice, reason=f"{choice.reason}; {what}" if choice.reason else what)
 
 

@@ -13,6 +13,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.passes.choose_variants import choose_variants
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
 from tvm_cascade.schedules.accumulate import Accumulating
+from tvm_cascade.schedules.channel_groups import grouped_stripe_kernel, groups_of
 from tvm_cascade.schedules.choose import Kernel, kernels_of_plan
 from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.kernel import RowKernel
@@ -50,10 +51,12 @@ class PreparedGraph:
         pairs = zip(self.extracted.funcs, self.extracted.accumulators, strict=True)
         return [s if f is None or s is None else pool_sum(f, s, self.core) for f, s in pairs]
 
-    def stripe(self, index: int) -> RowKernel:
-        """An operator's kernel for a vertical stripe of a row."""
+    def stripe(self, index: int, width: int) -> RowKernel:
+        """An operator's kernel for a vertical stripe of a row, `width` columns at most."""
         func, access = self.extracted.funcs[index], self.extracted.accesses[index]
         assert func is not None and access is not None
+        if groups_of(func):
+            return grouped_stripe_kernel(func, self.extracted.constants[index], access, width)
         made = stripe_kernel(func, self.extracted.constants[index], access)
         if isinstance(made, str):
             raise ValidationError(f"{self.graph.ops[index].name} was planned in stripes: {made}")

@@ -80,7 +80,7 @@ class _Folder:
 
     def run(self, chosen: set[str]) -> tvm.IRModule:
         main = self.mod["main"]
-        names = _operator_names(main)
+        names = operator_names(main)
         renamed: dict[Any, Any] = {}
         with self.builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
             with self.builder.dataflow():
@@ -91,7 +91,7 @@ class _Folder:
                             continue
                         value = self._value(binding.value, renamed)
                         renamed[binding.var] = self.builder.emit(value, name_hint=binding.var.name)
-                result = self.builder.emit_output(_substitute(main.body.body, renamed))
+                result = self.builder.emit_output(substitute(main.body.body, renamed))
             self.builder.emit_func_output(result)
         made = self.builder.finalize()
         func = made["main"].with_attr(ATTRIBUTE, len(self.folded))
@@ -104,13 +104,13 @@ class _Folder:
             at = next((k for k, a in enumerate(arguments) if a in self.folded), None)
             if at is not None:
                 return self._fused(value, arguments, at, renamed)
-        return _substitute(value, renamed)
+        return substitute(value, renamed)
 
     def _fused(self, call: Any, arguments: list[Any], at: int, renamed: dict[Any, Any]) -> Any:
         concat = self.folded[arguments[at]]
         first, second = self.mod[concat.args[0]], self.mod[call.args[0]]
-        parts = [_substitute(a, renamed) for a in concat.args[1].fields]
-        rest = [_substitute(a, renamed) for k, a in enumerate(arguments) if k != at]
+        parts = [substitute(a, renamed) for a in concat.args[1].fields]
+        rest = [substitute(a, renamed) for k, a in enumerate(arguments) if k != at]
         func = reading_parts(first, second, parts, rest, at, call.ty_args[0], concat.ty_args[0])
         gv = self.builder.add_func(func, f"concat_{call.args[0].name_hint}")
         return relax.op.call_tir(gv, [*parts, *rest], out_ty=call.ty_args[0])
@@ -188,7 +188,7 @@ def _blocks(func: Any) -> int:
     return len(schedule.get_child_blocks(schedule.get_sblock("root")))
 
 
-def _operator_names(main: Any) -> dict[Any, str]:
+def operator_names(main: Any) -> dict[Any, str]:
     """Names that `extract_graph` gives to the operators of the calls, by variable."""
     found: dict[Any, str] = {}
     seen: dict[str, int] = {}
@@ -207,13 +207,13 @@ def _operator_names(main: Any) -> dict[Any, str]:
     return found
 
 
-def _substitute(expr: Any, renamed: dict[Any, Any]) -> Any:
+def substitute(expr: Any, renamed: dict[Any, Any]) -> Any:
     if isinstance(expr, relax.Var):
         return renamed.get(expr, expr)
     if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_substitute(f, renamed) for f in expr.fields])
+        return relax.Tuple([substitute(f, renamed) for f in expr.fields])
     if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(_substitute(expr.tuple_value, renamed), expr.index)
+        return relax.TupleGetItem(substitute(expr.tuple_value, renamed), expr.index)
     if isinstance(expr, relax.Call):
-        return relax.Call(expr.op, [_substitute(a, renamed) for a in expr.args], expr.attrs, expr.ty_args)
+        return relax.Call(expr.op, [substitute(a, renamed) for a in expr.args], expr.attrs, expr.ty_args)
     return expr

@@ -69,6 +69,10 @@ class Assembly:
         """Axes of every output whose loops are outside of the kernel."""
         return tuple((a,) for a in self.access.output_axes if a is not None) if self.rowwise else None
 
+    def staged(self, func: PrimFunc) -> PrimFunc:
+        """The operator's loops over multi-dimensional buffers, those that are outside of the kernel annotated."""
+        return stage(func, self.outer())
+
     def input(self, i: int, source: Buffer) -> None:
         handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
         slot, height = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_height", Role.HEIGHT, i)
@@ -127,7 +131,7 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
 
     Raises `NotRowwiseError` where the operator cannot be computed in the parts that `made` asks for.
     """
-    lowered = split_conditions(conditions_to_bounds(stage(func, made.outer())))
+    lowered = split_conditions(conditions_to_bounds(made.staged(func)))
     lowered = tirx.transform.StmtSimplify()(tvm.IRModule({"main": lowered}))["main"]
     outputs = outputs_of(lowered)
     body = made.cut(lowered, outputs)

@@ -24,7 +24,7 @@ def kernels_of_plan(
     pixels: Sequence[RowKernel | None],
     accumulators: Sequence[Accumulating | None],
     patches: PatchKernel | None = None,
-    stripes: Callable[[int], RowKernel] | None = None,
+    stripes: Callable[[int, int], RowKernel] | None = None,
     overs: Callable[[int], RowKernel] | None = None,
     in_stripes: StripeKernel | None = None,
 ) -> list[Kernel | None]:
@@ -32,7 +32,7 @@ def kernels_of_plan(
 
     `rows`, `pixels` and `accumulators` are the kernels by operator, `patches` makes those that a performance schedule
     serves, for a number of pixels a step, and `in_stripes` for the columns of every stripe; `stripes` are those of other
-    operators that run in vertical stripes, `overs` those of operators that run over their input.
+    operators that run in vertical stripes of so many columns at most, `overs` those of operators that run over their input.
     """
     chosen: list[Kernel | None] = list(rows)
     for segment in plan.segments:
@@ -47,7 +47,8 @@ def kernels_of_plan(
                 if fast is not None and fast.scratch_bytes <= segment.scratch_bytes:
                     chosen[o] = fast
                 else:
-                    chosen[o] = _required(stripes(o) if stripes is not None else None, plan, o, "in stripes")
+                    width = max(x1 - x0 for x0, x1 in columns)
+                    chosen[o] = _required(stripes(o, width) if stripes is not None else None, plan, o, "in stripes")
             elif segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):
                 patch = patches(o, segment.chunk) if patches is not None else None
                 if patch is not None and patch.scratch_bytes <= segment.scratch_bytes:

@@ -10,7 +10,7 @@ import numpy as np
 from tvm.ir import IRModule
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import load
@@ -25,6 +25,7 @@ from tvm_cascade.micro.publish import publish
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.passes.choose_variants import flash_of
+from tvm_cascade.passes.plan_concats import Choice
 from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.select import Core
@@ -126,8 +127,9 @@ def plan(
     mod, rewritten = _rewritten(mod, core, options, counts, rewrite, name, progress)
     prepared = pipeline.prepare(mod, core, counts)
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
-    prepared, made, concats = _planned(mod, prepared, options, counts, None, name, progress)
-    outlook = pipeline.outlook(prepared.graph, options, made, whole=True)
+    chosen = _planned(mod, prepared, options, counts, None, name, progress)
+    prepared, made = chosen.prepared, chosen.plan
+    outlook = pipeline.outlook(chosen.graph, options, made, whole=True)
     return PlanResult(
         name,
         made,
@@ -137,7 +139,9 @@ def plan(
         rewritten,
         estimates=outlook.estimates,
         bounds=outlook.bounds,
-        concats=concats,
+        concats=chosen.reason,
+        groups=chosen.groups,
+        in_groups=outlook.in_groups,
         flash=flash_of(prepared.graph, prepared.extracted, prepared.kernels, prepared.core, counts),
     )
 
@@ -151,12 +155,12 @@ def _planned(
     name: str,
     progress: Progress,
     tuned: Callable[[pipeline.Prepared], pipeline.Prepared] | None = None,
-) -> tuple[pipeline.Prepared, Plan, str]:
-    """The plan, concats written in place or read in parts where that pays; says so."""
+) -> Choice[pipeline.Prepared]:
+    """The plan, concats written in place or read in parts, channels made in groups where that pays; says so."""
     chosen = pipeline.plan_prepared(mod, prepared, options, counts, counter, tuned)
     if chosen.reason:
         progress(f"{name}: {chosen.reason}")
-    return chosen.prepared, chosen.plan, chosen.reason
+    return chosen
 
 
 def _tuner(
@@ -270,8 +274,9 @@ def compile(
     tune_more = None if metaschedule is None else _tuner(metaschedule, trials, stem, progress)
     prepared = prepared if tune_more is None else tune_more(prepared)
     progress(f"{stem}: planning {len(prepared.graph.ops)} operators")
-    prepared, made, concats = _planned(mod, prepared, options, counts, counter, stem, progress, tune_more)
-    outlook = pipeline.outlook(prepared.graph, options, made, whole=report is not None)
+    chosen = _planned(mod, prepared, options, counts, counter, stem, progress, tune_more)
+    prepared, made = chosen.prepared, chosen.plan
+    outlook = pipeline.outlook(chosen.graph, options, made, whole=report is not None)
     progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
     with publish(folder) as staging:
         built = firmware.write(
@@ -298,7 +303,9 @@ def compile(
         built.ram_weight_bytes,
         estimates=outlook.estimates,
         bounds=outlook.bounds,
-        concats=concats,
+        concats=chosen.reason,
+        groups=chosen.groups,
+        in_groups=outlook.in_groups,
     )
     if report is not None:
         result.write_report(Path(report))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 from tvm_cascade.errors import GraphError
 
@@ -32,6 +33,8 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
         "float64": 8,
     }
 )
+
+SHORTEST = 9  # elements of a buffer in scratch: shorter ones would lie on the stack
 
 _NO_ATTRS: Mapping[str, object] = MappingProxyType({})
 
@@ -103,6 +106,31 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Grouped:
+    """How an operator makes an intermediate of many channels of its own: in groups, anew for every row that it makes.
+
+    It is an expansion, a depthwise convolution and a projection in one (`cascading.channels`). What it takes depends on
+    the columns that a step makes: all of a row, or those of a stripe.
+    """
+
+    each: int  # channels of a group
+    wide: tuple[int, int]  # (a, b): elements a + b * n of a group's channels to make n columns, int8
+    sums: tuple[int, int]  # int32, likewise
+    covered: int  # multiply-accumulates for every column of its input that the windows of a step's columns cover
+    taps: int  # for every tap along the columns that is not padding
+    made: int  # for every column made
+
+    def scratch_bytes(self, columns: Any) -> Any:
+        """RAM to make so many columns of a row (a number or an array of them): a group, its pixel, and the sums."""
+        wide, sums = (a + b * columns for a, b in (self.wide, self.sums))
+        return _eights(wide) + _eights(4 * sums) + _eights(max(self.each, SHORTEST))
+
+
+def _eights(size: Any) -> Any:
+    return -(-size // 8) * 8
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """An operator on activations.
 
@@ -132,6 +160,7 @@ class Op:
     patch_bytes: tuple[int, int] = (0, 0)  # (a, b): RAM of a + b * n to run n pixels of it at a time
     over_bytes: int = 0  # RAM in which it can run at once over its one input, byte for byte; 0: it cannot
     accumulator_bytes: int = 0  # RAM in which it can sum up its one input as rows come; 0: it cannot
+    grouped: Grouped | None = None  # it makes whole rows, or stripes of them, and never some pixels
 
 
 @dataclass(frozen=True)

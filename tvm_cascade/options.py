@@ -73,7 +73,7 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
     click.option("--sram", metavar="SIZE|min", callback=parse_cap, help="Cap on the arena; the cheapest plan within it. "
                  "[default: min, the smallest arena at no extra multiply-accumulates, within --max-time]"),
     click.option("--max-macs", type=click.FloatRange(min=1.0), metavar="F", default=1.0, show_default=True,
-                 help="Allow recomputation up to F times the network's multiply-accumulates."),
+                 help="Allow recomputation up to F times the network's multiply-accumulates: stripes, channels in groups."),
     click.option("--max-time", type=click.FloatRange(min=1.0), metavar="F", default=1.2, show_default=True,
                  help="Without a cap: instructions that smaller steps may be estimated to cost, as a factor of whole rows."),
     click.option("--stream-input", is_flag=True, help="Ask for the input row by row: it never lies in RAM whole."),

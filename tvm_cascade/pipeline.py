@@ -9,7 +9,7 @@ the stock VM runs.
 # pyright: reportReturnType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,17 +18,20 @@ from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph
+from tvm_cascade.cascading.channel_search import frontier_in_groups
 from tvm_cascade.cascading.regions import Partition, partition
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.plan_channels import plan_channels
 from tvm_cascade.passes.plan_concats import Choice, plan_concats
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewrite_for_memory import without_concats
 from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena, rewrite_for_latency
+from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.report.estimate import Estimate, estimate
 from tvm_cascade.report.text import block_rows, live_bytes
 from tvm_cascade.schedules.counting import Counter
@@ -94,19 +97,28 @@ def plan_prepared(
     counter: Counter | None = None,
     tuned: Callable[[Prepared], Prepared] | None = None,
 ) -> Choice[Prepared]:
-    """The plan of a prepared module, its concats written in place or read in parts where that pays.
+    """The plan of a prepared module, its concats written in place or read in parts, channels made in groups where that pays.
 
     `database` and `counter` are those that `mod` was prepared with, `tuned` what changed its kernels afterwards.
     """
 
     def without(names: tuple[str, ...]) -> Prepared:
-        lowered = without_concats(tvm.ir.transform.Sequential(front_phases())(mod), names)
+        return again(without_concats(tvm.ir.transform.Sequential(front_phases())(mod), names))
+
+    def split(groups: Mapping[str, int]) -> Prepared:
+        return again(with_channel_groups(tvm.ir.transform.Sequential(front_phases())(mod), groups))
+
+    def again(lowered: IRModule) -> Prepared:
         made = prepare_graph(lowered, prepared.core, database, counter)
         prelude = prelude_of(made.kernels, made.core)
         fresh = Prepared(made.graph, made.extracted, made.kernels, made.core, prepared.io, prelude)
         return fresh if tuned is None else tuned(fresh)
 
-    return plan_concats(prepared, options, without)
+    try:
+        plain: Choice[Prepared] | InfeasibleError = plan_concats(prepared, options, without)
+    except InfeasibleError as error:
+        plain = error
+    return plan_channels(prepared, plain, options, split)
 
 
 def graph_of(mod: IRModule) -> Graph:
@@ -169,22 +181,26 @@ class Outlook:
     points: tuple[tuple[int, float], ...]  # peak bytes and factor of work of plans that no other beats, ascending bytes
     estimates: tuple[Estimate, ...]  # of these plans
     bounds: Bounds  # of the search space at 1.00x
+    in_groups: tuple[bool, ...]  # whether these plans make channels in groups
 
 
 def outlook(graph: Graph, options: PlanOptions, chosen: Plan, whole: bool = False) -> Outlook:
     """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
 
     The whole frontier takes a search of its own, up to twice the work or what the options allow; else the chosen plan
-    stands alone.
+    stands alone. `graph` makes no channels in groups; points that do are looked for where the options allow more work.
     """
     far = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
-    plans = (*frontier(graph, far), chosen) if whole and not options.layerwise else (chosen,)
+    plans: tuple[Plan, ...] = (chosen,)
+    if whole and not options.layerwise:
+        plans = (*frontier(graph, far), *frontier_in_groups(graph, options), chosen)
     best: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
         if not best or plan.macs < best[-1].macs:
             best.append(plan)
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
-    return Outlook(points, tuple(estimate(p, options.steps) for p in best), bounds(graph, options))
+    marks = tuple(any(op.grouped is not None for op in p.graph.ops) for p in best)
+    return Outlook(points, tuple(estimate(p, options.steps) for p in best), bounds(graph, options), marks)
 
 
 def left_out(graph: Graph, plan: Plan, options: PlanOptions | None = None) -> dict[str, str]:

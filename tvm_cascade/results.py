@@ -25,7 +25,11 @@ class PlanResult:
     rewritten: Mapping[str, object] | None = None  # substitutions made, and why; with `rewrite`, why none too
     estimates: tuple[Estimate, ...] = field(default=(), kw_only=True)  # of the frontier's plans
     bounds: Bounds | None = field(default=None, kw_only=True)  # of the search space at 1.00x
-    concats: str = field(default="", kw_only=True)  # those read in parts and what it saves, or why none is
+    concats: str = field(
+        default="", kw_only=True
+    )  # those read in parts, channels in groups, what it saves, or why none is
+    groups: Mapping[str, int] = field(default_factory=dict, kw_only=True)  # of channels, by projection
+    in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # points of the frontier that make channels in groups
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
 
     def to_dict(self) -> dict[str, object]:
@@ -41,14 +45,15 @@ class PlanResult:
             "gap_percent": round(above(plan.peak, plan.bound), 2),
             "bounds": self._bounds(),
             "frontier": [
-                {"peak_bytes": p, "mac_factor": f} | (e.to_dict() if e else {})
-                for (p, f), e in zip_longest(self.frontier, self.estimates)
+                {"peak_bytes": p, "mac_factor": f, "channel_groups": bool(g)} | (e.to_dict() if e else {})
+                for (p, f), e, g in zip_longest(self.frontier, self.estimates, self.in_groups)
             ],
             "regions": region_rows(plan),
             "left_out": dict(self.left_out),
             "steps": step_rows(plan),
             "buffers": block_rows(plan),
             "concats": self.concats,
+            "channel_groups": dict(self.groups),
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
             "seconds": self.seconds,
         }
@@ -71,7 +76,7 @@ class PlanResult:
         if self.concats:
             parts += ["", self.concats]
         if self.estimates:
-            parts += ["", frontier_table(self.frontier, self.estimates)]
+            parts += ["", frontier_table(self.frontier, self.estimates, self.in_groups)]
         if verbose:
             why = [f"  {name}: {reason}" for name, reason in self.left_out.items()]
             parts += ["", "left out of cascades:", *(why or ["  none"])]

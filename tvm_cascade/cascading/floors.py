@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade.cascading.segments import COUNTER_BYTES, SegmentCosts
+from tvm_cascade.graph import Op
 
 Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
 
@@ -116,7 +117,7 @@ class Floors:
         """The largest scratch in each segment."""
         graph, n = self.costs.flow.graph, self.size
         ops = [graph.ops[o] for o in self.costs.order]
-        here = np.array([min(o.scratch_bytes, o.over_bytes or o.scratch_bytes) for o in ops], np.int64)
+        here = np.array([min(o.scratch_bytes, *_less_scratch(o)) for o in ops], np.int64)
         found = np.zeros((n + 1, n + 1), np.int64)
         for i in range(n):
             found[i, i + 1 :] = np.maximum.accumulate(here[i:])
@@ -168,3 +169,8 @@ class Floors:
         total, count = np.cumsum([0, *steps]), np.cumsum([0, *working])
         several = count[None, :] - count[:, None] > 1
         return np.where(several, total[None, :] - total[:, None], 0).astype(np.int64)
+
+
+def _less_scratch(op: Op) -> tuple[int, ...]:
+    """Bytes of scratch of an operator that runs over its input, or makes single columns."""
+    return (op.over_bytes or op.scratch_bytes, op.grouped.scratch_bytes(1) if op.grouped else op.scratch_bytes)

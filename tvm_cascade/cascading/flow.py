@@ -275,7 +275,7 @@ class Flow:
         if window is None:
             return self._whole(op, i, len(tiles.y), chunk)
         seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
-        across = op.columns[i] if chunk and i < len(op.columns) else None
+        across = op.columns[i] if chunk and op.grouped is None and i < len(op.columns) else None
         wide = self.columns(seen.index, chunk)
         need, keep = _reach(tiles, window, across, seen.rows, wide)
         same = self._same(seen.index, chunk)
@@ -307,10 +307,10 @@ def has_rows(graph: Graph, op: int) -> bool:
 
 
 def goes_by_pixels(graph: Graph, op: int) -> bool:
-    """Whether an operator can make part of an output row: its columns are known and its output's pixels contiguous."""
+    """Whether an operator can make some pixels of an output row: its columns are known and its output's pixels contiguous."""
     node = graph.ops[op]
     widths = {graph.tensors[t].columns for t in node.outputs}
-    known = any(w is not None for w in node.columns)
+    known = any(w is not None for w in node.columns) and node.grouped is None
     return (
         has_rows(graph, op) and known and len(widths) == 1 and all(has_pixels(graph.tensors[t]) for t in node.outputs)
     )

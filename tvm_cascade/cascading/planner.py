@@ -132,7 +132,8 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]
     at_once, used = _in_time(graph, replace(options, max_macs=1.0))
     if not (options.stripes and options.max_macs > 1.0):
         return (at_once,)
-    search, bound = _orders(graph, replace(options, finest=used.finest))
+    search = search_of(graph, options)
+    bound = search.bound
     figures = Figures(at_once.baseline_peak, bound)
     plans = [at_once]
     for (least, extra), (exact, _) in _paired(search):
@@ -145,6 +146,13 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]
         if not kept or plan.macs < kept[-1].macs:
             kept.append(plan)
     return tuple(kept)
+
+
+def search_of(graph: Graph, options: PlanOptions) -> Search:
+    """The search of a frontier: in the order of least bound, with steps as fine as the time allows at 1.00x."""
+    options = replace(options, sram=None)
+    used = _in_time(graph, replace(options, max_macs=1.0))[1]
+    return _orders(graph, replace(options, finest=used.finest))[0]
 
 
 @dataclass(frozen=True, slots=True)

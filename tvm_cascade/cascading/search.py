@@ -176,14 +176,18 @@ class Search:
         most = int(self.costs.flow.graph.macs * (self.options.max_macs - 1.0))
 
         def ways(i: int, j: int) -> list[tuple[int, int]]:
-            striped = self.striped(i, j) if self.floors.striped[i, j] < ceiling else ()
-            found = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
-            if self.floors.least[i, j] < ceiling:
-                found.append(((self.least_exact if exact else self.least)(i, j), 0))
-            return [f for f in found if f[0] < ceiling]
+            return self.forms(i, j, ceiling, exact)
 
-        found = pareto_cuts(self.size, ways, within_reach(self._floors, ceiling), most)
+        found = pareto_cuts(self.size, ways, within_reach(self.floors_of_any, ceiling), most)
         return (*found, (ceiling, 0)) if not found or found[-1][1] > 0 else found
+
+    def forms(self, i: int, j: int, ceiling: int, exact: bool = False) -> list[tuple[int, int]]:
+        """Bytes and extra multiply-accumulates of `[i, j)` in every form of less than `ceiling` bytes."""
+        striped = self.striped(i, j) if self.floors.striped[i, j] < ceiling else ()
+        found = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
+        if self.floors.least[i, j] < ceiling:
+            found.append(((self.least_exact if exact else self.least)(i, j), 0))
+        return [f for f in found if f[0] < ceiling]
 
     def layouts(self, cap: int, least: int) -> Iterator[Layout]:
         """Layouts within the cap, that of least work and overhead first, each once; `least` bytes are possible.
@@ -221,7 +225,8 @@ class Search:
         return Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
 
     @cached_property
-    def _floors(self) -> NDArray[np.int64]:
+    def floors_of_any(self) -> NDArray[np.int64]:
+        """Bytes of every segment at least, in any form that plans may have."""
         return self._short(self.floors.any) if self.recompute else self._at_once
 
     @cached_property
@@ -231,7 +236,7 @@ class Search:
     def _useful(self, limit: int) -> list[list[bool]]:
         """Segments of cuts within `limit` bytes, as far as floors tell."""
         if limit not in self._reach:
-            self._reach[limit] = within_reach(self._floors, limit + 1).tolist()
+            self._reach[limit] = within_reach(self.floors_of_any, limit + 1).tolist()
         return self._reach[limit]
 
     @cached_property

@@ -130,7 +130,9 @@ class SegmentCosts:
         over = self.over(i, j)
         if over is not None:
             return self.flow.graph.ops[over].over_bytes
-        return max((self._scratch(o, chunk) for o in self.order[i:j]), default=0)
+        stripes = self.stripes(i, j, chunk)
+        by_columns = 0 if stripes is None else stripes.scratch
+        return max((by_columns, *(self._scratch(o, chunk) for o in self.order[i:j])))
 
     def little_scratch(self, i: int, j: int, chunk: int) -> bool:
         """Whether locating windows takes `[i, j)` no more than `SCRATCH_BYTES` or that share of the arena."""
@@ -171,8 +173,10 @@ class SegmentCosts:
         flow, unit = self.flow, self.settings.alignment
         rows = self.held(i, j, 0)
         plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * flow.unit_bytes(t, 0)]]
-        plain += [*self._around(i, j), self.state_bytes(i, j), self.scratch_bytes(i, j, -1)]
-        sizes = [forms.widths[t] * (rows[t] * flow.unit_bytes(t, 1)) for t in forms.widths]
+        plain += [*self._around(i, j), self.state_bytes(i, j)]
+        scratch = np.maximum(forms.scratch, max(self._scratch(o, -1) for o in self.order[i:j]))
+        sizes = [scratch]
+        sizes += [forms.widths[t] * (rows[t] * flow.unit_bytes(t, 1)) for t in forms.widths]
         sizes += [forms.kept[t] * (flow.rows[t] * flow.unit_bytes(t, 1)) for t in forms.kept]
         exact = sum(plain) + sum(sizes) + np.zeros_like(forms.extra_macs)
         rounded = sum(aligned(b, unit) for b in plain) + sum(-(-b // unit) * unit for b in sizes) + np.zeros_like(exact)
@@ -199,6 +203,8 @@ class SegmentCosts:
 
     def _scratch(self, op: int, chunk: int) -> int:
         node = self.flow.graph.ops[op]
+        if chunk < 0 and node.grouped is not None:
+            return 0  # `Stripes.scratch`
         if chunk <= 0 or node.patch_bytes == (0, 0) or not goes_by_pixels(self.flow.graph, op):
             return node.scratch_bytes
         n = min(chunk, self.flow.graph.tensors[node.outputs[0]].columns)

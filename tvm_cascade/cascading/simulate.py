@@ -124,7 +124,10 @@ class Cascade:
                 made = [self.steps(m).made[flow.written(m).index(tensor)] for m in makers]
                 wide = flow.columns(tensor, chunk)
                 steps = chunk > 1 and any(m >= 0 and goes_by_pixels(flow.graph, m) for m in makers)
-                multiple = wide if tensor in flow.streamed else chunk if steps and wide % chunk == 0 else 1
+                rows = tensor in flow.streamed or any(
+                    o >= 0 and flow.graph.ops[o].grouped is not None for o in (*makers, *(o for o, _ in readers))
+                )
+                multiple = wide if rows else chunk if steps and wide % chunk == 0 else 1
                 least = max(int(np.diff(units).max(initial=1)) for units in made)
                 flow.rings[key] = max(least, *(r.reach for r in reads)), multiple
         return flow.rings[key]

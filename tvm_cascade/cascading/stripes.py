@@ -46,6 +46,7 @@ class Stripes:
     widths: dict[int, int]  # columns that the ring of each inner tensor holds
     kept: dict[int, int]  # columns of every row that are kept for the next stripe; tensors without any left out
     extra_macs: int  # multiply-accumulates of the segment, more than without stripes
+    scratch: int = 0  # bytes, of operators that make channels in groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class Forms:
     widths: Mapping[int, Table]  # by inner tensor, by count and width
     kept: Mapping[int, Table]
     extra_macs: Table
+    scratch: Table  # bytes, of operators that make channels in groups
 
     @property
     def interleavings(self) -> list[list[int]]:
@@ -81,6 +83,7 @@ class Forms:
             {t: int(v[k, w] if v.ndim > 1 else v[w]) for t, v in self.widths.items()},
             {t: int(v[k, w]) for t, v in self.kept.items() if v[k, w]},
             int(self.extra_macs[k, w]),
+            int(self.scratch[k, w]),
         )
 
 
@@ -94,7 +97,9 @@ class Striper:
 
     def possible(self, op: int) -> bool:
         """Whether an operator, or a source, may take part other than as a sink that sums up."""
-        return op < 0 or (self._by_pixels(op) and self._by_stripes(op))
+        if op < 0:
+            return True
+        return (self._by_pixels(op) or self.flow.graph.ops[op].grouped is not None) and self._by_stripes(op)
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
         """Columns over which a segment can be striped; 0 where it cannot."""
@@ -168,10 +173,14 @@ class Striper:
                     widths[t] = layout.most(high - origin)
             if o >= 0:
                 self._ask(o, o in accumulating, ranges[o], members, asked)
-        extra = sum(self._macs(o, ranges[o], layout) for o in members if o >= 0 and o not in accumulating)
-        return Forms(
-            tried, counts, layout.starts, ranges, widths, kept, np.zeros((len(counts), len(tried)), np.int64) + extra
-        )
+        none = np.zeros((len(counts), len(tried)), np.int64)
+        extra = none + sum(self._macs(o, ranges[o], layout) for o in members if o >= 0 and o not in accumulating)
+        scratch = none
+        for o in members:
+            grouped = graph.ops[o].grouped if o >= 0 else None
+            if grouped is not None:
+                scratch = np.maximum(scratch, grouped.scratch_bytes(layout.most(ranges[o][1] - ranges[o][0])))
+        return Forms(tried, counts, layout.starts, ranges, widths, kept, extra, scratch)
 
     def _ask(
         self,
@@ -199,6 +208,12 @@ class Striper:
             return 0
         taps = self._taps(op)
         done = np.add.reduceat(taps[made[1]] - taps[made[0]], layout.starts, axis=1)
+        if node.grouped is not None:
+            across, size = node.columns[0], self.flow.graph.tensors[node.inputs[0]].columns
+            assert across is not None
+            low, high = _covered(across, *made, size)
+            covered, columns = (np.add.reduceat(b - a, layout.starts, axis=1) for a, b in ((low, high), made))
+            return node.grouped.covered * covered + node.grouped.taps * done + node.grouped.made * columns - node.macs
         return node.macs * done // taps[-1] - node.macs
 
     def _count_taps(self, op: int) -> Table:

@@ -246,8 +246,11 @@ def _macs(plan: Plan, segment: Segment, o: int) -> int:
             1 for x in columns for k in range(window.extent) if 0 <= window.first(x) + k * window.dilation < size
         )
 
-    at = segment.ops.index(o)
-    done = sum(taps(range(*ranges[at])) for ranges in segment.stripes)
+    made = [range(*ranges[segment.ops.index(o)]) for ranges in segment.stripes]
+    done = sum(map(taps, made))
+    if op.grouped is not None:
+        covered = sum(len(set().union(*(window.rows(x, size) for x in columns))) for columns in made)
+        return op.grouped.covered * covered + op.grouped.taps * done + op.grouped.made * sum(map(len, made))
     return op.macs * done // taps(range(plan.graph.tensors[op.outputs[0]].columns))
 
 
@@ -285,7 +288,7 @@ def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, int]:
     over = plan.graph.tensors[op.outputs[0]]
     outputs = [plan.graph.tensors[t] for t in op.outputs]
     fine = all(_pixels(t) for t in outputs) and len({t.columns for t in outputs}) == 1
-    return over, segment.chunk if fine and any(c is not None for c in op.columns) else 0
+    return over, segment.chunk if fine and op.grouped is None and any(c is not None for c in op.columns) else 0
 
 
 def _count(plan: Plan, segment: Segment, op: Op) -> int:
@@ -334,6 +337,8 @@ def _scratch(plan: Plan, step: _Step) -> int:
     op = step.op
     if op.index in step.segment.over:
         return op.over_bytes
+    if op.grouped is not None and step.columns is not None:
+        return op.grouped.scratch_bytes(step.columns[1] - step.columns[0])
     over, chunk = _grid(plan, step.segment, op)
     if step.columns is not None or not chunk or op.patch_bytes == (0, 0):
         return op.scratch_bytes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from tvm_cascade.cascading.flow import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan, Segment
@@ -120,9 +121,15 @@ def _covered(window: Window, x0: int, x1: int, size: int) -> int:
     return max(min(high, size) - max(low, 0), 0)
 
 
-def frontier_table(points: Sequence[tuple[int, float]], estimates: Sequence[Estimate]) -> str:
-    """The frontier as text: bytes and work are exact, instructions and traffic are estimates."""
+def frontier_table(
+    points: Sequence[tuple[int, float]], estimates: Sequence[Estimate], in_groups: Sequence[bool] = ()
+) -> str:
+    """The frontier as text: bytes and work are exact, instructions and traffic are estimates.
+
+    Points that make channels `in_groups` are marked.
+    """
     lines = [f"{'peak bytes':>10} {'work':>7} {'instructions (est.)':>20} {'traffic bytes (est.)':>21} {'calls':>8}"]
-    for (peak, factor), e in zip(points, estimates, strict=True):
-        lines.append(f"{peak:>10} {factor:>6.3f}x {e.instructions:>20} {e.traffic_bytes:>21} {e.calls:>8}")
+    for (peak, factor), e, marked in zip_longest(points, estimates, in_groups):
+        mark = "  channels in groups" if marked else ""
+        lines.append(f"{peak:>10} {factor:>6.3f}x {e.instructions:>20} {e.traffic_bytes:>21} {e.calls:>8}{mark}")
     return "\n".join(lines)

@@ -1,0 +1,120 @@
+"""`SplitChannels`: inverted bottlenecks that make their wide channels in groups (`cascading.channels`).
+
+Before: `e = conv2d(x, we); f = depthwise_conv2d(e, wd); y = conv2d(f, wp)`. After: `y = inverted_bottleneck(x, we, wd, wp)`,
+one PrimFunc of the three with the attribute `channel_groups`, whose kernels never have all channels at once. Every bit
+stays. Run it after `LowerQuantized`; operators are named as `extract_graph` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+
+from tvm_cascade.cascading.channels import KIND
+from tvm_cascade.errors import UsageError
+from tvm_cascade.passes.rewrite_for_memory import operator_names, substitute
+from tvm_cascade.schedules.channel_groups import ATTRIBUTE
+from tvm_cascade.schedules.tir import relax
+
+
+class SplitChannels:
+    """The pass. `groups` says in how many groups the channels that each projection sums up are made, by its name.
+
+    The input module is unchanged. A name that is no projection of an inverted bottleneck is refused.
+    """
+
+    def __new__(cls, groups: Mapping[str, int]) -> Any:  # a tvm.ir.transform.Pass
+        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.SplitChannels")
+        def apply(mod: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
+            return with_channel_groups(mod, groups)
+
+        return apply
+
+
+def with_channel_groups(mod: tvm.IRModule, groups: Mapping[str, int]) -> tvm.IRModule:
+    """`mod` with the blocks that end in projections of those names as operators that make their channels in groups.
+
+    Raises `UsageError` for a name that is no projection of an inverted bottleneck whose channels that many groups divide.
+    """
+    return _Merger(mod.clone()).run(groups) if groups else mod
+
+
+class _Merger:
+    """Rebuilds `main` with the chosen blocks merged."""
+
+    def __init__(self, mod: Any) -> None:
+        self.mod = mod
+        self.builder = relax.BlockBuilder(
+            tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"})
+        )
+        self.calls = {b.var: b.value for block in mod["main"].body.blocks for b in block.bindings}
+
+    def run(self, groups: Mapping[str, int]) -> tvm.IRModule:
+        main = self.mod["main"]
+        names = operator_names(main)
+        unknown = set(groups) - set(names.values())
+        if unknown:
+            raise UsageError(f"no operator is named {', '.join(sorted(unknown))}: see `plan` for names")
+        renamed: dict[Any, Any] = {}
+        with self.builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
+            with self.builder.dataflow():
+                for block in main.body.blocks:
+                    for binding in block.bindings:
+                        count = groups.get(names.get(binding.var, ""), 0)
+                        value = self._merged(binding, names[binding.var], count) if count else binding.value
+                        renamed[binding.var] = self.builder.emit(substitute(value, renamed), name_hint=binding.var.name)
+                result = self.builder.emit_output(substitute(main.body.body, renamed))
+            self.builder.emit_func_output(result)
+        return relax.transform.DeadCodeElimination()(self.builder.finalize())
+
+    def _merged(self, binding: Any, name: str, groups: int) -> Any:
+        """The call of the three operators that end in `binding` as one."""
+        chain = [binding.value]
+        while len(chain) < 3:
+            before = self.calls.get(chain[0].args[1].fields[0])
+            if not isinstance(before, relax.Call) or getattr(before.op, "name", "") != "relax.call_tir":
+                raise UsageError(f"{name} is no projection of an inverted bottleneck")
+            chain.insert(0, before)
+        funcs = [self.mod[c.args[0]] for c in chain]
+        kinds = tuple(str(f.attrs["op_kind"]) for f in funcs)
+        channels = int(chain[0].ty_args[0].shape[3]) if kinds == ("conv2d", "depthwise_conv2d", "conv2d") else 0
+        if not channels or groups < 1 or channels % groups:
+            raise UsageError(
+                f"{name} is no projection of an inverted bottleneck with channels in {groups} equal groups"
+            )
+        gv = self.builder.add_func(merged_function(chain, funcs, groups), KIND)
+        arguments = [a for k, c in enumerate(chain) for a in (c.args[1].fields if k == 0 else c.args[1].fields[1:])]
+        return relax.op.call_tir(gv, arguments, out_ty=binding.value.ty_args[0])
+
+
+def merged_function(chain: Sequence[Any], funcs: Sequence[Any], groups: int) -> Any:
+    """The PrimFunc of three calls, each of which reads the one before it and constants."""
+    builder = relax.BlockBuilder(tvm.IRModule({}))
+    made = [builder.add_func(f, f"stage{k}") for k, f in enumerate(funcs)]
+    own = [list(c.args[1].fields) if k == 0 else list(c.args[1].fields[1:]) for k, c in enumerate(chain)]
+    params = [relax.Var(f"a{k}", a.ty) for k, a in enumerate(a for ours in own for a in ours)]
+    with builder.function("fused", params, attrs={"Primitive": 1}, private=True):
+        with builder.dataflow():
+            value: Any = None
+            at = 0
+            for gv, call, ours in zip(made, chain, own, strict=True):
+                arguments = [*([] if value is None else [value]), *params[at : at + len(ours)]]
+                value, at = builder.emit(relax.op.call_tir(gv, arguments, out_ty=call.ty_args[0])), at + len(ours)
+            result = builder.emit_output(value)
+        builder.emit_func_output(result)
+    outer = relax.BlockBuilder(builder.finalize())
+    fused = outer.get().get_global_var("fused")
+    params = [relax.Var(p.name, p.ty) for p in params]
+    with outer.function("main", params):
+        with outer.dataflow():
+            result = outer.emit_output(outer.emit(relax.Call(fused, params)))
+        outer.emit_func_output(result)
+    mod = relax.transform.FuseTIR()(outer.finalize())
+    func = next(f for g, f in mod.functions.items() if g.name_hint == "fused")
+    filtered = funcs[1].attrs
+    attrs = {"op_kind": KIND, "num_activations": 1, ATTRIBUTE: groups, "tirx.noalias": True}
+    attrs |= {"strides": filtered["strides"], "padding": filtered["padding"]}
+    attrs |= {"kernel": [int(d) for d in funcs[1].params[1].ty.shape][:2]}
+    return func.with_attr(attrs).without_attr("global_symbol")

@@ -1,0 +1,190 @@
+"""Which inverted bottlenecks should make their channels in groups: what that does to every segment, and the best cuts.
+
+Two searches stand side by side: of the graph as it is, and of the graph with every block in the most groups. Tensors between
+blocks are the same in both, and a segment's cost does not depend on how the rest is cut. So every segment that begins and
+ends beside blocks has the forms of both, and the best cuts are found over all of them. Within a segment either all blocks
+are in groups or none. Blocks then get as few groups as leave the peak where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.cascading.channels import Block, blocks, group_counts, in_groups
+from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, within_reach
+from tvm_cascade.cascading.floors import NEVER
+from tvm_cascade.cascading.options import PlanOptions
+from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.planner import baseline_peak, plan_graph, search_of
+from tvm_cascade.cascading.search import Search
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.graph import Graph
+
+Groups = Mapping[Block, int]
+_MOST_PLANS = 4  # that are made for a frontier
+
+
+def asked(options: PlanOptions) -> bool:
+    """Whether groups are worth a try: they do work twice, and never win without."""
+    return options.stripes and options.max_macs > 1.0 and not options.layerwise
+
+
+class ChannelSearch:
+    """Segments of one graph with and without groups of channels."""
+
+    def __init__(self, graph: Graph, options: PlanOptions) -> None:
+        self.graph, self.options = graph, options
+        self.plain = search_of(graph, options)
+        order = self.plain.costs.order
+        self.blocks = tuple(b for b in blocks(graph) if _together(b, order))
+        counts = {b: group_counts(graph, b)[-1] for b in self.blocks}
+        self.finest = {b: n for b, n in counts.items() if n > 1}
+        merged = in_groups(graph, self.finest)
+        self.merged = search_of(merged, options)
+        inner = {o for b in self.finest for o in (b.expand, b.depthwise)}
+        kept = [o for o in range(len(graph.ops)) if o not in inner]
+        name = {o: k for k, o in enumerate(kept)}
+        wanted = tuple(name[o] for o in order if o in name)
+        if self.merged.costs.order != wanted:
+            self.merged = Search(self.merged.costs.flow, wanted, self.merged.options, self.merged)
+        self.extra = {
+            b: merged.ops[name[b.project]].macs - sum(graph.ops[o].macs for o in _ops(b)) for b in self.finest
+        }
+        self.place: dict[int, int] = {}  # of positions beside blocks, the one in the other order
+        at = 0
+        for p, o in enumerate((*order, None)):
+            if p == 0 or order[p - 1] not in inner:
+                self.place[p] = at
+            at += o not in inner
+        self._ways: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
+
+    @cached_property
+    def ceiling(self) -> int:
+        return self.plain.smallest
+
+    def inside(self, i: int, j: int) -> tuple[Block, ...]:
+        """The blocks that lie in positions [i, j)."""
+        place = self.plain.costs.place
+        return tuple(b for b in self.finest if i <= place[b.expand] and place[b.project] < j)
+
+    def ways(self, i: int, j: int) -> list[tuple[int, int, bool]]:
+        """Bytes, extra multiply-accumulates and whether it is in groups, of every form of `[i, j)` below the ceiling."""
+        if (i, j) not in self._ways:
+            found = [(b, extra, False) for b, extra in self.plain.forms(i, j, self.ceiling)]
+            extra = sum(self.extra[b] for b in self.inside(i, j))
+            if extra and i in self.place and j in self.place:
+                forms = self.merged.forms(self.place[i], self.place[j], self.ceiling)
+                found += [(b, extra + more, True) for b, more in forms]
+            self._ways[i, j] = found
+        return self._ways[i, j]
+
+    @cached_property
+    def _floors(self) -> NDArray[np.int64]:
+        floors = self.plain.floors_of_any.copy()
+        at = np.array(sorted(self.place))
+        other = self.merged.floors_of_any[np.ix_([self.place[p] for p in at], [self.place[p] for p in at])]
+        floors[np.ix_(at, at)] = np.minimum(floors[np.ix_(at, at)], other)
+        return np.minimum(floors, NEVER)
+
+    @cached_property
+    def trades(self) -> tuple[tuple[int, int], ...]:
+        """Bytes live and extra multiply-accumulates of the best cuts: ascending bytes, descending work."""
+        most = int(self.graph.macs * (self.options.max_macs - 1.0))
+
+        def forms(i: int, j: int) -> list[tuple[int, int]]:
+            return [(b, extra) for b, extra, _ in self.ways(i, j)]
+
+        useful = within_reach(self._floors, self.ceiling)
+        return pareto_cuts(self.plain.size, forms, useful, most)
+
+    def groups_within(self, cap: int) -> Groups:
+        """The blocks in groups of the cuts of least work within a cap, and in how many: as few as it takes."""
+        useful = within_reach(self._floors, cap + 1)
+
+        def best(i: int, j: int) -> tuple[int, bool, int] | None:
+            found = [(extra, many, b) for b, extra, many in self.ways(i, j) if b <= cap] if useful[i, j] else []
+            return min(found) if found else None
+
+        def weight(i: int, j: int) -> tuple[int, int] | None:
+            way = best(i, j)
+            return None if way is None else (way[0], int(way[1]))
+
+        cuts = cuts_within(self.plain.size, weight, lambda i, j: (0, 0) if useful[i, j] else None)
+        chosen: dict[Block, int] = {}
+        for i, j in pairwise(cuts or ()):
+            way = best(i, j)
+            if way is not None and way[1]:
+                chosen |= {b: self._fewest(b, cap - way[2]) for b in self.inside(i, j)}
+        return chosen
+
+    def _fewest(self, block: Block, spare: int) -> int:
+        """The fewest groups whose scratch for a row exceeds that of the most by no more than `spare` bytes."""
+        sizes = {n: _row_scratch(self.graph, block, n) for n in group_counts(self.graph, block)}
+        return min(n for n, size in sizes.items() if size <= sizes[self.finest[block]] + spare)
+
+
+def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
+    merged = in_groups(graph, {block: groups})
+    return next(op.scratch_bytes for op in merged.ops if op.grouped is not None)
+
+
+def _ops(block: Block) -> tuple[int, int, int]:
+    return block.expand, block.depthwise, block.project
+
+
+def _together(block: Block, order: tuple[int, ...]) -> bool:
+    at = order.index(block.expand)
+    return order[at : at + 3] == _ops(block)
+
+
+def best_groups(graph: Graph, options: PlanOptions) -> Groups:
+    """Blocks whose channels in groups should lower the peak of the plan that `options` ask for; none where none should.
+
+    With a cap those of least work within it. What comes of them only a plan tells.
+    """
+    if not asked(options) or not blocks(graph):
+        return {}
+    search = ChannelSearch(graph, options)
+    within = [t for t in search.trades if options.sram is None or t[0] <= options.sram]
+    if not within:
+        within = list(search.trades[:1])
+    if not within:
+        return {}
+    return search.groups_within(within[0][0] if options.sram is None else max(options.sram, within[0][0]))
+
+
+def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
+    """The plan of `merged`, which is `graph` with channels in groups; work counts as a factor of that of `graph`.
+
+    Raises `InfeasibleError` where it exceeds the work allowed or the cap.
+    """
+    factor = options.max_macs * graph.macs / merged.macs
+    if factor < 1.0:
+        raise InfeasibleError(baseline_peak(graph), options.sram or 0, [], "allow more work with --max-macs")
+    finest = search_of(merged, replace(options, max_macs=factor)).options.finest
+    plan = plan_graph(merged, replace(options, max_macs=factor, finest=finest, steps=None))
+    return replace(plan, baseline_macs=graph.macs, baseline_peak=baseline_peak(graph))
+
+
+def frontier_in_groups(graph: Graph, options: PlanOptions) -> tuple[Plan, ...]:
+    """Plans of `graph` with channels in groups, below the smallest without; ascending peak, descending work.
+
+    Of all trades of bytes against work a few are planned, among them the smallest.
+    """
+    if not asked(options) or not blocks(graph):
+        return ()
+    options = replace(options, sram=None)
+    search = ChannelSearch(graph, options)
+    sets = [(size, extra, search.groups_within(size)) for size, extra in search.trades]
+    sets = [found for found in sets if found[2]]
+    plans = []
+    for _, extra, chosen in sets[:: max(1, -(-len(sets) // _MOST_PLANS))]:
+        within = replace(options, max_macs=min(options.max_macs, 1.0 + (extra + 1) / graph.macs))
+        plans.append(plan_in_groups(graph, in_groups(graph, chosen), within))
+    return tuple(sorted(plans, key=lambda p: (p.peak, p.macs)))

@@ -1,0 +1,130 @@
+"""Inverted bottlenecks in groups of channels: one operator that never has its wide intermediate whole.
+
+A block C -> E (1x1) -> depthwise k x k -> D (1x1) becomes one operator with the depthwise convolution's windows. For every
+row, or stripe of a row, that it makes, it goes through the E channels in groups: it expands a group over the rows and
+columns that the windows cover, runs them through the depthwise convolution, and adds what the projection makes of them to
+int32 sums of the row. Sums of integers commute, so every bit stays. No ring holds the E channels; in their place is scratch
+
+    k * (columns covered) * E / G  +  E / G  +  4 * columns * D        bytes,
+
+and the expansion of a row is done again for each of the k / stride output rows that want it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tvm_cascade.cascading.flow import has_pixels
+from tvm_cascade.graph import SHORTEST, Graph, Grouped, Op, Tensor, Window
+
+KIND = "inverted_bottleneck"
+NARROWEST = 4  # channels of a group
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Three operators, one behind the other, by index."""
+
+    expand: int
+    depthwise: int
+    project: int
+
+
+def blocks(graph: Graph) -> tuple[Block, ...]:
+    """The inverted bottlenecks of integers: nobody else reads what they make in between, which is wider than their input."""
+    found = []
+    for depthwise in graph.ops[1:-1]:
+        block = Block(depthwise.index - 1, depthwise.index, depthwise.index + 1)
+        if _is_block(graph, *(graph.ops[o] for o in (block.expand, block.depthwise, block.project))):
+            found.append(block)
+    return tuple(found)
+
+
+def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
+    kinds = (expand.kind, depthwise.kind, project.kind)
+    ops = (expand, depthwise, project)
+    if kinds != ("conv2d", "depthwise_conv2d", "conv2d") or any(len(o.inputs) != 1 or len(o.outputs) != 1 for o in ops):
+        return False
+    if expand.outputs != depthwise.inputs or depthwise.outputs != project.inputs:
+        return False
+    inner = (expand.outputs[0], depthwise.outputs[0])
+    x, wide, mid, y = (graph.tensors[t] for t in (expand.inputs[0], *inner, project.outputs[0]))
+    if any(len(graph.consumers[t]) != 1 or t in graph.outputs for t in inner):
+        return False
+    if any(t.dtype != "int8" or len(t.shape) != 4 or t.row_axis != 1 or not has_pixels(t) for t in (x, wide, mid, y)):
+        return False
+    if not wide.shape[3] == mid.shape[3] > x.shape[3] or any(_point(o) is None for o in (expand, project)):
+        return False
+    windows = (*depthwise.windows, *depthwise.columns)
+    plain = (w is not None and w.dilation == w.denominator == 1 and 0 < w.stride <= w.extent for w in windows)
+    return all(plain) and sum(w.extent for w in windows if w is not None) > 3
+
+
+def _point(op: Op) -> Window | None:
+    """The window of a convolution that reads each pixel for its own place alone."""
+    one = Window(1)
+    return one if op.windows == op.columns == (one,) else None
+
+
+def group_counts(graph: Graph, block: Block) -> tuple[int, ...]:
+    """Numbers of groups that a block's channels can be made in, ascending, 1 first."""
+    channels = graph.tensors[graph.ops[block.expand].outputs[0]].shape[3]
+    return tuple(g for g in range(1, channels // NARROWEST + 1) if channels % g == 0)
+
+
+def takes(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, Window], groups: int) -> Grouped:
+    """What a block from `x` over so many channels to `y` takes; `windows` are along rows and columns."""
+    down, across = windows
+    each = channels // groups
+    rows = sum(len(down.rows(r, x.rows)) for r in range(y.rows))
+    few = SHORTEST - 1 if y.shape[3] < SHORTEST else 0
+    return Grouped(
+        each,
+        (down.extent * (across.extent - across.stride) * each, down.extent * across.stride * each),
+        (few, y.shape[3]),
+        rows * x.shape[3] * channels,
+        rows * channels,
+        y.rows * channels * y.shape[3],
+    )
+
+
+def in_groups(graph: Graph, chosen: Mapping[Block, int]) -> Graph:
+    """`graph` with each chosen block as one operator, named as its projection, in so many groups."""
+    merged = {b.project: b for b in chosen}
+    gone = {o for b in chosen for o in (b.expand, b.depthwise)}
+    dead = {t for o in gone for t in graph.ops[o].outputs}
+    tensors = [t for t in graph.tensors if t.index not in dead]
+    new = {t.index: k for k, t in enumerate(tensors)}
+    ops: list[Op] = []
+    for op in graph.ops:
+        if op.index not in gone:
+            made = _merged(graph, merged[op.index], chosen[merged[op.index]]) if op.index in merged else op
+            ins, outs = (tuple(new[t] for t in ts) for ts in (made.inputs, made.outputs))
+            ops.append(replace(made, index=len(ops), inputs=ins, outputs=outs))
+    renamed: tuple[Tensor, ...] = tuple(replace(t, index=k) for k, t in enumerate(tensors))
+    inputs, outputs = (tuple(new[t] for t in side) for side in (graph.inputs, graph.outputs))
+    return Graph(renamed, tuple(ops), inputs, outputs, graph.name)
+
+
+def _merged(graph: Graph, block: Block, groups: int) -> Op:
+    expand, depthwise, project = (graph.ops[o] for o in (block.expand, block.depthwise, block.project))
+    x, wide, y = (graph.tensors[t] for t in (expand.inputs[0], expand.outputs[0], project.outputs[0]))
+    down, across = depthwise.windows[0], depthwise.columns[0]
+    assert down is not None and across is not None
+    needs = takes(x, wide.shape[3], y, (down, across), groups)
+    taps = sum(0 <= across.first(c) + k < x.columns for c in range(y.columns) for k in range(across.extent))
+    covered = len(set().union(*(across.rows(c, x.columns) for c in range(y.columns))))
+    return Op(
+        0,
+        project.name,
+        KIND,
+        expand.inputs,
+        project.outputs,
+        windows=depthwise.windows,
+        columns=depthwise.columns,
+        macs=needs.covered * covered + needs.taps * taps + needs.made * y.columns,
+        weight_bytes=sum(o.weight_bytes for o in (expand, depthwise, project)),
+        scratch_bytes=needs.scratch_bytes(y.columns),
+        grouped=needs,
+    )
