@@ -38,10 +38,12 @@ class StepModel:
     stripe_few: float  # further ones of a multiply-accumulate where a stripe is three columns wide or less
     dense_parts: float  # and where it reads the parts of a concat
     depthwise_parts: float
-    unscheduled: float  # of all that reads the parts of a concat by the generic kernel
+    unscheduled: float  # of all that reads the parts of a concat, or makes channels in groups, by the generic kernel
 
     def whole(self, op: Op) -> float:
         """Instructions of an operator by rows."""
+        if op.grouped is not None:
+            return op.macs * self.unscheduled
         base, parts = (self.depthwise, self.depthwise_parts) if _depthwise(op) else (self.dense, self.dense_parts)
         return op.macs * (base + parts if reads_parts(op) else base)
 
