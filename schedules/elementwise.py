@@ -23,13 +23,13 @@ from tvm_cascade.schedules.row_kernel import RowKernel
 
 Value = Any
 HALF = (1 << 30, 0)  # multiplier and shift of the ratio 1/2
-STORED = np.arange(-128, 128, dtype=np.int64)
-BYTES = (np.arange(256) + 128) % 256  # where the stored value with the bits of byte i is in `STORED`
+STORED = {"int8": (np.arange(256) + 128) % 256 - 128, "uint8": np.arange(256)}  # values by their byte
+RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
 @dataclass(frozen=True, eq=False)
 class Binary:
-    """add, sub or mul of two int8 activations of one shape."""
+    """add, sub or mul of two activations of bytes of one shape."""
 
     kind: str
     row_elements: int
@@ -38,19 +38,26 @@ class Binary:
     zero_out: int
     clamp: tuple[int, int]
     head_room: int = 20
+    dtype: str = "int8"
+
+    def reach(self, operand: int) -> int:
+        """The largest distance of a stored value from its zero point."""
+        low, high = RANGES[self.dtype]
+        return max(high - self.zero_points[operand], self.zero_points[operand] - low)
 
 
 def _activations(func: PrimFunc) -> int:
     return integers(func, "num_activations", (1,))[0]
 
 
-def _plain(func: PrimFunc, inputs: int) -> bool:
-    """Whether inputs and output are int8 maps of one shape and one batch."""
+def _plain(func: PrimFunc, inputs: int) -> str | None:
+    """The element type of inputs and output where they are maps of bytes of one shape and one batch."""
     params = parameters(func)
     tensors = [*params[:inputs], params[-1]]
     shapes = {shape_of(t) for t in tensors}
-    shape = next(iter(shapes))
-    return len(shapes) == 1 and len(shape) == 4 and shape[0] == 1 and all(dtype_of(t) == "int8" for t in tensors)
+    shape, types = next(iter(shapes)), {dtype_of(t) for t in tensors}
+    plain = len(shapes) == 1 and len(shape) == 4 and shape[0] == 1 and len(types) == 1
+    return next(iter(types)) if plain and types <= set(STORED) else None
 
 
 def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
@@ -62,14 +69,15 @@ def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
 def read_binary(func: PrimFunc) -> Binary | None:
     """add, sub or mul of two activations, None for anything else."""
     kind = str(attribute(func, "op_kind", ""))
-    if kind not in ("add", "sub", "mul") or _activations(func) != 2 or not _plain(func, 2):
+    dtype = _plain(func, 2) if kind in ("add", "sub", "mul") and _activations(func) == 2 else None
+    if dtype is None:
         return None
     zeros = integers(func, "input_zero_points", (0, 0))
     if kind == "mul":
         ratios = ((int(attribute(func, "multiplier")), int(attribute(func, "shift"))),)
     else:
         ratios = tuple(zip(integers(func, "multipliers", ()), integers(func, "shifts", ()), strict=True))
-    clamp = integers(func, "clamp", (-128, 127))
+    clamp = integers(func, "clamp", RANGES[dtype])
     _, _, width, channels = shape_of(parameters(func)[0])
     return Binary(
         kind,
@@ -79,32 +87,34 @@ def read_binary(func: PrimFunc) -> Binary | None:
         integers(func, "output_zero_point", (0,))[0],
         (clamp[0], clamp[1]),
         integers(func, "head_room", (20,))[0],
+        dtype,
     )
 
 
 def read_table(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> np.ndarray | None:
-    """int8 [256], by the byte of the input, of an operator on one activation; None where it is no such operator."""
+    """Outputs [256], by the byte of the input, of an operator on one activation; None where it is no such operator."""
     kind = str(attribute(func, "op_kind", ""))
-    if _activations(func) != 1 or not _plain(func, 1):
+    dtype = _plain(func, 1) if _activations(func) == 1 else None
+    if dtype is None:
         return None
-    clamp = integers(func, "clamp", (-128, 127))
+    clamp = integers(func, "clamp", RANGES[dtype])
     zero_out = integers(func, "output_zero_point", (0,))[0]
     if kind in ("relu", "requantize") and not constants:
         zero = integers(func, "input_zero_point", (0,))[0]
         ratio = (int(attribute(func, "multiplier")), int(attribute(func, "shift")))
-        result = rescale(STORED - zero, ratio)
+        result = rescale(STORED[dtype] - zero, ratio)
     elif kind in ("add", "sub", "mul") and len(constants) == 1 and prod(constants[0].shape) == 1:
-        result = _with_constant(func, kind, int(constants[0].ravel()[0]))
+        result = _with_constant(func, kind, int(constants[0].ravel()[0]), STORED[dtype])
     else:
         return None
-    return np.clip(result + zero_out, clamp[0], clamp[1])[BYTES].astype(np.int8)
+    return np.clip(result + zero_out, clamp[0], clamp[1]).astype(dtype)
 
 
-def _with_constant(func: PrimFunc, kind: str, constant: int) -> np.ndarray:
+def _with_constant(func: PrimFunc, kind: str, constant: int, stored: np.ndarray) -> np.ndarray:
     zeros = integers(func, "input_zero_points", (0, 0))
     first = bool(attribute(func, "constant_first", False))
     fixed = np.full(256, constant, np.int64)
-    a, b = (fixed, STORED) if first else (STORED, fixed)
+    a, b = (fixed, stored) if first else (stored, fixed)
     if kind == "mul":
         ratio = (int(attribute(func, "multiplier")), int(attribute(func, "shift")))
         return rescale((a - zeros[0]) * (b - zeros[1]), ratio)
@@ -117,13 +127,15 @@ def _with_constant(func: PrimFunc, kind: str, constant: int) -> np.ndarray:
 class _Elements:
     """A row of elements, four a pass."""
 
-    def __init__(self, count: int, inputs: int, constants: tuple[np.ndarray, ...], view: str = "int8") -> None:
-        self.count = count
-        self.k = k = KernelBuilder(["int8"] * inputs, constants, ["int8"])
-        self.xs = [k.view(k.inputs[i][0], view, "xs") for i in range(inputs)]
+    def __init__(
+        self, count: int, inputs: int, constants: tuple[np.ndarray, ...], dtype: str = "int8", view: str | None = None
+    ) -> None:
+        self.count, self.dtype = count, dtype
+        self.k = k = KernelBuilder([dtype] * inputs, constants, [dtype])
+        self.xs = [k.view(k.inputs[i][0], view or dtype, "xs") for i in range(inputs)]
         self.rows = [k.let(k.row_offset(i, 0, count), "row") for i in range(inputs)]
         self.tables = [k.view(p, str(c.dtype), "table") for p, c in zip(k.constants, constants, strict=True)]
-        self.out = k.view(k.outputs[0], "int8", "outs")
+        self.out = k.view(k.outputs[0], dtype, "outs")
 
     def number(self, table: int, index: int) -> Value:
         """A number from a table, read once: operators of one shape share a kernel."""
@@ -142,13 +154,13 @@ class _Elements:
     def _one(self, element: Any, index: Value) -> None:
         k = self.k
         values = [k.let(x[row + index].astype("int32"), "x") for x, row in zip(self.xs, self.rows, strict=True)]
-        k.store(self.out, index, element(*values).astype("int8"))
+        k.store(self.out, index, element(*values).astype(self.dtype))
 
 
 def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel:
     """Every output looked up by its input."""
     _, _, width, channels = shape_of(parameters(func)[0])
-    row = _Elements(width * channels, 1, (table,), "uint8")
+    row = _Elements(width * channels, 1, (table,), str(table.dtype), "uint8")
     return row.run(lambda x: row.tables[0][x].astype("int32"))
 
 
@@ -158,7 +170,7 @@ def mul_kernel(op: Binary) -> RowKernel | None:
     if not q.short:
         return None
     numbers = np.array([*q.table[0], *op.zero_points], np.int32)
-    row = _Elements(op.row_elements, 2, (numbers,))
+    row = _Elements(op.row_elements, 2, (numbers,), op.dtype)
     m, addend, shift, zero, other = (row.number(0, i) for i in range(5))
 
     def element(x: Value, y: Value) -> Value:
@@ -170,14 +182,14 @@ def mul_kernel(op: Binary) -> RowKernel | None:
 
 def product_requantize(op: Binary) -> Requantize:
     """Requantization of the products of a mul."""
-    reach = prod(max(127 - z, 128 + z) for z in op.zero_points)
+    reach = op.reach(0) * op.reach(1)
     m, s = (np.array([v]) for v in op.ratios[0])
     return plan_requantize(m, s, np.array([-reach]), np.array([reach]), op.zero_out, op.clamp)
 
 
 def sum_requantize(op: Binary) -> Requantize:
     """Requantization of the sums of an add or sub."""
-    reach = sum(max(127 - z, 128 + z) for z in op.zero_points) << op.head_room
+    reach = (op.reach(0) + op.reach(1)) << op.head_room
     m, s = (np.array([v]) for v in op.ratios[2])
     return plan_requantize(m, s, np.array([-reach]), np.array([reach]), op.zero_out, op.clamp)
 
@@ -194,12 +206,12 @@ def sum_kernel(op: Binary) -> RowKernel | None:
     signs = (1, -1 if op.kind == "sub" else 1)
     other = 1 - shifted
     offset = -signs[shifted] * op.zero_points[shifted] * (1 << op.head_room)
-    table = rescale((STORED - op.zero_points[other]) << op.head_room, op.ratios[other])
-    table = (2 * signs[other] * table + offset)[BYTES].astype(np.int32)
+    table = rescale((STORED[op.dtype] - op.zero_points[other]) << op.head_room, op.ratios[other])
+    table = (2 * signs[other] * table + offset).astype(np.int32)
     plain = op.ratios[other] == HALF
     base = offset - signs[other] * op.zero_points[other] * (1 << op.head_room)
     numbers = np.array([*q.table[0], base], np.int32)
-    row = _Elements(op.row_elements, 2, (numbers,) if plain else (numbers, table))
+    row = _Elements(op.row_elements, 2, (numbers,) if plain else (numbers, table), op.dtype)
     m, addend, shift = (row.number(0, i) for i in range(3))
     constant = row.number(0, 3) if plain else 0
 

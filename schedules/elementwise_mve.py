@@ -21,10 +21,10 @@ Value = Any
 
 
 def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel | None:
-    """Sixteen outputs gathered by their inputs' bytes; None where rows are not a multiple of sixteen."""
+    """Sixteen outputs gathered by their inputs' bytes; None where rows are not a multiple of sixteen, or of uint8."""
     _, _, width, channels = shape_of(parameters(func)[0])
     count = width * channels
-    if count % 16:
+    if count % 16 or table.dtype != np.int8:
         return None
     k = KernelBuilder(["int8"], (table,), ["int8"])
     x, out = k.view(k.inputs[0][0], "int8", "xs"), k.view(k.outputs[0], "int8", "outs")
@@ -47,7 +47,7 @@ def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel | None:
 def binary_kernel(op: Binary) -> RowKernel | None:
     """add, sub or mul, four lanes at a time; None where the proofs fail or rows are not a multiple of four."""
     q = product_requantize(op) if op.kind == "mul" else sum_requantize(op)
-    if not q.short or op.row_elements % LANES or any(s > 0 for _, s in op.ratios[:2]):
+    if op.dtype != "int8" or not q.short or op.row_elements % LANES or any(s > 0 for _, s in op.ratios[:2]):
         return None
     return _Binary(op, q).build()
 

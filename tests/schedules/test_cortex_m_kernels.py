@@ -15,6 +15,7 @@ from tvm import te
 from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.schedules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
 from tvm_cascade.schedules.conv_row import Blocking
+from tvm_cascade.schedules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.few_taps import few_taps
 from tvm_cascade.schedules.geometry import Sliding
 from tvm_cascade.schedules.intrinsics import C_PRELUDE
@@ -280,9 +281,11 @@ def test_depthwise(name: str, pixels: int | None, tmp_path: Path) -> None:
     np.testing.assert_array_equal(made, case.want)
 
 
-def lowered(op_kind: str, inputs: int, shape: tuple[int, ...], **attrs: object) -> tvm.tirx.PrimFunc:
+def lowered(
+    op_kind: str, inputs: int, shape: tuple[int, ...], dtype: str = "int8", **attrs: object
+) -> tvm.tirx.PrimFunc:
     """A PrimFunc whose parameters and attributes are those of a lowered operator; rules read nothing else."""
-    tensors = [te.placeholder(shape, "int8", name=f"a{i}") for i in range(inputs)]
+    tensors = [te.placeholder(shape, dtype, name=f"a{i}") for i in range(inputs)]
     out = te.compute(shape, lambda *i: tensors[0][i], name="out")
     func = te.create_prim_func([*tensors, out], index_dtype_override="int32")
     for key, value in {"op_kind": op_kind, "num_activations": inputs, **attrs}.items():
@@ -346,6 +349,32 @@ def test_operators_on_one_activation_are_tables(tmp_path: Path) -> None:
     assert kernel is not None and kernel.constants[0].shape == (256,)
     want = np.clip(elementwise.rescale(x.astype(np.int64).ravel() - 3, (1300000000, -1)) - 2, -2, 40).reshape(x.shape)
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x]), want)
+
+
+@pytest.mark.parametrize("kind", ["sub", "mul", "relu"])
+def test_elements_of_uint8(kind: str, tmp_path: Path) -> None:
+    """The whole range of an operand, and of its table."""
+    x = np.arange(256).astype(np.uint8).reshape(4, 8, 8)
+    y, zeros, ratio = np.random.default_rng(3).permutation(x.ravel()).reshape(x.shape), [131, 7], (1518500250, -7)
+    attrs: dict[str, object] = {"output_zero_point": 128, "clamp": [0, 255], "input_zero_points": zeros}
+    if kind == "sub":
+        ratios = [(1518500250, -1), (1 << 30, 0), (1431655766, -19)]
+        attrs |= {"multipliers": [m for m, _ in ratios], "shifts": [s for _, s in ratios], "head_room": 20}
+        a, b = (v.astype(np.int64).ravel() - z for v, z in zip((x, y), zeros, strict=True))
+        parts = [elementwise.rescale(v << 20, r) for v, r in zip((a, b), ratios, strict=False)]
+        want = elementwise.rescale(parts[0] - parts[1], ratios[2])
+    elif kind == "mul":
+        attrs |= {"multiplier": ratio[0], "shift": ratio[1]}
+        want = elementwise.rescale((x.astype(np.int64).ravel() - 131) * (y.astype(np.int64).ravel() - 7), ratio)
+    else:
+        attrs |= {"multiplier": ratio[0], "shift": 0, "input_zero_point": 131, "clamp": [128, 255]}
+        want = elementwise.rescale(x.astype(np.int64).ravel() - 131, (ratio[0], 0))
+    xs = [x] if kind == "relu" else [x, y]
+    func = lowered(kind, len(xs), (1, 4, 8, 8), "uint8", **attrs)
+    kernel = elementwise.scalar_elementwise(func, ())
+    assert kernel is not None and vector_elementwise(func, ()) is None  # lanes know int8 alone
+    low = 128 if kind == "relu" else 0
+    np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, xs), np.clip(want + 128, low, 255).reshape(x.shape))
 
 
 def test_short_requantization_is_refused_where_it_is_not_exact() -> None:
