@@ -26,6 +26,7 @@ from tvm_cascade.schedules.select import GENERIC
 
 Made = TypeVar("Made", bound=PreparedGraph)
 _FEW = 4  # concats of which each is left out in turn
+_APART = "no parts are read where they lie"
 
 
 @dataclass(frozen=True)
@@ -72,22 +73,22 @@ def plan_concats(prepared: Made, options: PlanOptions, without: Callable[[tuple[
     if not names:
         return base
     if options.sram is not None:
-        return told(base, "no concat was rewritten: the network fits as it is")
+        return told(base, f"{_APART}: the network fits as it is")
     chosen, hoped = _smallest(base.prepared.graph, names, options)
     if hoped >= plain.peak:
-        return told(base, f"no concat was rewritten: {hoped} bytes without, {plain.peak} with them")
+        return told(base, f"{_APART}: that would take {hoped} bytes, not less than {plain.peak}")
     made = without(chosen)
     factor = _time_apart(base.prepared, made, options.steps) if options.steps is not None else 1.0
     if factor > options.max_time:
-        price = f"takes about {factor:.1f} times the instructions (--max-time allows {options.max_time})"
-        return told(base, f"no concat was rewritten: {plain.peak} -> {hoped} bytes {price}")
+        price = f"would take about {factor:.2f} times the instructions (--max-time allows {options.max_time})"
+        return told(base, f"{_APART}: {plain.peak} -> {hoped} bytes {price}")
     options = replace(options, max_time=options.max_time / factor)
     rest = joinable(made) if base.joined else ()
     made = joined(made, rest)
     plan = plan_graph(made.graph, options)
     change = f"{plain.peak} -> {plan.peak} bytes"
     if plan.peak >= plain.peak:
-        return told(base, f"no concat was rewritten: reading the parts of {_list(chosen)}, {change}")
+        return told(base, f"{_APART}: those of {_list(chosen)} would change {change}")
     found = Choice(made, plan, chosen, base.reason if rest else "", rest)
     return told(found, f"reads the parts of {_list(chosen)} where they lie: {change}")
 
@@ -116,7 +117,8 @@ def _in_place(prepared: Made, options: PlanOptions) -> Choice[Made] | Infeasible
     if best is None:
         return plain if isinstance(plain, InfeasibleError) else Choice(prepared, plain)
     before = "more than the cap" if isinstance(plain, InfeasibleError) else str(plain.peak)
-    reason = f"writes the parts of {_list(kept)} into place: {before} -> {best.peak} bytes"
+    bytes_ = f"{before} -> {best.peak} bytes" if before != str(best.peak) else f"no copies, {before} bytes as with them"
+    reason = f"writes the parts of {_list(kept)} into place: {bytes_}"
     best = replace(best, baseline_peak=baseline_peak(prepared.graph))
     return Choice(joined(prepared, kept), best, (), reason, kept)
 
