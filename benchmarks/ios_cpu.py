@@ -23,7 +23,7 @@ from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import fold
 from tvm_cascade.runtime import Session, compile_stages, host_target
-from tvm_cascade.runtime.finalists import in_turn, keep_fastest
+from tvm_cascade.runtime.finalists import in_turn, judge
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import search_learned
 from tvm_cascade.runtime.tune_stages import tune_stages
@@ -38,8 +38,8 @@ LEARNED_SHARE = 0.3  # of the measurements of a full search that the learned one
 def figure_cpu(args: argparse.Namespace) -> list[Row]:
     """The same network and weights under every schedule, in turn, and in TVM's default build.
 
-    `searched` is the analytic model's schedule; `ios` is what `stages` makes of one, the fastest of it, the sequential and
-    the greedy one in whole runs (`runtime.finalists`), built anew and timed in other runs than those that chose it.
+    `searched` is the analytic model's schedule; `ios` is the one of the three that `stages` would keep after whole runs
+    (`runtime.finalists`), timed in other runs than those that chose it.
     """
     rows: list[Row] = []
     for name in args.networks:
@@ -51,19 +51,22 @@ def figure_cpu(args: argparse.Namespace) -> list[Row]:
         cost = AnalyticCost(find_device("cpu2"))
         options = {v: Options(variant=v, unit=unit) for v in (*_BASELINES, "both")}
         found = {v: schedule(net.graph, cost, o) for v, o in options.items()}
-        kept, run = keep_fastest(net, found["both"], cost, options["both"])
-        names = {"sequential": found["sequential"], "greedy": found["greedy"], "searched": found["both"], "ios": kept}
-        sessions = [
-            Session(compile_stages(lower_stages(net, units, s.schedule, LowerOptions()))) for s in names.values()
-        ]
-        expected = sessions[0].run(data)[0]
-        times = 1e3 * np.array(in_turn(sessions, [data], args.repeats))
-        columns = dict(zip(names, times.T, strict=True))
+        sessions = {
+            name: Session(compile_stages(lower_stages(net, units, s.schedule, LowerOptions())))
+            for name, s in zip(("sequential", "greedy", "searched"), found.values(), strict=True)
+        }
+        expected = sessions["sequential"].run(data)[0]
+        finalists = ("searched", "sequential", "greedy")
+        kept = finalists[judge([sessions[f] for f in finalists], [data]).best]
+        columns = dict(
+            zip(sessions, 1e3 * np.array(in_turn(list(sessions.values()), [data], args.repeats)).T, strict=True)
+        )
+        sessions["ios"], columns["ios"] = sessions[kept], columns[kept]
         if args.default:
-            sessions.append(Session(tvm.compile(mod, host_target())))
-            columns["tvm_default"] = np.array(sessions[-1].times_ms([data], 3, 1))
-        for (variant, mine), session in zip(columns.items(), sessions, strict=True):
-            error = float(np.abs(session.run(data)[0] - expected).max() / np.abs(expected).max())
+            sessions["tvm_default"] = Session(tvm.compile(mod, host_target()))
+            columns["tvm_default"] = np.array(sessions["tvm_default"].times_ms([data], 3, 1))
+        for variant, mine in columns.items():
+            error = float(np.abs(sessions[variant].run(data)[0] - expected).max() / np.abs(expected).max())
             ratios = columns["sequential"][: len(mine)] / mine
             rows.append(
                 {
@@ -74,7 +77,7 @@ def figure_cpu(args: argparse.Namespace) -> list[Row]:
                     "interval": [round(float(x), 3) for x in median_interval(list(ratios))],
                     "least_ms": round(float(mine.min()), 3),
                     "relative_error": error,
-                    **({"kept": run.kept} if variant == "ios" else {}),
+                    **({"kept": kept} if variant == "ios" else {}),
                 }
             )
         if args.onnxruntime:

@@ -17,6 +17,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from tvm_cascade.cost.records import median_interval
 from tvm_cascade.errors import GraphError, UsageError
 from tvm_cascade.parallel.problem import CONCURRENT, Schedule, Stage
 from tvm_cascade.parallel.units import unit_graph
@@ -83,13 +84,16 @@ def fastest(
     return decide(rounds + [one_round() for _ in range(more)], margin)
 
 
-def decide(rounds: Sequence[Sequence[float]], margin: float) -> Choice:
+def decide(rounds: Sequence[Sequence[float]], margin: float, certain: bool = False) -> Choice:
     """From seconds of every candidate, round by round: the first, unless another wins by `margin` in the median of ratios
-    and its least time is no longer either."""
+    and its least time is no longer either; where it must be `certain`, with 95 % confidence that the median is above 1."""
     count = len(rounds[0])
-    ratios = [median(r[0] / r[k] if r[k] else 1.0 for r in rounds) for k in range(count)]
+    columns = [[r[0] / r[k] if r[k] else 1.0 for r in rounds] for k in range(count)]
+    ratios = [median(column) for column in columns]
     least = [min(r[k] for r in rounds) for k in range(count)]
     able = [k for k in range(count) if ratios[k] * (1 - margin) >= 1 and least[k] <= least[0]]
+    if certain:
+        able = [k for k in able if median_interval(columns[k])[0] > 1]
     chosen = max(able, key=lambda k: (ratios[k], -k), default=0)
     return Choice(chosen, tuple(t * 1e3 for t in least), tuple(ratios))
 

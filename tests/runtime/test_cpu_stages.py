@@ -102,14 +102,36 @@ def test_the_fastest_program_is_kept(monkeypatch):
     small, *rest = (u.ops for u in base.units.units)
     group = Stage(CONCURRENT, (tuple(i for ops in rest for i in ops),))
     found = replace(base, schedule=Schedule((Stage(CONCURRENT, (small,)), group), 0.0))
+    monkeypatch.setattr(finalists, "sessions_of", lambda *a: [])
     for seconds, kept in (
         ((1.0, 1.2, 0.9), "greedy"),
         ((1.0, 0.8, 0.9), "sequential"),
         ((1.0, 0.995, 1.0), "searched"),
     ):
-        monkeypatch.setattr(finalists, "run_in_turn", lambda *a, s=seconds: (s,) * 5)
+        monkeypatch.setattr(finalists, "in_turn", lambda *a, s=seconds: (s,) * 5)
         made, run = finalists.keep_fastest(net, found, model, Options(variant="parallel"))
         assert run.names == ("searched", "sequential", "greedy") and run.kept == kept
         assert (made.schedule.stages == base.schedule.stages) == (kept == "sequential")
-    monkeypatch.setattr(finalists, "run_in_turn", lambda *a: ((1.0,),) * 5)
+    monkeypatch.setattr(finalists, "in_turn", lambda *a: ((1.0,),) * 5)
     assert finalists.keep_fastest(net, found, model, Options(variant="merge"))[1].names == ("searched",)
+
+
+def test_noise_takes_no_schedule_away(monkeypatch):
+    """Runs whose ratios scatter around 1 are repeated, and the first stays; a small gain that is always there wins."""
+    asked = []
+
+    def turns(gains):
+        def in_turn(sessions, data, runs):
+            asked.append(runs)
+            return tuple((1.0, 1.0 / gains[k % len(gains)]) for k in range(runs))
+
+        return in_turn
+
+    for gains, best, batches in (
+        ((1.3, 0.7, 1.3, 0.7, 1.3), 0, 3),
+        ((1.02, 1.03, 1.025), 1, 1),
+        ((0.9, 0.7), 0, 1),
+    ):
+        asked.clear()
+        monkeypatch.setattr(finalists, "in_turn", turns(gains))
+        assert finalists.judge([], []).best == best and asked == [finalists.RUNS] * batches

@@ -2,7 +2,8 @@
 
 A sum of stages' medians leaves out what lies between stages (caches, the waking of threads), and the least of many noisy
 costs is too low. So the schedule found is run beside the sequential and the greedy one, on the same inputs, and stays
-unless one of these is faster by `MARGIN` in the median of paired runs: it cannot lose to them by more than noise.
+unless one of these is faster by `MARGIN` in the median of paired runs, and the median's confidence interval says that it
+is no chance: it cannot lose to them by more than noise, and noise does not take it away.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tvm_cascade.runtime.execute import Session, compile_stages, threads
 
 MARGIN = 0.01
 RUNS = 15
+_BATCHES = 3
 _BASELINES = ("sequential", "greedy")
 
 
@@ -64,25 +66,29 @@ def keep_fastest(
         other = schedule(net.graph, model, replace(options, variant=name)).schedule
         if all(other.stages != s.stages for s in candidates.values()):
             candidates[name] = other
-    choice = decide(run_in_turn(net, found.units, tuple(candidates.values()), runs, metaschedule), MARGIN)
-    made = Finalists(tuple(candidates), choice)
+    sessions = sessions_of(net, found.units, tuple(candidates.values()), metaschedule)
+    rng = np.random.default_rng(0)
+    tensors = [net.graph.tensors[t] for t in net.graph.inputs]
+    made = Finalists(tuple(candidates), judge(sessions, [rng.random(t.shape).astype(t.dtype) for t in tensors], runs))
     return replace(found, schedule=candidates[made.kept]), made
 
 
-def run_in_turn(
-    net: StageGraph,
-    units: UnitGraph,
-    schedules: Sequence[Schedule],
-    runs: int,
-    metaschedule: str | Path | None = None,
-) -> tuple[tuple[float, ...], ...]:
-    """Seconds of every schedule, round by round, on the same random inputs (see `in_turn`)."""
-    rng = np.random.default_rng(0)
-    tensors = [net.graph.tensors[t] for t in net.graph.inputs]
-    data = [rng.random(t.shape).astype(t.dtype) for t in tensors]
+def sessions_of(
+    net: StageGraph, units: UnitGraph, schedules: Sequence[Schedule], metaschedule: str | Path | None
+) -> list[Session]:
+    """Every schedule compiled for this machine."""
     lower = LowerOptions(workers=threads(), metaschedule=metaschedule)
-    sessions = [Session(compile_stages(lower_stages(net, units, s, lower))) for s in schedules]
-    return in_turn(sessions, data, runs)
+    return [Session(compile_stages(lower_stages(net, units, s, lower))) for s in schedules]
+
+
+def judge(sessions: Sequence[Session], data: Sequence[np.ndarray], runs: int = RUNS) -> Choice:
+    """Which session is the fastest: the first, unless another certainly is. In doubt all run again, `_BATCHES` times at most."""
+    rounds: list[tuple[float, ...]] = []
+    while True:
+        rounds += in_turn(sessions, data, runs)
+        choice = decide(rounds, MARGIN, certain=True)
+        if choice.best == decide(rounds, MARGIN).best or len(rounds) >= _BATCHES * runs:
+            return choice
 
 
 def in_turn(sessions: Sequence[Session], data: Sequence[np.ndarray], runs: int) -> tuple[tuple[float, ...], ...]:
