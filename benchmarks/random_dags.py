@@ -69,8 +69,9 @@ def page(runs: list[dict[str, Any]]) -> str:
     ]
     for run in runs:
         ran, found = sum(run["plans"].values()), sum(run["operators"].values())
-        cells = (f"{run['first']} to {run['last']}", run["networks"], found, run["most"] or "all", ran,
-                 f"{run['saved']}x", len(run["failed"]))  # fmt: skip
+        seeds = f"{run['first']} to {run['last']}{run.get('note', '')}"
+        saved = "" if run["saved"] is None else f"{run['saved']}x"
+        cells = (seeds, run["networks"], found or "", run["most"] or "all", ran, saved, len(run["failed"]))
         lines.append(f"| {' | '.join(str(c) for c in cells)} |")
     lines += [f"\nSeed {seed}: {text}" for run in runs for seed, text in run["failed"].items()]
     lines.append(f"\nOperators: {', '.join(f'{n} {name}' for name, n in operators.most_common())}.\n")

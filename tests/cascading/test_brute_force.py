@@ -123,7 +123,7 @@ def test_the_smallest_of_all_arenas(seed: int, pixels: bool, overlap: bool) -> N
     graph = tiny_graph(seed)
     options = PlanOptions(alignment=1, overlap=overlap, pixels=pixels, accumulators=True)
     plan = cascade(graph, options)
-    validate(plan)
+    validate(plan, alignment=1)
     assert brute_force(graph, options, plan.peak) == plan.peak
     proven = bounds(graph, options)
     assert (proven.pixels if pixels else proven.rows) <= plan.peak

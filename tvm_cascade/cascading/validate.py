@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment
+from tvm_cascade.cascading.structure import check_structure
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op, Tensor, Window
 
@@ -127,14 +128,14 @@ def _pixels(tensor: Tensor) -> bool:
     return rows is not None and columns == rows + 1 and prod(tensor.shape[:rows]) == 1 and tensor.bytes > 0
 
 
-def validate(plan: Plan) -> Replay:
+def validate(plan: Plan, alignment: int = 4) -> Replay:
     """Raise `ValidationError` unless `plan` computes its graph within its arena; return what was counted.
 
-    Checked: order and completeness of the traces, that every window finds its rows, lifetimes against segments, the
-    peak and the multiply-accumulates.
+    Checked: `structure`, order and completeness of the traces, that every window finds its rows, that nothing a step uses is
+    written over, lifetimes, the peak and the multiply-accumulates. `alignment` is that of all blocks, in bytes.
     """
     tensors = plan.graph.tensors
-    _check_blocks(plan)
+    check_structure(plan, alignment)
     memory = _Memory(plan)
     streamed = {t for segment in plan.segments for t in segment.streamed}
     for t in plan.graph.inputs:
@@ -150,25 +151,6 @@ def validate(plan: Plan) -> Replay:
     if plan.bound > plan.peak:
         raise ValidationError(f"the bound of {plan.bound} bytes exceeds the peak of {plan.peak}")
     return Replay(memory.high, macs)
-
-
-def _check_blocks(plan: Plan) -> None:
-    names = set(plan.buffers)
-    for storage in plan.storages:
-        tensor = plan.graph.tensors[storage.tensor]
-        if storage.root is not None or not tensor.bytes:
-            continue
-        if storage.kept and f"kept {tensor.index}" not in names:
-            raise ValidationError(f"what is kept of tensor {tensor.name} has no place in the arena")
-        if f"tensor {tensor.index}" not in names:
-            raise ValidationError(f"tensor {tensor.name} has no place in the arena")
-        size = min(storage.height, tensor.rows) * tensor.row_bytes
-        if storage.columns:
-            size = size // tensor.columns * storage.columns
-        if storage.granularity is Granularity.PIXEL:
-            size = storage.pixels * (tensor.row_bytes // tensor.columns)
-        if storage.size != size:
-            raise ValidationError(f"what is held of tensor {tensor.name} takes {size} bytes, not {storage.size}")
 
 
 def _run(memory: _Memory, s: int, segment: Segment) -> int:
@@ -312,18 +294,28 @@ def _step(memory: _Memory, step: _Step) -> None:
     scratch = _scratch(plan, step)
     if scratch > step.segment.scratch_bytes:
         raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch")
+    held = {plan.storages[t].granularity for t in (*op.inputs, *op.outputs)}
+    if Granularity.PIXEL in held and not _grid(plan, step.segment, op)[1]:
+        raise ValidationError(f"{op.name} goes by rows and reads or writes what is held by pixels")
     wanted, outputs = _areas(plan, step)
     reads = [(i, *memory.area(area)) for i, area in wanted]
     for i, addresses, tags in reads:
         name = plan.graph.tensors[op.inputs[i]].name
         memory.check(addresses, tags, f"step {k} of {op.name}: part of its input {name}")
-    memory.write(memory.block(f"scratch {step.s}", scratch), _SCRATCH, f"scratch of {op.name}")
+    own = [(memory.block(f"scratch {step.s}", scratch), _SCRATCH)]
+    memory.write(*own[0], f"scratch of {op.name}")
+    for i, addresses, tags in reads if scratch else ():
+        memory.check(
+            addresses, tags, f"step {k} of {op.name}: under its scratch, {plan.graph.tensors[op.inputs[i]].name}"
+        )
     if op.index in step.segment.accumulating:
-        memory.check(memory.block(f"accumulator {op.index}", op.accumulator_bytes), _SUM - op.index, "accumulator")
+        own.append((memory.block(f"accumulator {op.index}", op.accumulator_bytes), _SUM - op.index))
     _copy_kept(memory, step, back=False)
     written = [memory.area(area) for area in outputs]
     for (addresses, tags), area in zip(written, outputs, strict=True):
         memory.write(addresses, tags, plan.graph.tensors[area.tensor].name)
+    for block, tag in own:
+        memory.check(block, tag, f"step {k} of {op.name}: its scratch or accumulator")
     places = [addresses for addresses, _ in written]
     if op.index in step.segment.over:
         _check_over(op, reads, places)
@@ -364,9 +356,14 @@ def _check_clobbering(
     for i, addresses, _ in reads:
         if not hit[addresses].any():
             continue
-        trails = i in op.in_place and len(addresses) == len(written[0]) and bool(np.all(written[0] <= addresses))
-        if not trails:
+        if i not in op.in_place or len(addresses) != len(written[0]) or _overtakes(written[0], addresses):
             raise ValidationError(f"step {k} of {op.name} writes over what it reads")
+
+
+def _overtakes(written: Indices, read: Indices) -> bool:
+    """Whether an element, written in this order, lands on one that is read later in the same order."""
+    _, ours, theirs = np.intersect1d(written, read, return_indices=True)
+    return bool(np.any(ours < theirs))
 
 
 def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, _Area]], list[_Area]]:

@@ -1,0 +1,74 @@
+"""Plans that are wrong in one place are refused, or compute what they should all the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_cascade import pipeline
+from tvm_cascade.cascading import validate
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.schedules.select import Core
+from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.mutations import mutant
+from tvm_cascade.testing.random_dags import Planned, ways
+
+WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows", "joined, streamed")
+MUTANTS, RUN = 40, 1  # of each plan
+
+
+def network() -> tvm.IRModule:
+    """A transpose, branches joined along the channels, two halves of the rows, a mean."""
+    net = Net("int8", seed=4)
+    planes = net.input((1, 3, 11, 8), "x")
+    turned = relax.op.permute_dims(planes.expr, [0, 2, 3, 1])
+    x = Value(net._emit(turned), (1, 11, 8, 3), planes.scale, planes.zero_point)
+    y = net.concat([net.conv(x, 4, 3), net.relu(net.conv(x, 4, 1))])
+    y = net.depthwise(net.conv(y, 8, 3), 3, 2)
+    halves = net._emit(relax.op.split(y.expr, [2], axis=1))
+    upper, lower = (
+        Value(net._emit(relax.TupleGetItem(halves, k)), (1, rows, 4, 8), y.scale, y.zero_point)
+        for k, rows in enumerate((2, 4))
+    )
+    return net.finish([net.conv(upper, 4, 1), net.global_pool(net.conv(lower, 8, 3))])
+
+
+@pytest.fixture(scope="module")
+def planned() -> dict[str, Planned]:
+    mod = network()
+    able = ways(mod, pipeline.prepare(mod, Core()))
+    return {name: able[name]() for name in WAYS}
+
+
+@pytest.fixture(scope="module")
+def expected() -> tuple[np.ndarray, list[np.ndarray]]:
+    x = np.random.default_rng(0).integers(-128, 128, (1, 3, 11, 8)).astype("int8")
+    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    return x, [r.numpy() for r in machine["main"](tvm.runtime.tensor(x))]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_mutants(planned: dict[str, Planned], expected: tuple[np.ndarray, list[np.ndarray]], way: str) -> None:
+    made, plan = planned[way]
+    validate(plan)
+    random, refused, accepted = Random(WAYS.index(way)), Counter[str](), []
+    for _ in range(MUTANTS):
+        name, wrong = mutant(plan, random)
+        try:
+            validate(wrong)
+            accepted.append((name, wrong))
+        except ValidationError:
+            refused[name] += 1
+    assert refused.total() > MUTANTS // 2 and len(refused) > 8
+    for name, other in random.sample(accepted, min(RUN, len(accepted))):
+        run = run_plan(made, other, [expected[0]])
+        for got, want in zip(run.outputs, expected[1], strict=True):
+            np.testing.assert_array_equal(got, want, err_msg=f"{way}: {name}")
+        assert run.executed_macs == other.macs and run.arena_high_water <= other.peak
