@@ -158,7 +158,10 @@ def peaks(networks: Sequence[Network]) -> list[str]:
         "order (of conversion) and its arena, on other cells of DARTS and RandWire than these seeds. Closest to that here is "
         f"Kahn's order over the optimal one with both laid out by that arena: {mean(arena_ratios):.2f}x. Files converted "
         "depth first, as our networks are built, leave less to gain. DenseNet-121 and the NASNet-A cell, which the paper "
-        "does not have, have nothing to gain from order alone. Cascaded arenas include counters and scratch.",
+        "does not have, have nothing to gain from order alone. Cascaded arenas include counters and scratch, 4 bytes an operator "
+        "that cascades; RandWire's stages 2 and 3 run layer by layer in the optimal order, in its very bytes, because no "
+        "cascade tried has a smaller arena. The concat of the NASNet-A cell is its output: read in parts, six outputs fill at "
+        "once, and cannot follow an input through the same memory as pixels of one do. `plan` takes the smaller of both.",
     ]
     first = networks[0]
     if first.name == "SwiftNet cell A":

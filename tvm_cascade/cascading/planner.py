@@ -23,6 +23,7 @@ from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.cascading.tiny import is_tiny, smallest_of_all
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
+from tvm_cascade.ordering import OrderOptions
 from tvm_cascade.ordering import order as order_by_memory
 
 _DEFAULTS = PlanOptions()
@@ -110,6 +111,8 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
         smallest = _best(search, figures, replace(options, sram=None, slack=0.0), least)
         best = min(best, smallest, key=lambda plan: plan.peak)
+    if not options.stream_input:
+        best = _whole(search, figures, options, best)
     costs = search.costs
     for other in searches[1:]:  # addresses may spoil the order of least bytes
         if not search.recompute and best.peak > max(other.bound, options.sram or 0):
@@ -208,6 +211,23 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int) ->
     return best
 
 
+def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
+    """The smaller of `best` and every operator by itself on whole tensors, in the file's order and in the best one.
+
+    Where outputs trail their inputs, addresses may need far more than what is live. Whole tensors that overwrite what they
+    read or share nothing need little or no more, so a plan is never above the best order's arena.
+    """
+    graph = search.costs.flow.graph
+    settings = Settings(options.alignment, in_place=options.in_place and options.overlap)
+    alone = Layout(tuple(range(search.size + 1)), (0,) * search.size)
+    for order in dict.fromkeys((tuple(range(search.size)), _order_by_memory(graph, settings.in_place))):
+        costs = SegmentCosts(search.costs.flow, order, settings, search.costs)
+        needed = max((costs.exact_cost(k, k + 1) for k in range(search.size)), default=0)
+        if max(needed, options.sram or 0) < best.peak:
+            best = min(best, assemble(costs, alone, figures, optimise=True), key=lambda plan: plan.peak)
+    return best
+
+
 def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Iterator[tuple[Search, Layout]]:
     """Layouts to try, best first: with rings behind dying inputs, and without, where the arena turns out the better."""
     yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
@@ -236,6 +256,12 @@ def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings)
 
 
 @lru_cache(maxsize=16)
+def _order_by_memory(graph: Graph, in_place: bool) -> tuple[int, ...]:
+    """The order in which whole tensors need least; `in_place` where element-wise operators may overwrite."""
+    return order_by_memory(graph, OrderOptions(in_place=in_place)).order
+
+
+@lru_cache(maxsize=16)
 def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     """`_searches` of options that matter to them."""
     settings = Settings(options.alignment, options.overlap, options.in_place and options.overlap)
@@ -247,7 +273,8 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
         return Search(flow, order, options, filed).least_exact(i, j)
 
     chosen, proven = best_order(graph, bytes_of, filed.bound)
-    others = [chosen] if proven else [order_by_memory(graph).order]
+    by_memory = (_order_by_memory(graph, over) for over in dict.fromkeys((options.overlap, settings.in_place)))
+    others = [chosen] if proven else list(dict.fromkeys(by_memory))
     if not (proven or filed.regions.whole):
         others.append(region_order(graph, filed.regions))
     tried = [filed, *(Search(flow, o, options, filed) for o in others if o != filed.costs.order)]

@@ -63,6 +63,8 @@ def allocate(
         _integer_program(found, goal)
         if found.peak > goal and found.bound < found.peak:
             _search(found, goal, options, None if seconds is None else began + seconds)
+        if found.peak > goal and found.bound < found.peak:
+            _take_disjoint(found, options, None if seconds is None else began + seconds)
     elif optimise and found.peak > goal:
         _search(found, goal, options, None if seconds is None else began + seconds)
     if problem.capacity is not None and found.peak > problem.capacity:
@@ -92,6 +94,21 @@ def _integer_program(found: _Best, goal: int) -> None:
     if solved is not None and offsets is not None:
         found.take(offsets)
         found.bound = max(found.bound, min(solved.bound, found.peak))
+
+
+def _take_disjoint(found: _Best, options: AllocateOptions, deadline: float | None) -> None:
+    """The best layout in which nothing follows, where one may be lower: what may overlap need not.
+
+    Without `follows` the search is exact, so what they allow never costs anything.
+    """
+    problem = replace(found.problem, follows=())
+    bound, _ = max_live_step(problem)
+    if bound >= found.peak or any(b.offset is not None for b in problem.buffers):
+        return  # buffers that follow may be pinned onto one another
+    disjoint = _Best(problem, tuple(best_fit_of_orders(problem, bound)), bound)
+    if disjoint.peak > bound:
+        _search(disjoint, bound, options, deadline)
+    found.take(disjoint.offsets)
 
 
 def _checked(problem: Problem, offsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
