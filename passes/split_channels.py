@@ -73,7 +73,7 @@ class _Merger:
         """The call of the three operators that end in `binding` as one."""
         chain = [binding.value]
         while len(chain) < 3:
-            before = self.calls.get(chain[0].args[1].fields[0])
+            before: Any = self.calls.get(chain[0].args[1].fields[0])
             if not isinstance(before, relax.Call) or getattr(before.op, "name", "") != "relax.call_tir":
                 raise UsageError(f"{name} is no projection of an inverted bottleneck")
             chain.insert(0, before)
