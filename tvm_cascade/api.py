@@ -276,6 +276,8 @@ def compile(
     progress(f"{stem}: planning {len(prepared.graph.ops)} operators")
     chosen = _planned(mod, prepared, options, counts, counter, stem, progress, tune_more)
     prepared, made = chosen.prepared, chosen.plan
+    progress(f"{stem}: replaying the plan on simulated memory")
+    pipeline.replay(made, options.alignment)
     outlook = pipeline.outlook(chosen.graph, options, made, whole=report is not None)
     progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
     with publish(folder) as staging:

@@ -17,10 +17,10 @@ import tvm
 from tvm import relax
 from tvm.ir import IRModule
 
-from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph
+from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph, validate
 from tvm_cascade.cascading.channel_search import frontier_in_groups
 from tvm_cascade.cascading.regions import Partition, partition
-from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.cascade import Cascade
@@ -42,7 +42,7 @@ from tvm_cascade.schedules.row_kernel import RowKernel
 from tvm_cascade.schedules.select import Core
 from tvm_cascade.schedules.tune import Database
 
-__all__ = ["Prepared", "core_of", "front_phases", "left_out", "lower", "outlook", "plan_graph", "prepare"]
+__all__ = ["Prepared", "core_of", "front_phases", "left_out", "lower", "outlook", "plan_graph", "prepare", "replay"]
 
 
 def front_phases() -> list[tvm.ir.transform.Pass]:
@@ -119,6 +119,17 @@ def plan_prepared(
     except InfeasibleError as error:
         plain = error
     return plan_channels(prepared, plain, options, split)
+
+
+def replay(plan: Plan, alignment: int) -> None:
+    """Replay `plan` on simulated memory before anything is emitted. Raises `ValidationError` unless it computes its graph."""
+    try:
+        validate(plan, alignment)
+    except ValidationError as why:
+        raise ValidationError(
+            f"the plan is wrong and was not compiled ({why}); this is a fault of tvm-cascade: please report it, and compile "
+            "with --layerwise or other options meanwhile"
+        ) from why
 
 
 def graph_of(mod: IRModule) -> Graph:

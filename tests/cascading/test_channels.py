@@ -57,6 +57,18 @@ def test_what_is_no_block() -> None:
     assert not blocks(b.finish(b.conv(x, 4)))  # the expansion has a window of its own
 
 
+def test_blocks_that_share_a_convolution() -> None:
+    b = Builder()
+    x = b.input(24, 24, 4)
+    for channels in (8, 16, 32, 64):  # widening separable convolutions: every projection expands for the next
+        x = b.depthwise(b.conv(x, channels), 3, 2)
+    graph = b.finish(b.conv(x, 96))
+    assert [(k.expand, k.project) for k in blocks(graph)] == [(0, 2), (4, 6)]
+    options = replace(CAN, max_macs=1.6, stream_input=True)
+    for plan in (cascade(graph, options), *frontier_in_groups(graph, options)):
+        assert validate(plan).macs == plan.macs <= 1.6 * graph.macs
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_random_plans(seed: int) -> None:
     """Every form of plans with channels in groups is replayed; less scratch than a step takes is found."""

@@ -32,13 +32,23 @@ class Block:
 
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
-    """The inverted bottlenecks of integers: nobody else reads what they make in between, which is wider than their input."""
+    """The inverted bottlenecks of integers: nobody else reads what they make in between, which is wider than their input.
+
+    Of two that share a convolution, the one with the wider rows: in a chain of separable convolutions that widen, each
+    projection expands for the next.
+    """
     found = []
     for depthwise in graph.ops[1:-1]:
         block = Block(depthwise.index - 1, depthwise.index, depthwise.index + 1)
         if _is_block(graph, *(graph.ops[o] for o in (block.expand, block.depthwise, block.project))):
             found.append(block)
-    return tuple(found)
+    taken: set[int] = set()
+    kept = []
+    for block in sorted(found, key=lambda b: -graph.tensors[graph.ops[b.expand].outputs[0]].row_bytes):
+        if taken.isdisjoint((block.expand, block.project)):
+            taken |= {block.expand, block.project}
+            kept.append(block)
+    return tuple(sorted(kept, key=lambda b: b.expand))
 
 
 def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
