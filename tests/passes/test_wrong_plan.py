@@ -27,6 +27,6 @@ def test_a_wrong_plan_is_not_compiled(tmp_path: Path, monkeypatch: pytest.Monkey
     x = net.conv(net.conv(net.input((1, 24, 24, 3)), 8, kernel=3), 8, kernel=3)
     mod = net.finish(net.conv(x, 4, kernel=3, stride=4))
     monkeypatch.setattr(pipeline, "plan_prepared", with_a_shorter_ring)
-    with pytest.raises(ValidationError, match="not compiled.*--layerwise"):
+    with pytest.raises(ValidationError, match=r"not compiled.*--layerwise"):
         api.compile(mod, target="host", output=tmp_path / "p", granularity="row")
     assert not list(tmp_path.iterdir())
