@@ -102,14 +102,13 @@ def tune(
     return Report(len(distinct), sum(r is not None and r.trace is not None for r in found), measured)
 
 
-def _tuned(func: PrimFunc, machine: Machine, search: Search, model: Any) -> Record:
+def _tuned(func: Any, machine: Machine, search: Search, model: Any) -> Record:
     """Search, then run the best candidates in turn with the default."""
     traces, candidates = _search(func, machine, search, model)
     traces = [t for t in traces if _applies(func, t)]
     default, *times = machine.least_ms([machine.default(func), *(apply_trace(func, t) for t in traces)])
     best = min(range(len(times)), key=lambda k: times[k], default=None)
-    params: Any = func.params
-    shapes = " ".join("x".join(str(int(d)) for d in p.ty.shape) for p in params)
+    shapes = " ".join("x".join(str(int(d)) for d in p.ty.shape) for p in func.params)
     tuned = float("inf") if best is None else times[best]
     won = best is not None and tuned < default * (1 - MARGIN)
     least = min(tuned, default)
