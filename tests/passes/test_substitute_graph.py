@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 import pytest
 import tvm
@@ -262,9 +264,12 @@ def test_unknown_costs_are_refused() -> None:
 
 def test_the_fastest_module_is_chosen_and_ties_go_to_the_original() -> None:
     mod = resnet.resnet_module(6, 8)
-    ticks = iter([0, 0.004, 0, 0.003, 0, 0.004, 0, 0.002])
+    ticks = iter([0, 4, 0, 3, 0, 4, 0, 2])
     choice = fastest([mod, mod], runs=1, clock=lambda: float(next(ticks)))
-    assert choice.best == 1 and choice.milliseconds == pytest.approx((4.0, 2.0))
+    assert choice.best == 1 and choice.milliseconds == pytest.approx((4000.0, 2000.0))
+    short = count()  # rounds of half a second: one to begin with, one asked for, three more fit into two seconds
+    fastest([mod, mod], runs=1, clock=lambda: next(short) / 4)
+    assert next(short) == 4 * 5
     assert fastest([mod, mod], runs=1, clock=lambda: 1.0).best == 0
     with pytest.raises(UsageError, match="different inputs"):
         fastest([mod, resnet.resnet_module(8, 8)])
