@@ -81,8 +81,10 @@ def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
     assert plan.segments[0].over == (0,) and plan.peak >= 2 * room + plan.segments[0].scratch_bytes
     assert places["tensor 0"] == places["tensor 1"]
     at = plan.buffers.index("tensor 0")
-    apart = [0 if n == at else o for n, o in enumerate(plan.allocation.offsets)]
-    apart[at] = plan.peak - room if places["tensor 1"] < room else 0
+    scratch = plan.segments[0].scratch_bytes
+    taken = [(places["tensor 1"], room), (places["scratch 0"], scratch)]
+    free = next(o for o in range(0, plan.peak - room + 1, 4) if all(o + room <= p or p + n <= o for p, n in taken))
+    apart = [free if n == at else o for n, o in enumerate(plan.allocation.offsets)]
     with pytest.raises(ValidationError, match="the very bytes that it reads"):
         validate(replace(plan, allocation=replace(plan.allocation, offsets=tuple(apart))))
 
