@@ -272,10 +272,11 @@ class Flow:
 
     def _read(self, op: Op, i: int, tiles: Tiles, chunk: int) -> Read:
         window = op.windows[i] if i < len(op.windows) else None
-        if window is None:
+        alike = window is not None and window.stride == 0  # kernels read it by rows, not around a ring of pixels
+        if window is None or (chunk and alike):
             return self._whole(op, i, len(tiles.y), chunk)
         seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
-        across = op.columns[i] if chunk and op.grouped is None and i < len(op.columns) else None
+        across = op.columns[i] if chunk and i < len(op.columns) and goes_by_pixels(self.graph, op.index) else None
         wide = self.columns(seen.index, chunk)
         need, keep = _reach(tiles, window, across, seen.rows, wide)
         same = self._same(seen.index, chunk)

@@ -101,8 +101,8 @@ class Cascade:
     def usable(self, tensor: int, units: int) -> int:
         """The units that a ring of at least `units` has: what kernels can address and one step can fill.
 
-        All where a reader cannot follow a ring or none is inside; whole rows where a source fills it, whole steps where
-        an operator fills it several pixels at a time.
+        All where a reader cannot follow a ring or none is inside; whole rows where a source fills it or a kernel makes or
+        reads rows, whole steps where an operator fills it several pixels at a time.
         """
         least, multiple = self._usable(tensor)
         if least is None:
@@ -124,9 +124,9 @@ class Cascade:
                 made = [self.steps(m).made[flow.written(m).index(tensor)] for m in makers]
                 wide = flow.columns(tensor, chunk)
                 steps = chunk > 1 and any(m >= 0 and goes_by_pixels(flow.graph, m) for m in makers)
-                rows = tensor in flow.streamed or any(
-                    o >= 0 and flow.graph.ops[o].grouped is not None for o in (*makers, *(o for o, _ in readers))
-                )
+                around = (*makers, *(o for o, summing in readers if not summing))
+                rows = any(not goes_by_pixels(flow.graph, o) for o in around if o >= 0)
+                rows = rows or tensor in flow.streamed
                 multiple = wide if rows else chunk if steps and wide % chunk == 0 else 1
                 least = max(int(np.diff(units).max(initial=1)) for units in made)
                 flow.rings[key] = max(least, *(r.reach for r in reads)), multiple

@@ -295,7 +295,12 @@ def _step(memory: _Memory, step: _Step) -> None:
     if scratch > step.segment.scratch_bytes:
         raise ValidationError(f"operator {op.name} needs {scratch} bytes of scratch")
     held = {plan.storages[t].granularity for t in (*op.inputs, *op.outputs)}
-    if Granularity.PIXEL in held and not _grid(plan, step.segment, op)[1]:
+    around = [t for t, w in zip(op.inputs, op.windows, strict=False) if w is not None and w.stride == 0]
+    by_rows = (
+        any(plan.storages[t].granularity is Granularity.PIXEL for t in around)
+        and op.index not in step.segment.accumulating
+    )
+    if by_rows or (Granularity.PIXEL in held and not _grid(plan, step.segment, op)[1]):
         raise ValidationError(f"{op.name} goes by rows and reads or writes what is held by pixels")
     wanted, outputs = _areas(plan, step)
     reads = [(i, *memory.area(area)) for i, area in wanted]
