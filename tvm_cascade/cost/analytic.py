@@ -42,7 +42,7 @@ class AnalyticCost:
         self.name = f"analytic:{device.name}"
         self.fork_ms = device.sync_us / 1e3
         self._phases: dict[OpFeatures, tuple[float, float, float]] = {}
-        self._kernels: dict[int, tuple[OpFeatures, tuple[float, float, float]]] = {}
+        self._kernels: dict[int, tuple[OpFeatures, tuple[float, float, float] | None]] = {}
 
     def op_ms(self, op: OpFeatures) -> float:
         """The operator alone on the device, launch included."""
@@ -53,7 +53,8 @@ class AnalyticCost:
         """A stage: groups at the same time, the operators of a group one after the other."""
         if len(groups) == 1:
             launch = self.device.launch_us / 1e3
-            return sum(launch + self._kernel(op)[0] for op in groups[0] if op.kind not in _VIEWS)
+            kernels = (self._kernel(op) for op in groups[0])
+            return sum(launch + kernel[0] for kernel in kernels if kernel is not None)
         if self.device.kind == "cpu":
             return self._cpu_stage(groups)
         return self._gpu_stage(groups)
@@ -129,8 +130,16 @@ class AnalyticCost:
 
     def _gpu_stage(self, groups: Groups) -> float:
         """The fluid model, event by event: an event is the end of a launch or of a kernel."""
-        queues = [[self._kernel(op) for op in group if op.kind not in _VIEWS] for group in groups]
-        queues = [q for q in queues if q]
+        known, queues = self._kernels, []
+        for group in groups:  # by identity first: the search prices the same few operators hundreds of thousands of times
+            queue = []
+            for op in group:
+                held = known.get(id(op))
+                kernel = held[1] if held is not None and held[0] is op else self._kernel(op)
+                if kernel is not None:
+                    queue.append(kernel)
+            if queue:
+                queues.append(queue)
         if not queues:
             return 0.0
         fork = self.fork_ms if len(queues) > 1 else 0.0
@@ -174,16 +183,12 @@ class AnalyticCost:
                 active = [g for g in active if g[1] < len(g[0])]
         return now + fork
 
-    def _kernel(self, op: OpFeatures) -> tuple[float, float, float]:
-        """Milliseconds alone without launch, and the demands on arithmetic and bandwidth meanwhile.
-
-        Looked up by identity first: the search prices the same few operators hundreds of thousands of times.
-        """
-        known = self._kernels.get(id(op))
-        if known is not None and known[0] is op:
-            return known[1]
-        compute, memory, used = self._resources(op)
-        alone = max(compute, memory) / used
-        made = (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)
+    def _kernel(self, op: OpFeatures) -> tuple[float, float, float] | None:
+        """Milliseconds alone without launch, and the demands on arithmetic and bandwidth meanwhile; None of a view."""
+        made = None
+        if op.kind not in _VIEWS:
+            compute, memory, used = self._resources(op)
+            alone = max(compute, memory) / used
+            made = (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)
         self._kernels[id(op)] = op, made
         return made

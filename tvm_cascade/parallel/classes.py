@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.parallel.lattice import Neighbours
+from tvm_cascade.parallel.lattice import Neighbours, distinct
 from tvm_cascade.parallel.problem import Block, members
 
 _BITS = 62  # of numbers that are packed into one
@@ -20,7 +20,7 @@ def stage_classes(block: Block, endings: np.ndarray) -> np.ndarray:
     """
     if len(set(block.kinds)) in (0, block.size) or not len(endings):
         return np.arange(len(endings))
-    masks, index = np.unique(np.stack(_groups(block, endings)), return_inverse=True)
+    masks, index = distinct(np.concatenate(_groups(block, endings)), block.size)
     names: dict[tuple[int, ...], int] = {(): 0}
     number = [names.setdefault(tuple(block.kinds[v] for v in members(m)), len(names)) for m in masks.tolist()]
     groups = np.sort(np.array(number, dtype=np.int64)[index.reshape(-1, len(endings))], axis=0)

@@ -8,11 +8,13 @@ states, and one subset test on bit masks finds them: no enumeration of endings, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from tvm_cascade.parallel.problem import Block
 
+_TABLE = 24  # nodes; sets of so many are told apart by a table of all sets, larger ones by sorting
 _LIMB = 1 << 40  # schedules are counted in limbs of 40 bits: sums of 2**22 of them fit 64 bits
 
 
@@ -57,7 +59,16 @@ class Pairs:
 
 
 def pairs(block: Block, r: int | None = None, s: int | None = None, limit: int | None = None) -> Pairs:
-    """Every state with every non-empty ending of at most `s` groups of at most `r` nodes each (None: no limit)."""
+    """Every state with every non-empty ending of at most `s` groups of at most `r` nodes each (None: no limit).
+
+    The last few structures are remembered: cells repeat with other sizes.
+    """
+    return _pairs(block.preds, r, s, limit)
+
+
+@lru_cache(maxsize=2)
+def _pairs(preds: tuple[int, ...], r: int | None, s: int | None, limit: int | None) -> Pairs:
+    block = Block(preds)
     sets = states(block, limit)
     size = np.bitwise_count(sets).astype(np.int64)
     first_of_size = np.searchsorted(size, np.arange(block.size + 2))
@@ -71,10 +82,23 @@ def pairs(block: Block, r: int | None = None, s: int | None = None, limit: int |
         masks.append(state ^ smaller[inside])
         start[k + 1] = start[k] + len(inside)
     all_before = np.concatenate(before)
-    endings, index = np.unique(np.concatenate(masks), return_inverse=True)
+    endings, index = distinct(np.concatenate(masks), block.size)
     if r is not None or s is not None:
         return _prune(block, sets, start, all_before, endings, index, r, s)
-    return Pairs(sets, start, all_before, index.astype(np.int32), endings)
+    return Pairs(sets, start, all_before, index, endings)
+
+
+def distinct(masks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """The different sets among `masks` of `size` nodes, ascending, and the place of each mask among them."""
+    if size > _TABLE:
+        values, index = np.unique(masks, return_inverse=True)
+        return values, index.astype(np.int32)
+    seen = np.zeros(1 << size, dtype=bool)
+    seen[masks] = True
+    values = np.flatnonzero(seen)
+    place = np.empty(1 << size, dtype=np.int32)  # only what `values` name is ever touched
+    place[values] = np.arange(len(values), dtype=np.int32)
+    return values, place[masks]
 
 
 def _prune(block, sets, start, before, endings, index, r, s) -> Pairs:

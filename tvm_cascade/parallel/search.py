@@ -135,8 +135,8 @@ class _Solver:
         known = np.flatnonzero(good & ~fresh)
         np.minimum.at(best, row[known], least[known])
         known = known[least[known] == best[row[known]]]
-        rows, index = np.unique(row[known], return_index=True)
-        choice[rows + first] = place[known[index]]
+        known = known[np.diff(row[known], prepend=-1) > 0]  # of every state the first; rows ascend
+        choice[row[known] + first] = place[known]
         tried = np.flatnonzero(good & fresh & (least * (1.0 - _SLACK) < best[row]))
         tried = tried[np.lexsort((least[tried], row[tried]))]
         columns = (row[tried], least[tried], self._class[ending[tried]], cost[before[tried]], tried)
