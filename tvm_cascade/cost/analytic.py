@@ -131,7 +131,9 @@ class AnalyticCost:
     def _gpu_stage(self, groups: Groups) -> float:
         """The fluid model, event by event: an event is the end of a launch or of a kernel."""
         known, queues = self._kernels, []
-        for group in groups:  # by identity first: the search prices the same few operators hundreds of thousands of times
+        for (
+            group
+        ) in groups:  # by identity first: the search prices the same few operators hundreds of thousands of times
             queue = []
             for op in group:
                 held = known.get(id(op))
