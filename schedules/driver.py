@@ -223,7 +223,7 @@ class _Driver:
         return For(step, 0, steps, tirx.ForKind.SERIAL, self._unless_failed(self._step(actor, step, segment)))
 
     def build(self) -> PrimFunc:
-        body = [s for k in range(len(self.plan.segments)) for s in self.segment(k)]
+        steps = [s for k in range(len(self.plan.segments)) for s in self.segment(k)]
         params = [self.memory.arena, self.memory.flash]
         params += [self.memory.context, self.status_pointer] if self.can_fail else []
         params += [self.macs] if self.macs is not None else []
@@ -237,8 +237,9 @@ class _Driver:
         if self.hook is not None:
             begin += [tirx.AllocBuffer(self.done), BufferStore(self.done, i32(0), [i32(0)])]
         # the LLVM back end returns constants only: what can fail goes through the status pointer
-        stmts = [*self.memory.declarations(), *begin, *body, tirx.Return(i32(STATUS_OK))]
-        return PrimFunc(params, SeqStmt(stmts), PrimType("int32"), attrs=tvm.ir.make_node("ir.DictAttrs", **{}))
+        stmts = [*self.memory.declarations(), *begin, *steps, tirx.Return(i32(STATUS_OK))]
+        body = SeqStmt(stmts) if len(stmts) > 1 else stmts[0]  # nothing runs where all operators are views
+        return PrimFunc(params, body, PrimType("int32"), attrs=tvm.ir.make_node("ir.DictAttrs", **{}))
 
 
 def _parts(kernel: Kernel | None) -> list[RowKernel]:

@@ -123,6 +123,15 @@ for _item in INTRINSICS:
     _register(_item)
 
 
+def _fabs(call: Any) -> Value:
+    """What TVM's C back end has no rule for."""
+    dtype = str(call.ty.dtype)
+    return tirx.call_pure_extern(dtype, "fabs" if dtype == "float64" else "fabsf", *call.args)
+
+
+tirx.register_intrin_lowering("tirx.fabs", target="c", f=_fabs)
+
+
 def call(name: str, *args: Value) -> Value:
     """The operation `tc_<name>` on `args`; its result is an int32."""
     values = [tirx.const(a, "int32") if isinstance(a, int) else a for a in args]

@@ -103,7 +103,11 @@ def select(
 
 
 def serves(access: RowAccess, generic: RowKernel) -> bool:
-    """Whether performance schedules are asked about an operator: its rows are contiguous, or it is a single row."""
-    apart = (Role.PLANE, Role.OUTPUT_PLANE)  # performance schedules know NHWC alone
+    """Whether performance schedules are asked about an operator: it goes by the rows of NHWC tensors, or is a single row.
+
+    They take axis 1 for the rows. Those of `[1, 1, H, W]` along axis 2 are contiguous too, but W elements and not H * W.
+    """
+    apart = (Role.PLANE, Role.OUTPUT_PLANE)
     single = generic.whole and generic.reason is None
-    return (single or (access.rowwise and not generic.whole)) and not any(p.role in apart for p in generic.params)
+    by_rows = access.rowwise and not generic.whole and {*access.input_axes, *access.output_axes} <= {1, None}
+    return (single or by_rows) and not any(p.role in apart for p in generic.params)

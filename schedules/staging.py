@@ -161,8 +161,10 @@ def _trips(sch: Any, block: Any) -> int | None:
 def _place(sch: Any, block: Any, outer: int) -> None:
     """Move a stage into the deepest common loop of its consumers that recomputes nothing, within the `outer` loops."""
     consumers = sch.get_consumers(block)
-    if not consumers:
-        raise NotRowwiseError("a stage that nothing reads")
+    if not consumers:  # where bounds leave but one value, nothing is left to read
+        if outer:
+            raise NotRowwiseError("a stage that nothing reads")
+        return
     paths = [sch.get_loops(c) for c in consumers]
     shared = 0
     while all(len(p) > shared and sch.get(p[shared]).same_as(sch.get(paths[0][shared])) for p in paths):

@@ -68,8 +68,8 @@ def lower_compare(island: Island) -> Value:
 def lower_arg(island: Island) -> Value:
     """The first index of the largest or smallest value along one axis: its value first, then where it stands first."""
     data = island.core.args[0]
-    if dtype_of(data) not in STORED_TYPES or island.core.attrs.axis is None:
-        raise NotLowered("an arg max of values that are not stored integers, or over all axes")
+    if dtype_of(data) not in (*STORED_TYPES, "float32") or island.core.attrs.axis is None:
+        raise NotLowered("an arg max of values that are neither stored integers nor floats, or over all axes")
     kind = "arg_max" if name_of(island.core) == "relax.argmax" else "arg_min"
     reduce = te.max if kind == "arg_max" else te.min
     shape = shape_of(data)
@@ -85,7 +85,7 @@ def lower_arg(island: Island) -> Value:
         first = te.compute(
             island.output.shape,
             lambda *i: te.min(
-                tirx.Select(a[place(i, ri)].equal(best[i]), ri.var.astype("int32"), i32(extent)), axis=[ri]
+                tirx.Select(a[place(i, ri)].equal(best[i]), ri.var.astype("int32"), i32(extent - 1)), axis=[ri]
             ),
             name=f"{kind}_acc",
         )

@@ -9,6 +9,7 @@ from itertools import pairwise
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
+from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.memory import Allocation, Buffer, Follow, Problem, allocate
 
 
@@ -129,15 +130,18 @@ def _problem(
     """The blocks to lay out, and by name those that lie in the very bytes of another, which stands for both."""
     blocks: list[Buffer] = []
 
-    def add(name: str, size: int, lower: int, upper: int) -> None:
+    def add(name: str, size: int, lower: int, upper: int, item: int = 1) -> None:
         if size:
-            blocks.append(Buffer(len(blocks), size, lower, upper, costs.settings.alignment, None, name))
+            alignment = max(costs.settings.alignment, item)
+            blocks.append(Buffer(len(blocks), size, lower, upper, alignment, None, name))
 
     for storage in storages:
         if storage.root is None:
-            add(f"tensor {storage.tensor}", storage.size, storage.lower, storage.upper)
-            rows, pixel = costs.flow.rows[storage.tensor], costs.flow.unit_bytes(storage.tensor, 1)
-            add(f"kept {storage.tensor}", storage.kept * rows * pixel, storage.lower, storage.upper)
+            t, (lower, upper) = storage.tensor, (storage.lower, storage.upper)
+            item = ITEM_BYTES[costs.flow.graph.tensors[t].dtype]
+            add(f"tensor {t}", storage.size, lower, upper, item)
+            rows, pixel = costs.flow.rows[t], costs.flow.unit_bytes(t, 1)
+            add(f"kept {t}", storage.kept * rows * pixel, lower, upper, item)
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)

@@ -8,7 +8,7 @@ readers meet, the segment itself is simulated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cached_property
 
 from tvm_cascade.cascading.flow import Flow
@@ -21,7 +21,7 @@ class Heights:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._known: dict[tuple[int, int], int] = {}
-        self._pieces: dict[tuple[int, ...], tuple[int, ...] | None] = {}
+        self._pieces: dict[int, tuple[int, ...] | None] = {}
         self._simulated: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
 
     def of(self, members: Sequence[int], tensors: Sequence[int], chunk: int) -> dict[int, int]:
@@ -29,23 +29,24 @@ class Heights:
         return {t: self._held(tuple(members), t, chunk) for t in tensors}
 
     def _held(self, members: tuple[int, ...], tensor: int, chunk: int) -> int:
+        needed = self._needed(tensor)
+        if needed is None or not set(members).issuperset(needed):
+            return self._simulate(members, chunk)[tensor]
         key = (tensor, chunk)
-        if key in self._known:
-            return self._known[key]
-        makers = self.flow.writers(tensor)
-        readers = {o for m in makers for t in self.flow.written(m) for o in self.flow.readers[t]}
-        inside = set(members)
-        if not inside.issuperset((*makers, *readers)):
-            return self._simulate(members, chunk)[tensor]
-        if len(readers) <= 1 and len(makers) == 1:
-            found = Cascade(self.flow, (*makers, *sorted(readers)), chunk).closed_form(tensor)
-            self._known[key] = self.flow.units(tensor, chunk) if found is None else found
-            return self._known[key]
-        between = self._between(readers)
-        if between is None or not inside.issuperset(between):
-            return self._simulate(members, chunk)[tensor]
-        self._known[key] = self._simulate(tuple(sorted({*makers, *between})), chunk)[tensor]
+        if key not in self._known:
+            found = Cascade(self.flow, needed, chunk).closed_form(tensor) if len(needed) <= 2 else None
+            self._known[key] = self._simulate(needed, chunk)[tensor] if found is None else found
         return self._known[key]
+
+    def _needed(self, tensor: int) -> tuple[int, ...] | None:
+        """The operators that tell the size of a tensor's ring where a segment holds them all, ascending; None where
+        there are none: its makers, its readers, and what leads from these to where they meet."""
+        if tensor not in self._pieces:
+            makers = self.flow.writers(tensor)
+            readers = {o for m in makers for t in self.flow.written(m) for o in self.flow.readers[t]}
+            between = tuple(readers) if len(readers) <= 1 and len(makers) == 1 else self._between(readers)
+            self._pieces[tensor] = None if between is None else tuple(sorted({*makers, *between}))
+        return self._pieces[tensor]
 
     def _simulate(self, members: tuple[int, ...], chunk: int) -> dict[int, int]:
         key = (members, chunk)
@@ -85,15 +86,9 @@ class Heights:
             meeting = min(a, end)
         return meeting
 
-    def _between(self, readers: set[int]) -> tuple[int, ...] | None:
-        """The operators from the readers to where they meet, ascending; None where they do not."""
-        key = tuple(sorted(readers))
-        if key not in self._pieces:
-            self._pieces[key] = self._piece(key)
-        return self._pieces[key]
-
-    def _piece(self, readers: Sequence[int]) -> tuple[int, ...] | None:
-        meeting = self._meet(self._post_dominator, readers)
+    def _between(self, readers: Set[int]) -> tuple[int, ...] | None:
+        """The operators from the readers to where they meet; None where they do not."""
+        meeting = self._meet(self._post_dominator, sorted(readers))
         if meeting >= len(self.flow.graph.ops):
             return None
         seen, pending = set(readers), list(readers)

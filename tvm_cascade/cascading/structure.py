@@ -10,7 +10,7 @@ from collections import Counter
 
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import Graph, Op
+from tvm_cascade.graph import ITEM_BYTES, Graph, Op
 
 _COUNTER = 4  # bytes of a step counter
 
@@ -38,8 +38,11 @@ def _check_names(plan: Plan, alignment: int) -> None:
     if len(set(plan.buffers)) != len(plan.buffers) or len(offsets) != len(plan.buffers):
         raise ValidationError("the blocks of the arena do not have one name and one place each")
     for name, offset in zip(plan.buffers, offsets, strict=True):
-        if offset < 0 or offset % alignment:
-            raise ValidationError(f"{name} lies at {offset}, not at a multiple of {alignment} bytes")
+        kind, _, index = name.partition(" ")
+        own = ITEM_BYTES[plan.graph.tensors[int(index)].dtype] if kind in ("tensor", "kept") else 1
+        unit = max(alignment, own)  # kernels find their elements by whole items from the arena's start
+        if offset < 0 or offset % unit:
+            raise ValidationError(f"{name} lies at {offset}, not at a multiple of {unit} bytes")
 
 
 def _require(plan: Plan, name: str, size: int, what: str) -> None:

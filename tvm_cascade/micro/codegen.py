@@ -20,6 +20,7 @@ from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.schedules.bind_loads import bind_loads
 from tvm_cascade.schedules.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.driver import FlashItem, Lowered
+from tvm_cascade.schedules.exact_floats import mark_floats, print_floats
 from tvm_cascade.schedules.streaming import request_order
 
 _LOWERING = (
@@ -99,9 +100,9 @@ def print_c(mod: tvm.IRModule) -> str:
     target = tvm.target.Target("c")
     mod = lower_for(mod, target)
     for gv in mod.get_global_vars():
-        mod[gv] = bind_loads(remove_dead_binds(mod[gv]))
+        mod[gv] = mark_floats(bind_loads(remove_dead_binds(mod[gv])))
     source = tvm.get_global_func("target.build.c")(mod, target).inspect_source()
-    return tidy_c(source)
+    return print_floats(tidy_c(source))
 
 
 def tidy_c(source: str) -> str:

@@ -6,6 +6,7 @@ one that all networks of the image share, or behind a pointer. See the comment t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,10 @@ from tvm_cascade.micro.names import c_comment, unique_identifiers
 from tvm_cascade.micro.network import C_TYPES, IoSpec
 from tvm_cascade.schedules.driver import place_of
 from tvm_cascade.schedules.streaming import streamed_inputs
+
+_NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
+# functions of <math.h> as kernels of floats call them
+_MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +272,7 @@ def emit_api(
     lines = [
         f'#include "{name}.h"',
         "",
+        *(["#include <math.h>"] if _MATHS.search(functions) else []),
         "#include <string.h>",
         "",
         *_arena_definition(name),
