@@ -129,7 +129,7 @@ def plan(
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
     chosen = _planned(mod, prepared, options, counts, None, name, progress)
     prepared, made = chosen.prepared, chosen.plan
-    outlook = pipeline.outlook(chosen.graph, options, made, whole=True)
+    outlook = pipeline.outlook(chosen.graph, options, made, True, lambda line: progress(f"{name}: {line}"))
     return PlanResult(
         name,
         made,
@@ -278,7 +278,9 @@ def compile(
     prepared, made = chosen.prepared, chosen.plan
     progress(f"{stem}: replaying the plan on simulated memory")
     pipeline.replay(made, options.alignment)
-    outlook = pipeline.outlook(chosen.graph, options, made, whole=report is not None)
+    outlook = pipeline.outlook(
+        chosen.graph, options, made, report is not None, lambda line: progress(f"{stem}: {line}")
+    )
     progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
     with publish(folder) as staging:
         built = firmware.write(

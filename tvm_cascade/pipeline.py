@@ -195,16 +195,27 @@ class Outlook:
     in_groups: tuple[bool, ...]  # whether these plans make channels in groups
 
 
-def outlook(graph: Graph, options: PlanOptions, chosen: Plan, whole: bool = False) -> Outlook:
+def outlook(
+    graph: Graph,
+    options: PlanOptions,
+    chosen: Plan,
+    whole: bool = False,
+    progress: Callable[[str], None] = lambda _line: None,
+) -> Outlook:
     """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
 
     The whole frontier takes a search of its own, up to twice the work or what the options allow; else the chosen plan
     stands alone. `graph` makes no channels in groups; points that do are looked for where the options allow more work.
+    `progress` gets a line for every point found.
     """
+
+    def tell(plan: Plan) -> None:
+        progress(f"frontier: {plan.peak} bytes at {plan.macs / max(plan.baseline_macs, 1):.3f}x work")
+
     far = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
     plans: tuple[Plan, ...] = (chosen,)
     if whole and not options.layerwise:
-        plans = (*frontier(graph, far), *frontier_in_groups(graph, options), chosen)
+        plans = (*frontier(graph, far, tell), *frontier_in_groups(graph, options, tell), chosen)
     best: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
         if not best or plan.macs < best[-1].macs:

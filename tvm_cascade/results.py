@@ -10,7 +10,7 @@ from pathlib import Path
 from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.report.estimate import Estimate, frontier_table
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
-from tvm_cascade.report.text import above, block_rows, memory_map, summary
+from tvm_cascade.report.text import above, block_rows, does_twice, memory_map, summary
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PlanResult:
             "macs": plan.macs,
             "baseline_macs": plan.baseline_macs,
             "bound_bytes": plan.bound,
-            "gap_percent": round(above(plan.peak, plan.bound), 2),
+            "gap_percent": None if does_twice(plan) else round(above(plan.peak, plan.bound), 2),
             "bounds": self._bounds(),
             "frontier": [
                 {"peak_bytes": p, "mac_factor": f, "channel_groups": bool(g)} | (e.to_dict() if e else {})
@@ -62,10 +62,12 @@ class PlanResult:
         return found if self.rewritten is None else found | {"rewritten": self.rewritten}
 
     def _bounds(self) -> dict[str, object] | None:
+        """Bounds at 1.00x; of a plan that does work twice they are none, so it has no gap."""
         if self.bounds is None:
             return None
-        found = {"rows": self.bounds.rows, "pixels": self.bounds.pixels}
-        return {k: {"bytes": b, "gap_percent": round(above(self.plan.peak, b), 2)} for k, b in found.items()}
+        plan, found = self.plan, {"rows": self.bounds.rows, "pixels": self.bounds.pixels}
+        gaps = {k: None if does_twice(plan) else round(above(plan.peak, b), 2) for k, b in found.items()}
+        return {k: {"bytes": b, "gap_percent": gaps[k]} for k, b in found.items()}
 
     def to_text(self, verbose: bool = False) -> str:
         """The plan for reading; `verbose` adds why operators are left out of cascades."""

@@ -8,8 +8,10 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from tvm_cascade.cascading import PlanOptions, cascade, frontier, validate
+from tvm_cascade.cascading import Plan, PlanOptions, cascade, frontier, planner, validate
+from tvm_cascade.cascading.assemble import Figures, _laid_out
 from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.stripes import interleaving, widths_of
 from tvm_cascade.cost.instructions import step_model
@@ -132,6 +134,28 @@ def test_the_printed_plan_is_a_point_of_the_frontier() -> None:
         smallest = cascade(graph, again)
         assert (smallest.peak, smallest.macs) == (points[0].peak, points[0].macs)
         assert len(points) > 3
+
+
+def test_the_smallest_plan_needs_no_whole_frontier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trades that have more live than an arena already found are not laid out, and no arena is laid out twice."""
+    laid_out: list[int] = []
+    best = planner._best
+
+    def counted(search: Search, figures: Figures, options: PlanOptions, least: int, *efforts: planner.Efforts) -> Plan:
+        laid_out.append(least)
+        return best(search, figures, options, least, *efforts)
+
+    monkeypatch.setattr(planner, "_best", counted)
+    model = step_model("cortex-m4")
+    again = PlanOptions(stripes=True, pixels=True, overlap=False, max_macs=2.0, steps=model)
+    told: list[Plan] = []
+    points = frontier(blocks(48), again, told.append)
+    assert len(told) > 2 and set(points[:-1]) <= set(told)
+    laid_out.clear()
+    known = _laid_out.cache_info().misses
+    assert cascade(blocks(48), again) == points[0]
+    assert len(laid_out) < len(told)
+    assert _laid_out.cache_info().misses == known
 
 
 def test_a_streamed_input_comes_once_for_every_stripe() -> None:

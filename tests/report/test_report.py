@@ -17,6 +17,7 @@ from tvm_cascade.report.region_graph import region_svg
 from tvm_cascade.report.steps import region_rows, step_rows, step_table
 from tvm_cascade.report.text import above, summary
 from tvm_cascade.report.timeline import timeline
+from tvm_cascade.results import PlanResult
 from tvm_cascade.testing.graphs import Builder, mobilenet_v1, resnet8
 from tvm_cascade.testing.random_windows import random_graph
 
@@ -107,6 +108,19 @@ def test_bounds_stand_beside_the_result() -> None:
     assert f"rows {proven.rows} bytes ({above(plan.peak, proven.rows):+.1f} %)" in text
     assert f"pixels {proven.pixels} bytes" in text
     assert above(110, 100) == pytest.approx(10.0)
+
+
+def test_no_bound_is_claimed_of_work_done_twice() -> None:
+    plan, proven = PLANS["stripes"], bounds(GRAPH, CAN)
+    assert plan.macs > plan.baseline_macs
+    text = summary(plan, proven)
+    assert "none is proven where work is done twice" in text and f"rows {proven.rows} bytes, pixels" in text
+    found = PlanResult("net", plan, ((plan.peak, 1.0),), bounds=proven).to_dict()
+    assert found["gap_percent"] is None
+    assert found["bounds"] == {
+        "rows": {"bytes": proven.rows, "gap_percent": None},
+        "pixels": {"bytes": proven.pixels, "gap_percent": None},
+    }
 
 
 def report(plan: Plan) -> ReportData:

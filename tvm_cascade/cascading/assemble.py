@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.memory import Allocation, Buffer, Follow, Problem, allocate
+from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Follow, Problem, allocate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,24 @@ class Layout:
         return tuple((i, j, c) for (i, j), c in zip(pairwise(self.cuts), self.chunks, strict=True))
 
 
-def assemble(costs: SegmentCosts, layout: Layout, figures: Figures, optimise: bool = False) -> Plan:
-    """The plan of a layout, with its arena laid out; by heuristics alone unless `optimise`."""
+_laid_out = lru_cache(maxsize=512)(allocate)  # a frontier and the plan taken from it lay out the same arenas
+
+BRIEF = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the usual search: most of what it finds
+
+
+def assemble(
+    costs: SegmentCosts,
+    layout: Layout,
+    figures: Figures,
+    optimise: bool = False,
+    effort: AllocateOptions | None = None,
+) -> Plan:
+    """The plan of a layout, with its arena laid out; by heuristics alone unless `optimise`, then with that `effort`."""
     graph = costs.flow.graph
     segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
     storages = _storages(costs, layout)
     problem, same = _problem(costs, layout, segments, storages)
-    allocation = allocate(problem, optimise=optimise)
+    allocation = _laid_out(problem, optimise=optimise, options=effort)
     names = [b.name for b in problem.buffers]
     places = (*allocation.offsets, *(allocation.offsets[names.index(reader)] for reader in same.values()))
     return Plan(

@@ -8,7 +8,7 @@ are in groups or none. Blocks then get as few groups as leave the peak where it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +21,7 @@ from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, within_reach
 from tvm_cascade.cascading.floors import NEVER
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.planner import baseline_peak, plan_graph, search_of
+from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, plan_graph, search_of, untold
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
@@ -43,10 +43,9 @@ class ChannelSearch:
         self.plain = search_of(graph, options)
         order = self.plain.costs.order
         self.blocks = tuple(b for b in blocks(graph) if _together(b, order))
-        counts = {b: group_counts(graph, b)[-1] for b in self.blocks}
-        self.finest = {b: n for b, n in counts.items() if n > 1}
+        self.finest = _most_groups(graph, self.blocks)
         merged = in_groups(graph, self.finest)
-        self.merged = search_of(merged, options)
+        self.merged = search_of(merged, options, _smallest_step(graph, options))
         inner = {o for b in self.finest for o in (b.expand, b.depthwise)}
         kept = [o for o in range(len(graph.ops)) if o not in inner]
         name = {o: k for k, o in enumerate(kept)}
@@ -129,6 +128,17 @@ class ChannelSearch:
         return min(n for n, size in sizes.items() if size <= sizes[self.finest[block]] + spare)
 
 
+def _most_groups(graph: Graph, among: Sequence[Block]) -> dict[Block, int]:
+    """The most groups that each block's channels can be made in, where that is more than one."""
+    counts = {b: group_counts(graph, b)[-1] for b in among}
+    return {b: n for b, n in counts.items() if n > 1}
+
+
+def _smallest_step(graph: Graph, options: PlanOptions) -> int:
+    """Pixels of the smallest step that the time allows at 1.00x with every block in the most groups, for any choice."""
+    return finest_in_time(in_groups(graph, _most_groups(graph, blocks(graph))), options)
+
+
 def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
     merged = in_groups(graph, {block: groups})
     return next(op.scratch_bytes for op in merged.ops if op.grouped is not None)
@@ -167,15 +177,15 @@ def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
     factor = options.max_macs * graph.macs / merged.macs
     if factor < 1.0:
         raise InfeasibleError(baseline_peak(graph), options.sram or 0, [], "allow more work with --max-macs")
-    finest = search_of(merged, replace(options, max_macs=factor)).options.finest
+    finest = _smallest_step(graph, options)
     plan = plan_graph(merged, replace(options, max_macs=factor, finest=finest, steps=None))
     return replace(plan, baseline_macs=graph.macs, baseline_peak=baseline_peak(graph))
 
 
-def frontier_in_groups(graph: Graph, options: PlanOptions) -> tuple[Plan, ...]:
+def frontier_in_groups(graph: Graph, options: PlanOptions, tell: Callable[[Plan], None] = untold) -> tuple[Plan, ...]:
     """Plans of `graph` with channels in groups, below the smallest without; ascending peak, descending work.
 
-    Of all trades of bytes against work a few are planned, among them the smallest.
+    Of all trades of bytes against work a few are planned, among them the smallest. `tell` hears of every plan.
     """
     if not asked(options) or not blocks(graph):
         return ()
@@ -187,4 +197,5 @@ def frontier_in_groups(graph: Graph, options: PlanOptions) -> tuple[Plan, ...]:
     for _, extra, chosen in sets[:: max(1, -(-len(sets) // _MOST_PLANS))]:
         within = replace(options, max_macs=min(options.max_macs, 1.0 + (extra + 1) / graph.macs))
         plans.append(plan_in_groups(graph, in_groups(graph, chosen), within))
+        tell(plans[-1])
     return tuple(sorted(plans, key=lambda p: (p.peak, p.macs)))

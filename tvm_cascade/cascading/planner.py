@@ -6,12 +6,13 @@ offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
-from tvm_cascade.cascading.assemble import Figures, Layout, assemble
+from tvm_cascade.cascading.assemble import BRIEF, Figures, Layout, assemble
+from tvm_cascade.cascading.floors import NEVER
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.orders import best_order
@@ -23,12 +24,16 @@ from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.cascading.tiny import is_tiny, smallest_of_all
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
+from tvm_cascade.memory import AllocateOptions
 from tvm_cascade.ordering import OrderOptions
 from tvm_cascade.ordering import order as order_by_memory
 
 _DEFAULTS = PlanOptions()
 _MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
-_SEARCHED = 2  # layouts whose arena is searched when heuristics miss the goal
+Efforts = tuple[AllocateOptions, ...]  # of searching the arenas of the best layouts when heuristics miss the goal
+_AT_ONCE: Efforts = (AllocateOptions(), AllocateOptions())
+_AGAIN: Efforts = (AllocateOptions(), BRIEF)  # where work may be done twice
+_ASIDE: Efforts = (BRIEF,)  # points of a frontier that are not its smallest
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
@@ -79,7 +84,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     again = options.stripes and options.max_macs > 1.0
     if options.sram is not None or options.granularity != "auto" or (again and options.steps is None):
         return _cascade(graph, options)
-    return frontier(graph, options)[0] if again else _in_time(graph, replace(options, max_macs=1.0))[0]
+    return _smallest_traded(graph, options) if again else _in_time(graph, replace(options, max_macs=1.0))[0]
 
 
 @lru_cache(maxsize=8)
@@ -126,24 +131,24 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     return _within(best, costs, options, _remedy(options))
 
 
-def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]:
+def untold(_plan: Plan) -> None:
+    """Tells nobody of a plan."""
+
+
+def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = untold) -> tuple[Plan, ...]:
     """The plans that no other beats in peak and work, by ascending peak, up to `options.max_macs`.
 
-    A single one where the emitter cannot compute anything twice (`options.stripes`). A cap is not looked at.
+    A single one where the emitter cannot compute anything twice (`options.stripes`). A cap is not looked at. `tell` hears of
+    every plan on the way.
     """
     options = replace(options, sram=None)
-    at_once, used = _in_time(graph, replace(options, max_macs=1.0))
+    at_once = _in_time(graph, replace(options, max_macs=1.0))[0]
     if not (options.stripes and options.max_macs > 1.0):
         return (at_once,)
-    search = search_of(graph, options)
-    bound = search.bound
-    figures = Figures(at_once.baseline_peak, bound)
     plans = [at_once]
-    for (least, extra), (exact, _) in _paired(search):
-        if extra:
-            plans.append(
-                _best(search, Figures(figures.baseline_peak, exact), replace(options, finest=used.finest), least)
-            )
+    for _, plan in _traded(graph, options, at_once):
+        tell(plan)
+        plans.append(plan)
     kept: list[Plan] = []
     for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
         if not kept or plan.macs < kept[-1].macs:
@@ -151,11 +156,41 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS) -> tuple[Plan, ...]
     return tuple(kept)
 
 
-def search_of(graph: Graph, options: PlanOptions) -> Search:
-    """The search of a frontier: in the order of least bound, with steps as fine as the time allows at 1.00x."""
-    options = replace(options, sram=None)
-    used = _in_time(graph, replace(options, max_macs=1.0))[1]
-    return _orders(graph, replace(options, finest=used.finest))[0]
+def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
+    """The first plan of the frontier, without the rest: no arena is smaller than what its trade has live."""
+    best = _in_time(graph, replace(options, max_macs=1.0))[0]
+    for least, plan in _traded(graph, options, best):
+        best = min(best, plan, key=lambda p: (p.peak, p.macs))
+        if least > best.peak:
+            break
+    return best
+
+
+def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple[int, Plan]]:
+    """Plans that do some work twice, by ascending bytes live, with the bytes that those after them have live at least.
+
+    Those that may be the smallest are searched for as plans at 1.00x are, others with less effort.
+    """
+    search, smallest = search_of(graph, options), at_once.peak
+    options = replace(options, finest=search.options.finest)
+    trades = [(least, exact) for (least, extra), (exact, _) in _paired(search) if extra]
+    rest = (*(exact for _, exact in trades[1:]), NEVER)
+    for (least, exact), after in zip(trades, rest, strict=False):
+        efforts = _AGAIN if exact <= smallest else _ASIDE
+        plan = _best(search, Figures(at_once.baseline_peak, exact), options, least, efforts)
+        smallest = min(smallest, plan.peak)
+        yield after, plan
+
+
+def finest_in_time(graph: Graph, options: PlanOptions) -> int:
+    """Pixels of the smallest step that the time allows at 1.00x; 0: rows alone."""
+    return _in_time(graph, replace(options, sram=None, max_macs=1.0))[1].finest
+
+
+def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> Search:
+    """The search of a frontier: in the order of least bound, with steps as fine as asked or as the time allows at 1.00x."""
+    finest = finest_in_time(graph, options) if finest is None else finest
+    return _orders(graph, replace(options, sram=None, finest=finest))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,23 +215,28 @@ def _paired(search: Search) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]
         yield trade, next(e for e in exact if e[1] <= trade[1])
 
 
-def _best(search: Search, figures: Figures, options: PlanOptions, least: int) -> Plan:
-    """The first layout within the goal, else the one of smallest arena."""
+def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
+    """The first layout within the goal, else the one of smallest arena; `efforts` are those of arenas that are searched."""
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
-    laid_out: list[tuple[int, int, Search, Layout]] = []
+    laid_out: list[tuple[int, int, int, Search, Layout]] = []
     best: Plan | None = None
     for k, (tried, layout) in enumerate(tries):
         plan = assemble(tried.costs, layout, figures)
-        laid_out.append((plan.peak, k, tried, layout))
+        laid_out.append((plan.peak, k, plan.allocation.bound, tried, layout))
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:
             return best
     if best is not None and search.recompute and best.peak <= max(goal, least):
         return best
-    for _, _, tried, layout in sorted(laid_out, key=lambda found: found[:2])[:_SEARCHED]:
-        plan = assemble(tried.costs, layout, figures, optimise=True)
+    efforts = efforts or (_AGAIN if search.recompute else _AT_ONCE)
+    for (_, _, proven, tried, layout), effort in zip(
+        sorted(laid_out, key=lambda found: found[:2]), efforts, strict=False
+    ):
+        if best is not None and proven >= best.peak:
+            continue  # no arena of this layout is smaller
+        plan = assemble(tried.costs, layout, figures, optimise=True, effort=effort)
         if best is None or plan.peak < best.peak:
             best = plan
         if best.peak <= goal:

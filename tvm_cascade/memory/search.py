@@ -189,6 +189,8 @@ class _Search:
             return rest
         end = np.maximum.accumulate(self.t.upper[members])
         cuts = np.flatnonzero(self.t.lower[members[1:]] >= end[:-1]) + 1
+        if not len(cuts):
+            return _Part(members, support, skipped, parent, rest)
         for piece in reversed(np.split(members, cuts)):
             rest = _Part(piece, support, skipped, parent, rest)
         return rest
@@ -253,7 +255,8 @@ class _Search:
         near = who[meets]
         near = near[support[near] <= top]
         skipped[near] = False
-        joined = [j for j, _, _ in t.partners[i] if support[j] <= top and j in near]
+        beside = set(near.tolist()) if t.partners[i] else set()
+        joined = [j for j, _, _ in t.partners[i] if j in beside]
         kept = [max(at, int(support[j])) for j in joined]
         support[near] = top
         support[joined] = kept
@@ -264,6 +267,8 @@ class _Search:
         return self.parts(np.delete(who, c), support, skipped, depth, part.rest)
 
     def _clear_of_pinned(self, who: Ints, support: Ints) -> None:
+        if len(self.t.free) == len(self.t.size):
+            return  # nothing is pinned
         for i in who:
             for low, high in self.t.pinned[i]:
                 if support[i] < high and low < support[i] + self.t.size[i]:
@@ -272,7 +277,7 @@ class _Search:
     def _clear_of_partners(self, who: Ints, unplaced: set[int], support: Ints) -> None:
         """Raise supports out of the places that a placed reader or writer forbids."""
         t = self.t
-        for i in who.tolist():
+        for i in (i for i in who.tolist() if t.partners[i]):
             taken = []
             for j, writes, distance in t.partners[i]:
                 if j not in unplaced and t.meets[i, j]:

@@ -109,22 +109,31 @@ def segment_table(plan: Plan) -> str:
 
 
 def above(peak: int, bound: int) -> float:
-    """Per cent that an arena lies above a bound; negative where recomputation took it below one at 1.00x."""
+    """Per cent that an arena lies above a bound."""
     return (peak / bound - 1) * 100 if bound else 0.0
+
+
+def does_twice(plan: Plan) -> bool:
+    """Whether a plan makes anything twice: of such plans no bound is proven, and those at 1.00x say nothing."""
+    return plan.macs > plan.baseline_macs
 
 
 def summary(plan: Plan, bounds: Bounds | None = None) -> str:
     """Peak, baseline, bounds and work, a line each."""
     gain = plan.baseline_peak / plan.peak if plan.peak else 1.0
     factor = plan.macs / plan.baseline_macs if plan.baseline_macs else 1.0
+    twice, gap = does_twice(plan), f"the arena lies {above(plan.peak, plan.bound):.1f} % above"
     lines = [
         f"arena           {plan.peak} bytes, everything counted",
         f"layer by layer  {plan.baseline_peak} bytes ({gain:.2f}x the arena)",
-        f"lower bound     {plan.bound} bytes (the arena lies {above(plan.peak, plan.bound):.1f} % above)",
+        f"lower bound     none is proven where work is done twice; least of the forms searched {plan.bound} bytes ({gap})"
+        if twice
+        else f"lower bound     {plan.bound} bytes ({gap})",
     ]
     if bounds is not None:
         found = {"rows": bounds.rows, "pixels": bounds.pixels}
-        gaps = [f"{n} {b} bytes ({above(plan.peak, b):+.1f} %)" for n, b in found.items()]
-        lines.append(f"bounds at 1.00x {gaps[0]}, {gaps[1]}: the arena against the search space")
+        gaps = [f"{n} {b} bytes" + ("" if twice else f" ({above(plan.peak, b):+.1f} %)") for n, b in found.items()]
+        what = "no bounds of this plan, which does work twice" if twice else "the arena against the search space"
+        lines.append(f"bounds at 1.00x {gaps[0]}, {gaps[1]}: {what}")
     lines.append(f"work            {plan.macs} multiply-accumulates ({factor:.2f}x)")
     return "\n".join(lines)
