@@ -9,7 +9,7 @@ import pytest
 
 from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
 from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Follow, Problem, allocate, max_live, validate
-from tvm_cascade.memory.fit import Fit, follows_between, overlapping, place_in_order, top
+from tvm_cascade.memory.fit import Fit, place_in_order, surroundings, top
 
 
 def lives(*rows: tuple[int, int, int], capacity: int | None = None) -> Problem:
@@ -24,8 +24,11 @@ TFLM_TWO = lives((100, 0, 1), (50, 2, 3), (20, 1, 2))
 @pytest.mark.parametrize(("problem", "greedy"), [(TFLM_ONE, 90), (TFLM_TWO, 120)])
 def test_first_fit_by_size_is_tflms_planner(problem: Problem, greedy: int) -> None:
     order = sorted(range(len(problem.buffers)), key=lambda i: -problem.buffers[i].size)
-    offsets = place_in_order(problem, order, Fit.FIRST, overlapping(problem), follows_between(problem))
-    assert top(problem, offsets) == greedy
+    around = surroundings(problem)
+    offsets = place_in_order(problem, order, Fit.FIRST, around)
+    assert offsets is not None and top(problem, offsets) == greedy
+    assert place_in_order(problem, order, Fit.FIRST, around, greedy) == offsets
+    assert place_in_order(problem, order, Fit.FIRST, around, greedy - 1) is None
 
 
 @pytest.mark.parametrize(("problem", "best"), [(TFLM_ONE, 80), (TFLM_TWO, 120)])
@@ -55,9 +58,9 @@ def test_equals_brute_force(block: int) -> None:
     above_bound = 0
     for seed in range(block * 250, block * 250 + 250):
         problem = random_problem(seed)
-        near, between = overlapping(problem), follows_between(problem)
+        around = surroundings(problem)
         orders = permutations(range(len(problem.buffers)))
-        best = min(top(problem, place_in_order(problem, o, Fit.FIRST, near, between)) for o in orders)
+        best = min(top(problem, place_in_order(problem, o, Fit.FIRST, around) or ()) for o in orders)
         found = allocate(problem)
         validate(problem, found)
         assert (found.peak, found.optimal) == (best, True), seed

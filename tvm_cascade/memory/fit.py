@@ -6,7 +6,7 @@ minimalloc and TelaMalloc start from. None is best everywhere, so `best_fit_of_o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from random import Random
 
@@ -44,52 +44,57 @@ def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, 
     return table
 
 
-def forbidden(a: Buffer, b: Buffer, at: int, follows: Sequence[tuple[bool, int]]) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of offsets that `a` may not take while `b` lies at `at`."""
-    low, high = at - a.size + 1, at + b.size
-    if not follows:
-        yield low, high
-    for a_writes, distance in follows:
-        if a_writes:
-            yield max(low, at - distance + 1), high
-        else:
-            yield low, min(high, at + distance)
+def surroundings(problem: Problem) -> list[list[tuple[int, int, int]]]:
+    """For each buffer `(j, low, high)` of those live with it: with j at offset o it may not lie in `[o + low, o + high)`."""
+    buffers, between = problem.buffers, follows_between(problem)
+    found: list[list[tuple[int, int, int]]] = []
+    for i, near in enumerate(overlapping(problem)):
+        spans: list[tuple[int, int, int]] = []
+        for j in near:
+            low, high = 1 - buffers[i].size, buffers[j].size
+            pairs = between.get((i, j), ())
+            spans += [] if pairs else [(j, low, high)]
+            for writes, distance in pairs:
+                spans.append((j, max(low, 1 - distance), high) if writes else (j, low, min(high, distance)))
+        found.append([span for span in spans if span[1] < span[2]])
+    return found
 
 
 def place_in_order(
     problem: Problem,
     order: Sequence[int],
     fit: Fit,
-    near: Sequence[Sequence[int]],
-    between: dict[tuple[int, int], list[tuple[bool, int]]],
-) -> list[int]:
-    """Offsets by position; pinned buffers lie where they must, the rest are placed in `order`."""
+    around: Sequence[Sequence[tuple[int, int, int]]],
+    limit: int | None = None,
+) -> list[int] | None:
+    """Offsets by position; pinned buffers lie where they must, the rest are placed in `order`.
+
+    `around` is what `surroundings` finds. None as soon as one ends above `limit` bytes, where given.
+    """
     buffers = problem.buffers
     offsets: list[int | None] = [b.offset for b in buffers]
     for i in order:
         if offsets[i] is None:
-            taken = [
-                span
-                for j in near[i]
-                if (at := offsets[j]) is not None
-                for span in forbidden(buffers[i], buffers[j], at, between.get((i, j), ()))
-            ]
-            offsets[i] = _gap(buffers[i], sorted(taken), fit)
+            taken = [(at + low, at + high) for j, low, high in around[i] if (at := offsets[j]) is not None]
+            taken.sort()
+            place = _gap(buffers[i].alignment, taken, fit)
+            if limit is not None and place + buffers[i].size > limit:
+                return None
+            offsets[i] = place
     return [0 if o is None else o for o in offsets]
 
 
-def _gap(buffer: Buffer, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
-    unit = buffer.alignment
+def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
+    """The place, a multiple of `unit`, outside of the ranges `taken`, which ascend."""
     at, best, slack = 0, None, None
     for low, high in taken:
-        if low >= high:
-            continue
         if at < low:
             if fit is Fit.FIRST:
                 return at
             if slack is None or low - at < slack:
                 best, slack = at, low - at
-        at = max(at, -(-high // unit) * unit)
+        if high > at:
+            at = -(-high // unit) * unit
     return at if best is None else best
 
 
@@ -128,21 +133,22 @@ def top(problem: Problem, offsets: Sequence[int]) -> int:
 
 def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
     """The lowest of first fit and best fit over all `orders`; stops at `bound`."""
-    near, between = overlapping(problem), follows_between(problem)
-    best: list[int] | None = None
+    around = surroundings(problem)
+    best: list[int] = []
+    peak: int | None = None
     for fit in Fit:
         for order in orders(problem):
-            offsets = place_in_order(problem, order, fit, near, between)
-            if best is None or top(problem, offsets) < top(problem, best):
-                best = offsets
-            if top(problem, best) <= bound:
+            found = place_in_order(problem, order, fit, around, None if peak is None else peak - 1)
+            if found is not None and (peak is None or top(problem, found) < peak):
+                best, peak = found, top(problem, found)
+            if peak is not None and peak <= bound:
                 return best
-    return best if best is not None else []
+    return best
 
 
 def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
     """Local search over first-fit orders: what lies at the top is placed earlier. Never worse than `offsets`."""
-    near, between = overlapping(problem), follows_between(problem)
+    around = surroundings(problem)
     best, peak = list(offsets), top(problem, offsets)
     order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))
     random = Random(0)
@@ -153,7 +159,7 @@ def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> 
         k = random.choice(at) if random.random() < 0.7 else random.randrange(len(order))
         trial = [*order[:k], *order[k + 1 :]]
         trial.insert(random.randrange(k + 1), order[k])
-        found = place_in_order(problem, trial, Fit.FIRST, near, between)
-        if top(problem, found) <= peak:
+        found = place_in_order(problem, trial, Fit.FIRST, around, peak)
+        if found is not None and top(problem, found) <= peak:
             order, best, peak = trial, found, top(problem, found)
     return tuple(best) if peak < top(problem, offsets) else tuple(offsets)
