@@ -37,17 +37,13 @@ def plan_channels(
     InfeasibleError
         `plain`, where groups do not help.
     """
-    found = None if _settled(plain, options) else _in_groups(prepared, plain, options, split)
-    if found is not None:
-        return found
+    if isinstance(plain, InfeasibleError) or options.sram is None:
+        found = _in_groups(prepared, plain, options, split)
+        if found is not None:
+            return found
     if isinstance(plain, InfeasibleError):
         raise plain
     return plain
-
-
-def _settled(plain: Choice[Made] | InfeasibleError, options: PlanOptions) -> bool:
-    """Whether groups are not tried: the cap is met, or the graph was rewritten already."""
-    return isinstance(plain, Choice) and (options.sram is not None or bool(plain.concats or plain.joined))
 
 
 def _in_groups(

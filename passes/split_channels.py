@@ -12,8 +12,9 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.cascading.channels import KIND
+from tvm_cascade.cascading.channels import KIND, blocks, group_counts
 from tvm_cascade.errors import UsageError
+from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.rewrite_for_memory import operator_names, substitute
 from tvm_cascade.schedules.channel_groups import ATTRIBUTE
 from tvm_cascade.schedules.tir import relax
@@ -57,36 +58,63 @@ class _Merger:
         unknown = set(groups) - set(names.values())
         if unknown:
             raise UsageError(f"no operator is named {', '.join(sorted(unknown))}: see `plan` for names")
+        chains = {v: self._chain(self.calls[v], name, groups[name]) for v, name in names.items() if name in groups}
         renamed: dict[Any, Any] = {}
         with self.builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
             with self.builder.dataflow():
                 for block in main.body.blocks:
                     for binding in block.bindings:
-                        count = groups.get(names.get(binding.var, ""), 0)
-                        value = self._merged(binding, names[binding.var], count) if count else binding.value
+                        value = binding.value
+                        if binding.var in chains:
+                            value = self._merged(chains[binding.var], groups[names[binding.var]])
                         renamed[binding.var] = self.builder.emit(substitute(value, renamed), name_hint=binding.var.name)
                 result = self.builder.emit_output(substitute(main.body.body, renamed))
             self.builder.emit_func_output(result)
         return relax.transform.DeadCodeElimination()(self.builder.finalize())
 
-    def _merged(self, binding: Any, name: str, groups: int) -> Any:
-        """The call of the three operators that end in `binding` as one."""
-        chain = [binding.value]
-        while len(chain) < 3:
-            before: Any = self.calls.get(chain[0].args[1].fields[0])
-            if not isinstance(before, relax.Call) or getattr(before.op, "name", "") != "relax.call_tir":
-                raise UsageError(f"{name} is no projection of an inverted bottleneck")
-            chain.insert(0, before)
-        funcs = [self.mod[c.args[0]] for c in chain]
-        kinds = tuple(str(f.attrs["op_kind"]) for f in funcs)
-        channels = int(chain[0].ty_args[0].shape[3]) if kinds == ("conv2d", "depthwise_conv2d", "conv2d") else 0
-        if not channels or groups < 1 or channels % groups:
-            raise UsageError(
-                f"{name} is no projection of an inverted bottleneck with channels in {groups} equal groups"
-            )
-        gv = self.builder.add_func(merged_function(chain, funcs, groups), KIND)
+    def _chain(self, call: Any, name: str, groups: int) -> list[Any]:
+        """The calls of the three operators that end in `call`."""
+        chain = [call]
+        while len(chain) < 3 and _reads_one(chain[0]) and chain[0].args[1].fields[0] in self.calls:
+            chain.insert(0, self.calls[chain[0].args[1].fields[0]])
+        if len(chain) == 3 and all(_reads_one(c) for c in chain):
+            graph = extract_graph(_alone(chain, self._functions(chain))).graph
+            if any(groups in group_counts(graph, block) for block in blocks(graph)):
+                return chain
+        raise UsageError(f"{name} is no projection of an inverted bottleneck with channels in {groups} equal groups")
+
+    def _merged(self, chain: Sequence[Any], groups: int) -> Any:
+        """The call of the three operators as one."""
+        gv = self.builder.add_func(merged_function(chain, self._functions(chain), groups), KIND)
         arguments = [a for k, c in enumerate(chain) for a in (c.args[1].fields if k == 0 else c.args[1].fields[1:])]
-        return relax.op.call_tir(gv, arguments, out_ty=binding.value.ty_args[0])
+        return relax.op.call_tir(gv, arguments, out_ty=chain[-1].ty_args[0])
+
+    def _functions(self, chain: Sequence[Any]) -> list[Any]:
+        return [self.mod[c.args[0]] for c in chain]
+
+
+def _reads_one(call: Any) -> bool:
+    """Whether a value is a call of a PrimFunc over one variable and constants."""
+    if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.call_tir":
+        return False
+    first, *rest = call.args[1].fields
+    return isinstance(first, relax.Var) and all(isinstance(a, tvm.ir.GenericConst) for a in rest)
+
+
+def _alone(chain: Sequence[Any], funcs: Sequence[Any]) -> tvm.IRModule:
+    """A module of these calls, one behind the other, and nothing else."""
+    builder = relax.BlockBuilder(tvm.IRModule({}))
+    value: Any = relax.Var("x", chain[0].args[1].fields[0].ty)
+    with builder.function("main", [value]):
+        with builder.dataflow():
+            for call, func in zip(chain, funcs, strict=True):
+                arguments = [value, *call.args[1].fields[1:]]
+                value = builder.emit(
+                    relax.op.call_tir(builder.add_func(func, "stage"), arguments, out_ty=call.ty_args[0])
+                )
+            value = builder.emit_output(value)
+        builder.emit_func_output(value)
+    return builder.finalize()
 
 
 def merged_function(chain: Sequence[Any], funcs: Sequence[Any], groups: int) -> Any:

@@ -87,6 +87,7 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
             "padding": list(geometry.padding),
             "dilation": list(geometry.dilation),
             "groups": groups,
+            "accumulator": compute.accumulator,
             "input_zero_point": x.zero_point,
             "weight_zero_point": kernel.zero_point,
             "output_zero_point": island.output.zero_point,

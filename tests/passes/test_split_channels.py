@@ -169,6 +169,44 @@ def name_of(mod: Any) -> str:
 def test_names_and_groups_that_are_none() -> None:
     lowered = LowerQuantized()(late_blocks())
     names = [op.name for op in prepare_graph(lowered, Core()).graph.ops]
-    for groups in ({"nothing": 2}, {names[0]: 2}, {names[3]: 5}):
+    for groups in ({"nothing": 2}, {names[0]: 2}, {names[3]: 5}, {names[3]: 0}):
         with pytest.raises(UsageError):
             with_channel_groups(lowered, groups)
+
+
+@pytest.mark.parametrize("other", ["expand", "project", "dilated", "grouped", "wide"])
+def test_what_only_looks_like_a_block(other: str) -> None:
+    """Kernels of a group compute none of these."""
+    net = Net("int8", seed=1)
+    x = net.conv(net.input((1, 9, 9, 4)), 8, kernel=3)
+    y = net.conv(x, 24, kernel=3 if other == "expand" else 1)
+    y = net.depthwise(y, kernel=3, dilation=2 if other == "dilated" else 1)
+    y = net.conv(y, 8, kernel=3 if other == "project" else 1, groups=2 if other == "grouped" else 1)
+    lowered = LowerQuantized()(net.finish(y))
+    if other == "wide":  # as a convolution whose sums are of 64 bits
+        lowered = with_attribute(lowered, "conv2d", "accumulator", "int64")
+    graph = prepare_graph(lowered, Core()).graph
+    assert not blocks(graph)
+    with pytest.raises(UsageError, match="no projection of an inverted bottleneck"):
+        with_channel_groups(lowered, {graph.ops[3].name: 4})
+
+
+def with_attribute(mod: Any, kind: str, name: str, value: object) -> Any:
+    made = mod.clone()
+    for gv, func in mod.functions.items():
+        if func.attrs is not None and str(func.attrs.get("op_kind")) == kind:
+            made.update_func(gv, func.with_attr(name, value))
+    return made
+
+
+def test_blocks_beside_a_concat() -> None:
+    """Groups are tried too where a concat is written into place, and kept where they are smaller."""
+    net = Net("int8", seed=7)
+    x = net.conv(net.input((1, 7, 7, 4)), 16, kernel=3)
+    for stride in (1, 2):
+        y = net.conv(x, 96, kernel=1, activation="relu6")
+        y = net.conv(net.depthwise(y, kernel=3, stride=stride, activation="relu6"), 16, kernel=1)
+        x = net.add(x, y) if stride == 1 else y
+    mod = net.finish(net.concat([net.conv(x, 8, kernel=1), net.conv(x, 8, kernel=1)]))
+    found = api.plan(mod, target="host", max_macs=1.8)
+    assert found.groups and found.plan.peak == found.frontier[0][0]

@@ -119,9 +119,13 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     if not options.stream_input:
         best = _whole(search, figures, options, best)
     costs = search.costs
-    for other in searches[1:]:  # addresses may spoil the order of least bytes
+    others = [(other, options) for other in searches[1:]]
+    if options.granularity == "auto" and best.peak > max(bound, options.sram or 0):
+        by_rows = replace(options, granularity="row")
+        others.append((_searches(graph, by_rows)[0], by_rows))
+    for other, asked in others:  # addresses may spoil the order, or the steps, of least bytes
         if not search.recompute and best.peak > max(other.bound, options.sram or 0):
-            plan = _best(other, figures, options, other.smallest)
+            plan = _best(other, figures, asked, other.smallest)
             if plan.peak < best.peak:
                 best, costs = plan, other.costs
     if best.peak > max(bound, options.sram or 0) and is_tiny(search):

@@ -79,7 +79,8 @@ class Builder:
         out = self.tensor((1, oh, ow, channels))
         rows, columns = Window(kh, sh, dh, ph), Window(kw, sw, dw, pw)
         taps = _taps(rows, oh, h) * _taps(columns, ow, w)
-        more: Mapping[str, Any] = {"macs": taps * per_tap, "in_place": (0,) if in_place else ()}
+        more: dict[str, Any] = {"macs": taps * per_tap, "in_place": (0,) if in_place else ()}
+        more["attrs"] = {"groups": 1, "accumulator": "int32"} if "conv2d" in kind else {}
         return self.op(kind, [x], [out], [rows], [columns], **more)
 
     def conv(self, x: int, channels: int, kernel: int | tuple[int, int] = 1, stride: int | tuple[int, int] = 1, *,
