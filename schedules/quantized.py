@@ -203,10 +203,3 @@ def _settle(
     settled = np.where(constant, 0, weights).astype(weights.dtype)
     settled_bias = np.where(constant, 4 * (value - zero_out), bias).astype(bias.dtype)
     return settled, settled_bias, np.where(constant, 1 << 30, m), np.where(constant, -1, s)
-
-
-def with_general_requantize(conv: QuantizedConv, multiplier: np.ndarray, shift: np.ndarray) -> QuantizedConv:
-    """The same convolution with the general requantization, whatever its preconditions."""
-    table = np.stack([multiplier.ravel(), np.zeros_like(shift.ravel()), shift.ravel()], axis=1).astype(np.int32)
-    general = replace(conv.requantize, table=table, short=False, sign=True, reason="asked for")
-    return replace(conv, requantize=general)

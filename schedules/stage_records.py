@@ -60,20 +60,25 @@ class KernelRecords:
             return
         try:
             found = [Record(**row) for row in json.loads(self.path.read_text())]
+            self._held = {(r.target, r.kernel): r for r in found}
         except (OSError, ValueError, TypeError) as why:
             raise UsageError(f"{self.path}: its records cannot be read ({why}); give another folder") from None
-        self._held = {(r.target, r.kernel): r for r in found}
 
     def get(self, func: PrimFunc, target: str) -> Record | None:
         """The kernel's record for a target."""
         return self._held.get((target, digest(func)))
 
     def add(self, record: Record) -> None:
-        """Keep a record; the file is written at once."""
+        """Keep a record; the file is written at once, whole or not at all. Raises `UsageError` where it cannot be."""
         self._held[record.target, record.kernel] = record
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         rows = [json.dumps(asdict(self._held[key]), separators=(",", ":")) for key in sorted(self._held)]
-        self.path.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+        partial = self.path.with_name(f".{self.path.name}.partial")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+            partial.replace(self.path)
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error.strerror}") from None
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._held.values())

@@ -57,7 +57,7 @@ class Machine(Protocol):
         ...
 
     def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
-        """Least milliseconds of scheduled kernels that take the same parameters, run in turn; infinite: does not run."""
+        """Least milliseconds of scheduled kernels that take the same parameters, run in turn."""
         ...
 
 

@@ -29,6 +29,7 @@ from tvm_cascade.options import (
     parse_bytes,
     planning,
     planning_values,
+    refuse_idle_trials,
     require_factor,
     require_new_file,
     require_picture,
@@ -177,6 +178,7 @@ def compile(
     """
     from tvm_cascade import api
 
+    refuse_idle_trials(metaschedule)
     result = api.compile(
         model,
         target=target,
@@ -387,6 +389,7 @@ def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool,
     """Find which operators of MODEL run at the same time, or merged into one, for the lowest latency (IOS)."""
     from tvm_cascade import api
 
+    refuse_idle_trials(values["metaschedule"])
     data, text = api.stages(model, input_shapes=input_shapes, progress=_say, **values)
     _print(as_json, data, text)
 

@@ -78,12 +78,6 @@ class InfeasibleError(CascadeError):
         self.remedy = remedy
 
 
-class MismatchError(CascadeError):
-    """Outputs that differ from the reference."""
-
-    exit_status = 1
-
-
 class ValidationError(CascadeError):
     """A solution that its independent validator refuses: a defect of this project, never of the input."""
 

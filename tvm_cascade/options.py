@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.sizes import parse_input_shape, parse_size
@@ -112,6 +113,13 @@ TRIALS = click.option(
     metavar="N",
     help="Candidates that MetaSchedule measures for a kernel without records.",
 )
+
+
+def refuse_idle_trials(metaschedule: Path | None) -> None:
+    """`--trials` says nothing without a folder for records."""
+    given = click.get_current_context().get_parameter_source("trials")
+    if metaschedule is None and given is ParameterSource.COMMANDLINE:
+        raise UsageError("--trials is of --metaschedule DIR: give that too")
 
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:

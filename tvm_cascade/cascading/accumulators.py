@@ -14,9 +14,6 @@ output:
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
-
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op
 
 SUMMING = ("mean", "avg_pool2d", "dense")
@@ -31,11 +28,3 @@ def accumulator_bytes(graph: Graph, op: Op) -> int:
     if op.kind not in SUMMING or not all(whole) or out.rows != 1 or out.columns != 1:
         return 0
     return out.bytes // ITEM_BYTES[out.dtype] * 4
-
-
-def with_accumulators(graph: Graph, kinds: Collection[str] = SUMMING) -> Graph:
-    """`graph` with `accumulator_bytes` set where an operator is of one of `kinds` and can sum up its input, else 0."""
-    ops = tuple(
-        replace(op, accumulator_bytes=accumulator_bytes(graph, op) if op.kind in kinds else 0) for op in graph.ops
-    )
-    return replace(graph, ops=ops)

@@ -56,7 +56,9 @@ def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
     ops = (expand, depthwise, project)
     if kinds != ("conv2d", "depthwise_conv2d", "conv2d") or any(len(o.inputs) != 1 or len(o.outputs) != 1 for o in ops):
         return False
-    if any(o.attrs.get("accumulator") != "int32" for o in ops) or any(o.attrs["groups"] != 1 for o in (expand, project)):
+    if any(o.attrs.get("accumulator") != "int32" for o in ops) or any(
+        o.attrs["groups"] != 1 for o in (expand, project)
+    ):
         return False
     if expand.outputs != depthwise.inputs or depthwise.outputs != project.inputs:
         return False

@@ -194,7 +194,7 @@ def finest_in_time(graph: Graph, options: PlanOptions) -> int:
 def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> Search:
     """The search of a frontier: in the order of least bound, with steps as fine as asked or as the time allows at 1.00x."""
     finest = finest_in_time(graph, options) if finest is None else finest
-    return _orders(graph, replace(options, sram=None, finest=finest))[0]
+    return _searches(graph, replace(options, sram=None, finest=finest))[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
     """Proven lower bounds of the search space, whatever the emitter can do with pixels."""
     by_rows = replace(options, granularity="row", max_macs=1.0)
     by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
-    return Bounds(_orders(graph, by_rows)[1], _orders(graph, by_pixels)[1])
+    return Bounds(_searches(graph, by_rows)[0].bound, _searches(graph, by_pixels)[0].bound)
 
 
 def _paired(search: Search) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -279,12 +279,6 @@ def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Ite
         plain = Search(search.costs.flow, search.costs.order, options, search, rings_follow=False)
         least = plain.smallest
         yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
-
-
-def _orders(graph: Graph, options: PlanOptions) -> tuple[Search, int]:
-    """The search over the order whose best cuts need least, and the bound over all orders that were considered."""
-    best = _searches(graph, options)[0]
-    return best, best.bound
 
 
 def _searches(graph: Graph, options: PlanOptions) -> list[Search]:

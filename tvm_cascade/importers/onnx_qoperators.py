@@ -6,7 +6,7 @@ spelled-out form is the operators' own definition, and the only one that Relax a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,8 +15,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 
-def spell_out(model: Any) -> Any:
-    """A copy of `model` without QLinear operators that have a rule here; others stay, for the importer to refuse."""
+def spell_out(model: Any, keep: Collection[str] = ()) -> Any:
+    """A copy of `model` without QLinear operators that have a rule here; others stay, and kinds to `keep`."""
     if not any(n.op_type in RULES for n in model.graph.node):
         return model
     spelled = onnx.ModelProto()
@@ -26,7 +26,7 @@ def spell_out(model: Any) -> Any:
     del spelled.graph.node[:]
     for node in nodes:
         rule = RULES.get(node.op_type)
-        if rule is None:
+        if rule is None or node.op_type in keep:
             spelled.graph.node.append(node)
         else:
             rule(writer, node)

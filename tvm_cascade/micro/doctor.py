@@ -86,8 +86,9 @@ class Doctor:
             "ok": self.ok,
             "checks": [asdict(check) for check in self.checks],
             "model": self.model,
-            "unsupported_operators": list(self.unsupported),
-            "left_float": floats,
+            "unread": self.unread,
+            "unsupported_operators": None if self.unread else list(self.unsupported),
+            "left_float": None if self.unread else floats,
             "float_network": self.float_bytes > 0,
         }
 

@@ -186,10 +186,10 @@ def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) 
 def _matches(
     want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray], tolerance: float = 0.0
 ) -> tuple[bool, float]:
-    """Integers are equal, floats to within reassociation or a larger `tolerance`."""
+    """Integers are equal or within `tolerance`, floats to within reassociation or a larger `tolerance`."""
     gap = _difference(want, have)
     if all(a.dtype.kind in "iub" for a in want.values()):
-        return gap == 0, gap
+        return gap <= tolerance, gap
     scale = max((float(np.abs(a).max()) for a in want.values() if a.size), default=1.0)
     return gap <= max(_FLOAT_TOLERANCE * max(scale, 1.0), tolerance), gap
 

@@ -54,7 +54,6 @@ def keep_fastest(
     found: NetworkSchedule,
     model: CostModel,
     options: Options,
-    runs: int = RUNS,
     metaschedule: str | Path | None = None,
 ) -> tuple[NetworkSchedule, Finalists]:
     """`found`, or the sequential or greedy schedule where that runs faster; and what was run. Different ones only.
@@ -69,7 +68,7 @@ def keep_fastest(
     sessions = sessions_of(net, found.units, tuple(candidates.values()), metaschedule)
     rng = np.random.default_rng(0)
     tensors = [net.graph.tensors[t] for t in net.graph.inputs]
-    made = Finalists(tuple(candidates), judge(sessions, [rng.random(t.shape).astype(t.dtype) for t in tensors], runs))
+    made = Finalists(tuple(candidates), judge(sessions, [rng.random(t.shape).astype(t.dtype) for t in tensors]))
     return replace(found, schedule=candidates[made.kept]), made
 
 

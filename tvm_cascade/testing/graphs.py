@@ -10,7 +10,7 @@ NHWC, one byte an element unless `dtype` says otherwise; weights are counted as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
