@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tvm_cascade.passes.cascade import Cascade
+from tvm_cascade.passes.error_classes import register_error_classes
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import OrderOps
@@ -26,3 +27,5 @@ __all__ = [
     "extract_graph",
     "tune_kernels",
 ]
+
+register_error_classes()
