@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -199,6 +200,12 @@ def groups(models: Path | None, plan_only: bool) -> dict[str, Callable[[], Itera
     return found
 
 
+def code() -> str:
+    """The commit that figures are of, `-dirty` where files were changed; empty outside of a checkout."""
+    asked = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(asked, cwd=RESULTS, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The results as Markdown."""
 
@@ -209,7 +216,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
     names = ("model", "way", "rival", "goal", "max time", "planned", "allocated", "measured", "bound", "layerwise", "work",
-             "exact", "work exact", "board", "ram", "flash", "stack", "seconds")  # fmt: skip
+             "exact", "work exact", "board", "ram", "flash", "stack", "seconds", "code")  # fmt: skip
     lines = [
         "# Peak memory against published figures\n",
         "Bytes, everything counted unless it says otherwise. Written by `benchmarks/arena.py`. Way: `min` is the smallest arena",
@@ -217,7 +224,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "the input row by row. Max time: `--max-time`, 1.2 by default; none where bytes alone counted. Measured: the highest",
         "byte of the arena written, plus one. Bound: proven for the search space by pixels at 1.00x; none where work is done",
         "twice. Beyond 1.00x channels may be made in groups. Ram: arena, data and bss of the linked image; flash: the rest of",
-        "it. Seconds: planning (and compiling), on a busy machine.\n",
+        "it. Seconds: planning (and compiling), on a busy machine. Code: the commit that a row was measured with; rows without",
+        "are older than this column.\n",
         f"| {' | '.join(names)} | met |",
         f"| {' | '.join('---' for _ in names)} | --- |",
     ]
@@ -255,12 +263,13 @@ def main() -> None:
         return
     kept = options.output / "peaks.json"
     done: dict[str, list[dict[str, Any]]] = json.loads(kept.read_text()) if kept.is_file() else {}
-    work = groups(options.models, options.plan_only)
+    work, commit = groups(options.models, options.plan_only), code()
     for name, rows in work.items():
         if (options.only and name not in options.only) or (options.resume and name in done):
             continue
         done[name] = []
         for row in rows():
+            row["code"] = commit
             print(json.dumps(row), flush=True)
             done[name].append(row)
         kept.write_text(json.dumps(done, indent=1) + "\n")

@@ -7,7 +7,7 @@ anew around the statements of its blocks, for columns [x0, x1) of row y:
     sums[x, d] = 0
     for g: for r, c covered by the windows, e of g: acc = 0; for i: acc += x[r, c, i] * we[i, e]; wide[r, c, e] = requantize(acc)
            for x: for e of g: acc = 0; for r, c of the window: acc += wide[r, c, e] * wd[r, c, e]; pixel[e] = requantize(acc)
-                  for d: for e of g: sums[x, d] += pixel[e] * wp[e, d]
+                  for d: acc = 0; for e of g: acc += pixel[e] * wp[e, d]; sums[x, d] += acc
     for x, d: out[y, x, d] = requantize(sums[x, d])
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from tvm_cascade.schedules.tir import (
 )
 
 ATTRIBUTE = "channel_groups"
+_WRITTEN_OUT = 32  # terms of a sum at most, without a loop
 
 Place = Callable[[Sequence[Expr]], tuple[Buffer, list[Expr]]]
 
@@ -186,12 +188,19 @@ class _Loops:
             self.expanded.target: self._wide(begin),
             self.depthwise.target: self._scalar,
             self.filtered.target: lambda at: (self.pixel, [self._difference(at[3], begin)]),
-            self.project.target: self._sum,
+            self.project.target: self._scalar,
         }
         here = [i32(0), self.y, self.x0 + x, begin + e]
         filtered = [*self._summed(self.depthwise, here, places), self.filtered.at(here, [], places)]
         add = self.project.at([i32(0), self.y, self.x0 + x, d], [i32(0), i32(0), begin + part], places)
-        added = _for(d, i32(self.made), _for(part, i32(self.each), add))
+        at = x * self.made + d
+        total = tirx.BufferStore(self.sums, self.sums[at] + self.acc[i32(0)], [at])
+        summed = [
+            tirx.BufferStore(self.acc, i32(0), [i32(0)]),
+            _for(part, i32(self.each), add, self._kind(self.each)),
+            total,
+        ]
+        added = _for(d, i32(self.made), tirx.SeqStmt(summed))
         return _for(x, self.count, tirx.SeqStmt([_for(e, i32(self.each), tirx.SeqStmt(filtered)), added]))
 
     def _outputs(self) -> Stmt:
@@ -203,9 +212,15 @@ class _Loops:
         """A sum in the scalar."""
         loops = [tirx.Var(f"k{n}", "int32") for n in range(len(block.extents()))]
         body = block.at(place, loops, places)
+        padded = block is self.depthwise  # whose loops lose what lies in padding
+        kind = tirx.ForKind.SERIAL if padded else self._kind(prod(block.extents()))
         for var, extent in zip(reversed(loops), reversed(block.extents()), strict=True):
-            body = _for(var, i32(extent), body)
+            body = _for(var, i32(extent), body, kind)
         return [tirx.BufferStore(self.acc, i32(0), [i32(0)]), body]
+
+    def _kind(self, terms: int) -> object:
+        """Of the loops over the terms of a sum: few are written out, so that addresses are constants."""
+        return tirx.ForKind.UNROLLED if terms <= _WRITTEN_OUT else tirx.ForKind.SERIAL
 
     def _scalar(self, _at: Sequence[Expr]) -> tuple[Buffer, list[Expr]]:
         return self.acc, [i32(0)]
@@ -230,5 +245,5 @@ def windows_of(func: PrimFunc) -> tuple[Window, Window]:
     return tuple(Window(kernel[n], strides[n], 1, padding[n]) for n in (0, 1))  # type: ignore[return-value]
 
 
-def _for(var: Var, extent: Expr, body: Stmt) -> Stmt:
-    return tirx.For(var, i32(0), extent, tirx.ForKind.SERIAL, body)
+def _for(var: Var, extent: Expr, body: Stmt, kind: object = tirx.ForKind.SERIAL) -> Stmt:
+    return tirx.For(var, i32(0), extent, kind, body)
