@@ -1,10 +1,12 @@
 """Instructions of whole firmware in the emulator: `benchmarks/results/cortex_m.md`, from counts kept in `cortex_m.json`.
 
-    python benchmarks/cortex_m.py --models DIR [--cores cortex-m4 ...] [--backends c ...] [--only person_detect ...] [--resume]
+    python benchmarks/cortex_m.py --models DIR [--cores cortex-m4 ...] [--only person_detect ...] [--resume]
+    python benchmarks/cortex_m.py --models DIR --again best [--plans "row rings"] [--cores cortex-m4 ...]
 
 Every figure is one inference of the linked image, counted by the board's cycle counter under `-icount`: instructions,
 not cycles. Outputs are compared with LiteRT's reference kernels, byte by byte, through both back ends. Instructions by
-layer come from a second image that reads the counter between steps. With `--resume` counts in the JSON file are kept.
+layer come from a second image that reads the counter between steps. With `--resume` counts in the JSON file are kept; with
+`--again` those that it names are made anew, and all others kept.
 """
 
 from __future__ import annotations
@@ -155,6 +157,13 @@ def work(models: list[Path], cores: list[str], backends: list[str]) -> list[tupl
     return listed
 
 
+def chosen(key: tuple[Path, str, str, str, bool], which: str) -> bool:
+    """Whether `--again` names a row: of the better back end, of the other, or without the shipped counts."""
+    _, core, backend, _, tuned = key
+    better = backend == get_target(core).backend
+    return {"best": tuned and better, "other": tuned and not better, "usual": not tuned, "all": True}[which]
+
+
 def read(path: Path) -> dict[tuple[str, str, str, str, bool], Count]:
     """Counts of an earlier run."""
     if not path.is_file():
@@ -181,18 +190,22 @@ def main() -> None:
     parser.add_argument("--cores", nargs="*", default=list(BOARDS), choices=list(BOARDS))
     parser.add_argument("--backends", nargs="*", default=["c", "obj"], choices=["c", "obj"])
     parser.add_argument("--resume", action="store_true", help="keep what the JSON file has")
+    parser.add_argument("--plans", nargs="*", default=list(PLANS), choices=list(PLANS))
+    parser.add_argument("--again", choices=("best", "other", "usual", "all"), help="rows to make anew; others are kept")
     parser.add_argument("--out", type=Path, default=RESULTS / "cortex_m.json")
     options = parser.parse_args()
     models = [options.models / f"{name}.tflite" for name in options.only]
     for path in models:
         if not path.exists():
             print(f"{path} is not there: left out")
-    known = read(options.out) if options.resume else {}
+    known = read(options.out) if options.resume or options.again else {}
     listed = work([p for p in models if p.exists()], options.cores, options.backends)
-    counts: dict[tuple[str, str, str, str, bool], Count] = {}
+    listed = [key for key in listed if key[3] in options.plans and (not options.again or chosen(key, options.again))]
+    counts: dict[tuple[str, str, str, str, bool], Count] = dict(known) if options.again else {}
     for path, core, backend, plan, tuned in listed:
         key = (path.stem, core, backend, plan, tuned)
-        counts[key] = known[key] if key in known else count(path, core, backend, plan, tuned, layers=tuned)
+        kept = None if options.again else known.get(key)
+        counts[key] = kept or count(path, core, backend, plan, tuned, layers=tuned)
         one = counts[key]
         print(*key, one.instructions, one.flash - one.weights, "exact" if one.exact else "NOT EXACT", flush=True)
         write(options.out, counts)

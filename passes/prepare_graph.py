@@ -23,6 +23,7 @@ from tvm_cascade.schedules.pool_sum import pool_sum
 from tvm_cascade.schedules.select import Core, select
 from tvm_cascade.schedules.stripe_kernel import stripe_kernel
 from tvm_cascade.schedules.stripe_patch import StripePatch, stripe_patch
+from tvm_cascade.schedules.tall import tall_kernel
 from tvm_cascade.schedules.transpose_over import over_kernel, planes_of
 from tvm_cascade.schedules.tune import Database, shipped
 
@@ -41,9 +42,11 @@ class PreparedGraph:
         """The kernels that a plan calls; `generic` ones run on every machine."""
         made = self.extracted
         rows = made.kernels if generic else self.kernels
-        patches, in_stripes = (None, None) if generic else (self.patch, self.stripe_patch)
+        patches, in_stripes, tall = (None, None, None) if generic else (self.patch, self.stripe_patch, self.tall)
         sums = made.accumulators if generic else self._sums()
-        chosen = kernels_of_plan(plan, rows, made.pixel_kernels, sums, patches, self.stripe, self.over, in_stripes)
+        chosen = kernels_of_plan(
+            plan, rows, made.pixel_kernels, sums, patches, self.stripe, self.over, in_stripes, tall
+        )
         return [_into_place(plan, o, kernel) for o, kernel in enumerate(chosen)]
 
     def _sums(self) -> list[Accumulating | None]:
@@ -76,6 +79,14 @@ class PreparedGraph:
         planes = None if func is None else planes_of(func)
         assert planes is not None
         return over_kernel(planes)
+
+    def tall(self, index: int, rows: int) -> RowKernel | None:
+        """An operator's kernel for steps of `rows` rows, where a performance schedule serves it."""
+        func, kernel = self.extracted.funcs[index], self.kernels[index]
+        if func is None or kernel is None or kernel.rule == "generic":
+            return None
+        constants = self.extracted.constants[index]
+        return tall_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, rows)
 
     def patch(self, index: int, chunk: int) -> Patch | None:
         """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""
@@ -119,14 +130,16 @@ def prepare_graph(
         kernels.append(select(func, extracted.constants[op.index], access, core, op.kind, generic))
     graph = with_kernels(extracted.graph, kernels)
     made = PreparedGraph(graph, extracted, tuple(kernels), core)
-    return replace(made, graph=_with_patches(made))
+    return replace(made, graph=_with_steps(made))
 
 
-def _with_patches(prepared: PreparedGraph) -> Graph:
-    """The graph with what each operator needs to locate the window of a step by pixels."""
+def _with_steps(prepared: PreparedGraph) -> Graph:
+    """The graph with what each operator needs to locate the window of a step by pixels, and which can make several rows."""
     ops = []
     for op in prepared.graph.ops:
         patch = prepared.patch(op.index, 1)
         located = [g for g in patch.located if g is not None] if patch is not None else []
-        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in located), sum(g.each for g in located))))
+        rows = prepared.graph.tensors[op.outputs[0]].rows if op.outputs else 1
+        tall = rows > 1 and prepared.tall(op.index, rows) is not None
+        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in located), sum(g.each for g in located)), tall=tall))
     return replace(prepared.graph, ops=tuple(ops))

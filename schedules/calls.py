@@ -1,6 +1,7 @@
 """The call of one step of an operator: what each parameter of its kernel gets.
 
-By rows, step k is output row k. By pixels, with n = ceil(columns / chunk), it is row k // n, columns from (k % n) * chunk.
+By rows, step k is output row k, or the k-th rows of a step's height. By pixels, with n = ceil(columns / chunk), it is
+row k // n, columns from (k % n) * chunk.
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -64,11 +65,22 @@ class Calls:
         if isinstance(kernel, Accumulating):
             return self._accumulate(op, kernel, step, segment)
         self._check(op, kernel)
+        height, rows = self.plan.segments[segment].rows, self.graph.tensors[op.outputs[0]].rows
+        if kernel.whole or height == 1:
+            return self._call(op, kernel, step, segment)
+        if kernel.rows == min(height, rows):
+            return self._call(op, kernel, step * kernel.rows, segment)
+        row = tirx.Var(f"row_{index}", "int32")
+        count = i32(min(height, rows)) if rows % height in (0, rows) else tirx.min(i32(height), rows - step * height)
+        return For(row, 0, count, tirx.ForKind.SERIAL, self._call(op, kernel, step * height + row, segment))
+
+    def _call(self, op: Op, kernel: RowKernel, step: Expr, segment: int) -> tirx.Stmt:
+        """The call for one output row (the first of several, with a kernel of several), some pixels or the whole."""
         bound, y, x0, x1 = self._position(op, step, segment) if kernel.pixels else ([], step, i32(0), i32(0))
         args = [self.argument(op, kernel, param, y, x0, x1, segment) for param in kernel.params]
         if self.macs is not None:
             args.append(self.macs)
-        return sequence([*bound, Evaluate(Call(self.functions[index][0], args, ret_ty="int32"))])
+        return sequence([*bound, Evaluate(Call(self.functions[op.index][0], args, ret_ty="int32"))])
 
     def _accumulate(self, op: Op, sums: Accumulating, step: Expr, segment: int) -> tirx.Stmt:
         """Consume the next row, or run of pixels, of the input; in two parts where a run wraps around its ring."""

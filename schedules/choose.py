@@ -1,4 +1,4 @@
-"""Which kernel of an operator a plan calls: of a row, of some pixels, or of the whole."""
+"""Which kernel of an operator a plan calls: of a row or several, of some pixels, or of the whole."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ def kernels_of_plan(
     stripes: Callable[[int, int], RowKernel] | None = None,
     overs: Callable[[int], RowKernel] | None = None,
     in_stripes: StripeKernel | None = None,
+    tall: Callable[[int, int], RowKernel | None] | None = None,
 ) -> list[Kernel | None]:
     """The kernel of every operator (None for views) as its segment runs it.
 
     `rows`, `pixels` and `accumulators` are the kernels by operator, `patches` makes those that a performance schedule
     serves, for a number of pixels a step, and `in_stripes` for the columns of every stripe; `stripes` are those of other
     operators that run in vertical stripes of so many columns at most, `overs` those of operators that run over their input.
+    `tall` makes kernels of so many rows; where it makes none, those of one row are called for each row of a step.
     """
     chosen: list[Kernel | None] = list(rows)
     for segment in plan.segments:
@@ -55,7 +57,14 @@ def kernels_of_plan(
                     chosen[o] = _called(plan, o, patch)
                 else:
                     chosen[o] = _required(pixels[o], plan, o, "by pixels")
+            elif segment.rows > 1 and plan.graph.ops[o].tall and tall is not None and _together(plan, o):
+                chosen[o] = tall(o, min(segment.rows, plan.graph.tensors[plan.graph.ops[o].outputs[0]].rows)) or rows[o]
     return chosen
+
+
+def _together(plan: Plan, op: int) -> bool:
+    """Whether the pixels of what an operator reads and writes lie one behind the other."""
+    return not any(plan.storages[t].pitch for t in (*plan.graph.ops[op].inputs, *plan.graph.ops[op].outputs))
 
 
 def _required(kernel: Kernel | None, plan: Plan, op: int, how: str) -> Kernel:

@@ -1,7 +1,9 @@
 """What every hand-scheduled convolution row has in common: blocks of pixels and channels, edges, bias, requantization.
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
-blocks of output channels the inner one, so that the packed weights stream in order. A subclass adds one run of taps to a
+blocks of output channels the inner one, so that the packed weights stream in order. A kernel of several rows
+(`schedules.tall`) goes the other way round: the weights of a block of channels serve all pixels of all rows before those
+of the next are read. A subclass adds one run of taps to a
 block's accumulators: a kernel row, or a single tap where its neighbours' inputs lie apart (dilation, groups). Where the
 input is a concat that does not exist, its parts are gathered, or the kernel has a term for each, which adds to the same
 accumulators (`schedules.parts`).
@@ -27,6 +29,7 @@ from tvm_cascade.schedules.geometry import (
     folded_bias,
     row_bases,
     row_offsets,
+    store_bases,
     table_width,
     valid_row,
 )
@@ -62,6 +65,8 @@ class ConvRow(ABC):
     group: int
     x: Value  # what is read: an input, or gathered windows
     terms: list[Any]  # what adds up: the kernel itself, or one of its kind for each part
+    span: tuple[Value, int] | None = None  # of a kernel of several rows: first and number of the channels at hand
+    below: Value = 0  # and pixels of the rows before the one at hand
 
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
         self.blocking, self.offset = blocking, 0
@@ -116,6 +121,8 @@ class ConvRow(ABC):
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
+        if g.step:
+            return self._several_rows()
         if self.gather is not None:
             self.rows = self.gather.rows()
         else:
@@ -124,10 +131,43 @@ class ConvRow(ABC):
         self.r0, self.r1 = g.bounds(k, k.y)
         for term in self.terms:  # all but what it reads is the whole's
             vars(term).update({name: value for name, value in vars(self).items() if name not in vars(term)})
-        self.bias = bias_index(k, g)
+        self.bias = bias_index(k, g, k.y)
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
         return k.kernel()
+
+    def _several_rows(self) -> RowKernel:
+        """All rows and pixels for one block of channels, then for the next. Of one input, in one group of channels."""
+        k, g, outputs = self.k, self.g, self.conv.outputs
+        table = None if self.written_out else k.local(g.kernel[0], "rows")
+        widest = max(group.stop - group.start for group in g.column_groups())
+        size = min(self._channels_of(min(widest, self.blocking.pixels), outputs), outputs)
+        with k.loop(outputs // size, "ob") as ob:
+            self._span(k.let(ob * size, "channel"), size, table)
+        if outputs % size:
+            self._span(i32(outputs - outputs % size), outputs % size, table)
+        return k.kernel(g.step)
+
+    def _span(self, channel: Value, count: int, table: Value) -> None:
+        k, g = self.k, self.g
+        self.span = channel, count
+        with k.loop(g.step, "row") as row:
+            y = k.let(k.y + row, "y") if g.step > 1 else k.y
+            if table is None:
+                self.rows = row_offsets(k, g, start=row * g.strides[0])
+            else:
+                store_bases(k, g, table, start=row * g.strides[0])
+                self.rows = table
+            self.r0, self.r1 = g.bounds(k, y)
+            self.bias, self.below = bias_index(k, g, y), row * g.out_width
+            for index, group in enumerate(g.column_groups()):
+                self._columns(index, group)
+
+    def _channels_of(self, pixels: int, outputs: int) -> int:
+        """Channels of a block of so many pixels: several packed blocks where that leaves none over."""
+        size = self.blocking.channels
+        room = self.blocking.pixels * size // pixels
+        return size * max((n for n in range(1, room // size + 1) if outputs % (n * size) == 0), default=1)
 
     @property
     def written_out(self) -> bool:
@@ -142,11 +182,13 @@ class ConvRow(ABC):
             self._pixels(index, group, i32(group.stop - count % pixels), count % pixels)
 
     def _pixels(self, index: int, group: Columns, x: Value, pixels: int) -> None:
-        outputs, size = self.conv.outputs // self.conv.groups, self.blocking.channels
+        if self.span is not None:
+            self._block(index, group, x, pixels, *self.span, 0)
+            return
+        outputs = self.conv.outputs // self.conv.groups
+        size = self._channels_of(pixels, outputs)
         if self.gather is not None:
             self.gather.fill(group, x, pixels, self.r0, self.r1)
-        room = self.blocking.pixels * self.blocking.channels // pixels
-        size *= max((n for n in range(1, room // size + 1) if outputs % (n * size) == 0), default=1)
         with self.k.loop(self.conv.groups, "nth") as nth:
             if outputs >= size:
                 with self.k.loop(outputs // size, "ob") as ob:
@@ -159,7 +201,7 @@ class ConvRow(ABC):
         acc = self.start(index, channel, pixels, size)
         for term in self.terms:
             term.add(acc, group, x, pixels, channel, size, nth)
-        self.outputs(acc, x, channel, pixels, size)
+        self.outputs(acc, x + self.below if self.g.step else x, channel, pixels, size)
 
     def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
         """Adds the products of a block of the `nth` group of channels."""

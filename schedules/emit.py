@@ -147,22 +147,22 @@ class KernelBuilder(Builder):
         scratch = [] if self.scratch is None else [self.scratch]
         return [*flat, *self.constants, *scratch, *self.outputs, self.y]
 
-    def row_offset(self, index: int, tap: int, row_elements: int) -> Value:
+    def row_offset(self, index: int, tap: Value, row_elements: int) -> Value:
         """Element offset of row `tap` of the window of input `index`, the ring's end minded."""
         if self.located is not None:
             return self.located[index][i32(tap)]
         _, slot, height = self.inputs[index]
-        if tap == 0:
+        if isinstance(tap, int) and tap == 0:
             return slot * row_elements
         place = self.let(slot + tap, "place")
         return (place - tirx.Select(place >= height, height, i32(0))) * row_elements
 
-    def kernel(self) -> RowKernel:
-        """The finished kernel, which returns 0 and whose pointers do not alias."""
+    def kernel(self, rows: int = 1) -> RowKernel:
+        """The finished kernel, of so many rows a call, which returns 0 and whose pointers do not alias."""
         body = SeqStmt([*self.statements(), tirx.Return(i32(0))])
         attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "row_kernel", "tirx.noalias": True})
         func = PrimFunc(self.params, body, PrimType("int32"), attrs=attrs)
-        return RowKernel(func, self.arrays, self.scratch_bytes, self.roles)
+        return RowKernel(func, self.arrays, self.scratch_bytes, self.roles, rows=rows)
 
 
 def _pointer(name: str, dtype: str) -> Any:

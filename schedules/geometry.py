@@ -53,10 +53,13 @@ class Sliding:
     padding: tuple[int, int]  # top, left
     dilation: tuple[int, int] = (1, 1)  # rows and columns from one tap to the next
     located: bool = False  # a table tells where rows start (`schedules.patch`)
+    step: int = 0  # output rows that a call makes, channels outermost (`schedules.tall`); 0: one row, pixels outermost
+    joined: int = 1  # rows of the tensor that lie in one row here
 
     @property
     def row_elements(self) -> int:
-        return self.width * self.channels
+        """Elements of a row of the tensor."""
+        return self.width * self.channels // self.joined
 
     @property
     def wraps_once(self) -> bool:
@@ -144,10 +147,10 @@ def fewest_blocks(width: int, choices: tuple[int, ...]) -> int:
     return min(choices, key=lambda p: (-(-width // p), p))
 
 
-def row_offsets(k: KernelBuilder, g: Sliding, index: int = 0) -> list[Value]:
-    """Offsets of the window's rows in input `index`."""
+def row_offsets(k: KernelBuilder, g: Sliding, index: int = 0, start: Value = 0) -> list[Value]:
+    """Offsets of the window's rows in input `index`, of the window that begins `start` rows further down."""
     taps = range(0, g.kernel[0] * g.dilation[0], g.dilation[0])
-    return [k.let(k.row_offset(index, tap, g.row_elements), "row") for tap in taps]
+    return [k.let(k.row_offset(index, start + tap, g.row_elements), "row") for tap in taps]
 
 
 def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
@@ -155,9 +158,14 @@ def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
     if k.located is not None:
         return k.located[index]
     table = k.local(g.kernel[0], "rows")
-    for tap in range(g.kernel[0]):
-        k.store(table, tap, k.row_offset(index, tap * g.dilation[0], g.row_elements))
+    store_bases(k, g, table, index)
     return table
+
+
+def store_bases(k: KernelBuilder, g: Sliding, table: Value, index: int = 0, start: Value = 0) -> None:
+    """Fills a table of `row_bases`, of the window that begins `start` rows further down."""
+    for tap in range(g.kernel[0]):
+        k.store(table, tap, k.row_offset(index, start + tap * g.dilation[0], g.row_elements))
 
 
 @contextmanager
@@ -204,8 +212,8 @@ def channel_table(g: Sliding, requantize: np.ndarray, folded: np.ndarray) -> np.
     return np.concatenate([requantize, folded.reshape(-1, folded.shape[-1]).T], axis=1).astype(np.int32).ravel()
 
 
-def bias_index(k: KernelBuilder, g: Sliding) -> Value:
+def bias_index(k: KernelBuilder, g: Sliding, y: Value) -> Value:
     """Place, in a channel's words, of the bias for output row `y` and the first column group."""
     if len(g.row_variants()) == 1:
         return 3
-    return k.let(g.variant(k.y) * len(g.column_groups()) + 3, "bias")
+    return k.let(g.variant(y) * len(g.column_groups()) + 3, "bias")

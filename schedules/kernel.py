@@ -89,6 +89,7 @@ class RowKernel:
     reason: str | None = None  # why it is `whole`, where that was not asked for
     rule: str = "generic"  # the schedule rule that made it
     pixels: bool = False  # one call computes columns [x0, x1) of a row, storages count pixels
+    rows: int = 1  # one call computes rows [y, y + rows): the output's storage is contiguous there
 
 
 def contract_params(

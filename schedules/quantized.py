@@ -168,6 +168,8 @@ def _conv(
         (padding[0], padding[1]),
         (dilation[0], dilation[1]),
         bool(attribute(func, "located", 0)),
+        integers(func, "step_rows", (0,))[0],
+        integers(func, "joined_rows", (1,))[0],
     )
     zero_in = integers(func, "input_zero_point", (0,))[0]
     zero_out = integers(func, "output_zero_point", (0,))[0]

@@ -161,6 +161,7 @@ class Op:
     over_bytes: int = 0  # RAM in which it can run at once over its one input, byte for byte; 0: it cannot
     accumulator_bytes: int = 0  # RAM in which it can sum up its one input as rows come; 0: it cannot
     grouped: Grouped | None = None  # it makes whole rows, or stripes of them, and never some pixels
+    tall: bool = False  # a kernel can make several rows at once, any divisor of them, and read its weights once for all
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -11,7 +12,8 @@ import tvm
 from tvm import relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import validate
+from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.select import Core
@@ -20,7 +22,7 @@ from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.mutations import mutant
 from tvm_cascade.testing.random_dags import Planned, ways
 
-WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows", "joined, streamed")
+WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows", "joined, streamed", "several rows")
 MUTANTS, RUN = 40, 1  # of each plan
 
 
@@ -43,8 +45,13 @@ def network() -> tvm.IRModule:
 @pytest.fixture(scope="module")
 def planned() -> dict[str, Planned]:
     mod = network()
-    able = ways(mod, pipeline.prepare(mod, Core()))
-    return {name: able[name]() for name in WAYS}
+    prepared = pipeline.prepare(mod, Core())
+    able = ways(mod, prepared)
+    graph = replace(prepared.graph, ops=tuple(replace(op, tall=True) for op in prepared.graph.ops))
+    whole = plan_graph(graph, PlanOptions(layerwise=True)).peak
+    tall = plan_graph(graph, PlanOptions(granularity="row", sram=whole, steps=step_model("cortex-m4")))
+    assert any(s.rows > 1 for s in tall.segments)
+    return {name: able[name]() for name in WAYS[:-1]} | {WAYS[-1]: (prepared, tall)}
 
 
 @pytest.fixture(scope="module")

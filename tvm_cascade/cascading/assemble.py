@@ -24,14 +24,22 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Segments `[cuts[k], cuts[k + 1])` of an order, each interleaved by rows (0) or by `chunks[k]` pixels."""
+    """Segments `[cuts[k], cuts[k + 1])` of an order, each interleaved by rows (0) or by `chunks[k]` pixels.
+
+    Steps by rows make `rows[k]` of them; one where that is not given.
+    """
 
     cuts: tuple[int, ...]
     chunks: tuple[int, ...]
+    rows: tuple[int, ...] = ()
 
     @property
     def pieces(self) -> tuple[tuple[int, int, int], ...]:
         return tuple((i, j, c) for (i, j), c in zip(pairwise(self.cuts), self.chunks, strict=True))
+
+    def costs(self, of: SegmentCosts) -> list[SegmentCosts]:
+        """For every segment the costs in steps of its height."""
+        return [of.in_steps_of(n) for n in self.rows or (1,) * len(self.chunks)]
 
 
 _laid_out = lru_cache(maxsize=512)(allocate)  # a frontier and the plan taken from it lay out the same arenas
@@ -45,13 +53,17 @@ def assemble(
     figures: Figures,
     optimise: bool = False,
     effort: AllocateOptions | None = None,
+    capacity: int | None = None,
 ) -> Plan:
-    """The plan of a layout, with its arena laid out; by heuristics alone unless `optimise`, then with that `effort`."""
+    """The plan of a layout, with its arena laid out; by heuristics alone unless `optimise`, then with that `effort`.
+
+    With a `capacity` the first arena found within it; raises `InfeasibleError` where none was found.
+    """
     graph = costs.flow.graph
-    segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
+    segments = tuple(_segment(own, *piece) for own, piece in zip(layout.costs(costs), layout.pieces, strict=True))
     storages = _storages(costs, layout)
     problem, same = _problem(costs, layout, segments, storages)
-    allocation = _laid_out(problem, optimise=optimise, options=effort)
+    allocation = _laid_out(replace(problem, capacity=capacity), optimise=optimise, options=effort)
     names = [b.name for b in problem.buffers]
     places = (*allocation.offsets, *(allocation.offsets[names.index(reader)] for reader in same.values()))
     return Plan(
@@ -75,6 +87,7 @@ def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
         state_bytes=costs.state_bytes(i, j),
         scratch_bytes=costs.scratch_bytes(i, j, chunk),
         chunk=max(chunk, 0),
+        rows=costs.flow.height,
         accumulating=costs.accumulating(i, j),
         over=() if over is None else (over,),
         streamed=tuple(-1 - o for o in members if o < 0),
@@ -91,7 +104,11 @@ def _stripes(costs: SegmentCosts, i: int, j: int, chunk: int) -> tuple[tuple[tup
 
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
     flow = costs.flow
-    held = {t: (units, piece) for piece in layout.pieces for t, units in costs.held(*piece).items()}
+    held = {
+        t: (units, piece)
+        for own, piece in zip(layout.costs(costs), layout.pieces, strict=True)
+        for t, units in own.held(*piece).items()
+    }
     segment_at = {p: s for s, (i, j, _) in enumerate(layout.pieces) for p in range(i, j)}
     owners: dict[int, Storage] = {}
     for t, root in enumerate(flow.roots):
@@ -159,7 +176,7 @@ def _problem(
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
         for o in segment.accumulating:
             add(f"accumulator {o}", costs.flow.graph.ops[o].accumulator_bytes, s, s + 1)
-    pairs = [p for piece in layout.pieces for p in costs.pairs(*piece)]
+    pairs = [p for own, piece in zip(layout.costs(costs), layout.pieces, strict=True) for p in own.pairs(*piece)]
     block_of, same = {b.name: b.id for b in blocks}, dict[str, str]()
     for pair in (p for p in pairs if p.exact):  # in the order of the segments: a reader may be a writer of before
         reader, writer = f"tensor {pair.reader}", f"tensor {pair.writer}"

@@ -1,9 +1,9 @@
 """How operators consume and produce, step by step: the windows of a graph turned into tables.
 
-An operator of a cascade runs in steps. By rows (`chunk == 0`) step k makes output row k; by pixels step k makes the
-next `chunk` pixels of the row-major stream, never beyond the end of a row. An opaque operator makes everything in one
-step. An operator with an accumulator may consume its input step by step instead, and makes everything in its last
-step. A streamed graph input has a source, which makes a row a step.
+An operator of a cascade runs in steps. By rows (`chunk == 0`) step k makes output row k, or the k-th `height` rows; by
+pixels step k makes the next `chunk` pixels of the row-major stream, never beyond the end of a row. An opaque operator
+makes everything in one step. An operator with an accumulator may consume its input step by step instead, and makes
+everything in its last step. A streamed graph input has a source, which makes a row a step.
 
 What steps make and read is counted in units of the tensor: rows, or pixels where the cascade goes by pixels and the
 tensor has contiguous ones. Tensors that are views, or parts of a join, are replaced by the tensor that owns the memory
@@ -58,22 +58,25 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Steps over a grid of rows and columns: step k covers row `y[k]`, columns `[x0[k], x1[k])`."""
+    """Steps over a grid of rows and columns: step k covers rows `[y0[k], y1[k])`, columns `[x0[k], x1[k])`."""
 
-    y: Units
+    y0: Units
+    y1: Units
     x0: Units
     x1: Units
 
     @classmethod
-    def of(cls, rows: int, columns: int, chunk: int) -> Tiles:
-        """By rows where `chunk` is 0, else by runs of `chunk` pixels."""
-        starts = np.arange(0, columns, chunk or max(columns, 1), dtype=np.int64)
+    def of(cls, rows: int, columns: int, chunk: int, height: int = 1) -> Tiles:
+        """By `height` rows where `chunk` is 0, else by runs of `chunk` pixels."""
+        if not chunk:
+            y0 = np.arange(0, rows, height, dtype=np.int64)
+            return cls(y0, np.minimum(y0 + height, rows), np.zeros_like(y0), np.full_like(y0, columns))
+        starts = np.arange(0, columns, chunk, dtype=np.int64)
         if columns == 0:
             starts = np.zeros(1, np.int64)
         x0 = np.tile(starts, rows)
-        return cls(
-            np.repeat(np.arange(rows, dtype=np.int64), len(starts)), x0, np.minimum(x0 + (chunk or columns), columns)
-        )
+        y = np.repeat(np.arange(rows, dtype=np.int64), len(starts))
+        return cls(y, y + 1, x0, np.minimum(x0 + chunk, columns))
 
 
 Among = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segment, and whether each accumulates
@@ -82,11 +85,12 @@ Among = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segme
 class Flow:
     """Tables of one graph, made on demand and kept.
 
-    `streamed` names graph inputs that a source delivers row by row; its pseudo-operator is `source(tensor)`.
+    `streamed` names graph inputs that a source delivers row by row; its pseudo-operator is `source(tensor)`. A step by
+    rows makes `height` rows.
     """
 
-    def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False, height: int = 1) -> None:
+        self.graph, self.height = graph, height
         self.streamed = frozenset(streamed)
         self.accumulators = accumulators
         self._steps: dict[tuple[int, int, bool], Steps] = {}
@@ -236,12 +240,12 @@ class Flow:
             return Steps(1, made, tuple(self._whole(node, i, 1, chunk) for i in range(len(node.inputs))))
         wide = self.columns(out.index, chunk)
         if goes_by_pixels(self.graph, op):
-            tiles = Tiles.of(out.rows, wide, chunk)
-            made = (np.concatenate([[0], tiles.y * wide + tiles.x1]),) * len(node.outputs)
+            tiles = Tiles.of(out.rows, wide, chunk, self.height)
+            made = (np.concatenate([[0], (tiles.y1 - 1) * wide + tiles.x1]),) * len(node.outputs)
         else:
-            tiles = Tiles.of(out.rows, wide, 0)
-            made = tuple(np.arange(out.rows + 1, dtype=np.int64) * self.columns(t, chunk) for t in node.outputs)
-        return Steps(len(tiles.y), made, tuple(self._read(node, i, tiles, chunk) for i in range(len(node.inputs))))
+            tiles = Tiles.of(out.rows, wide, 0, 1 if chunk else self.height)
+            made = tuple(np.concatenate([[0], tiles.y1 * self.columns(t, chunk)]) for t in node.outputs)
+        return Steps(len(tiles.y0), made, tuple(self._read(node, i, tiles, chunk) for i in range(len(node.inputs))))
 
     def _accumulating(self, node: Op, chunk: int) -> Steps:
         root = self.roots[node.inputs[0]].tensor
@@ -249,7 +253,7 @@ class Flow:
         wide = self.columns(root, chunk)
         tiles = Tiles.of(owner.rows, wide, chunk if wide > 1 else 0)
         need, keep = _reach(tiles, IDENTITY, IDENTITY if wide > 1 else None, owner.rows, wide)
-        count = len(tiles.y)
+        count = len(tiles.y0)
         made = tuple(np.append(np.zeros(count, np.int64), self.units(t, chunk)) for t in node.outputs)
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
 
@@ -274,7 +278,7 @@ class Flow:
         window = op.windows[i] if i < len(op.windows) else None
         alike = window is not None and window.stride == 0  # kernels read it by rows, not around a ring of pixels
         if window is None or (chunk and alike):
-            return self._whole(op, i, len(tiles.y), chunk)
+            return self._whole(op, i, len(tiles.y0), chunk)
         seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
         across = op.columns[i] if chunk and i < len(op.columns) and goes_by_pixels(self.graph, op.index) else None
         wide = self.columns(seen.index, chunk)
@@ -343,7 +347,7 @@ def end_bytes(t: Tensor, units: Units, columns: int) -> Units:
 
 def _reach(tiles: Tiles, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
     """`need` and `keep` of a window on a grid of `height` x `width` units."""
-    low, high = _covered(window, tiles.y, tiles.y + 1, height)
+    low, high = _covered(window, tiles.y0, tiles.y1, height)
     if across is None or width == 1:
         left, right = np.zeros_like(low), np.full_like(low, width)
     else:

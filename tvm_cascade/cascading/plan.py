@@ -47,9 +47,10 @@ class Segment:
     """Operators that run together.
 
     `trace` names an operator per step. By rows (`chunk == 0`) the k-th occurrence of an operator makes its output row
-    k. By pixels it makes the next `chunk` pixels of the row-major output, never beyond the end of a row: with n =
-    ceil(columns / chunk), row k // n, columns from (k % n) * chunk. Operators whose columns are unknown go by rows
-    all the same. Operators without rows (`opaque`, or one-row outputs) occur once. Views occur in no trace.
+    k, or with n = `rows` > 1 those of the rows [k * n, (k + 1) * n) that there are. By pixels it makes the next `chunk`
+    pixels of the row-major output, never beyond the end of a row: with n = ceil(columns / chunk), row k // n, columns
+    from (k % n) * chunk. Operators whose columns are unknown go by rows all the same. Operators without rows (`opaque`,
+    or one-row outputs) occur once. Views occur in no trace.
 
     An operator in `accumulating` occurs once for every such row (or run of pixels) of its *input*, adds it to its
     accumulator, and writes its output in the last. `-1 - t` is the source of the streamed graph input t: it asks the
@@ -70,6 +71,7 @@ class Segment:
     state_bytes: int = 0  # step counters of the driver, in the arena while the segment runs
     scratch_bytes: int = 0  # the largest of its operators' scratch
     chunk: int = 0  # pixels a step; 0 for whole rows
+    rows: int = 1  # a step makes so many; 1 by pixels and in stripes
     accumulating: tuple[int, ...] = ()
     over: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()  # graph inputs whose source runs here

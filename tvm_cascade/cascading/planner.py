@@ -20,6 +20,7 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.search import LARGE, Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cascading.taller import in_taller_steps
 from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.cascading.tiny import is_tiny, smallest_of_all
 from tvm_cascade.errors import InfeasibleError
@@ -37,8 +38,9 @@ _ASIDE: Efforts = (BRIEF,)  # points of a frontier that are not its smallest
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """What the options ask for: `layerwise` or `cascade`."""
-    return layerwise(graph, options) if options.layerwise else cascade(graph, options)
+    """What the options ask for, `layerwise` or `cascade`, in steps of several rows where there is room."""
+    plan = layerwise(graph, options) if options.layerwise else cascade(graph, options)
+    return in_taller_steps(plan, options)
 
 
 def baseline_peak(graph: Graph) -> int:

@@ -66,6 +66,14 @@ class SegmentCosts:
         self._stripes: dict[tuple[int, int, int], Stripes | None] = {}
         self._striped: dict[tuple[int, int], tuple[Striped, ...]] = {}
         self._members: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._taller: dict[int, SegmentCosts] = {self.flow.height: self}
+
+    def in_steps_of(self, rows: int) -> SegmentCosts:
+        """The same where steps by rows make so many."""
+        if rows not in self._taller:
+            flow = Flow(self.flow.graph, self.flow.streamed, self.flow.accumulators, rows)
+            self._taller[rows] = SegmentCosts(flow, self.order, self.settings)
+        return self._taller[rows]
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
         """For every root the position of its (first) maker and of its last reader.

@@ -128,6 +128,7 @@ class Cascade:
                 rows = any(not goes_by_pixels(flow.graph, o) for o in around if o >= 0)
                 rows = rows or tensor in flow.streamed
                 multiple = wide if rows else chunk if steps and wide % chunk == 0 else 1
+                multiple = multiple if chunk else min(flow.height, flow.rows[tensor])  # a step's rows lie together
                 least = max(int(np.diff(units).max(initial=1)) for units in made)
                 flow.rings[key] = max(least, *(r.reach for r in reads)), multiple
         return flow.rings[key]

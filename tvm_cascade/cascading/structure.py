@@ -122,6 +122,14 @@ def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
         _require(plan, f"accumulator {o}", op.accumulator_bytes, f"the accumulator of {op.name}")
     if segment.stripes and (segment.chunk or any(len(r) != len(segment.ops) for r in segment.stripes)):
         raise ValidationError(f"segment {s} does not give every operator its columns of every stripe")
+    if segment.rows < 1 or (segment.rows > 1 and (segment.chunk or segment.stripes)):
+        raise ValidationError(f"segment {s} makes {segment.rows} rows a step, by pixels or in stripes")
+    for t in (*segment.streamed, *(t for o in segment.ops for t in graph.ops[o].outputs)):
+        storage, rows = plan.storages[t], graph.tensors[t].rows
+        if storage.height < rows and storage.height % min(segment.rows, rows):
+            raise ValidationError(
+                f"{segment.rows} rows of a step do not lie together in the ring of {graph.tensors[t].name}"
+            )
     for n, o in enumerate(segment.ops if segment.stripes else ()):
         _check_columns(plan, segment, graph.ops[o], [ranges[n] for ranges in segment.stripes])
 

@@ -277,13 +277,16 @@ def _count(plan: Plan, segment: Segment, op: Op) -> int:
     if op.index in segment.over or (op.index not in segment.accumulating and not _by_rows(plan, op)):
         return 1
     over, chunk = _grid(plan, segment, op)
+    if op.index not in segment.accumulating and segment.rows > 1:
+        return -(-over.rows // segment.rows)
     return over.rows * (-(-over.columns // chunk) if chunk else 1)
 
 
 def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> _Area:
     over, chunk = _grid(plan, segment, op)
     if not chunk:
-        return _Area(over.index, k, k + 1)
+        rows = 1 if op.index in segment.accumulating else segment.rows
+        return _Area(over.index, k * rows, min((k + 1) * rows, over.rows))
     across = -(-over.columns // chunk)
     x0 = k % across * chunk
     return _Area(over.index, k // across, k // across + 1, x0, min(x0 + chunk, over.columns))
@@ -389,8 +392,11 @@ def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, _Area]], list[_Area
         if window is None:
             wanted.append((i, _Area(t, 0, tensor.rows)))
             continue
-        taps = [window.first(tile.y0) + n * window.dilation for n in range(window.extent)]
         across = op.columns[i] if tile.x1 is not None else None
+        if window.extent == window.stride == window.denominator == 1 and not window.padding:  # element for element
+            wanted.append((i, _Area(t, tile.y0, min(tile.y1, tensor.rows), *_columns(across, tile, tensor))))
+            continue
+        taps = [window.first(y) + n * window.dilation for y in range(tile.y0, tile.y1) for n in range(window.extent)]
         wanted.extend((i, _Area(t, r, r + 1, *_columns(across, tile, tensor))) for r in taps if 0 <= r < tensor.rows)
     return wanted, [_Area(t, tile.y0, tile.y1, tile.x0, tile.x1) for t in op.outputs]
 

@@ -7,8 +7,10 @@ then raised by hand, and those of -M3 and others set from -M4's, until no image 
 windows are read where they lie too. Rates of stripes are solved from two networks by rows without overlap, person_detect
 and resnet8, in stripes of 8 and 12. The rate of bytes moved is that of the sums, tables and pools among these images'
 layers. Rates of reading parts are the largest of layers over 16x16 pixels of 64 channels in three parts (1x1, 3x3 and depthwise)
-less those over the concat; the generic kernel's is SwiftNet's on -M3 and -M4, on -M55 that of -M4. `benchmarks/step_model.py`
-prints estimates beside the counts of `benchmarks/results/cortex_m.md`. Other cores and networks may exceed the limit.
+less those over the concat; the generic kernel's is SwiftNet's on -M3 and -M4, on -M55 that of -M4. What locating rows
+anew for every block of channels takes is raised by hand above most layers counted alone (`rfc/0006`); reading weights
+from flash is an assumption, four wait states for a line of sixteen bytes. `benchmarks/step_model.py` prints estimates
+beside the counts of `benchmarks/results/cortex_m.md`. Other cores and networks may exceed the limit.
 Instructions, not cycles: a flash with wait states or a cache changes the picture.
 """
 
@@ -39,6 +41,10 @@ class StepModel:
     dense_parts: float  # and where it reads the parts of a concat
     depthwise_parts: float
     unscheduled: float  # of all that reads the parts of a concat, or makes channels in groups, by the generic kernel
+    located: (
+        float  # in kernels of several rows, a row of every two output channels, where windows are larger than a pixel
+    )
+    flash: float = 0.25  # reading a byte of weights
 
     def whole(self, op: Op) -> float:
         """Instructions of an operator by rows."""
@@ -62,6 +68,12 @@ class StepModel:
         narrow = self.stripe_few * op.macs * width / columns if width <= _FEW else 0.0
         return rows * self.stripe + narrow
 
+    def tall(self, op: Op, rows: int, channels: int, height: int) -> float:
+        """What depends on the height of the steps in which an operator makes its `rows` rows of `channels` channels."""
+        streamed = -(-rows // height) * op.weight_bytes * self.flash
+        single = all(w is not None and w.extent == 1 for w in (*op.windows, *op.columns))
+        return streamed + (0.0 if height == 1 or single else self.located * rows * channels / 2)
+
     def _dearer(self, op: Op, pixels: int) -> float:
         """What a multiply-accumulate costs more where a kernel makes so few pixels."""
         few = (self.depthwise_single, self.depthwise_few) if _depthwise(op) else (self.dense_single, self.dense_few)
@@ -77,9 +89,9 @@ def _depthwise(op: Op) -> bool:
     return op.kind.removeprefix("concat_").startswith("depthwise")
 
 
-_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 3.6, 0.53, 0.38, 0.22, 0.0, 490.0, 0.61, 0.03, 0.02, 12.5)
-_DSP = StepModel(1.51, 3.55, 75.0, 12.2, 3.1, 0.297, 0.24, 0.118, 0.0, 450.0, 0.31, 0.05, 0.04, 12.6)
-_MVE = StepModel(0.202, 1.70, 100.0, 4.9, 1.2, 0.127, 0.004, 0.0, 0.25, 250.0, 0.07, 0.02, 0.13, 12.6)
+_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 3.6, 0.53, 0.38, 0.22, 0.0, 490.0, 0.61, 0.03, 0.02, 12.5, 75.0)
+_DSP = StepModel(1.51, 3.55, 75.0, 12.2, 3.1, 0.297, 0.24, 0.118, 0.0, 450.0, 0.31, 0.05, 0.04, 12.6, 100.0)
+_MVE = StepModel(0.202, 1.70, 100.0, 4.9, 1.2, 0.127, 0.004, 0.0, 0.25, 250.0, 0.07, 0.02, 0.13, 12.6, 100.0)
 
 STEP_MODELS = {
     "cortex-m0plus": _SCALAR,

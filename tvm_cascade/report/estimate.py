@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from tvm_cascade.cascading.flow import goes_by_pixels
+from tvm_cascade.cascading.flow import goes_by_pixels, has_rows
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cost.instructions import STEP_MODELS, StepModel
 from tvm_cascade.graph import Graph, Op, Window
@@ -37,6 +37,7 @@ class Estimate:
         return {
             "estimated_instructions": self.instructions,
             "estimated_traffic_bytes": self.traffic_bytes,
+            "estimated_weight_bytes": self.weight_bytes,
             "kernel_calls": self.calls,
         }
 
@@ -64,7 +65,7 @@ def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
             if op.view or not count[o]:
                 continue
             columns = [s[place] for s in segment.stripes] if segment.stripes else None
-            made = count[o] * (len(columns) if columns else 1)
+            made = _calls(plan.graph, op, segment, count[o]) * (len(columns) if columns else 1)
             grid = _grid(plan.graph, op, segment, columns)
             sums = o in segment.accumulating
             part = _part(plan.graph, op, columns)
@@ -79,6 +80,13 @@ def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
                 made_of = plan.graph.tensors[op.outputs[0]]
                 instructions += model.extra(op, made_of.rows, made_of.columns, segment.chunk)
     return Estimate(calls, round(instructions), read, written, weights)
+
+
+def _calls(graph: Graph, op: Op, segment: Segment, steps: int) -> int:
+    """Calls of an operator's kernel: one a step, or one a row where a step makes several and the kernel one."""
+    rows = graph.tensors[op.outputs[0]].rows
+    single = segment.rows > 1 and has_rows(graph, op.index)
+    return rows if single and not op.tall and op.index not in segment.accumulating else steps
 
 
 def _part(graph: Graph, op: Op, columns: Sequence[tuple[int, int]] | None) -> float:
@@ -128,8 +136,10 @@ def frontier_table(
 
     Points that make channels `in_groups` are marked.
     """
-    lines = [f"{'peak bytes':>10} {'work':>7} {'instructions (est.)':>20} {'traffic bytes (est.)':>21} {'calls':>8}"]
+    columns = f"{'instructions (est.)':>20} {'traffic bytes (est.)':>21} {'of weights':>12} {'calls':>8}"
+    lines = [f"{'peak bytes':>10} {'work':>7} {columns}"]
     for (peak, factor), e, marked in zip_longest(points, estimates, in_groups):
         mark = "  channels in groups" if marked else ""
-        lines.append(f"{peak:>10} {factor:>6.3f}x {e.instructions:>20} {e.traffic_bytes:>21} {e.calls:>8}{mark}")
+        row = f"{e.instructions:>20} {e.traffic_bytes:>21} {e.weight_bytes:>12} {e.calls:>8}"
+        lines.append(f"{peak:>10} {factor:>6.3f}x {row}{mark}")
     return "\n".join(lines)

@@ -53,10 +53,10 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def _frontier_table(report: ReportData) -> str:
     rows = [
-        (peak, f"{factor:.3f}x", e.instructions, e.traffic_bytes, e.calls)
+        (peak, f"{factor:.3f}x", e.instructions, e.traffic_bytes, e.weight_bytes, e.calls)
         for (peak, factor), e in zip(report.frontier, report.estimates, strict=False)
     ]
-    header = ("peak bytes", "work", "instructions (estimate)", "traffic bytes (estimate)", "kernel calls")
+    header = ("peak bytes", "work", "instructions (estimate)", "traffic bytes (estimate)", "of weights", "kernel calls")
     return _table(header, rows)
 
 

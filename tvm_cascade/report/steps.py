@@ -66,7 +66,7 @@ def _makes(plan: Plan, segment: Segment, op: int) -> str:
         return "all"
     if segment.chunk and segment.trace.count(op) > out.rows:
         return f"{segment.chunk} pixel{'s' if segment.chunk > 1 else ''}"
-    return "1 row"
+    return "1 row" if segment.rows == 1 else f"{segment.rows} rows"
 
 
 def _row(

@@ -78,12 +78,13 @@ class _Progress:
 def timeline(plan: Plan) -> Timeline:
     """The arena of a plan, sampled."""
     streamed = {t for s in plan.segments for t in s.streamed}
-    flow = Flow(plan.graph, streamed, any(s.accumulating for s in plan.segments))
+    sums = any(s.accumulating for s in plan.segments)
+    flows = {n: Flow(plan.graph, streamed, sums, n) for n in {s.rows for s in plan.segments}}
     blocks = block_rows(plan)
     spans: list[list[tuple[int, int, int]]] = [[] for _ in blocks]
     cuts, times, used = [0], [], []
     for k, segment in enumerate(plan.segments):
-        progress = _Progress(plan, flow, k)
+        progress = _Progress(plan, flows[segment.rows], k)
         length = len(segment.trace) * max(len(segment.stripes), 1)
         if not length:  # views alone
             cuts.append(cuts[-1])

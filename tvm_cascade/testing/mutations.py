@@ -125,6 +125,15 @@ def _other_flag(plan: Plan, random: Random) -> Plan | None:
     return _segment(plan, s, **{name: (*had, more)})
 
 
+def _other_rows(plan: Plan, random: Random) -> Plan:
+    """Another height of a segment's steps, and where it is one operator as many of them as it takes."""
+    s, rows = random.randrange(len(plan.segments)), random.choice((1, 2, 3, 4))
+    segment = plan.segments[s]
+    if len(set(segment.trace)) != 1 or random.random() < 0.5:
+        return _segment(plan, s, rows=rows)
+    return _segment(plan, s, rows=rows, trace=segment.trace[:1] * -(-len(segment.trace) * segment.rows // rows))
+
+
 def _other_chunk(plan: Plan, random: Random) -> Plan:
     return _segment(plan, random.randrange(len(plan.segments)), chunk=random.choice((0, 1, 2, 4, 8, 16)))
 
@@ -213,6 +222,6 @@ def _other_macs(plan: Plan, random: Random) -> Plan:
 
 MUTATIONS: tuple[Mutation, ...] = (
     _moved_block, _moved_block, _exchanged_blocks, _equal_names, _smaller_peak, _exchanged_steps, _exchanged_steps,
-    _one_step_less_or_more, _exchanged_segments, _less_state_or_scratch, _other_flag, _other_chunk, _other_columns,
+    _one_step_less_or_more, _exchanged_segments, _less_state_or_scratch, _other_flag, _other_chunk, _other_rows, _other_columns,
     _other_columns, _other_ring, _other_ring, _other_kept, _other_view, _fewer_in_place, _other_macs,
 )  # fmt: skip
