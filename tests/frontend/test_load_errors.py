@@ -203,3 +203,11 @@ def test_indices_that_cannot_be_narrowed_are_one_error(tmp_path: Path) -> None:
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "g.onnx")
     with pytest.raises(GraphError, match="cannot be computed with 32-bit indices"):
         extract_graph(load(tmp_path / "g.onnx"))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_activations_of_scale_zero_are_refused(tmp_path: Path, dtype: str) -> None:
+    writer = ModelWriter()
+    x = writer.activation((1, 4), dtype, 0.5)
+    writer.operator("RELU", [x], [writer.tensor((1, 4), dtype, 0.0)])
+    assert _refused(tmp_path / "m.tflite", writer.finish(), "scale of 0") is not None

@@ -28,6 +28,7 @@ flatbuffers: Any = _flatbuffers
 
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
+_STORED = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)  # of activations with a scale
 _ITEM_BYTES = {
     tflite.TensorType.FLOAT32: 4,
     tflite.TensorType.FLOAT16: 2,
@@ -159,6 +160,10 @@ def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
     _check_quantization(tensor, name, size)
     buffer = model.Buffers(tensor.Buffer())
     if buffer is None or buffer.DataLength() == 0:
+        q = tensor.Quantization()
+        if tensor.Type() in _STORED and q is not None and q.ScaleLength() > 0:
+            divides = bool(np.all(q.ScaleAsNumpy()))
+            _require(divides, f"tensor {name} has a scale of 0: values are divided by it")
         return
     _require(buffer.DataLength() <= size, f"the data of tensor {name} exceed the file")
     buffer.DataAsNumpy()
