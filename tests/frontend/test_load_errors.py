@@ -158,6 +158,15 @@ def test_a_window_larger_than_its_input_is_refused(tmp_path: Path) -> None:
     assert _refused(tmp_path / "m.onnx", data, "larger than its padded input") is not None
 
 
+def test_onnx_inputs_without_a_type_are_refused(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    node = helper.make_node("Relu", ["x"], ["y"])
+    x, y = (helper.make_tensor_value_info(n, t, [1, 2, 3, 3]) for n, t in (("x", 0), ("y", 1)))
+    data = helper.make_model(helper.make_graph([node], "g", [x], [y])).SerializeToString()
+    assert _refused(tmp_path / "m.onnx", data, "no element type") is not None
+
+
 def test_onnx_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     (tmp_path / "x.onnx").write_bytes(b"anything")

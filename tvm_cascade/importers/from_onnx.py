@@ -103,6 +103,8 @@ def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]
 
 
 def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> list[int]:
+    if not value.type.tensor_type.elem_type:
+        raise LoadError(path, f"input {value.name} has no element type: name one in the model's graph input")
     dims = value.type.tensor_type.shape.dim
     stored = [d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None for d in dims]
     if wanted is None:
