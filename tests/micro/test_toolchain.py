@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade import api
 from tvm_cascade.errors import LoadError, MissingToolError, ToolError
 from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import available_ram, load_board
@@ -17,6 +18,7 @@ from tvm_cascade.micro.elf import memory_use, read_sections
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.target import get_target
+from tvm_cascade.testing.builder import Net
 
 M3 = get_target("cortex-m3")
 
@@ -138,3 +140,17 @@ def test_cmake_builds_the_folder(
         np.testing.assert_array_equal(runs[0].outputs, runs[1].outputs)
     else:
         assert flash_bytes < built.flash_bytes
+
+
+def test_cmake_links_the_functions_of_floats(tmp_path: Path, emulator_tools: None) -> None:
+    """A float softmax calls `expf`."""
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    net = Net("float32", seed=1)
+    mod = net.finish(net.softmax(net.dense(net.flatten(net.input((1, 3, 3, 4))), 5)))
+    folder = tmp_path / "p"
+    api.compile(mod, target="cortex-m4", output=folder)
+    configure = ["cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_TOOLCHAIN_FILE={folder / 'toolchain.cmake'}"]
+    subprocess.run(configure, check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", folder / "build"], check=True, capture_output=True)
+    assert list((folder / "build").glob("*.elf"))

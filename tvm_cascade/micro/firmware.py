@@ -213,6 +213,9 @@ project({name} C)
 set(CMAKE_C_STANDARD 99)
 add_library({name} STATIC {sources})
 target_include_directories({name} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})
+if(UNIX)
+  target_link_libraries({name} PUBLIC m)
+endif()
 """
 
 
