@@ -43,8 +43,6 @@ of a core is used. `--optimise balanced`, the shipped database of counts.
 - Code is the image less the kernels' constants (weights, biases, tables), the plan's traces included; flash is the whole
   image. Bytes.
 - Smallest arena: `--sram min`, whose steps by pixels may take 1.2 times the time of rows by an estimate (`--max-time`).
-- Older counts, from before softmax had kernels and steps by pixels read windows where they lie: vww_96, resnet8 and
-  mobilenetv2 through the other back end (LLVM on M3 and M4, C on M55), and "usual" below.
 - SRAM is arena plus stack; kernels take no scratch beyond what the arena holds.
 - Exact: every byte of the output equals LiteRT's reference kernels, through either back end.
 """
