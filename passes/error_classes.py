@@ -28,4 +28,4 @@ def register_error_classes() -> None:
     register: Any = tvm_ffi.register_error
     for kind in (GraphError, UsageError, ValidationError, InfeasibleError):
         register(kind.__name__, kind)
-    register(InfeasibleError.__name__, _Infeasible)
+    register(InfeasibleError.__name__, _Infeasible)  # the name then stands for the class that reads its data

@@ -24,6 +24,7 @@ from tvm_cascade.schedules.select import Core, select
 from tvm_cascade.schedules.stripe_kernel import stripe_kernel
 from tvm_cascade.schedules.stripe_patch import StripePatch, stripe_patch
 from tvm_cascade.schedules.tall import tall_kernel
+from tvm_cascade.schedules.tir import PrimFunc
 from tvm_cascade.schedules.transpose_over import over_kernel, planes_of
 from tvm_cascade.schedules.tune import Database, shipped
 
@@ -67,8 +68,8 @@ class PreparedGraph:
 
     def stripe_patch(self, index: int, columns: Sequence[tuple[int, int]]) -> StripePatch | None:
         """An operator's kernels for the columns of every stripe, where a performance schedule serves them."""
-        func, kernel = self.extracted.funcs[index], self.kernels[index]
-        if func is None or kernel is None or kernel.rule == "generic":
+        func = self._served(index)
+        if func is None:
             return None
         constants = self.extracted.constants[index]
         return stripe_patch(self.extracted.graph, self.graph.ops[index], func, constants, self.core, columns)
@@ -80,18 +81,23 @@ class PreparedGraph:
         assert planes is not None
         return over_kernel(planes)
 
+    def _served(self, index: int) -> PrimFunc | None:
+        """The PrimFunc of an operator that a performance schedule serves."""
+        kernel = self.kernels[index]
+        return None if kernel is None or kernel.rule == "generic" else self.extracted.funcs[index]
+
     def tall(self, index: int, rows: int) -> RowKernel | None:
         """An operator's kernel for steps of `rows` rows, where a performance schedule serves it."""
-        func, kernel = self.extracted.funcs[index], self.kernels[index]
-        if func is None or kernel is None or kernel.rule == "generic":
+        func = self._served(index)
+        if func is None:
             return None
         constants = self.extracted.constants[index]
         return tall_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, rows)
 
     def patch(self, index: int, chunk: int) -> Patch | None:
         """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""
-        func, kernel = self.extracted.funcs[index], self.kernels[index]
-        if func is None or kernel is None or kernel.rule == "generic":
+        func = self._served(index)
+        if func is None:
             return None
         constants = self.extracted.constants[index]
         return patch_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, chunk)

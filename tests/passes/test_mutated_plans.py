@@ -23,7 +23,7 @@ from tvm_cascade.testing.mutations import mutant
 from tvm_cascade.testing.random_dags import Planned, ways
 
 WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows", "joined, streamed", "several rows")
-MUTANTS, RUN = 40, 1  # of each plan
+MUTANTS, RUN = 40, 3  # of each plan
 
 
 def network() -> tvm.IRModule:
