@@ -4,6 +4,7 @@
 
 The board is a product with a Cortex-M4 whose application keeps most of the memory: 10 KiB of RAM and 48 KiB of flash
 are left for the network. QEMU knows a machine with that processor (netduinoplus2): the file says how to emulate it.
+The package need not know the board, nor be changed: the file may lie anywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 from pathlib import Path
 
 import tvm_cascade
-from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.testing import shapes
 
@@ -31,7 +32,24 @@ BOARD = {
     "stack_reserve": 1024,  # bytes at the end of RAM that no plan may take
     # The rest is optional. Without "qemu" the board can be compiled for and flashed, but not emulated;
     # "counter" counts instructions, "uart" serves `run --port`, "flash_tool" names the board for pyocd and openocd.
+    # A port is one of the known kinds (this one: {"kind": "stm32", "address": "0x40011000"}), or its registers, as here.
+    # All keys: the head of tvm_cascade/micro/board.py.
     "qemu": {"machine": "netduinoplus2"},
+    "uart": {
+        "kind": "polled",
+        "receive": {"status": "0x40011000", "mask": "0x20", "data": "0x40011004"},  # USART1: SR.RXNE, DR
+        "transmit": {"status": "0x40011000", "mask": "0x80", "data": "0x40011004"},  # SR.TXE, DR
+        # clock of port A and of the port; PA9 and PA10 are its pins; 115200 baud of 16 MHz; enable
+        "setup": [
+            ["0x40023830", "0x1"],
+            ["0x40023844", "0x10"],
+            ["0x40020000", "0xa8280000"],
+            ["0x40020024", "0x770"],
+            ["0x40011008", "0x8b"],
+            ["0x4001100c", "0x200c"],
+        ],
+        "baud": 115200,
+    },
     "flash_tool": {"pyocd": "stm32f405rg", "openocd": ["interface/stlink.cfg", "target/stm32f4x.cfg"], "stflash": True},
 }
 
@@ -46,12 +64,19 @@ def main() -> None:
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
 
-    # 1. The board is a file. `load_board` checks it: unknown keys, overlapping memories, an unknown core.
+    # 1. The board is a file. `load_board` checks it: unknown and missing keys, overlapping memories, an unknown core.
     heading("the board")
     path = out / "doorbell.json"
     path.write_text(json.dumps(BOARD, indent=2) + "\n", encoding="utf-8")
     board = load_board(str(path))
     print(f"{board.name}: {board.core}, {board.ram.bytes} bytes of RAM, {board.flash.bytes} bytes of flash")
+    wrong = out / "wrong.json"
+    wrong.write_text(json.dumps(BOARD | {"memory": BOARD["memory"] | {"ram": {"origin": "0x08000000", "bytes": 8192}}}))
+    try:
+        load_board(wrong)
+    except UsageError as error:
+        print(error)
+    wrong.unlink()
 
     if shutil.which("arm-none-eabi-gcc") is None:
         print("arm-none-eabi-gcc is not installed: `tvm-cascade doctor` says how to get it")
@@ -72,16 +97,18 @@ def main() -> None:
     assert made.ram_bytes is not None and made.ram_bytes + board.stack_reserve <= board.ram.bytes
     print((out / "firmware" / "boards" / "doorbell" / "link.ld").read_text().split("SECTIONS")[0].rstrip())
 
-    # 4. It runs, and computes what the host computes.
+    # 4. It runs, and computes what the host computes. The folder keeps the board's file: no need to name it again.
     if shutil.which("qemu-system-arm") is not None:
         heading("run")
-        ran = tvm_cascade.run(out / "firmware", board=str(path))
+        ran = tvm_cascade.run(out / "firmware")
         print(ran.to_text())
         assert ran.equals_host and ran.arena_high_water_bytes <= made.plan.peak
 
-    # 5. The same folder on another board: `--board` takes names and files alike.
+    # 5. The same folder on another board: `--board` takes names and files alike. On the real one: flash, then run over its
+    # serial port; `--image application` flashes main.c as you have written it.
     print(f"\ntvm-cascade run {out / 'firmware'} --board mps2-an386")
-    print(f"tvm-cascade flash {out / 'firmware'} --board {path} --image application")
+    print(f"tvm-cascade flash {out / 'firmware'}")
+    print(f"tvm-cascade run {out / 'firmware'} --port /dev/ttyACM0")
 
 
 if __name__ == "__main__":

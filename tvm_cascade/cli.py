@@ -458,16 +458,16 @@ def optimize(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: boo
     help="serial: answers `run --port`; application: main.c as you have written it.",
 )
 @click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
+@click.option("--probe", metavar="SERIAL", help="Serial number of the debug probe, where several are plugged in.")
 @JSON
 @_guarded
-def flash(directory: Path, board: str | None, image: str, tool: str | None, as_json: bool) -> None:
+def flash(directory: Path, board: str | None, image: str, tool: str | None, probe: str | None, as_json: bool) -> None:
     """Write the project in DIR to the board that is plugged in."""
-    from tvm_cascade.micro.board import load_board
     from tvm_cascade.micro.flash import flash_project
-    from tvm_cascade.micro.project import read_project
+    from tvm_cascade.micro.project import find_board, read_project
 
     project = read_project(directory)
-    done = flash_project(project, load_board(board or project.board), image, tool)
+    done = flash_project(project, find_board(directory, board or project.board), image, tool, probe)
     _print(as_json, {"elf": str(done.elf), "tool": done.tool}, f"{done.elf} written with {done.tool}")
 
 

@@ -74,7 +74,12 @@ def test_own_board_file(tmp_path: Path) -> None:
         ({"memory.ram.bytes": 0}, r"memory.ram.bytes must be a whole number from 1"),
         ({"memory.flash.bytes": 2**33}, r"memory.flash.bytes must be"),
         ({"memory.ram.bytes": True}, r"memory.ram.bytes must be"),
-        ({"stack_reserve": 40000}, "stack_reserve must be a whole number from 0 to 32768"),
+        ({"stack_reserve": 40000}, "stack_reserve must be a whole number from 128 to 32768"),
+        ({"stack_reserve": 0}, "stack_reserve must be a whole number from 128 to 32768"),
+        ({"memory.ram.origin": "0x08008000"}, r"memory.flash \(0x08000000 to 0x08010000\) and memory.ram .* overlap"),
+        ({"memory.vectors": {"origin": "0x20007ff8", "bytes": 64}}, "memory.ram .* and memory.vectors .* overlap"),
+        ({"memory.ram.origin": "0x20000004"}, "memory.ram.origin must be a multiple of 8"),
+        ({"memory.ccm": {"origin": 0, "bytes": 64}}, "memory has an unknown key 'ccm'; known: flash, ram, vectors"),
         ({"qemu": {}}, "qemu lacks machine"),
         ({"qemu": {"machine": "x -nographic"}}, "qemu.machine must be a name"),
         ({"counter": {"low": {"address": 0, "bits": 40}, "ticks_per_instruction": 1}}, "counter.low.bits"),
@@ -84,6 +89,17 @@ def test_own_board_file(tmp_path: Path) -> None:
             "counter.low.counts must be up or down",
         ),
         ({"uart": {"kind": "modem", "address": 0}}, "uart.kind must be one of"),
+        ({"uart": {"kind": "stm32"}}, "uart lacks address"),
+        ({"uart": {"kind": "stm32", "address": 0, "baud": 3}}, "uart.baud must be a whole number from 300"),
+        ({"uart": {"kind": "polled", "address": 0}}, "uart lacks receive"),
+        (
+            {"uart": {"kind": "polled", "receive": {"status": 0, "mask": 0, "data": 0}, "transmit": {}}},
+            "uart.receive.mask must be",
+        ),
+        (
+            {"uart": {"kind": "polled", "receive": {"status": 0, "mask": 256, "data": 0, "bits": 8}, "transmit": {}}},
+            "uart.receive.mask must be a whole number from 1 to 255",
+        ),
         ({"flash_tool": {"jlink": "x"}}, "unknown key 'jlink'"),
     ],
 )
@@ -99,6 +115,12 @@ def test_unknown_missing_and_broken_files(tmp_path: Path) -> None:
         load_board(tmp_path / "none.json")
     broken = tmp_path / "broken.json"
     broken.write_text("{")
+    with pytest.raises(UsageError, match="is no JSON"):
+        load_board(broken)
+    broken.write_text('{"name": "a", "name": "b"}')
+    with pytest.raises(UsageError, match="the key 'name' comes twice"):
+        load_board(broken)
+    broken.write_text("[" * 100_000)
     with pytest.raises(UsageError, match="is no JSON"):
         load_board(broken)
     broken.write_text("[]")

@@ -35,7 +35,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, status: 
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
-        ("pyocd", "pyocd flash --target stm32f100rb {elf}"),
+        ("pyocd", "pyocd flash --no-wait --target stm32f100rb {elf}"),
         ("openocd", "openocd -f board/stm32vldiscovery.cfg -c program {{{elf}}} verify reset exit"),
         ("st-flash", "st-flash --reset write {bin} 0x08000000"),
     ],
@@ -46,6 +46,24 @@ def test_commands(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPa
     assert result.tool == tool
     assert result.elf.parent.name == "stm32vldiscovery-serial"
     assert log.read_text().strip() == words.format(elf=result.elf, bin=result.elf.with_suffix(".bin"))
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("pyocd", "pyocd flash --no-wait --probe 066BFF30:a --target stm32f100rb "),
+        ("openocd", "openocd -f board/stm32vldiscovery.cfg -c adapter serial 066BFF30:a -c program {"),
+        ("st-flash", "st-flash --reset --serial 066BFF30:a write "),
+    ],
+)
+def test_one_probe_of_several(
+    tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch, tool: str, words: str
+) -> None:
+    log = install(tmp_path, monkeypatch, tool)
+    flash_project(project, DISCOVERY, tool=tool, probe="066BFF30:a")
+    assert log.read_text().startswith(words)
+    with pytest.raises(UsageError, match="no serial number of a debug probe"):
+        flash_project(project, DISCOVERY, tool=tool, probe="x; shutdown")
 
 
 def test_binary_starts_with_the_vector_table(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,15 +86,61 @@ def test_first_installed_tool_that_knows_the_board(tmp_path: Path, monkeypatch: 
 
 
 def test_boards_and_tools_that_do_not_go_together() -> None:
-    with pytest.raises(UsageError, match="mps2-an385 has no flash_tool"):
+    with pytest.raises(UsageError, match=r"mps2-an385 cannot be flashed.*lm3s6965evb, microbit.*06_add_a_board"):
         choose_tool(load_board("mps2-an385"))
+    with pytest.raises(UsageError, match="unknown tool 'jlink'; known: pyocd, openocd, st-flash"):
+        choose_tool(DISCOVERY, "jlink")
     with pytest.raises(UsageError, match="cannot be flashed with st-flash; its board file knows pyocd, openocd"):
         choose_tool(load_board("microbit"), "st-flash")
 
 
-def test_failure_is_passed_on(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, monkeypatch, "pyocd", status=1)
-    with pytest.raises(ToolError, match="pyocd failed: no probe found; is stm32vldiscovery plugged in"):
+# What the tools print when something is wrong, shortened; the trouble is seldom in the last line.
+OPENOCD = """\
+Open On-Chip Debugger 0.12.0
+Info : clock speed 1000 kHz
+Error: open failed
+** OpenOCD init failed **
+shutdown command invoked"""
+ST_FLASH = """\
+2023-03-23T16:33:28 INFO common.c: Attempting to write 156016 (0x26170) bytes to stm32 address: 134217728 (0x8000000)
+2023-03-23T16:33:28 ERROR common.c: addr too high
+2023-03-23T16:33:28 INFO common.c: Go to Thumb mode"""
+PYOCD = """\
+0000563 I Target type is x [board]
+0000564 C Target type stm32f100rb not recognized. Use 'pyocd list --targets' to see them [__main__]
+0000565 I done"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "output", "message"),
+    [
+        ("openocd", OPENOCD, "openocd failed: Error: open failed; is stm32vldiscovery plugged in.*--probe chooses one"),
+        ("st-flash", ST_FLASH, r"st-flash failed: .*addr too high; .*`st-info --probe` lists"),
+        ("pyocd", PYOCD, r"not recognized.*`pyocd pack install stm32f100rb`"),
+        ("pyocd", "\x1b[31mNo connected debug probes\x1b[39m", "pyocd failed: No connected debug probes; is"),
+        ("openocd", "", "openocd failed: no message"),
+    ],
+)
+def test_failure_is_passed_on(
+    tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch, tool: str, output: str, message: str
+) -> None:
+    install(tmp_path, monkeypatch, tool)
+    (tmp_path / "said").write_text(output)
+    (tmp_path / tool).write_text(f"#!/bin/sh\ncat {tmp_path / 'said'} >&2\nexit 1\n")
+    with pytest.raises(ToolError, match=message):
+        flash_project(project, DISCOVERY, tool=tool)
+
+
+def test_a_tool_that_asks_or_hangs_ends(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "pyocd")
+    (tmp_path / "pyocd").write_text("#!/bin/sh\necho 'Enter the number of the debug probe'\nread line || exit 1\n")
+    with pytest.raises(ToolError, match=r"pyocd failed: Enter the number of the debug probe; .*--probe chooses one"):
         flash_project(project, DISCOVERY)
+    (tmp_path / "pyocd").write_text("#!/bin/sh\necho 'Erasing'\nexec sleep 30\n")
+    with pytest.raises(ToolError, match=r"pyocd took longer than 0.3 s \(its last words: Erasing\)"):
+        flash_project(project, DISCOVERY, timeout_s=0.3)
+
+
+def test_unknown_image(project: Project) -> None:
     with pytest.raises(UsageError, match="unknown image 'emulator'"):
         flash_project(project, DISCOVERY, image="emulator")

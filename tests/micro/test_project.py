@@ -11,7 +11,14 @@ import pytest
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import list_boards, load_board
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import add_board, board_header, linker_script, read_project, write_project
+from tvm_cascade.micro.project import (
+    add_board,
+    board_header,
+    find_board,
+    linker_script,
+    read_project,
+    write_project,
+)
 from tvm_cascade.micro.target import get_target
 
 M3 = get_target("cortex-m3")
@@ -25,6 +32,7 @@ def test_folder_is_complete_and_reads_back(tmp_path: Path, toy: EmittedNetwork) 
         "toy.h", "toy.c", "toy_weights.c", "main.c", "startup.c", "port.h", "port_semihosting.c", "measure.h",
         "CMakeLists.txt", "toolchain.cmake", "README.md", "metadata.json", "serial_main.c", "uart.h",
         "boards/mps2-an385/link.ld", "boards/mps2-an385/board.h", "boards/mps2-an385/board.cmake",
+        "boards/mps2-an385/board.json",
     }  # fmt: skip
     assert read_project(tmp_path / "p") == project
     assert project.network() == toy
@@ -55,6 +63,23 @@ def test_second_board_in_one_folder(tmp_path: Path, toy: EmittedNetwork) -> None
     write_project(tmp_path, toy, M3, load_board("mps2-an385"))
     add_board(tmp_path, load_board("stm32vldiscovery"))
     assert "LENGTH = 8192" in (tmp_path / "boards/stm32vldiscovery/link.ld").read_text()
+
+
+def test_a_folder_remembers_the_boards_of_its_user(tmp_path: Path, toy: EmittedNetwork) -> None:
+    """Named by file once, by name from then on, also where the file is gone or the package has a board of that name."""
+    own = json.loads(load_board("mps2-an385").source) | {
+        "name": "mps2-an386",
+        "core": "cortex-m3",
+        "stack_reserve": 256,
+    }
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    board = load_board(tmp_path / "own.json")
+    project = write_project(tmp_path / "p", toy, M3, board)
+    (tmp_path / "own.json").unlink()
+    assert find_board(project.folder, project.board) == board != load_board("mps2-an386")
+    assert find_board(project.folder, "mps2-an385") == load_board("mps2-an385")
+    with pytest.raises(UsageError, match="unknown board 'doorbell'"):
+        find_board(project.folder, "doorbell")
 
 
 @pytest.mark.parametrize("name", list_boards())

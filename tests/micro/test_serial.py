@@ -5,6 +5,7 @@ Between host and board a relay damages, drops and adds bytes, hangs up and reset
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -171,7 +172,7 @@ def start(tmp_path: Path) -> Iterator[Callable]:
     """Starts a board with a network's serial image, behind a relay if options for one are given."""
     running: list[EmulatedBoard | BadLine] = []
 
-    def start_it(network: EmittedNetwork, name: str = "mps2-an386", **relay: object) -> tuple[str, object]:
+    def start_it(network: EmittedNetwork, name: str | Path = "mps2-an386", **relay: object) -> tuple[str, object]:
         board = load_board(name)
         if shutil.which(board.family.gcc) is None or shutil.which(board.family.qemu) is None:
             pytest.skip(f"{board.family.gcc} or {board.family.qemu} is not installed")
@@ -205,6 +206,41 @@ def test_every_board_answers(
     assert result.arena_high_water_bytes == 72
     assert 100 < result.stack_bytes < 400
     assert result.instructions is None
+
+
+@pytest.mark.parametrize(
+    ("name", "receive", "transmit", "setup"),
+    [
+        (
+            "mps2-an386",
+            {"status": "0x40004004", "mask": 2, "data": "0x40004000"},
+            {"status": "0x40004004", "mask": 1, "ready": "clear", "data": "0x40004000"},
+            [["0x40004010", 217], ["0x40004008", 3]],
+        ),
+        (
+            "riscv32-virt",
+            {"status": "0x10000005", "mask": 1, "data": "0x10000000", "bits": 8},
+            {"status": "0x10000005", "mask": "0x20", "data": "0x10000000", "bits": 8},
+            [],
+        ),
+    ],
+)
+def test_a_port_that_is_described_by_its_registers(
+    name: str,
+    receive: dict,
+    transmit: dict,
+    setup: list,
+    tmp_path: Path,
+    toy: EmittedNetwork,
+    toy_inputs: Inputs,
+    reference: Callable,
+    start: Callable,
+) -> None:
+    uart = {"kind": "polled", "receive": receive, "transmit": transmit, "setup": setup}
+    own = json.loads(load_board(name).source) | {"name": "own", "uart": uart}
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    port, _ = start(toy, tmp_path / "own.json")
+    check(run_serial(port, toy.interface, toy_inputs, timeout_s=30, answer_s=0.1), toy_inputs, reference)
 
 
 @pytest.mark.parametrize("error_rate", [0.0005, 0.005])

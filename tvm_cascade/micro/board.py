@@ -1,11 +1,15 @@
 """Boards as data: one JSON file each, in `boards/` or anywhere a user keeps his own. Adding a board takes no code.
 
+A project folder keeps the file of every board it was linked for, so a board that the package does not know is named once.
+
 Keys of a board file (addresses are JSON numbers or strings such as "0x20000000", sizes are bytes):
 
 name, description, core      core is what QEMU and the data sheet say, for example "cortex-m4"
 memory.flash, memory.ram     {origin, bytes}: where code and weights go, and the SRAM that the arena and the stack share
 memory.vectors               {origin, bytes}, optional: where the core boots from if that is not the start of flash
-stack_reserve                bytes of RAM kept free for the stack
+                             Memories must not overlap and begin at multiples of 8. Others that the part has belong to
+                             the application; <NAME>_ARENA_SECTION and a linker script of its own put the arena there
+stack_reserve                bytes of RAM kept free for the stack, at least 128
 qemu                         {machine}, or null for a board that no emulator knows
 counter                      null, or how executed instructions are read in the emulator:
   setup                      list of [address, value] stores, done once, optional
@@ -15,16 +19,22 @@ counter                      null, or how executed instructions are read in the 
                              `low_ticks` ticks of `low`; it tells how often `low` has wrapped
   csr                        in place of low, coarse and setup: a 64-bit RISC-V counter such as "minstret"
   ticks_per_instruction      ticks of `low` at 128 ns of virtual time per instruction (`-icount shift=7`)
-uart                         {kind, address, setup}, optional: the port of the serial protocol; `setup`, optional, is a
-                             list of [address, value] stores that give it clock, pins and speed (115200 baud)
-flash_tool                   {pyocd, openocd, stflash}, optional: pyocd's target name, openocd's list of configuration
-                             files, and whether st-flash can write it (true)
+uart                         {kind, address, setup, baud}, optional: the port of the serial protocol; `setup`, optional, is a
+                             list of [address, value] stores that give it clock, pins and speed, which is `baud`, 115200
+                             unless said otherwise. A port of none of the known kinds is "polled", with two sides in
+                             place of the address:
+  receive, transmit          {status, mask, ready, data, bits}: a byte has come, or may go, while `status` & `mask` is not
+                             0 ("ready": "set", the default) or is 0 ("clear"); it is read from, or written to, `data`.
+                             Both registers are accessed with 32 `bits` unless 8 or 16 are said
+flash_tool                   {pyocd, openocd, stflash}, optional: pyocd's target name (`pyocd list --targets`), openocd's
+                             list of configuration files, and whether st-flash can write it (true)
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -33,9 +43,11 @@ from tvm_cascade.micro.family import Family, family_of_core
 from tvm_cascade.micro.target import Target
 
 _FOLDER = Path(__file__).parent / "boards"
-UART_KINDS = ("cmsdk", "nrf51", "stm32", "pl011", "ns16550")
+UART_KINDS = ("cmsdk", "nrf51", "stm32", "pl011", "ns16550", "polled")
 _REQUIRED = ("name", "core", "memory", "stack_reserve")
 _OPTIONAL = ("description", "qemu", "counter", "uart", "flash_tool")
+_LEAST_RAM = 128  # bytes, of RAM and of the stack reserve: less holds no frame of any function
+_ALIGN = 8  # bytes, of memories: the stack's
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +99,26 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True)
+class UartSide:
+    """One direction of a polled port: when a byte may pass, and through which register."""
+
+    status: int  # address
+    mask: int
+    data: int  # address
+    ready_when_set: bool = True
+    bits: int = 32  # of an access to either register
+
+
+@dataclass(frozen=True, slots=True)
 class Uart:
     """The serial port of the board-side protocol; `kind` names a register layout in `UART_KINDS`."""
 
     kind: str
-    address: int
+    address: int  # 0 where it is polled
     setup: tuple[tuple[int, int], ...] = ()  # (address, value) stores
+    baud: int = 115200
+    receive: UartSide | None = None  # of a polled port, and of no other
+    transmit: UartSide | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +145,7 @@ class Board:
     uart: Uart | None = None
     flash_tool: FlashTool | None = None
     description: str = ""
+    source: str = field(default="", compare=False, repr=False)  # text of the file
 
     @property
     def family(self) -> Family:
@@ -157,13 +184,15 @@ def load_board(name_or_path: str | Path) -> Board:
             raise UsageError(
                 f"unknown board {text!r}; known: {', '.join(list_boards())}, or the path of a board's .json file"
             )
+    reader = _Reader(str(path))
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        data = json.loads(source, object_pairs_hook=reader.distinct)
     except OSError as error:
         raise UsageError(f"board file {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"board file {path} is no JSON: {error}") from None
-    return _Reader(str(path)).board(data)
+    return replace(reader.board(data), source=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +225,14 @@ class _Reader:
             raise self.fail(key, f"a whole number from {low} to {high}")
         return number
 
+    def distinct(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
+        """An object of the file; a key that comes twice is a mistake, of which JSON readers keep the last."""
+        made = dict(pairs)
+        for name, _ in pairs if len(made) < len(pairs) else ():
+            if sum(name == other for other, _ in pairs) > 1:
+                raise UsageError(f"board file {self.path}: the key {name!r} comes twice in one object")
+        return made
+
     def address(self, value: object, key: str) -> int:
         return self.number(value, key, 0, 0xFFFFFFFF)
 
@@ -212,10 +249,26 @@ class _Reader:
             raise UsageError(f"board file {self.path}: {error}") from None
         return core
 
-    def region(self, value: object, key: str) -> Region:
+    def region(self, value: object, key: str, least: int = 1) -> Region:
         table = self.table(value, key, ("origin", "bytes"))
         origin = self.address(table["origin"], f"{key}.origin")
-        return Region(origin, self.number(table["bytes"], f"{key}.bytes", 1, (1 << 32) - origin))
+        if origin % _ALIGN:
+            raise self.fail(f"{key}.origin", f"a multiple of {_ALIGN}")
+        return Region(origin, self.number(table["bytes"], f"{key}.bytes", least, (1 << 32) - origin))
+
+    def memory(self, value: object) -> dict[str, Region]:
+        table = self.table(value, "memory", ("flash", "ram"), ("vectors",))
+        made = {
+            name: self.region(one, f"memory.{name}", _LEAST_RAM if name == "ram" else 1) for name, one in table.items()
+        }
+        low_to_high = sorted(made.items(), key=lambda item: item[1].origin)
+        for (below, first), (above, second) in pairwise(low_to_high):
+            if second.origin < first.end:
+                raise UsageError(
+                    f"board file {self.path}: memory.{below} (0x{first.origin:08x} to 0x{first.end:08x}) and "
+                    f"memory.{above} (from 0x{second.origin:08x}) overlap"
+                )
+        return made
 
     def store(self, value: object, key: str) -> tuple[int, int]:
         if not isinstance(value, list) or len(value) != 2:
@@ -259,11 +312,33 @@ class _Reader:
         )
 
     def uart(self, value: object) -> Uart:
-        table = self.table(value, "uart", ("kind", "address"), ("setup",))
-        if table["kind"] not in UART_KINDS:
+        sides = ("receive", "transmit")
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if kind is not None and kind not in UART_KINDS:
             raise self.fail("uart.kind", f"one of {', '.join(UART_KINDS)}")
+        places = sides if kind == "polled" else ("address",)
+        table = self.table(value, "uart", ("kind", *places), ("setup", "baud"))
         setup = self.stores(table.get("setup", []), "uart.setup")
-        return Uart(table["kind"], self.address(table["address"], "uart.address"), setup)
+        baud = self.number(table.get("baud", 115200), "uart.baud", 300, 4_000_000)
+        if kind == "polled":
+            receive, transmit = (self.uart_side(table[side], f"uart.{side}") for side in sides)
+            return Uart(kind, 0, setup, baud, receive, transmit)
+        return Uart(table["kind"], self.address(table["address"], "uart.address"), setup, baud)
+
+    def uart_side(self, value: object, key: str) -> UartSide:
+        table = self.table(value, key, ("status", "mask", "data"), ("ready", "bits"))
+        if table.get("ready", "set") not in ("set", "clear"):
+            raise self.fail(f"{key}.ready", "set or clear")
+        bits = table.get("bits", 32)
+        if bits not in (8, 16, 32) or isinstance(bits, bool):
+            raise self.fail(f"{key}.bits", "8, 16 or 32")
+        return UartSide(
+            status=self.address(table["status"], f"{key}.status"),
+            mask=self.number(table["mask"], f"{key}.mask", 1, (1 << bits) - 1),
+            data=self.address(table["data"], f"{key}.data"),
+            ready_when_set=table.get("ready", "set") == "set",
+            bits=bits,
+        )
 
     def flash_tool(self, value: object) -> FlashTool:
         table = self.table(value, "flash_tool", (), ("pyocd", "openocd", "stflash"))
@@ -277,17 +352,16 @@ class _Reader:
 
     def board(self, value: object) -> Board:
         table = self.table(value, "the board", _REQUIRED, _OPTIONAL)
-        memory = self.table(table["memory"], "memory", ("flash", "ram"), ("vectors",))
-        ram = self.region(memory["ram"], "memory.ram")
+        memory = self.memory(table["memory"])
         qemu = table.get("qemu")
         machine = None if qemu is None else self.table(qemu, "qemu", ("machine",))["machine"]
         return Board(
             name=self.text(table["name"], "name"),
             core=self.core(table["core"]),
-            flash=self.region(memory["flash"], "memory.flash"),
-            ram=ram,
-            stack_reserve=self.number(table["stack_reserve"], "stack_reserve", 0, ram.bytes),
-            vectors=self.region(memory["vectors"], "memory.vectors") if "vectors" in memory else None,
+            flash=memory["flash"],
+            ram=memory["ram"],
+            stack_reserve=self.number(table["stack_reserve"], "stack_reserve", _LEAST_RAM, memory["ram"].bytes),
+            vectors=memory.get("vectors"),
             qemu_machine=None if machine is None else self.text(machine, "qemu.machine"),
             counter=None if table.get("counter") is None else self.counter(table["counter"]),
             uart=None if table.get("uart") is None else self.uart(table["uart"]),

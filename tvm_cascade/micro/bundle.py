@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.micro.board import Board, load_board
+from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.network import Interface, IoSpec
 from tvm_cascade.micro.project import (
     METADATA,
@@ -23,6 +23,7 @@ from tvm_cascade.micro.project import (
     add_board,
     copy_runtime,
     fill_template,
+    find_board,
     project_from_metadata,
     project_metadata,
     read_project,
@@ -113,9 +114,10 @@ def make_bundle(folders: Sequence[Path], out: Path, board: Board | str | None = 
     `board` None takes the one that the first network was compiled for. Raises as `write_bundle` and `build_bundle`.
     """
     projects = [read_project(Path(folder)) for folder in folders]
-    if not isinstance(board, Board):
-        board = load_board(board or projects[0].board) if projects else load_board(board or "")
     _check(out, projects)
+    if not isinstance(board, Board):
+        first = projects[0]
+        board = find_board(first.folder, board or first.board)
     with publish(out) as staging:
         bundle = write_bundle(staging, projects, board)
         built = build_bundle(bundle, board)

@@ -14,12 +14,11 @@ import numpy as np
 
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro import emulator
-from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import NAME, Bundle, build_bundle, read_bundle
 from tvm_cascade.micro.firmware import HOST_FOLDER
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.measure import RunReport, load_arrays, random_inputs, same_outputs, save_arrays
-from tvm_cascade.micro.project import METADATA
+from tvm_cascade.micro.project import METADATA, find_board
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ def _on_host(bundle: Bundle, feed: Mapping[str, np.ndarray]) -> _HostSide:
 def _emulate(
     bundle: Bundle, where: str, feed: Mapping[str, np.ndarray], progress: Callable[[str], None]
 ) -> tuple[dict[str, np.ndarray], int, int | None, int | None]:
-    board = load_board(where)
+    board = find_board(bundle.folder, where)
     elf = bundle.folder / "build" / board.name / f"{NAME}.elf"
     if not elf.is_file():
         progress(f"{NAME}: linking for {board.name}")

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
-from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.board import Board, list_boards, load_board
 from tvm_cascade.micro.project import Project
 from tvm_cascade.micro.toolchain import build_project, find_tool
 
 TOOLS = ("pyocd", "openocd", "st-flash")  # in order of preference
 _REMEDY = "pip install pyocd, or apt-get install openocd, or apt-get install stlink-tools (Debian, Ubuntu)"
-_TIMEOUT_S = 300
+_TIMEOUT_S = 300.0
+_LISTS = {"pyocd": "pyocd list", "openocd": "lsusb -v", "st-flash": "st-info --probe"}  # what names the probes
+_PROBE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*\Z")
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COMPLAINT = re.compile(
+    r"\berror\b|\bfail|^\d+ [CE] |\bunable\b|couldn't|\bno (?:connected|available|device)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,38 +33,79 @@ class FlashResult:
     command: tuple[str, ...]
 
 
-def flash_project(project: Project, board: Board, image: str = "serial", tool: str | None = None) -> FlashResult:
+def flash_project(
+    project: Project,
+    board: Board,
+    image: str = "serial",
+    tool: str | None = None,
+    probe: str | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> FlashResult:
     """Build an image of `project` for `board` and write it to the board that is plugged in.
 
     `image` is `serial` (answers `run --port`) or `application` (main.c as the user has written it); `tool` is one of
-    `TOOLS`, by default the first that is installed and knows the board.
+    `TOOLS`, by default the first that is installed and knows the board; `probe` is the serial number of the debug probe,
+    which is needed where several are plugged in.
 
     Raises `UsageError` for boards that none of them can write, `MissingToolError` if none is installed, `ToolError` if
-    it fails.
+    it fails or takes longer than `timeout_s`.
     """
     if image not in ("serial", "application"):
         raise UsageError(f"unknown image {image!r}; known: serial, application")
+    if probe is not None and not _PROBE.match(probe):
+        raise UsageError(f"{probe!r} is no serial number of a debug probe: letters, digits and ':._-' only")
     chosen = choose_tool(board, tool)
     elf = build_project(project, board, image=image).elf
-    command = _command(chosen, board, elf)
+    command = _command(chosen, board, elf.resolve(), probe)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise ToolError(f"{chosen} took longer than {_TIMEOUT_S} s; is the board plugged in?") from None
+        # no input: a tool that asks which probe to take must fail, not wait
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as expired:
+        said = _complaint(_text(expired.stdout), _text(expired.stderr))
+        raise ToolError(
+            f"{chosen} took longer than {timeout_s:g} s (its last words: {said}); is {board.name} plugged in?"
+        ) from None
     if done.returncode != 0:
-        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise ToolError(f"{chosen} failed: {output[-1] if output else 'no message'}; is {board.name} plugged in?")
+        said = _complaint(_text(done.stdout), _text(done.stderr))
+        raise ToolError(f"{chosen} failed: {said}; {_advice(chosen, board, said, probe)}")
     return FlashResult(elf, chosen, command)
+
+
+def _text(output: bytes | None) -> str:
+    return _COLOURS.sub("", (output or b"").decode("utf-8", "replace"))
+
+
+def _complaint(out: str, err: str) -> str:
+    """The first line that names the trouble: tools go on talking after it, on either stream."""
+    lines = [line.strip() for line in (*err.splitlines(), *out.splitlines()) if line.strip()]
+    told = [line for line in lines if _COMPLAINT.search(line)]
+    return (told or lines[-1:] or ["no message"])[0]
+
+
+def _advice(tool: str, board: Board, said: str, probe: str | None) -> str:
+    known = board.flash_tool
+    if tool == "pyocd" and known is not None and "not recognized" in said:
+        return f"`pyocd pack install {known.pyocd}` teaches pyocd this chip"
+    if probe is None:
+        return (
+            f"is {board.name} plugged in? Where several probes are, --probe chooses one (`{_LISTS[tool]}` lists them)"
+        )
+    return f"is the probe {probe} plugged in? (`{_LISTS[tool]}` lists them)"
 
 
 def choose_tool(board: Board, tool: str | None = None) -> str:
     """The program to flash `board` with: `tool` if given and able, else the first that is installed."""
+    if tool is not None and tool not in TOOLS:
+        raise UsageError(f"unknown tool {tool!r}; known: {', '.join(TOOLS)}")
     known = board.flash_tool
     able = [] if known is None else [known.pyocd and "pyocd", known.openocd and "openocd", known.stflash and "st-flash"]
     able = [str(name) for name in able if name]
     if not able:
+        others = [name for name in list_boards() if load_board(name).flash_tool is not None]
         raise UsageError(
-            f"board file of {board.name} has no flash_tool: add the names that pyocd or openocd know it by"
+            f"{board.name} cannot be flashed: its board file has no flash_tool. --board takes one that has "
+            f"({', '.join(others)}), or a board file of your own with the names that pyocd or openocd know the part by "
+            "(tutorials/06_add_a_board.py)"
         )
     if tool is not None and tool not in able:
         raise UsageError(f"{board.name} cannot be flashed with {tool}; its board file knows {', '.join(able)}")
@@ -68,15 +116,22 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
     raise MissingToolError(" or ".join(wanted), _REMEDY)
 
 
-def _command(tool: str, board: Board, elf: Path) -> tuple[str, ...]:
+def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str, ...]:
+    """The call: of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
+
+    All three reset the board when they are done; OpenOCD and st-flash read back what they have written.
+    """
     known = board.flash_tool
     assert known is not None
     if tool == "pyocd":
-        return ("pyocd", "flash", "--target", known.pyocd, str(elf))
+        chosen = ("--probe", probe) if probe else ()
+        return ("pyocd", "flash", "--no-wait", *chosen, "--target", known.pyocd, str(elf))
     if tool == "openocd":
         files = tuple(word for file in known.openocd for word in ("-f", file))
-        return ("openocd", *files, "-c", f"program {{{elf}}} verify reset exit")
-    return ("st-flash", "--reset", "write", str(_binary(board, elf)), f"0x{board.flash.origin:08x}")
+        chosen = ("-c", f"adapter serial {probe}") if probe else ()
+        return ("openocd", *files, *chosen, "-c", f"program {{{elf}}} verify reset exit")
+    chosen = ("--serial", probe) if probe else ()
+    return ("st-flash", "--reset", *chosen, "write", str(_binary(board, elf)), f"0x{board.flash.origin:08x}")
 
 
 def _binary(board: Board, elf: Path) -> Path:

@@ -12,11 +12,10 @@ import numpy as np
 
 from tvm_cascade.errors import CascadeError, LoadError, UsageError
 from tvm_cascade.micro import emulator
-from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import is_bundle
 from tvm_cascade.micro.firmware import HOST_FOLDER
 from tvm_cascade.micro.host import HostProgram, run_host
-from tvm_cascade.micro.project import METADATA, Project, read_project
+from tvm_cascade.micro.project import METADATA, Project, find_board, read_project
 from tvm_cascade.micro.reference import Expected, reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
 from tvm_cascade.micro.toolchain import build_project
@@ -262,8 +261,8 @@ def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray])
 
 
 def _emulate(folder: Path, metadata: dict, project: Project, where: str, feed: Mapping[str, np.ndarray], progress):
-    board = load_board(where)
-    if board.name == project.board:
+    board = find_board(folder, where)
+    if board == find_board(folder, project.board):
         elf = folder / str(metadata["image"]["elf"])
         if not elf.is_file():
             raise CascadeError(f"{elf} is missing; compile again")

@@ -1,7 +1,8 @@
 """The project folder: an emitted network with everything needed to build it for a board.
 
 Layout: the network's own files, `main.c`, `startup.c`, the measuring port, `CMakeLists.txt`, `README.md`,
-`metadata.json`, and `boards/<board>/` with `link.ld`, `board.h` and `board.cmake`: one folder serves several boards.
+`metadata.json`, and `boards/<board>/` with `link.ld`, `board.h`, `board.cmake` and the board's own file, `board.json`: one
+folder serves several boards.
 Images are built into `build/<board>/`.
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_cascade.errors import LoadError, UsageError
-from tvm_cascade.micro.board import Board, CounterRegister
+from tvm_cascade.micro.board import Board, CounterRegister, UartSide, load_board
 from tvm_cascade.micro.network import C_TYPES, EmittedNetwork, Interface, IoSpec
 from tvm_cascade.micro.target import Target, get_target
 
@@ -27,6 +28,7 @@ COMPILE_FLAGS = (
     "-fno-strict-aliasing",  # one arena holds values of several types, and words are copied as words
 )  # fmt: skip
 _KEY = "project"  # of metadata.json
+_BOARD = "board.json"  # the board's file, in its folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,15 @@ def add_board(folder: Path, board: Board) -> Path:
     (place / "link.ld").write_text(linker_script(board), encoding="utf-8")
     (place / "board.h").write_text(board_header(board), encoding="utf-8")
     (place / "board.cmake").write_text(f"# {board.name}: {board.core}\n", encoding="utf-8")
+    if board.source:
+        (place / _BOARD).write_text(board.source, encoding="utf-8")
     return place
+
+
+def find_board(folder: Path, name_or_path: str) -> Board:
+    """The board that `folder` was linked for under that name, as its file was then; any other as `load_board` finds it."""
+    own = folder / "boards" / name_or_path / _BOARD
+    return load_board(own if own.is_file() else name_or_path)
 
 
 def linker_script(board: Board) -> str:
@@ -216,10 +226,20 @@ def _uart_text(board: Board | None) -> str:
     if board is None or board.uart is None:
         return ""
     uart = board.uart
+    places = f"#define UART_BASE 0x{uart.address:08X}u\n"
+    if uart.receive is not None and uart.transmit is not None:
+        places = _side_text("RECEIVE", uart.receive) + _side_text("TRANSMIT", uart.transmit)
     return (
-        f"#define UART_{uart.kind.upper()} 1\n#define UART_BASE 0x{uart.address:08X}u\n\n"
+        f"#define UART_{uart.kind.upper()} 1\n{places}\n"
         f"static inline void uart_setup(void)\n{{\n{_stores(uart.setup)}}}\n\n"
     )
+
+
+def _side_text(name: str, side: UartSide) -> str:
+    """Macros of one direction of a polled port: whether a byte may pass, and the register it passes through."""
+    status, data = (f"(*(volatile uint{side.bits}_t *)0x{place:08X}u)" for place in (side.status, side.data))
+    ready = "!=" if side.ready_when_set else "=="
+    return f"#define UART_{name}_READY (({status} & 0x{side.mask:X}u) {ready} 0u)\n#define UART_{name}_DATA {data}\n"
 
 
 def _stores(pairs: Sequence[tuple[int, int]]) -> str:

@@ -1,5 +1,5 @@
-/* Polled access to the serial ports that board files can name. board.h gives UART_BASE, uart_setup() and one of the
- * UART_<kind> macros. */
+/* Polled access to the serial ports that board files can name. board.h gives uart_setup(), one of the UART_<kind> macros
+ * and UART_BASE, or for UART_POLLED the registers themselves. */
 #ifndef TVM_CASCADE_UART_H
 #define TVM_CASCADE_UART_H
 
@@ -43,6 +43,8 @@ static inline int uart_ready(void)
     return !(UART_WORD(0x18) & 0x10u);
 #elif defined(UART_NS16550)
     return UART_BYTE(5) & 1;
+#elif defined(UART_POLLED)
+    return UART_RECEIVE_READY;
 #endif
 }
 
@@ -59,6 +61,8 @@ static inline uint8_t uart_get(void)
     return (uint8_t)UART_WORD(0x04);
 #elif defined(UART_NS16550)
     return UART_BYTE(0);
+#elif defined(UART_POLLED)
+    return (uint8_t)UART_RECEIVE_DATA;
 #endif
 }
 
@@ -85,6 +89,10 @@ static inline void uart_put(uint8_t byte)
     while (!(UART_BYTE(5) & 0x20)) {
     }
     UART_BYTE(0) = byte;
+#elif defined(UART_POLLED)
+    while (!UART_TRANSMIT_READY) {
+    }
+    UART_TRANSMIT_DATA = byte;
 #endif
 }
 
