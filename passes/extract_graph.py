@@ -20,7 +20,7 @@ import tvm
 from tvm_cascade.cascading.channels import takes
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Grouped, Op, Tensor, Window
-from tvm_cascade.importers.messages import last_line
+from tvm_cascade.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
 from tvm_cascade.passes.views import in_place_inputs, view_offsets

@@ -426,7 +426,7 @@ def optimize(
     progress: Progress = _silent,
 ) -> tuple[dict[str, object], str]:
     """An equivalent graph of less cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same for reading."""
-    from tvm_cascade.passes.optimize_module import optimize_module, save_optimized
+    from tvm_cascade.runtime.optimize_module import optimize_module, save_optimized
     from tvm_cascade.substitution.report import format_report
 
     mod, name = _module(model, input_shapes)

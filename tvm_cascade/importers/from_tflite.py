@@ -16,9 +16,9 @@ from tvm.relax.frontend.tflite.tflite_frontend import build_str_map
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
-from tvm_cascade.importers.messages import last_line, printable
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
+from tvm_cascade.messages import last_line, printable
 
 # the package's generated classes type every accessor as optional: here it is untyped
 tflite: Any = _tflite

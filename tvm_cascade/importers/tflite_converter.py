@@ -14,9 +14,9 @@ import numpy as np
 import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.messages import last_line
 from tvm_cascade.importers.tflite_lstm import LstmConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
+from tvm_cascade.messages import last_line
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset(

@@ -21,10 +21,10 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.learned import LearnedCost, refine
 from tvm_cascade.cost.measured import MeasuredCost, MeasureOptions
 from tvm_cascade.cost.records import CONCURRENT, RecordStore
-from tvm_cascade.passes.measured_choice import Choice, fastest, staged
-from tvm_cascade.passes.measured_latency import KernelLatency, NodeRunner, kernel_latency
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
+from tvm_cascade.runtime.choose_module import Choice, fastest, staged
+from tvm_cascade.runtime.node_latency import KernelLatency, NodeRunner, kernel_latency
 from tvm_cascade.substitution.costs import STAGES, Latency, Limited
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions

@@ -19,10 +19,10 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, CostModel, find_device
 from tvm_cascade.errors import GraphError, LoadError, UsageError
-from tvm_cascade.passes.optimize_measured import optimize_measured
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
+from tvm_cascade.runtime.optimize_measured import optimize_measured
 from tvm_cascade.substitution.costs import STAGES, TVM, Engine, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx
 from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions

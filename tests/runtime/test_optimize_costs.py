@@ -13,10 +13,10 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import InfeasibleError, UsageError
-from tvm_cascade.passes.optimize_measured import optimize_measured
-from tvm_cascade.passes.optimize_module import optimize_module
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session
+from tvm_cascade.runtime.optimize_measured import optimize_measured
+from tvm_cascade.runtime.optimize_module import optimize_module
 from tvm_cascade.substitution.costs import CUDNN, Latency
 from tvm_cascade.substitution.report import format_report
 from tvm_cascade.substitution.rules import ALL_RULES, rules

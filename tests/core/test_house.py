@@ -1,0 +1,97 @@
+"""The house's arrows point one way: what each room may import, read from the source of every module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ALGORITHMS = {"graph", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
+BASE = {"errors", "messages", "sizes"}
+MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
+    "errors": set(),
+    "messages": set(),
+    "sizes": set(),
+    "graph": set(),
+    "memory": {"graph"},
+    "ordering": {"graph", "memory"},
+    "cost": {"graph"},
+    "cascading": {"graph", "memory", "ordering", "cost"},
+    "parallel": {"graph", "cost"},
+    "substitution": {"graph", "cost", "parallel"},
+    "schedules": ALGORITHMS,
+    "passes": ALGORITHMS | {"schedules"},
+    "importers": {"passes"},  # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
+    "frontend": {"importers"},
+    "report": {"graph", "cost", "cascading"},
+    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report"},
+    "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
+    "runtime": ALGORITHMS | {"schedules", "passes"},
+    "results": {"cascading", "report"},
+    "options": {"sizes"},
+}
+NO_TVM = ALGORITHMS | BASE | {"report", "options", "results", "cli"}
+
+
+def rooms() -> dict[str, list[Path]]:
+    """Every module by its room; `cli`, `api`, `testing` and the package itself may import everything."""
+    found: dict[str, list[Path]] = {}
+    for path in (ROOT / "tvm_cascade").rglob("*.py"):
+        inside = path.relative_to(ROOT / "tvm_cascade")
+        if inside.parts[0] not in ("passes", "schedules"):
+            found.setdefault(inside.parts[0].removesuffix(".py"), []).append(path)
+    for room in ("passes", "schedules"):
+        found[room] = list((ROOT / room).rglob("*.py"))
+    return found
+
+
+def imported(path: Path) -> Iterator[str]:
+    """What a module imports, at its top or inside its functions, by dotted names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None and not node.level, f"{path}: a relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+ROOMS = rooms()
+
+
+def test_every_room_is_known() -> None:
+    assert set(ROOMS) - set(MAY_IMPORT) == {"__init__", "api", "cli", "testing"}
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_a_room_imports_only_what_stands_below_it(room: str) -> None:
+    allowed = MAY_IMPORT[room] | BASE | {room}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in ROOMS[room]
+        for name in imported(path)
+        if name.startswith("tvm_cascade.") and name.split(".")[1] not in allowed
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("room", sorted(NO_TVM))
+def test_the_core_knows_no_tvm(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in ROOMS[room]
+        for name in imported(path)
+        if name.split(".")[0] in ("tvm", "tvm_ffi")
+    ]
+    assert not wrong
+
+
+def test_the_table_has_no_cycle() -> None:
+    done = set(BASE)
+    while left := set(MAY_IMPORT) - done:
+        ready = {room for room in left if MAY_IMPORT[room] - done <= {room}}
+        assert ready, f"a cycle among {sorted(left)}"
+        done |= ready
