@@ -188,6 +188,50 @@ def test_contrib_operators_are_spelled_out() -> None:
     assert [n.op_type for n in model.graph.node] == [n.op_type for n in nodes]
 
 
+@pytest.mark.parametrize("transposed", [0, 1])
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("real", [False, True])
+def test_qgemm(tmp_path: Path, transposed: int, alpha: float, real: bool) -> None:
+    """What ONNX Runtime's quantizer makes of every dense layer, against its definition in integers."""
+    from onnx.reference import ReferenceEvaluator
+
+    from tvm_cascade.importers.onnx_qoperators import spell_out
+
+    rng = np.random.default_rng(4)
+    a = rng.integers(0, 256, (2, 7)).astype("uint8")
+    b = rng.integers(-127, 128, (7, 5)).astype("int8")
+    zeros, bias = rng.integers(-9, 9, 5).astype("int8"), rng.integers(-5000, 5000, 5).astype("int32")
+    scales = rng.uniform(0.001, 0.01, 5).astype("float32")
+    weights = {
+        "a_scale": np.float32(0.02), "a_zero": np.uint8(100), "b": b.T.copy() if transposed else b,
+        "b_scale": scales, "b_zero": zeros, "c": bias, "y_scale": np.float32(0.07), "y_zero": np.uint8(120),
+    }  # fmt: skip
+    names = ["a", *weights][: 7 if real else 9]
+    kind, make = onnx.TensorProto, onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("QGemm", names, ["y"], domain="com.microsoft", transB=transposed, alpha=alpha)],
+        "g",
+        [make("a", kind.UINT8, [2, 7])],
+        [make("y", kind.FLOAT if real else kind.UINT8, [2, 5])],
+        [onnx.numpy_helper.from_array(np.asarray(w), n) for n, w in weights.items()],
+    )
+    opset = [onnx.helper.make_opsetid("", 19), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=9)
+    evaluator: Any = ReferenceEvaluator(spell_out(model))
+    theirs = np.asarray(evaluator.run(None, {"a": a})[0])
+    sums = (a.astype(int) - 100) @ (b.astype(int) - zeros) + bias
+    product = sums * np.float64(0.02) * scales * alpha
+    if real:
+        np.testing.assert_allclose(theirs, product, rtol=1e-5, atol=1e-5)
+    else:
+        expected = np.clip(np.round(product / np.float32(0.07)) + 120, 0, 255)
+        assert np.abs(theirs.astype(int) - expected).max() <= 1 and len(np.unique(theirs)) > 4
+    onnx.save(model, tmp_path / "q.onnx")
+    (ours,) = Compiled(_LOWER(load(tmp_path / "q.onnx")))(a)
+    assert ours.dtype == theirs.dtype
+    assert np.abs(ours.astype(np.float64) - theirs).max() <= (1e-4 if real else 1)
+
+
 def test_inner_tensors_become_signed(tmp_path: Path) -> None:
     """uint8 between operators is int8 in the program; what the model's users see keeps its type."""
     net = _Network("uint8", 3)

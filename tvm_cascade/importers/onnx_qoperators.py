@@ -113,15 +113,34 @@ def _convolution(writer: _Writer, node: Any) -> None:
     """x, its pair, w, its pair, the output's pair, and an int32 bias of scale sx * sw."""
     x = writer.real(*node.input[0:3])
     w = writer.real(*node.input[3:6], axis=0)
-    operands = [x, w]
     bias = _input(node, 8)
-    if bias:
-        scales = (writer.data(node.input[1]).reshape(-1) * writer.data(node.input[4]).reshape(-1)).astype("float32")
-        shape = scales if scales.size > 1 else scales.reshape(())
-        zero = writer.constant(np.zeros(shape.shape, "int32"))
-        operands.append(writer.real(bias, writer.constant(shape), zero, axis=0))
+    operands = [x, w, *([_bias(writer, node, bias)] if bias else [])]
     result = writer.node("Conv", operands, **_attributes(node))
     writer.stored(result, _input(node, 6), _input(node, 7), node.output[0])
+
+
+def _bias(writer: _Writer, node: Any, stored: str) -> str:
+    """An int32 bias whose scale is the product of those of inputs 0 and 3."""
+    scales = (writer.data(node.input[1]).reshape(-1) * writer.data(node.input[4]).reshape(-1)).astype("float32")
+    shape = scales if scales.size > 1 else scales.reshape(())
+    return writer.real(stored, writer.constant(shape), writer.constant(np.zeros(shape.shape, "int32")), axis=0)
+
+
+def _gemm(writer: _Writer, node: Any) -> None:
+    """a, its pair, b, its pair, an int32 bias of scale sa * sb or none, and the output's pair or none: then real.
+
+    `alpha` stands before the product and the bias alike; Gemm's stands before the product, its `beta` before the bias.
+    """
+    attrs = _attributes(node)
+    a = writer.real(*node.input[0:3])
+    b = writer.real(*node.input[3:6], axis=0 if attrs.get("transB") else 1)
+    bias = _input(node, 6)
+    operands = [a, b, *([_bias(writer, node, bias)] if bias else [])]
+    attrs = attrs | ({"beta": attrs["alpha"]} if "alpha" in attrs and bias else {})
+    if not _input(node, 7):
+        writer.node("Gemm", operands, node.output[0], **attrs)
+        return
+    writer.stored(writer.node("Gemm", operands, **attrs), _input(node, 7), _input(node, 8), node.output[0])
 
 
 def _of_two(kind: str) -> _Rule:
@@ -157,6 +176,7 @@ def _concat(writer: _Writer, node: Any) -> None:
 RULES: Mapping[str, _Rule] = MappingProxyType(
     {
         "QLinearConv": _convolution,
+        "QGemm": _gemm,
         "QLinearMatMul": _of_two("MatMul"),
         "QLinearAdd": _of_two("Add"),
         "QLinearMul": _of_two("Mul"),
@@ -165,6 +185,7 @@ RULES: Mapping[str, _Rule] = MappingProxyType(
         "QLinearLeakyRelu": _of_one("LeakyRelu"),
         "QLinearSigmoid": _of_one("Sigmoid"),
         "QLinearSoftmax": _of_one("Softmax"),
+        "QLinearReduceMean": _of_one("ReduceMean"),
         "QLinearConcat": _concat,
     }
 )
