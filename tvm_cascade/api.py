@@ -334,6 +334,7 @@ def run(
     outputs: str | Path | None = None,
     check: str | Path | None = None,
     port: str | None = None,
+    timeout: float | None = None,
     progress: Progress = _silent,
 ) -> RunReport:
     """Run a compiled project on its emulated board (or `host`) and measure it.
@@ -346,8 +347,10 @@ def run(
         A model file; its reference kernels run on the same inputs.
     port : str, optional
         A serial port: run on the real board behind it.
+    timeout : float, optional
+        Seconds that the emulation may take, 600 by default, or that the board behind `port` may stay without an answer, 60.
     """
-    return run_project(Path(directory), board, inputs, outputs, check, port, progress)
+    return run_project(Path(directory), board, inputs, outputs, check, port, timeout, progress)
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:

@@ -212,6 +212,12 @@ def compile(
     "--check", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with the reference kernels on this file."
 )
 @click.option("--port", metavar="DEVICE", help="Run on a real board, over a serial port (after `flash`).")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="For the emulation [600], or for one answer of the board at --port, an inference included [60].",
+)
 @JSON
 @_guarded
 def run(
@@ -221,12 +227,22 @@ def run(
     outputs: Path | None,
     check: Path | None,
     port: str | None,
+    timeout: float | None,
     as_json: bool,
 ) -> None:
     """Run the project in DIR on its emulated board, or in this process, and measure what it really takes."""
     from tvm_cascade import api
 
-    result = api.run(directory, board=board, inputs=inputs, outputs=outputs, check=check, port=port, progress=_say)
+    result = api.run(
+        directory,
+        board=board,
+        inputs=inputs,
+        outputs=outputs,
+        check=check,
+        port=port,
+        timeout=timeout,
+        progress=_say,
+    )
     _print(as_json, result.to_dict(), result.to_text())
     if not result.ok:
         sys.exit(1)

@@ -5,6 +5,7 @@ Between host and board a relay damages, drops and adds bytes, hangs up and reset
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -14,9 +15,10 @@ import shutil
 import struct
 import subprocess
 import threading
+import time
 import tty
-import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +29,8 @@ from tvm_cascade.micro.board import Board, list_boards, load_board
 from tvm_cascade.micro.emulator import FirmwareError
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import write_project
-from tvm_cascade.micro.serial_link import FLAG, Decoder, LinkError, SerialLink, encode
-from tvm_cascade.micro.serial_run import BEGIN, CONTINUE, READ, ROW, RUN, WRITE, run_serial
+from tvm_cascade.micro.serial_link import FLAG, REPLY, Decoder, LinkError, SerialLink, _why_not, encode
+from tvm_cascade.micro.serial_run import BEGIN, CONTINUE, HELLO, READ, ROW, RUN, WRITE, crc32c, run_serial
 from tvm_cascade.micro.target import TARGETS
 from tvm_cascade.micro.toolchain import build_project
 
@@ -56,6 +58,10 @@ def test_every_single_byte_error_is_noticed() -> None:
             assert got in ([], [(2, 9, b"weights \x7e and \x7d sums")])
         without = frame[:position] + frame[position + 1 :]
         assert list(Decoder().feed(without)) in ([], [(2, 9, b"weights \x7e and \x7d sums")])
+
+
+def test_the_checksum_of_tensors_is_that_of_rfc_3720() -> None:
+    assert (crc32c(b"123456789"), crc32c(bytes(32)), crc32c(b"")) == (0xE3069283, 0x8A9136AA, 0)
 
 
 def test_noise_without_a_flag_is_forgotten() -> None:
@@ -165,6 +171,37 @@ class BadLine:
         self._unplug()
         os.close(self.far)
         self.board.stop()
+
+
+class Forger:
+    """A relay that changes the last byte of the first `times` frames of `kind`, and their checksums with it."""
+
+    def __init__(self, board_port: str, kind: int, times: int) -> None:
+        self.kind, self.times = kind, times
+        self.far = os.open(board_port, os.O_RDWR | os.O_NOCTTY)
+        self.near, self.slave = os.openpty()
+        for file in (self.far, self.slave):
+            tty.setraw(file)
+        self.port, self.running = os.ttyname(self.slave), True
+        self.thread = threading.Thread(target=self._relay, daemon=True)
+        self.thread.start()
+
+    def _relay(self) -> None:
+        decoders = {self.near: Decoder(), self.far: Decoder()}
+        while self.running:
+            for file in select.select(tuple(decoders), (), (), 0.02)[0]:
+                for kind, sequence, payload in decoders[file].feed(os.read(file, 4096)):
+                    forged = bytearray(payload)
+                    if kind == self.kind and self.times > 0:
+                        self.times -= 1
+                        forged[-1] ^= 0x10
+                    os.write(self.far if file == self.near else self.near, encode(kind, sequence, bytes(forged)))
+
+    def stop(self) -> None:
+        self.running = False
+        self.thread.join()
+        for file in (self.far, self.near, self.slave):
+            os.close(file)
 
 
 @pytest.fixture
@@ -282,12 +319,12 @@ def test_a_row_that_is_damaged_on_its_way_is_asked_for_again(streaming_toy: Emit
     with SerialLink(port, timeout_s=30) as link:
         link.request(BEGIN, struct.pack("<I", 0x5A), 0.1)
         link.request(WRITE, struct.pack("<I", 0) + bytes(24), 0.1)
-        run = struct.pack("<II", 9, zlib.crc32(bytes(24)))
+        run = struct.pack("<II", 9, crc32c(bytes(24)))
         for _ in range(2):
             assert struct.unpack_from("<II", link.request(RUN, run, 0.5)) == (WANTS, 0)
         row = bytes((1, 2, 3, 4))
         link.request(ROW, struct.pack("<II", 0, 0) + row, 0.1)
-        for crc, answer in ((5, (DAMAGED, 0)), (zlib.crc32(row), (WANTS, 1))):
+        for crc, answer in ((5, (DAMAGED, 0)), (crc32c(row), (WANTS, 1))):
             assert struct.unpack_from("<II", link.request(CONTINUE, struct.pack("<III", 9, 0, crc), 0.5)) == answer
 
 
@@ -298,7 +335,7 @@ def test_a_run_asked_for_twice_runs_once(make_toy: Callable[..., EmittedNetwork]
         link.request(BEGIN, struct.pack("<I", 0x5A), 0.1)
         link.request(WRITE, struct.pack("<I", 0) + bytes(48), 0.1)
         for number, count in ((7, 1), (7, 1), (8, 2)):
-            answer = link.request(RUN, struct.pack("<II", number, zlib.crc32(bytes(48))), 0.5)
+            answer = link.request(RUN, struct.pack("<II", number, crc32c(bytes(48))), 0.5)
             assert struct.unpack_from("<Ii", answer) == (0, 0)
             outputs = link.request(READ, struct.pack("<III", number, 0, 24), 0.1)
             assert (outputs[:4], outputs[4]) == (bytes(4), count)
@@ -324,8 +361,141 @@ def test_another_network_is_noticed(
     toy: EmittedNetwork, make_toy: Callable[..., EmittedNetwork], toy_inputs: Inputs, start: Callable
 ) -> None:
     port, _ = start(toy)
-    with pytest.raises(UsageError, match="holds another network; flash this project"):
+    with pytest.raises(UsageError, match=r"holds another network, .*flash this project"):
         run_serial(port, make_toy(arena=96).interface, toy_inputs, timeout_s=30, answer_s=0.1)
+
+
+def test_other_weights_of_the_same_network_are_noticed(
+    toy: EmittedNetwork, make_toy: Callable[..., EmittedNetwork], toy_inputs: Inputs, start: Callable
+) -> None:
+    port, _ = start(toy)
+    other = make_toy(prologue="/* trained again */\n").interface
+    assert replace(other, digest=0) == replace(toy.interface, digest=0)
+    with pytest.raises(UsageError, match="or other weights of it; flash this project"):
+        run_serial(port, other, toy_inputs, timeout_s=30, answer_s=0.1)
+
+
+@pytest.mark.parametrize("kind", [WRITE, READ | REPLY])
+def test_damage_that_a_frame_does_not_show(
+    kind: int, tmp_path: Path, toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, start: Callable
+) -> None:
+    """Frames of tensor bytes with another byte and the checksum that belongs to it: the inference starts over."""
+    port, _ = start(toy)
+    forger = Forger(port, kind, times=3)
+    try:
+        check(run_serial(forger.port, toy.interface, toy_inputs, timeout_s=30, answer_s=0.2), toy_inputs, reference)
+        assert forger.times == 0
+        forger.times = 1000
+        with pytest.raises(LinkError, match="has lost its inputs or outputs 25 times"):
+            run_serial(forger.port, toy.interface, toy_inputs[:1], timeout_s=30, answer_s=0.2)
+    finally:
+        forger.stop()
+
+
+@pytest.mark.parametrize(
+    ("board", "extra", "message"),
+    [
+        ("mps2-an386", "__builtin_trap();", r"faulted in toy_run: undefined instruction .*; reset the board"),
+        ("riscv32-virt", "__builtin_trap();", r"faulted in toy_run: .* \(pc=0x[0-9a-f]{8} .*mcause="),
+        (
+            "stm32vldiscovery",
+            "{ volatile uint8_t deep[900]; for (int k = 0; k < 900; ++k) deep[k] = 1; y[0] = (int8_t)deep[9]; }",
+            "stopped with status 6: stack overflow: the stack has grown into the data",
+        ),
+    ],
+)
+def test_faults_are_told_over_the_port(
+    board: str, extra: str, message: str, tmp_path: Path, make_toy: Callable, toy_inputs: Inputs, start: Callable
+) -> None:
+    network = make_toy(arena=7500 if board == "stm32vldiscovery" else 80, extra=extra)
+    port, _ = start(network, board)
+    elf = tmp_path / "p" / "build" / f"{board}-serial" / "toy.elf"
+    prefix = load_board(board).family.prefix
+    for _ in range(2):  # a second run is told too that the firmware has ended
+        with pytest.raises(FirmwareError, match=message):
+            run_serial(port, network.interface, toy_inputs, timeout_s=20, answer_s=0.2, elf=elf, prefix=prefix)
+        message = "firmware stopped with status [56]: no message; reset the board"
+
+
+class Answering:
+    """The far end of a port, played by a function from received bytes to bytes sent, every few milliseconds."""
+
+    def __init__(self, play: Callable[[bytes], bytes]) -> None:
+        self.master, self.slave = os.openpty()
+        tty.setraw(self.slave)
+        self.port, self.play, self.running = os.ttyname(self.slave), play, True
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while self.running:
+            ready = select.select((self.master,), (), (), 0.005)[0]
+            sent = self.play(os.read(self.master, 4096) if ready else b"")
+            if sent and select.select((), (self.master,), (), 0)[1]:
+                os.write(self.master, sent)
+
+    def stop(self) -> None:
+        self.running = False
+        self.thread.join()
+        os.close(self.slave)
+        os.close(self.master)
+
+
+def _answers_hello_only(digest: Callable[[], bytes]) -> Callable[[bytes], bytes]:
+    decoder = Decoder()
+
+    def play(data: bytes) -> bytes:
+        return b"".join(encode(HELLO | REPLY, seq, digest()) for kind, seq, _ in decoder.feed(data) if kind == HELLO)
+
+    return play
+
+
+def test_what_comes_instead_of_answers_is_named(toy: EmittedNetwork, toy_inputs: Inputs) -> None:
+    """Garbage for ever, our own bytes, a board that answers once: each ends in time and says what it may be."""
+    garbage = random.Random(5)
+    hello = struct.pack("<5I", 2, 48, 24, 80, toy.interface.digest)
+    for play, message in (
+        (
+            lambda data: garbage.randbytes(500),
+            r"\d+ bytes came, but no frame that checks; are both ends at 115200 baud",
+        ),
+        (lambda data: data, "sends back what it is sent"),
+        (_answers_hello_only(lambda: hello), r"stopped answering; .*--timeout.*\(no answer in 0\.6 s\)"),
+        (_answers_hello_only(lambda: hello[:16]), "holds another network"),
+    ):
+        far = Answering(play)
+        started = time.monotonic()
+        with pytest.raises((LinkError, UsageError), match=message):
+            run_serial(far.port, toy.interface, toy_inputs, timeout_s=0.6, answer_s=0.1)
+        assert time.monotonic() - started < 30  # it ends; how soon is the machine's affair
+        far.stop()
+
+
+def test_ports_that_are_taken_forbidden_or_gone(tmp_path: Path, toy: EmittedNetwork, toy_inputs: Inputs) -> None:
+    far = Answering(lambda data: b"")
+    with SerialLink(far.port), pytest.raises(LinkError, match="in use by another program"):
+        run_serial(far.port, toy.interface, toy_inputs)
+    link = tmp_path / "tty"
+    link.symlink_to(far.port)
+    with SerialLink(str(link), timeout_s=0.3) as open_link:
+        link.unlink()
+        open_link._close()
+        with pytest.raises(LinkError, match="has vanished and not come back"):
+            open_link.request(HELLO, answer_s=0.1)
+    far.stop()
+    forbidden = _why_not("/dev/null", PermissionError(errno.EACCES, "Permission denied"))
+    assert re.match(r"permission denied; become a member of its group \(`sudo usermod -aG \w+ \$USER`", forbidden)
+
+
+def test_old_bytes_of_a_port_are_thrown_away(toy: EmittedNetwork) -> None:
+    """An answer to an earlier program, still in the line, must not answer this one."""
+    master, slave = os.openpty()
+    tty.setraw(slave)
+    os.write(master, encode(HELLO | REPLY, 1, b"stale"))
+    with SerialLink(os.ttyname(slave), timeout_s=0.3) as link, pytest.raises(LinkError, match="does not answer"):
+        link.request(HELLO, answer_s=0.1)
+    os.close(slave)
+    os.close(master)
 
 
 def test_silence_and_missing_ports(tmp_path: Path, toy: EmittedNetwork, toy_inputs: Inputs) -> None:
@@ -334,7 +504,7 @@ def test_silence_and_missing_ports(tmp_path: Path, toy: EmittedNetwork, toy_inpu
         run_serial(os.ttyname(slave), toy.interface, toy_inputs, timeout_s=0.3, answer_s=0.1)
     os.close(slave)
     os.close(master)
-    with pytest.raises(LinkError, match="No such file"):
+    with pytest.raises(LinkError, match="no such device; serial ports here: "):
         run_serial(str(tmp_path / "ttyNONE"), toy.interface, toy_inputs)
     (tmp_path / "file").write_text("")
     with pytest.raises(LinkError, match="is no serial port"):

@@ -69,6 +69,15 @@ def test_flash_overflow(tmp_path: Path, make_toy: Callable[..., EmittedNetwork],
         )
 
 
+def test_what_exceeds_both_memories_says_so(
+    tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None
+) -> None:
+    network = make_toy(arena=9000, weight_bytes=140000, extra="y[0] = (int8_t)toy_padding[a[0] & 1];")
+    with pytest.raises(toolchain.MemoryOverflowError, match="bytes of ram") as caught:
+        toolchain.build(tmp_path, network, M3, load_board("stm32vldiscovery"))
+    assert caught.value.needed > 9000 and 140000 < caught.value.flash_needed < 144000
+
+
 def test_compiler_errors_are_passed_on(tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None) -> None:
     with pytest.raises(ToolError, match=r"(?s)failed:\n.*not_declared"):
         toolchain.build(tmp_path, make_toy(extra="not_declared = 1;"), M3, load_board("mps2-an385"))

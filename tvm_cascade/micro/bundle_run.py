@@ -17,7 +17,7 @@ from tvm_cascade.micro import emulator
 from tvm_cascade.micro.bundle import NAME, Bundle, build_bundle, read_bundle
 from tvm_cascade.micro.firmware import HOST_FOLDER
 from tvm_cascade.micro.host import HostProgram, run_host
-from tvm_cascade.micro.measure import RunReport, load_arrays, random_inputs, same_outputs, save_arrays
+from tvm_cascade.micro.measure import EMULATOR_S, RunReport, load_arrays, random_inputs, same_outputs, save_arrays
 from tvm_cascade.micro.project import METADATA, find_board
 
 
@@ -38,6 +38,7 @@ def run_bundle(
     outputs: str | Path | None,
     check: str | Path | None,
     port: str | None,
+    timeout_s: float | None,
     progress: Callable[[str], None],
 ) -> RunReport:
     """One inference of every network of the bundle in `folder`; see `tvm_cascade.run`.
@@ -59,7 +60,7 @@ def run_bundle(
     if where == "host":
         made, high, stack, instructions = dict(host.outputs), host.high_water, None, None
     else:
-        made, high, stack, instructions = _emulate(bundle, where, feed, progress)
+        made, high, stack, instructions = _emulate(bundle, where, feed, timeout_s, progress)
     report = RunReport(
         board=where,
         outputs=made,
@@ -114,7 +115,11 @@ def _on_host(bundle: Bundle, feed: Mapping[str, np.ndarray]) -> _HostSide:
 
 
 def _emulate(
-    bundle: Bundle, where: str, feed: Mapping[str, np.ndarray], progress: Callable[[str], None]
+    bundle: Bundle,
+    where: str,
+    feed: Mapping[str, np.ndarray],
+    timeout_s: float | None,
+    progress: Callable[[str], None],
 ) -> tuple[dict[str, np.ndarray], int, int | None, int | None]:
     board = find_board(bundle.folder, where)
     elf = bundle.folder / "build" / board.name / f"{NAME}.elf"
@@ -122,7 +127,7 @@ def _emulate(
         progress(f"{NAME}: linking for {board.name}")
         elf = build_bundle(bundle, board).elf
     progress(f"{NAME}: emulating {board.name}")
-    result = emulator.run(elf, board, bundle, [list(feed.values())])
+    result = emulator.run(elf, board, bundle, [list(feed.values())], timeout_s or EMULATOR_S)
     names = [f"{n.name}/{s.name}" for n in bundle.networks for s in n.interface.outputs]
     made = dict(zip(names, result.outputs[0], strict=True))
     return made, result.arena_high_water_bytes, result.stack_bytes, result.instructions

@@ -154,12 +154,14 @@ class _Job:
             done = self._inferences_done(interface)
             raise ToolError(
                 f"{self.elf.name} on {self.board.name}: the emulator ran out of time after {done} of {self.count} "
-                "inferences; raise the timeout or run fewer inputs"
+                "inferences; give it more (--timeout) or run fewer inputs"
             ) from None
         console = (self.folder / "console.txt").read_text(encoding="utf-8", errors="replace").strip()
         if status != 0:
             prefix = self.board.family.prefix
-            raise FirmwareError(f"{self.elf.name} on {self.board.name}: {_explain(console, status, self.elf, prefix)}")
+            raise FirmwareError(
+                f"{self.elf.name} on {self.board.name}: {explain_failure(console, status, self.elf, prefix)}"
+            )
         return self._read(interface, console)
 
     def _inferences_done(self, interface: Runnable) -> int:
@@ -188,12 +190,12 @@ class _Job:
         return _Inference(status, arena, stack, max(0, ticks), outputs)
 
 
-def _explain(console: str, status: int, elf: Path, prefix: str) -> str:
-    """A sentence about a run that failed, from what the fault handler printed."""
+def explain_failure(console: str, status: int, elf: Path, prefix: str) -> str:
+    """A sentence about a run that failed, from what the fault handler printed; `prefix` is that of the GNU tools."""
     fault = re.search(r"fault:((?: \w+=[0-9a-f]{8})+)", console)
     if fault is None:
         lines = [line for line in console.splitlines() if line.strip()]
-        return f"the emulator stopped with status {status}: {lines[0] if lines else 'no message'}"
+        return f"the firmware stopped with status {status}: {lines[0] if lines else 'no message'}"
     values = {key: int(value, 16) for key, value in re.findall(r"(\w+)=([0-9a-f]{8})", fault[1])}
     causes = [text for bit, text in _FAULT_BITS.items() if values.get("cfsr", 0) >> bit & 1]
     if values["sp"] < values["limit"]:

@@ -246,9 +246,21 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
         f"{board.name} has {board.ram.bytes} bytes of RAM, {board.stack_reserve} of them kept for the stack, "
         f"{other} for the rest of the image; "
     )
-    remedy += "compile without --layerwise" if options.layerwise else "choose a board with more RAM"
+    remedy += f"{', '.join(_what_may_help(options))} or a board with more RAM may help"
+    if error.flash_needed:
+        remedy += f"; code and weights do not fit either: {error.flash_needed} of {board.flash.bytes} bytes of flash"
     at_peak = peak_operators(plan)
     return InfeasibleError(plan.peak, available_ram(board, max(other, 0)), at_peak, remedy)
+
+
+def _what_may_help(options: PlanOptions) -> list[str]:
+    """Options that make an arena smaller and are not in force; a smaller network always does."""
+    if options.layerwise:
+        return ["compiling without --layerwise"]
+    found = [] if options.overlap else ["compiling without --no-overlap"]
+    found += [] if options.stream_input else ["--stream-input"]
+    found += [] if options.max_macs > 1 else ["--max-macs above 1"]
+    return found or ["a smaller network"]
 
 
 def peak_operators(plan: Plan) -> list[str]:

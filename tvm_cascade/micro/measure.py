@@ -20,6 +20,8 @@ from tvm_cascade.micro.reference import Expected, reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
 from tvm_cascade.micro.toolchain import build_project
 
+EMULATOR_S = 600.0  # default of the time that an emulation may take
+_PORT_S = 60.0  # default of the time that a real board may stay without an answer
 _FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
 _REACHES = (
     2  # of turned roundings, within which a quantized network may differ from a reference that computes in floats
@@ -207,13 +209,14 @@ def run_project(
     outputs: str | Path | None,
     check: str | Path | None,
     port: str | None,
+    timeout_s: float | None,
     progress: Callable[[str], None],
 ) -> RunReport:
     """One inference of the project in `folder`; see `tvm_cascade.run`."""
     if is_bundle(folder):
         from tvm_cascade.micro.bundle_run import run_bundle  # which reports as this module does
 
-        return run_bundle(folder, board, inputs, outputs, check, port, progress)
+        return run_bundle(folder, board, inputs, outputs, check, port, timeout_s, progress)
     if check is not None and not Path(check).is_file():
         raise LoadError(check, "no such file to check against")
     metadata, project = _metadata(folder), read_project(folder)
@@ -227,12 +230,11 @@ def run_project(
         expected = reference_outputs(Path(check), feed)
     if port is not None:
         progress(f"{project.name}: running on the board at {port}")
-        done = run_serial(port, project.interface, [[feed[s.name] for s in project.interface.inputs]])
-        made, high, stack, instructions = _named(project, done)
+        made, high, stack, instructions = _over_port(port, board, project, feed, timeout_s)
     elif where == "host":
         made, high, stack, instructions = dict(host.outputs[0]), host.arena_high_water, None, None
     else:
-        made, high, stack, instructions = _emulate(folder, metadata, project, where, feed, progress)
+        made, high, stack, instructions = _emulate(folder, metadata, project, where, feed, timeout_s, progress)
     match, gap = (None, None) if expected is None else _matches(expected.outputs, made, _tolerance(expected) or 0.0)
     report = RunReport(
         board=where,
@@ -260,7 +262,15 @@ def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray])
     return _matches(want, have)[0]
 
 
-def _emulate(folder: Path, metadata: dict, project: Project, where: str, feed: Mapping[str, np.ndarray], progress):
+def _emulate(
+    folder: Path,
+    metadata: dict,
+    project: Project,
+    where: str,
+    feed: Mapping[str, np.ndarray],
+    timeout_s: float | None,
+    progress,
+):
     board = find_board(folder, where)
     if board == find_board(folder, project.board):
         elf = folder / str(metadata["image"]["elf"])
@@ -271,7 +281,21 @@ def _emulate(folder: Path, metadata: dict, project: Project, where: str, feed: M
         elf = build_project(project, board).elf
     progress(f"{project.name}: emulating {board.name}")
     arrays = [feed[s.name] for s in project.interface.inputs]
-    return _named(project, emulator.run(elf, board, project.interface, [arrays]))
+    return _named(project, emulator.run(elf, board, project.interface, [arrays], timeout_s or EMULATOR_S))
+
+
+def _over_port(
+    port: str, board_name: str | None, project: Project, feed: Mapping[str, np.ndarray], timeout_s: float | None
+):
+    board = find_board(project.folder, board_name or project.board)
+    if board.uart is None:
+        raise UsageError(f"board {board.name} names no uart; add one to its board file")
+    elf = project.folder / "build" / f"{board.name}-serial" / f"{project.name}.elf"
+    arrays = [feed[s.name] for s in project.interface.inputs]
+    result = run_serial(
+        port, project.interface, [arrays], board.uart.baud, timeout_s or _PORT_S, elf=elf, prefix=board.family.prefix
+    )
+    return _named(project, result)
 
 
 def _named(project: Project, result: emulator.RunResult) -> tuple[dict[str, np.ndarray], int, int, int | None]:

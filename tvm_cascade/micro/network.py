@@ -6,6 +6,7 @@ The interface outlives the text: it is stored in the project folder's `metadata.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
@@ -77,6 +78,7 @@ class Interface:
     arena_bytes: int
     arena_align: int  # bytes
     requests: tuple[int, ...] = ()  # for every row that the network asks for, in order, the input it belongs to
+    digest: int = 0  # CRC-32 of the network's files: tells networks of one shape and other weights apart
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -156,4 +158,8 @@ class EmittedNetwork:
     @property
     def interface(self) -> Interface:
         """The part that a run needs once the firmware is built."""
-        return Interface(self.name, self.inputs, self.outputs, self.arena_bytes, self.arena_align, self.requests)
+        digest = 0
+        for file in sorted(self.files):
+            digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
+        place = (self.arena_bytes, self.arena_align)
+        return Interface(self.name, self.inputs, self.outputs, *place, self.requests, digest)

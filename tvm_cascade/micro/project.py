@@ -344,6 +344,7 @@ def _serial_text(network: EmittedNetwork) -> dict[str, str]:
         for spec in streamed
     ]
     return {
+        "digest": f"0x{network.interface.digest:08X}",
         "input_count": str(len(whole)),
         "output_count": str(len(network.outputs)),
         "input_ranges": "\n".join(inputs),

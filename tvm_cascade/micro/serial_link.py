@@ -3,10 +3,17 @@
 A frame is FLAG, the escaped bytes of (type, sequence, payload, CRC-32), FLAG, as in HDLC (ISO/IEC 13239, start-stop
 transmission). A damaged frame is dropped, and a request without an answer is sent again with the same sequence number:
 every request must be harmless when it comes twice. A device that vanishes is opened again until the deadline.
+
+A damaged frame passes for a good one with a probability of 2^-32. That is for requests and measurements; inputs and
+outputs have a second check from end to end (see `serial_run`).
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import glob
+import grp
 import os
 import select
 import struct
@@ -20,13 +27,24 @@ from tvm_cascade.errors import ToolError, UsageError
 
 FLAG, ESCAPE, ESCAPE_XOR = 0x7E, 0x7D, 0x20
 REPLY = 0x80
+TEXT, EXIT = 8, 9  # what a board says unasked, before REPLY is set
 MAX_PAYLOAD = 140  # bytes; as the board's end
 _MAX_ENCODED = 2 * (MAX_PAYLOAD + 6)
 _REOPEN_PAUSE_S = 0.05
+_MAX_CONSOLE = 2000  # characters
+_PORTS = ("/dev/ttyACM*", "/dev/ttyUSB*", "/dev/cu.usb*")
 
 
 class LinkError(ToolError):
     """A board that does not answer, or answers nonsense."""
+
+
+class BoardStopped(LinkError):
+    """Firmware that has ended: a fault, or a stack overflow. `status` and `console` are what it said of it."""
+
+    def __init__(self, port: str, status: int, console: str) -> None:
+        super().__init__(f"{port}: the firmware has ended with status {status}: {console or 'no message'}")
+        self.status, self.console = status, console
 
 
 def encode(kind: int, sequence: int, payload: bytes) -> bytes:
@@ -79,22 +97,32 @@ def _decode(raw: bytes) -> tuple[int, int, bytes] | None:
 
 
 class SerialLink:
-    """Requests to a board over a terminal device such as /dev/ttyACM0; a context manager."""
+    """Requests to a board over a terminal device such as /dev/ttyACM0; a context manager.
+
+    `timeout_s` is how long one request may stay without an answer. The device is locked against other programs that
+    look (as pyserial, picocom and minicom do), and what it had received before is thrown away.
+    """
 
     def __init__(self, port: str, baud: int = 115200, timeout_s: float = 60.0) -> None:
         if not hasattr(termios, f"B{baud}"):
             raise UsageError(f"the system knows no serial speed of {baud} baud")
-        self.port = port
-        self.deadline = time.monotonic() + timeout_s
+        self.port, self.baud, self.timeout_s = port, baud, timeout_s
         self._speed = getattr(termios, f"B{baud}")
         self._file: int | None = None
         self._sequence = 0
+        self._deadline = 0.0  # of the request that is under way
         self._decoder = Decoder()
+        self._console = b""  # what the board has said of a fault
+        self.answers = 0  # all in all
+        self.heard = self.frames = self.echoes = 0  # bytes, frames and frames of our own since the last answer
         self.retries = 0  # requests that were sent again
         self.reopened = 0  # times the device had vanished
 
     def __enter__(self) -> SerialLink:
-        self._open_or_raise()
+        try:
+            self._open()
+        except OSError as error:
+            raise LinkError(f"{self.port}: {_why_not(self.port, error)}") from None
         return self
 
     def __exit__(
@@ -102,40 +130,71 @@ class SerialLink:
     ) -> None:
         self._close()
 
-    def request(self, kind: int, payload: bytes = b"", answer_s: float = 0.5) -> bytes:
+    def request(self, kind: int, payload: bytes = b"", answer_s: float = 0.5, timeout_s: float | None = None) -> bytes:
         """Send a request until its answer comes and return the answer's payload.
 
         `answer_s` is how long the first attempt waits, later ones up to 16 times as long: the board may be computing.
-        Attempts go on until the link's deadline, then `LinkError` is raised.
+        Attempts go on for `timeout_s` (None: the link's), then `LinkError` is raised; `BoardStopped` if the firmware
+        reports that it has ended.
         """
         self._sequence = (self._sequence + 1) % 256
+        self.heard = self.frames = self.echoes = 0
+        patience = self.timeout_s if timeout_s is None else timeout_s
+        self._deadline = time.monotonic() + patience
         frame = encode(kind, self._sequence, payload)
         attempt = 0
-        while time.monotonic() < self.deadline:
-            answer = self._attempt(frame, kind | REPLY, answer_s * 2 ** min(attempt, 4))
+        while time.monotonic() < self._deadline:
+            answer = self._attempt(frame, kind, answer_s * 2 ** min(attempt, 4))
             if answer is not None:
+                self.answers += 1
                 return answer
             attempt += 1
             self.retries += 1
-        raise LinkError(
-            f"{self.port}: the board does not answer; is it flashed with this project's serial image "
-            "(`tvm-cascade flash`), and the port the right one?"
-        )
+        raise LinkError(f"{self.port}: {self._diagnosis()} (no answer in {patience:g} s)")
+
+    def _diagnosis(self) -> str:
+        """Why there may be no answer, from what came instead."""
+        image = "flashed with this project's serial image (`tvm-cascade flash`)"
+        if self._file is None:
+            return "the device has vanished and not come back; check cable and supply"
+        if self.echoes:
+            return "the device sends back what it is sent; is it the board's port, and are its two lines apart?"
+        if self.answers:
+            return "the board has stopped answering; was it reset to another image, or does it need longer (--timeout)?"
+        if self.heard and not self.frames:
+            return (
+                f"{self.heard} bytes came, but no frame that checks; are both ends at {self.baud} baud, "
+                f"and is the board {image}?"
+            )
+        return f"the board does not answer; is it {image}, and the port the right one?"
 
     def _attempt(self, frame: bytes, kind: int, answer_s: float) -> bytes | None:
         if self._file is None and not self._reopen():
             return None
         try:
             self._write(frame)
-            end = min(self.deadline, time.monotonic() + answer_s)
+            end = min(self._deadline, time.monotonic() + answer_s)
             while (left := end - time.monotonic()) > 0:
-                for got, sequence, payload in self._decoder.feed(self._read(left)):
-                    if (got, sequence) == (kind, self._sequence):
+                data = self._read(left)
+                self.heard += len(data)
+                for got, sequence, payload in self._decoder.feed(data):
+                    self.frames += 1
+                    self.echoes += (got, sequence) == (kind, self._sequence)
+                    self._listen(got, payload)
+                    if (got, sequence) == (kind | REPLY, self._sequence):
                         return payload
         except OSError:
             self._close()
             self.reopened += 1
         return None
+
+    def _listen(self, kind: int, payload: bytes) -> None:
+        """What a board says unasked: text about a fault, and that it has ended."""
+        if kind == TEXT | REPLY:
+            self._console = (self._console + payload)[-_MAX_CONSOLE:]
+        elif kind == EXIT | REPLY and len(payload) == 4:
+            text = self._console.decode("ascii", "replace")
+            raise BoardStopped(self.port, struct.unpack("<I", payload)[0], text)
 
     def _read(self, timeout_s: float) -> bytes:
         assert self._file is not None
@@ -149,7 +208,7 @@ class SerialLink:
     def _write(self, data: bytes) -> None:
         assert self._file is not None
         while data:
-            left = max(0.0, self.deadline - time.monotonic())
+            left = max(0.0, self._deadline - time.monotonic())
             if not select.select((), (self._file,), (), min(left, 1.0))[1]:
                 raise OSError("the device takes no data")
             data = data[os.write(self._file, data) :]
@@ -162,28 +221,46 @@ class SerialLink:
             return False
         return True
 
-    def _open_or_raise(self) -> None:
-        try:
-            self._open()
-        except OSError as error:
-            raise LinkError(f"{self.port}: {error.strerror or error}") from None
-
     def _open(self) -> None:
         file = os.open(self.port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
         try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._make_raw(file)
+        except BlockingIOError:
+            os.close(file)
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY)) from None
         except (OSError, termios.error) as error:
             os.close(file)
-            raise OSError(f"is no serial port ({error})") from None
+            raise OSError(f"is no serial port ({error.args[-1]})") from None
         self._file, self._decoder = file, Decoder()
 
     def _make_raw(self, file: int) -> None:
-        """Eight bits, no parity, no flow control, nothing translated."""
+        """Eight bits, no parity, no flow control, nothing translated, nothing left of earlier traffic."""
         control = termios.CS8 | termios.CREAD | termios.CLOCAL
         characters = termios.tcgetattr(file)[6]
         termios.tcsetattr(file, termios.TCSANOW, [0, 0, control, 0, self._speed, self._speed, characters])
+        termios.tcflush(file, termios.TCIOFLUSH)
 
     def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _why_not(port: str, error: OSError) -> str:
+    """Why a port cannot be opened, and what helps."""
+    if error.errno == errno.EBUSY:
+        return "is in use by another program; close it"
+    if error.errno == errno.EACCES:
+        try:
+            group = grp.getgrgid(os.stat(port).st_gid).gr_name
+        except (OSError, KeyError):
+            group = "dialout"
+        return (
+            f"permission denied; become a member of its group (`sudo usermod -aG {group} $USER`, then log in again) "
+            "or unlock it once with `sudo chmod a+rw`"
+        )
+    if error.errno == errno.ENOENT:
+        found = sorted(one for pattern in _PORTS for one in glob.glob(pattern))
+        return f"no such device; serial ports here: {', '.join(found) or 'none, is the board plugged in?'}"
+    return error.strerror or str(error)

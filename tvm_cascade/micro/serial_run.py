@@ -1,9 +1,12 @@
 """Running a network on a real board over its serial port; the board's end is `templates/serial_main.c.in`.
 
 An inference is BEGIN (paint), WRITE of all inputs, RUN with a fresh number and the checksum of the inputs, READ of the
-outputs. Of a streamed input RUN asks for one row after another: ROW sends it, CONTINUE says that it is complete. A
-board that was reset in between has lost its inputs or its run: RUN then reports damaged inputs, the others an unknown
-run, and the inference starts over.
+outputs, whose checksum came with the answer to RUN. Of a streamed input RUN asks for one row after another: ROW sends it,
+CONTINUE says that it is complete. A board that was reset in between has lost its inputs or its run: RUN then reports
+damaged inputs, the others an unknown run, and the inference starts over.
+
+Checksums of tensors and rows are CRC-32C, those of frames CRC-32: polynomials without a common factor, so an error of a
+tensor goes unnoticed only if it is a multiple of both, which none within 64 bits is, and one in 2^64 of all others.
 """
 
 from __future__ import annotations
@@ -11,22 +14,24 @@ from __future__ import annotations
 import secrets
 import struct
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.emulator import FirmwareError, RunResult
+from tvm_cascade.micro.emulator import FirmwareError, RunResult, explain_failure
 from tvm_cascade.micro.network import Interface
-from tvm_cascade.micro.serial_link import LinkError, SerialLink
+from tvm_cascade.micro.serial_link import BoardStopped, LinkError, SerialLink
 
 HELLO, BEGIN, WRITE, RUN, READ, ROW, CONTINUE = range(1, 8)
 _DONE, _WANTS = 0, 3  # outcomes; any other means that the board has lost what it was told
-_VERSION = 1
+_VERSION = 2
 _CHUNK = 128  # bytes of data in a frame
 _PATTERNS = (0xA5, 0x5A)
+_FIRST_S = 10.0  # a board that never answered is given up sooner than one that may be computing
+_STARTS = 25  # of one inference
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,24 @@ class _Inference:
     outputs: bytes
 
 
+def _table() -> tuple[int, ...]:
+    values = list(range(256))
+    for _ in range(8):
+        values = [(value >> 1) ^ (0x82F63B78 if value & 1 else 0) for value in values]
+    return tuple(values)
+
+
+_CRC32C = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C (Castagnoli), as in RFC 3720, appendix B.4."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ _CRC32C[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
 def run_serial(
     port: str,
     interface: Interface,
@@ -43,23 +66,31 @@ def run_serial(
     baud: int = 115200,
     timeout_s: float = 60.0,
     answer_s: float = 0.5,
+    elf: Path | None = None,
+    prefix: str = "",
 ) -> RunResult:
     """Execute the network of a board on `port`, once per element of `inputs` (arrays in the order of the interface).
 
-    The first inference runs twice, over an arena painted in two ways, as in the emulator. `timeout_s` is for
-    everything, `answer_s` for one answer before it is asked for again. A board counts no instructions: they are None.
+    The first inference runs twice, over an arena painted in two ways, as in the emulator. `timeout_s` is the longest that
+    the board may stay without an answer, the time of an inference included; `answer_s` how long an answer is waited for
+    before it is asked for again. `elf` and `prefix`, the image and that of the GNU tools, name the function of a fault. A
+    board counts no instructions: they are None.
 
-    Raises `LinkError` if the board does not answer, `FirmwareError` if the network fails, `UsageError` for inputs of
-    other types or sizes or a board that holds another network.
+    Raises `LinkError` if the board does not answer, `FirmwareError` if the network fails, faults or overflows its stack,
+    `UsageError` for inputs of other types or sizes or a board that holds another network.
     """
     if not inputs:
         raise UsageError("no inputs to run")
     packed = [interface.pack_inputs(arrays) for arrays in inputs]
     started = time.monotonic()
-    with SerialLink(port, baud, timeout_s) as link:
-        _check_network(link, interface, answer_s)
-        again = _infer(link, interface, packed[0], _PATTERNS[1], answer_s)
-        main = [_infer(link, interface, data, _PATTERNS[0], answer_s) for data in packed]
+    try:
+        with SerialLink(port, baud, timeout_s) as link:
+            _check_network(link, interface, answer_s)
+            again = _infer(link, interface, packed[0], _PATTERNS[1], answer_s)
+            main = [_infer(link, interface, data, _PATTERNS[0], answer_s) for data in packed]
+    except BoardStopped as stopped:
+        why = explain_failure(stopped.console, stopped.status, elf or Path("unknown"), prefix)
+        raise FirmwareError(f"{port}: {why}; reset the board before the next run") from None
     if again.outputs != main[0].outputs:
         raise FirmwareError(f"{port}: outputs depend on what the arena held before the inference")
     everything = (*main, again)
@@ -75,23 +106,25 @@ def run_serial(
 
 
 def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> None:
-    answer = link.request(HELLO, answer_s=answer_s)
+    answer = link.request(HELLO, answer_s=answer_s, timeout_s=min(_FIRST_S, link.timeout_s))
     want = (
         _VERSION,
         sum(spec.bytes for spec in interface.inputs if spec.stream_axis is None),
         sum(spec.bytes for spec in interface.outputs),
         interface.arena_bytes,
+        interface.digest,
     )
-    if len(answer) != 16 or struct.unpack("<4I", answer) != want:
+    if len(answer) != 20 or struct.unpack("<5I", answer) != want:
         raise UsageError(
-            f"{link.port}: the board holds another network; flash this project first (`tvm-cascade flash`)"
+            f"{link.port}: the board holds another network, or other weights of it; flash this project first "
+            "(`tvm-cascade flash`)"
         )
 
 
 def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, answer_s: float) -> _Inference:
     """One inference, started over as often as the board forgets it."""
     whole, rows = _split(interface, data)
-    while time.monotonic() < link.deadline:
+    for _ in range(_STARTS):
         link.request(BEGIN, struct.pack("<I", pattern), answer_s)
         for start in range(0, len(whole), _CHUNK):
             link.request(WRITE, struct.pack("<I", start) + whole[start : start + _CHUNK], answer_s)
@@ -99,13 +132,13 @@ def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, an
         answer = _run(link, number, whole, rows, answer_s)
         if answer is None:
             continue
-        status, arena, stack = answer
+        status, arena, stack, check = answer
         if status != 0:
             raise FirmwareError(f"{link.port}: the network returned {status}")
         outputs = _read_outputs(link, number, sum(spec.bytes for spec in interface.outputs), answer_s)
-        if outputs is not None:
+        if outputs is not None and crc32c(outputs) == check:
             return _Inference(arena, stack, outputs)
-    raise LinkError(f"{link.port}: the board kept losing its inputs until the time was up; is its supply stable?")
+    raise LinkError(f"{link.port}: the board has lost its inputs or outputs {_STARTS} times; is its supply stable?")
 
 
 def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:
@@ -121,13 +154,16 @@ def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:
 
 def _run(
     link: SerialLink, number: int, whole: bytes, rows: Sequence[bytes], answer_s: float
-) -> tuple[int, int, int] | None:
-    """RUN, and rows as long as the board wants them; (status, arena, stack), or None if the board has lost the run."""
-    answer = link.request(RUN, struct.pack("<II", number, zlib.crc32(whole)), answer_s)
+) -> tuple[int, int, int, int] | None:
+    """RUN, and rows as long as the board wants them: (status, arena, stack, checksum of the outputs).
+
+    None if the board has lost the run.
+    """
+    answer = link.request(RUN, struct.pack("<II", number, crc32c(whole)), answer_s)
     while True:
-        outcome, first, second, third = struct.unpack("<IiII", answer)
+        outcome, first, second, third, fourth = struct.unpack("<IiIII", answer)
         if outcome == _DONE:
-            return first, second, third
+            return first, second, third, fourth
         if outcome != _WANTS or first >= len(rows):
             return None
         row = rows[first]
@@ -135,7 +171,7 @@ def _run(
             taken = link.request(ROW, struct.pack("<II", first, start) + row[start : start + _CHUNK], answer_s)
             if struct.unpack("<I", taken)[0] != _DONE:
                 return None
-        answer = link.request(CONTINUE, struct.pack("<III", number, first, zlib.crc32(row)), answer_s)
+        answer = link.request(CONTINUE, struct.pack("<III", number, first, crc32c(row)), answer_s)
 
 
 def _read_outputs(link: SerialLink, number: int, size: int, answer_s: float) -> bytes | None:

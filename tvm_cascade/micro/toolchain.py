@@ -43,10 +43,13 @@ class MemoryOverflowError(ToolError):
         `"ram"` (arena, data and the stack reserve) or `"flash"` (code and weights).
     needed, available : int
         Bytes.
+    flash_needed : int
+        Bytes of flash, if RAM is the region and flash too small as well; else 0.
     """
 
-    def __init__(self, board: Board, region: str, excess: int) -> None:
+    def __init__(self, board: Board, region: str, excess: int, flash_excess: int = 0) -> None:
         self.region = region
+        self.flash_needed = board.flash.bytes + flash_excess if flash_excess else 0
         self.available = board.ram.bytes if region == "ram" else board.flash.bytes
         self.needed = self.available + excess
         what = f"{board.stack_reserve} bytes of stack reserve included" if region == "ram" else "code and weights"
@@ -121,6 +124,8 @@ def build_project(project: Project, board: Board, jobs: int = 2, image: str = "e
     if image == "serial" and board.uart is None:
         raise UsageError(f"board {board.name} names no uart; add one to its board file")
     own_sources, defines, suffix = IMAGES[image]
+    if image == "serial":  # serial_main.c may be one that the user has edited for an earlier network
+        defines = (*defines, f"-DNETWORK_DIGEST=0x{project.interface.digest:08X}u")
     return build_image(
         name=project.name,
         folder=project.folder,
@@ -174,9 +179,10 @@ def _link(command: Sequence[str], board: Board) -> None:
         _run_tool(command)
     except ToolError as error:
         overflows = {match[1].lower(): int(match[2]) for match in _OVERFLOW.finditer(str(error))}
-        for region in ("ram", "flash"):
-            if region in overflows:
-                raise MemoryOverflowError(board, region, overflows[region]) from None
+        if "ram" in overflows:
+            raise MemoryOverflowError(board, "ram", overflows["ram"], overflows.get("flash", 0)) from None
+        if "flash" in overflows:
+            raise MemoryOverflowError(board, "flash", overflows["flash"]) from None
         raise
 
 
