@@ -97,6 +97,22 @@ def test_sources_are_clean_under_strict_warnings(
             assert done.returncode == 0, f"{image}: {done.stderr}"
 
 
+def test_interrupts_of_the_device_follow_those_of_the_core(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
+    board = load_board("stm32vldiscovery")
+    project = write_project(tmp_path, toy, M3, board)
+    own = """
+static void tick(void) {}
+__attribute__((section(".vectors.device"), used)) static void (*const device_vectors[])(void) = {tick, tick};
+"""
+    main = tmp_path / "main.c"
+    main.write_text(main.read_text() + own)
+    elf = toolchain.build_project(project, board, image="application").elf
+    listed = subprocess.run(["arm-none-eabi-nm", str(elf)], check=True, capture_output=True, text=True).stdout
+    places = {line.split()[2]: int(line.split()[0], 16) for line in listed.splitlines()}
+    assert places["vector_table"] == board.flash.origin
+    assert places["device_vectors"] == board.flash.origin + 16 * 4
+
+
 def test_missing_compiler_names_the_remedy(
     tmp_path: Path, toy: EmittedNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +153,10 @@ def test_cmake_builds_the_folder(
     board = load_board("mps2-an386")
     built = toolchain.build(tmp_path, toy, get_target("cortex-m4"), board)
     output = tmp_path / "build" / "cmake"
-    configure = ["cmake", "-S", tmp_path, "-B", output, f"-DCMAKE_TOOLCHAIN_FILE={tmp_path / 'toolchain.cmake'}"]
+    configure = ["cmake", "-S", tmp_path, "-B", output]
+    refused = subprocess.run([*configure, "-DBOARD=nucleo"], check=False, capture_output=True, text=True)
+    assert "no boards/nucleo; there are: mps2-an386" in refused.stderr
+    configure += ["-DBOARD=mps2-an386"]
     subprocess.run([*configure, f"-DMEASURE={'ON' if measure else 'OFF'}"], check=True, capture_output=True)
     subprocess.run(["cmake", "--build", output], check=True, capture_output=True)
     elf = output / "toy.elf"

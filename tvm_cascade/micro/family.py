@@ -37,7 +37,8 @@ ARM = Family(
         "or brew install --cask gcc-arm-embedded (macOS)"
     ),
     # nano.specs: newlib's small variant; networks need memcpy and memset of it, float networks its mathematics too
-    link_flags=("-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections"),
+    # noexecstack: linkers warn of assembly in newlib that does not say so itself
+    link_flags=("-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections,-z,noexecstack"),
     startup="startup_arm.c",
     qemu="qemu-system-arm",
     qemu_remedy="apt-get install qemu-system-arm (Debian, Ubuntu) or brew install qemu (macOS)",

@@ -90,6 +90,8 @@ struct vectors {
     handler handlers[15];
 };
 
+/* Handlers of the device's own interrupts follow, in the order of the data sheet, if you define an array of them:
+ * __attribute__((section(".vectors.device"), used)) static void (*const device_vectors[])(void) = {...}; */
 __attribute__((section(".vectors"), used)) const struct vectors vector_table = {
     __stack_top,
     {Reset_Handler, NMI_Handler, HardFault_Handler, MemManage_Handler, BusFault_Handler, UsageFault_Handler,

@@ -41,7 +41,8 @@ void start_c(void)
     stop(main());
 }
 
-/* Execution starts at the first byte of flash. A trap keeps nothing and starts a new stack: it only reports. */
+/* Execution starts at the first byte of flash. Interrupts are off; an application that wants them sets mtvec to a handler
+ * of its own. A trap keeps nothing and starts a new stack: it only reports. */
 __attribute__((naked, used, section(".vectors"))) void Reset_Handler(void)
 {
     __asm__ volatile("la sp, __stack_top\n\t"
