@@ -23,6 +23,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.publish import whole_file
 from tvm_cascade.schedules.cpu_float import schedule_cpu
 
 FILE = "stage_kernels.json"
@@ -72,13 +73,8 @@ class KernelRecords:
         """Keep a record; the file is written at once, whole or not at all. Raises `UsageError` where it cannot be."""
         self._held[record.target, record.kernel] = record
         rows = [json.dumps(asdict(self._held[key]), separators=(",", ":")) for key in sorted(self._held)]
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(self.path) as partial:
             partial.write_text("[\n" + ",\n".join(rows) + "\n]\n")
-            partial.replace(self.path)
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error.strerror}") from None
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._held.values())

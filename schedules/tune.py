@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.errors import LoadError
+from tvm_cascade.publish import whole_file
 from tvm_cascade.schedules.counting import Count, Counter, Task
 from tvm_cascade.schedules.kernel_cost import KernelCost, kernel_cost
 from tvm_cascade.schedules.select import Core
@@ -99,12 +100,8 @@ class Database:
             shapes = self._entries[name]
             rows = [f"   {json.dumps(s)}: {json.dumps(_row(shapes[s]), sort_keys=True)}" for s in sorted(shapes)]
             lines.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(rows) + "\n  }")
-        partial = path.with_name(f".{path.name}.partial")
-        try:
+        with whole_file(path) as partial:
             partial.write_text('{"counts": {\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
-            partial.replace(path)
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _row(options: Options) -> dict[str, list[int]]:

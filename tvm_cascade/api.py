@@ -21,11 +21,11 @@ from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.measure import RunReport, run_project
 from tvm_cascade.micro.project import find_board
-from tvm_cascade.micro.publish import publish
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.passes.plan_concats import Choice
+from tvm_cascade.publish import publish
 from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.counting import Counter
 from tvm_cascade.schedules.select import Core
@@ -282,14 +282,18 @@ def compile(
         chosen.graph, options, made, report is not None, lambda line: progress(f"{stem}: {line}")
     )
     progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
-    with publish(folder) as staging:
+    written: list[firmware.Written] = []
+
+    def keep(old: Path, new: Path) -> None:
+        _require_free(old)  # again, minutes later
+        if kept := firmware.keep_users_files(old, new, written[0].network):
+            progress(f"{stem}: kept your {', '.join(kept)}")
+
+    with publish(folder, keep) as staging:
         built = firmware.write(
             staging, prepared, made, name or stem, made_for, on, backend, optimise, options, progress, hook, ram_weights
         )
-        if folder.exists():
-            kept = firmware.keep_users_files(folder, staging, built.network)
-            if kept:
-                progress(f"{stem}: kept your {', '.join(kept)}")
+        written.append(built)
     result = CompileResult(
         stem,
         made,

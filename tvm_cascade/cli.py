@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -45,18 +47,31 @@ def _print(as_json: bool, data: Mapping[str, object], text: str) -> None:
     click.echo(json.dumps(data, indent=2) if as_json else text)
 
 
+class _Terminated(BaseException):
+    """SIGTERM, as an exception: what is unfinished is removed, the emulator ended."""
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    raise _Terminated
+
+
 def _guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Turn the project's errors into one line on standard error and an exit status."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         try:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, _terminate)
             command(*args, **kwargs)
         except CascadeError as error:
             if os.environ.get("TVM_CASCADE_DEBUG"):
                 raise
             _say(f"tvm-cascade: {error}")
             sys.exit(error.exit_status)
+        except _Terminated:
+            _say("tvm-cascade: terminated")
+            sys.exit(143)
         except KeyboardInterrupt:
             _say("tvm-cascade: interrupted")
             sys.exit(130)

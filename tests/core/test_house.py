@@ -11,10 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 ALGORITHMS = {"graph", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
-BASE = {"errors", "messages", "sizes"}
+BASE = {"errors", "messages", "publish", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "errors": set(),
     "messages": set(),
+    "publish": set(),
     "sizes": set(),
     "graph": set(),
     "memory": {"graph"},

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from tvm_cascade.cost.interface import Groups, OpFeatures
-from tvm_cascade.errors import LoadError
+from tvm_cascade.errors import LoadError, UsageError
 
 CONCURRENT, MERGE = "c", "m"
 
@@ -85,11 +85,14 @@ class RecordStore:
         made = Record(key, strategy, tuple(tuple(g) for g in groups), tuple(every))
         self._held[key] = made
         text = json.dumps([[astuple(op) for op in group] for group in made.groups])
-        self._base.execute(
-            "INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)",
-            (self.device, key, strategy, text, json.dumps(every)),
-        )
-        self._base.commit()
+        try:
+            self._base.execute(
+                "INSERT OR REPLACE INTO stages VALUES (?, ?, ?, ?, ?)",
+                (self.device, key, strategy, text, json.dumps(every)),
+            )
+            self._base.commit()
+        except sqlite3.Error as error:
+            raise UsageError(f"cannot write the database of measurements: {error}") from None
         return made
 
     def __len__(self) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.errors import LoadError
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.problem import Allocation, Buffer, Problem
+from tvm_cascade.publish import whole_file
 
 _COLUMNS = ("id", "lower", "upper", "size")
 
@@ -53,14 +54,11 @@ def _buffer(path: str | Path, i: int, row: dict[str, str | None]) -> Buffer:
 
 def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
     """The problem's rows with their offsets, in the order they were read."""
-    try:
-        with Path(path).open("w", newline="") as file:
-            out = csv.writer(file, lineterminator="\n")
-            out.writerow((*_COLUMNS, "offset"))
-            for b, offset in zip(problem.buffers, allocation.offsets, strict=True):
-                out.writerow((b.name, b.lower, b.upper, b.size, offset))
-    except OSError as e:
-        raise UsageError(f"cannot write {path}: {e.strerror}") from e
+    with whole_file(path) as partial, partial.open("w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow((*_COLUMNS, "offset"))
+        for b, offset in zip(problem.buffers, allocation.offsets, strict=True):
+            out.writerow((b.name, b.lower, b.upper, b.size, offset))
 
 
 def run(path: str | Path, capacity: int | None = None, out: str | Path | None = None) -> dict[str, object]:

@@ -31,9 +31,9 @@ from tvm_cascade.micro.project import (
     template,
     user_callback,
 )
-from tvm_cascade.micro.publish import publish
 from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import IMAGES, BuildResult, build_image
+from tvm_cascade.publish import publish, require_empty
 
 NAME = "networks"  # of the image
 _HOST = "host"  # the folder of a project's program for this machine
@@ -118,7 +118,7 @@ def make_bundle(folders: Sequence[Path], out: Path, board: Board | str | None = 
     if not isinstance(board, Board):
         first = projects[0]
         board = find_board(first.folder, board or first.board)
-    with publish(out) as staging:
+    with publish(out, require_empty) as staging:
         bundle = write_bundle(staging, projects, board)
         built = build_bundle(bundle, board)
         elf = str(built.elf.relative_to(staging))

@@ -14,8 +14,8 @@ from pathlib import Path
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.network import IoSpec
 from tvm_cascade.micro.project import Project, fill_template, read_project, user_callback
-from tvm_cascade.micro.publish import publish
 from tvm_cascade.micro.toolchain import find_tool
+from tvm_cascade.publish import publish, require_empty
 
 VERSION = "1.0.0"  # of the packages; the network's own versions are in metadata.json
 
@@ -125,7 +125,7 @@ def _publish(write: Callable[[Path], None], out: Path) -> tuple[str, ...]:
     """Let `write` fill the new folder `out`; returns its files."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not empty; name a new folder")
-    with publish(out) as staging:
+    with publish(out, require_empty) as staging:
         write(staging)
         files = tuple(sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file()))
     return files

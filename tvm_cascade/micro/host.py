@@ -112,11 +112,8 @@ def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence
     mod[GlobalVar(_ENTRY)] = entry
     mod[GlobalVar(_KERNELS)] = _calls_of_all(lowered)
     built = tvm.compile(with_barriers(mod), target=tvm.target.Target("llvm")).mod
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "program.ll"
-        built.write_to_file(str(path))
-        # LLVM's own reader refuses what TVM prints: a private function with a storage class
-        text = path.read_text().replace("private dllexport ", "private ")
+    # LLVM's own reader refuses what TVM prints: a private function with a storage class
+    text = str(built.inspect_source("ll")).replace("private dllexport ", "private ")
     return HostProgram(
         _without_addresses(text), lowered.flash, lowered.plan.peak, lowered.spare_bytes, tuple(inputs), tuple(outputs)
     )

@@ -19,6 +19,7 @@ from tvm_cascade.micro.project import METADATA, Project, find_board, read_projec
 from tvm_cascade.micro.reference import Expected, reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
 from tvm_cascade.micro.toolchain import build_project
+from tvm_cascade.publish import whole_file
 
 EMULATOR_S = 600.0  # default of the time that an emulation may take
 _PORT_S = 60.0  # default of the time that a real board may stay without an answer
@@ -305,11 +306,5 @@ def _named(project: Project, result: emulator.RunResult) -> tuple[dict[str, np.n
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write an .npz whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    with whole_file(path) as partial, partial.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

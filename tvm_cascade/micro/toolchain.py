@@ -169,7 +169,10 @@ def build_image(
         made = list(pool.map(compile_one, sorted(sources, key=lambda source: -(folder / source).stat().st_size)))
     elf = output / f"{name}.elf"
     link_flags = (*target.gcc_flags, *target.family.link_flags, f"-T{board_folder / 'link.ld'}")
-    _link((gcc, *link_flags, *sorted([*made, *(str(folder / one) for one in objects)]), "-lm", "-o", str(elf)), board)
+    inputs = sorted([*made, *(str(folder / one) for one in objects)])
+    partial = output / f"{name}.partial"  # a linker that is killed leaves half an image
+    _link((gcc, *link_flags, *inputs, "-lm", "-o", str(partial)), board)
+    partial.replace(elf)
     ram_bytes, flash_bytes = memory_use(elf, board)
     return BuildResult(elf, ram_bytes, flash_bytes, arena_bytes)
 

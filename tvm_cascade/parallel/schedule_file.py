@@ -10,6 +10,7 @@ from tvm_cascade.errors import LoadError, UsageError, ValidationError
 from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Schedule, Stage
 from tvm_cascade.parallel.validate import validate_schedule
+from tvm_cascade.publish import whole_file
 
 FORMAT = "tvm-cascade-stages-1"
 
@@ -31,7 +32,8 @@ def save_schedule(path: str | Path, graph: Graph, schedule: Schedule, made_for: 
         "cost_ms": schedule.cost_ms,
         "stages": [{"strategy": s.strategy, "groups": [list(g) for g in s.groups]} for s in schedule.stages],
     }
-    Path(path).write_text(json.dumps(text, indent=1) + "\n")
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(text, indent=1) + "\n")
 
 
 def load_schedule(path: str | Path, graph: Graph) -> Schedule:

@@ -10,6 +10,7 @@ from tvm_cascade.errors import MissingToolError
 from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.scheduler import features_of
 from tvm_cascade.parallel.units import UnitGraph
+from tvm_cascade.publish import whole_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +74,5 @@ def draw_timeline(units: UnitGraph, schedule: Schedule, model: CostModel, path: 
     axes.set_yticks(range(streams), [f"stream {i}" for i in range(streams)])
     axes.invert_yaxis()
     axes.set_xlabel("milliseconds (stages alternate in colour, merged operators orange)")
-    figure.savefig(path, dpi=110)
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=110)

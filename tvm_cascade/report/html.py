@@ -7,10 +7,13 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from pathlib import Path
 
 from tvm_cascade.cascading import Bounds, Plan
+from tvm_cascade.errors import UsageError
+from tvm_cascade.publish import publish, whole_file
 from tvm_cascade.report.estimate import Estimate
 from tvm_cascade.report.picture import draw_arena, draw_frontier
 from tvm_cascade.report.region_graph import region_svg
@@ -92,16 +95,34 @@ def html_page(report: ReportData) -> str:
 
 
 def write_report(to: Path, report: ReportData) -> None:
-    """One page where `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and the pictures in a folder."""
+    """One page where `to` ends in .html, else `report.html` with `plan.json`, `plan.txt` and the pictures in a folder.
+
+    A folder of its own appears whole or not at all; in one that holds other things too, which stay, every file does.
+    Raises `UsageError` where it cannot be written, `MissingToolError` without matplotlib.
+    """
+    page = html_page(report) + "\n"
     if to.suffix.lower() in (".html", ".htm"):
-        page = html_page(report)
-        to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_text(page + "\n", encoding="utf-8")
+        with whole_file(to) as path:
+            path.write_text(page, encoding="utf-8")
         return
-    to.mkdir(parents=True, exist_ok=True)
-    draw_arena(report.plan, to / "arena.png")
-    draw_frontier(report.frontier, to / "frontier.png", report.plan.baseline_peak, report.bounds)
-    (to / "regions.svg").write_text(region_svg(report.plan) + "\n", encoding="utf-8")
-    (to / "plan.txt").write_text(report.text + "\n", encoding="utf-8")
-    (to / "plan.json").write_text(json.dumps(report.data, indent=2) + "\n", encoding="utf-8")
-    (to / "report.html").write_text(html_page(report) + "\n", encoding="utf-8")
+    texts = {
+        "regions.svg": region_svg(report.plan) + "\n",
+        "plan.txt": report.text + "\n",
+        "plan.json": json.dumps(report.data, indent=2) + "\n",
+        "report.html": page,
+    }
+    files: dict[str, Callable[[Path], object]] = {
+        "arena.png": lambda path: draw_arena(report.plan, path),
+        "frontier.png": lambda path: draw_frontier(report.frontier, path, report.plan.baseline_peak, report.bounds),
+        **{name: partial(Path.write_text, data=text, encoding="utf-8") for name, text in texts.items()},
+    }
+    if to.exists() and not to.is_dir():
+        raise UsageError(f"{to} is a file; give a folder for the report, or a name that ends in .html")
+    if to.is_dir() and any(path.name not in files for path in to.iterdir()):
+        for name, write in files.items():
+            with whole_file(to / name) as path:
+                write(path)
+        return
+    with publish(to) as folder:
+        for name, write in files.items():
+            write(folder / name)

@@ -22,6 +22,7 @@ from tvm_cascade.errors import GraphError, LoadError, UsageError
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
+from tvm_cascade.publish import whole_file
 from tvm_cascade.runtime.optimize_measured import optimize_measured
 from tvm_cascade.substitution.costs import STAGES, TVM, Engine, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx
@@ -151,7 +152,7 @@ def save_optimized(done: Optimized, path: str | Path, outputs: tuple[str, ...] |
     mod.update_func(mod.get_global_var("main"), func)
     values = io.BytesIO()
     np.savez(values, **constants)  # type: ignore[arg-type]
-    with zipfile.ZipFile(target, "w") as archive:
+    with whole_file(target) as partial, zipfile.ZipFile(partial, "w") as archive:
         for name, data in (("module.py", mod.script().encode()), ("constants.npz", values.getvalue())):
             archive.writestr(zipfile.ZipInfo(name), data)  # no time stamp: the same bytes every time
     return target

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.errors import MissingToolError, UnsupportedOperatorError
+from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 
 OPSET = 17
@@ -41,7 +42,8 @@ def export_onnx(
         raise UnsupportedOperatorError(target, bad, sorted({*_PLAIN, *_WRITERS, "conv2d", "matmul", "fused"}))
     made = _Exporter(dag, folded, outputs).model()
     onnx.checker.check_model(made)
-    onnx.save(made, str(target))
+    with whole_file(target) as partial:
+        onnx.save(made, str(partial))
     return target
 
 

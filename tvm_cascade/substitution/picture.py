@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tvm_cascade.errors import MissingToolError
+from tvm_cascade.publish import whole_file
 from tvm_cascade.substitution.dag import Dag, Node
 
 _COLOURS = {
@@ -63,9 +64,9 @@ def draw(before: Dag, after: Dag, path: str | Path, titles: tuple[str, str] = ("
         axes.set_xlim(-0.6, widths[k] - 0.4)
         axes.set_ylim(rows - 0.3, -0.7)
         _boxes(axes, dag, place)
-    target = Path(path)
-    figure.savefig(target, bbox_inches="tight")
-    return target
+    with whole_file(path) as partial:
+        figure.savefig(partial, bbox_inches="tight")
+    return Path(path)
 
 
 def _boxes(axes, dag: Dag, place: Mapping[Node, tuple[int, int]]) -> None:
