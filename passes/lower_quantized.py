@@ -19,8 +19,18 @@ import numpy as np
 import tvm
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_cascade.passes.integer import elementwise, log_softmax, lookup, reduction, softmax, wide_lookup  # noqa: F401  (registers their lowering functions)
+from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowering functions)
+    comparisons,
+    elementwise,
+    log_softmax,
+    lookup,
+    reduction,
+    roots,
+    softmax,
+    wide_lookup,
+)
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
+from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part
 from tvm_cascade.passes.integer.island import (
     DIRECT,
@@ -28,6 +38,7 @@ from tvm_cascade.passes.integer.island import (
     INDEX,
     ISLANDS,
     STORED_TYPES,
+    TESTS,
     Emitter,
     Island,
     NotLowered,
@@ -149,6 +160,9 @@ class _Lowering:
         if dtype_of(last) == "float32" and operator in FLOAT.functions:
             output = Output(shape_of(last), "float32", np.float32(0), 0, 0, 0)
             return FLOAT.functions[operator](Island(value, output, self.reader, emitter))
+        if dtype_of(last) == "bool" and operator in TESTS.functions:
+            output = Output(shape_of(last), "bool", np.float32(0), 0, 0, 0)
+            return TESTS.functions[operator](Island(value, output, self.reader, emitter))
         if dtype_of(last) not in STORED_TYPES:
             return None
         if operator == "relax.astype":
@@ -182,13 +196,15 @@ class _Lowering:
     def _lowered_core(self, quantize: Call, island: Island) -> Value:
         """The integer form of an island; where it has none, its quantize alone, as the reference computes it."""
         function = ISLANDS.functions.get(name_of(island.core))
-        try:
-            if function is None:
-                raise NotLowered(f"no integer form of {name_of(island.core) or 'a float input'}")
-            return function(island)
-        except NotLowered as reason:
-            self._refuse(quantize.args[0], str(reason))
-            return lower_quantize(quantize.args[0], island.output, island.emitter)
+        reason = None
+        for tried in (lower_chain, function) if island.explicit else (function, lower_chain):
+            try:
+                if tried is not None:
+                    return tried(island)
+            except NotLowered as refusal:
+                reason = reason or str(refusal)
+        self._refuse(quantize.args[0], reason or "")
+        return lower_quantize(quantize.args[0], island.output, island.emitter)
 
     def _dequantize(self, call: Call, emitter: Emitter) -> Value | None:
         """A dequantize that islands leave over is dead code, or leads to a float output or a refused operator."""

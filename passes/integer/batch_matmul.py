@@ -34,7 +34,7 @@ def lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = Non
     real = (a.step * scales).astype("float64") / np.float64(out.scale)
     multiplier, shift = quantize_multipliers(real)
     bias = np.zeros(columns, "int32") if bias is None else bias.reshape(-1).astype("int32")
-    bound = depth * _reach(a) * _reach(b) + int(np.abs(bias.astype("int64")).max())
+    bound = depth * a.reach * b.reach + int(np.abs(bias.astype("int64")).max())
     wide = a.dtype == "int16"
     if shift.max() > (14 if wide else 30) or (not wide and bound > INT32_MAX):
         raise NotLowered("a product whose sum or multiplier exceeds 32 bits")
@@ -87,9 +87,3 @@ def _batch(x: Tensor, index: tuple[Index, ...]) -> list[Index | int]:
     """The batch index of an operand, ones broadcast."""
     own = index[len(index) - len(x.shape) : -2]
     return [0 if int(d) == 1 else i for d, i in zip(x.shape[:-2], own, strict=True)]
-
-
-def _reach(x: Quantized) -> int:
-    """Bound on `|stored - zero_point|`."""
-    info = np.iinfo(x.dtype)
-    return max(info.max - x.zero_point, x.zero_point - info.min)

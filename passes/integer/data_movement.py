@@ -24,20 +24,44 @@ def lower_concat(island: Island) -> Value:
     fields = island.reader.define(island.core.args[0])
     parts = [island.reader.dequantized(f) for f in fields.fields]
     stored = [p for p in parts if p is not None]
-    if len(stored) != len(parts) or any(p.constant is not None for p in stored):
+    if len(stored) != len(parts):
         raise NotLowered("an input of it is not dequantized from integers")
     out = island.output
+    axis = int(island.core.attrs.axis) % len(out.shape)
     tables = [_concat_table(p, out) for p in stored]
+    if any(p.constant is not None for p in stored):
+        return _concat_with_constants(island, stored, tables, axis)
     kept = [t for t in tables if t is not None]
     places = list(accumulate((t is not None for t in tables), initial=0))
     which = [-1 if t is None else place for t, place in zip(tables, places, strict=False)]
-    axis = int(island.core.attrs.axis) % len(out.shape)
 
     def compute(*args: Tensor) -> Tensor:
         return _te_concat(args[: len(stored)], args[len(stored) :], which, axis, out.shape)
 
     attrs = {"axis": axis, "table_of_input": which}
     return island.emitter.call("concat", compute, [p.value for p in stored], kept, attrs)
+
+
+def _concat_with_constants(
+    island: Island, parts: Sequence[Quantized], tables: Sequence[np.ndarray | None], axis: int
+) -> Value:
+    """Constants, rescaled at once, behind the activations; a kind of its own, since parts lie at no place of theirs."""
+    if any(t is not None and p.constant is None for p, t in zip(parts, tables, strict=True)):
+        raise NotLowered("a concatenation of constants and tensors of unequal scales")
+    data = [
+        p.constant if t is None or p.constant is None else t[p.constant] for p, t in zip(parts, tables, strict=True)
+    ]
+    order = sorted(range(len(parts)), key=lambda k: data[k] is not None)
+    activations = [parts[k].value for k in order if data[k] is None]
+    if not activations:
+        raise NotLowered("a concatenation of constants")
+
+    def compute(*args: Tensor) -> Tensor:
+        given = [args[order.index(k)] for k in range(len(parts))]
+        return _te_concat(given, (), [-1] * len(parts), axis, island.output.shape)
+
+    constants = [d for d in (data[k] for k in order) if d is not None]
+    return island.emitter.call("concat_constants", compute, activations, constants, {"axis": axis})
 
 
 @DIRECT.lowers("concat")

@@ -11,10 +11,20 @@ from collections.abc import Callable
 import numpy as np
 
 from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
-from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, NotLowered, Quantized, name_of
+from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
+from tvm_cascade.passes.integer.island import (
+    ISLANDS,
+    STORED_TYPES,
+    Island,
+    NotLowered,
+    Quantized,
+    bounded_multiplier,
+    name_of,
+)
 from tvm_cascade.passes.integer.lookup import elu_input, lower_elu
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.prelu import lower_sloped, sloped_input
+from tvm_cascade.passes.integer.roots import differences, squared_difference
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 
 _BIASED = {
     "relax.nn.conv2d": convolution.lower_biased,
@@ -31,7 +41,9 @@ def lower_add(island: Island) -> Value:
     left, bias = island.reader.define(core.args[0]), island.reader.dequantized(core.args[1])
     biased = _BIASED.get(name_of(left))
     if biased is None:
-        elu = elu_input(island)
+        elu, sloped = elu_input(island), sloped_input(island)
+        if sloped is not None:
+            return lower_sloped(island, *sloped)
         return _sum(island, "add") if elu is None else lower_elu(island, elu)
     if bias is None or bias.constant is None:
         raise NotLowered("its bias is not constant")
@@ -47,10 +59,15 @@ def lower_subtract(island: Island) -> Value:
 
 @ISLANDS.lowers("multiply")
 def lower_multiply(island: Island) -> Value:
+    """A product, or the square of a difference, as the importer spells it."""
+    pair = differences(island)
+    if pair is not None:
+        square, attrs = squared_difference(*pair, island.output)
+        return _binary(island, "squared_difference", *pair, square, attrs)
     a, b = _stored(island.operand(0)), _stored(island.operand(1))
     out = island.output
-    m, s = _multiplier(np.float64(np.float32(np.float32(a.step * b.step) / out.scale)))
-    bound = _reach(a) * _reach(b)
+    m, s = bounded_multiplier(np.float64(np.float32(np.float32(a.step * b.step) / out.scale)))
+    bound = a.reach * b.reach
 
     def value(x: Scalar, y: Scalar) -> Scalar:
         product = (x.astype("int32") - i32(a.zero_point)) * (y.astype("int32") - i32(b.zero_point))
@@ -83,14 +100,14 @@ def _sum(island: Island, kind: str) -> Value:
     out = island.output
     high = 1 << _HEAD_ROOM[out.dtype]
     twice = np.float64(np.float32(2) * max(a.step, b.step))
-    (ma, sa), (mb, sb) = (_multiplier(np.float64(q.step) / twice) for q in (a, b))
-    mo, so = _multiplier(twice / np.float64(np.float32(high) * out.scale))
+    (ma, sa), (mb, sb) = (bounded_multiplier(np.float64(q.step) / twice) for q in (a, b))
+    mo, so = bounded_multiplier(twice / np.float64(np.float32(high) * out.scale))
 
     def value(x: Scalar, y: Scalar) -> Scalar:
-        left = te_rescale((x.astype("int32") - i32(a.zero_point)) * i32(high), ma, sa, _reach(a) * high)
-        right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, _reach(b) * high)
+        left = te_rescale((x.astype("int32") - i32(a.zero_point)) * i32(high), ma, sa, a.reach * high)
+        right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, b.reach * high)
         total = left + right if kind == "add" else left - right
-        return te_rescale(total, mo, so, (_reach(a) + _reach(b)) * high // 2 + 2)
+        return te_rescale(total, mo, so, (a.reach + b.reach) * high // 2 + 2)
 
     attrs = {"head_room": _HEAD_ROOM[out.dtype], "multipliers": [ma, mb, mo], "shifts": [sa, sb, so]}
     return _binary(island, kind, a, b, value, attrs)
@@ -140,11 +157,11 @@ def _rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Val
     if x.constant is not None:
         raise NotLowered("its input is constant")
     out = island.output
-    m, s = _multiplier(ratio)
+    m, s = bounded_multiplier(ratio)
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
-            scaled = te_rescale(a[index].astype("int32") - i32(x.zero_point), m, s, _reach(x))
+            scaled = te_rescale(a[index].astype("int32") - i32(x.zero_point), m, s, x.reach)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
         return te.compute(out.shape, at, name=kind)
@@ -165,70 +182,11 @@ def _stored(x: Quantized) -> Quantized:
     return x
 
 
-def _multiplier(d: np.float64) -> tuple[int, int]:
-    m, s = quantize_multiplier(float(d))
-    if s > 30:
-        raise NotLowered(f"the scales give the multiplier {d:g}")
-    return m, s
-
-
 def _range(dtype: str) -> tuple[int, int]:
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
 
 
-def _reach(x: Quantized) -> int:
-    """Bound on `|stored - zero_point|`."""
-    info = np.iinfo(x.dtype)
-    return max(info.max - x.zero_point, x.zero_point - info.min)
-
-
 def _broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
     own = index[len(index) - len(x.shape) :]
     return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]
-
-
-@ISLANDS.lowers("nn.prelu")
-def lower_prelu(island: Island) -> Value:
-    """One multiplier for what is positive, one with the stored slope of its channel for the rest."""
-    x, slopes = _stored(island.operand(0)), _slopes(island)
-    out = island.output
-    if x.dtype == "int16" and slopes.dtype != "int8":
-        raise NotLowered(f"a prelu of int16 with slopes of {slopes.dtype}, which the reference reads as bytes")
-    axis = int(island.core.attrs.axis) % len(out.shape)
-    above = _multiplier(np.float64(np.float32(x.step / out.scale)))
-    below = _multiplier(np.float64(np.float32(np.float32(x.step * slopes.step) / out.scale)))
-    data = slopes.constant
-    if data is None or x.constant is not None:
-        raise NotLowered("slopes that are not constant")
-
-    def compute(a: Tensor, alpha: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            d = a[index].astype("int32") - i32(x.zero_point)
-            slope = alpha[index[axis]].astype("int32") - i32(slopes.zero_point)
-            scaled = tirx.Select(
-                d >= i32(0),
-                te_rescale(d, *above, _reach(x)),
-                te_rescale(d * slope, *below, _reach(x) * _reach(slopes)),
-            )
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
-
-        return te.compute(out.shape, at, name="prelu")
-
-    attrs = {
-        "input_zero_point": x.zero_point,
-        "slope_zero_point": slopes.zero_point,
-        "output_zero_point": out.zero_point,
-        "multipliers": [above[0], below[0]],
-        "shifts": [above[1], below[1]],
-    }
-    return island.emitter.call("prelu", compute, [x.value], [data.reshape(-1)], attrs)
-
-
-def _slopes(island: Island) -> Quantized:
-    """The slopes, which the importer reshapes to one a channel."""
-    given = island.reader.define(island.core.args[1])
-    found = island.reader.dequantized(given.args[0] if name_of(given) == "relax.reshape" else given)
-    if found is None:
-        raise NotLowered("slopes that are not dequantized from integers")
-    return _stored(found)

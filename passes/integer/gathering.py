@@ -65,6 +65,21 @@ def lower_tile(island: Island) -> Value:
     return island.emitter.call("tile", compute, [data], attrs={"repeats": [int(r) for r in island.core.attrs.repeats]})
 
 
+@DIRECT.lowers("broadcast_to")
+def lower_broadcast(island: Island) -> Value:
+    data = island.core.args[0]
+    shape = shape_of(data)
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            own = index[len(index) - len(shape) :]
+            return a[tuple(0 if d == 1 else i for i, d in zip(own, shape, strict=True))]
+
+        return te.compute(island.output.shape, at, name="broadcast")
+
+    return island.emitter.call("broadcast", compute, [data])
+
+
 def lower_mirror_pad(island: Island) -> Value:
     """Padding by reflection without the edge; see `data_movement.lower_pad` for the rest."""
     data = island.core.args[0]

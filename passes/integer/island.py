@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tvm_cascade.passes.integer.fixed_point import round_half_away
+from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, round_half_away
 from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Module, Tensor, Value, ir, relax, te
 
 STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
 BYTE_TYPES = ("int8", "uint8")
+EXPLICIT_AXIS = -1  # of a dequantize, with one scale, that is an operator of the file and no part of a quantized one
 
 
 class NotLowered(Exception):
@@ -39,6 +40,12 @@ class Quantized:
         if self.scale.size != 1:
             raise NotLowered("an activation with a scale for every channel")
         return positive(np.float32(self.scale.reshape(-1)[0]))
+
+    @property
+    def reach(self) -> int:
+        """Bound on `|stored - zero_point|`."""
+        info = np.iinfo(self.dtype)
+        return max(int(info.max) - self.zero_point, self.zero_point - int(info.min))
 
     @property
     def constant(self) -> np.ndarray | None:
@@ -67,6 +74,12 @@ class Island:
     reader: Reader
     emitter: Emitter
     bounds: tuple[float, float | None] | None = None  # of the float activation, already within `output`
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the core is a float operator of the file itself."""
+        inner = [self.reader.define(a) for a in getattr(self.core, "args", ()) if isinstance(a, relax.Expr)]
+        return any(name_of(v) == "relax.dequantize" and int(v.attrs.axis) == EXPLICIT_AXIS for v in inner)
 
     def operand(self, index: int) -> Quantized:
         """The dequantized operand `index` of the core."""
@@ -191,6 +204,14 @@ def positive(scale: np.float32) -> np.float32:
     return scale
 
 
+def bounded_multiplier(d: float | np.floating) -> tuple[int, int]:
+    """`QM`, where its shift fits 32 bits."""
+    m, s = quantize_multiplier(float(d))
+    if s > 30:
+        raise NotLowered(f"the scales give the multiplier {d:g}")
+    return m, s
+
+
 def number_of(prim: Value) -> float:
     """A scalar argument of a call, however it is wrapped."""
     value = getattr(prim, "value", prim)
@@ -244,3 +265,4 @@ ISLANDS = Registry()  # dequantize -> operator -> quantize
 DIRECT = Registry()  # operators on stored integers
 FLOAT = Registry()  # operators on floats whose legal form in Relax is not the reference's; None leaves one as it is
 INDEX = Registry()  # operators from stored integers to indices
+TESTS = Registry()  # dequantize -> comparison, to booleans

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, rounding_divide, srdhm
+from tvm_cascade.passes.integer.gelu import gelu, gelu_tanh
 from tvm_cascade.passes.integer.island import (
     BYTE_TYPES,
     ISLANDS,
@@ -35,18 +36,17 @@ from tvm_cascade.passes.integer.wide_lookup import (
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 
 
-@ISLANDS.lowers("sigmoid", "tanh", "exp")
+@ISLANDS.lowers("sigmoid", "tanh", "exp", "nn.gelu", "nn.gelu_tanh")
 def lower_float_function(island: Island) -> Value:
     """Functions that the reference itself tabulates from float32."""
     wide = _wide_operand(island, island.core.args[0])
     if wide is not None:
         kind = name_of(island.core).removeprefix("relax.")
-        if kind == "exp":
-            return lower_wide_table(island, wide, kind, _exp)
+        if kind in _INTERPOLATED:
+            return lower_wide_table(island, wide, kind.removeprefix("nn."), _INTERPOLATED[kind])
         return lower_wide_function(island, wide, kind)
     x = _operand(island, island.core.args[0])
-    function = {"relax.sigmoid": _sigmoid, "relax.tanh": _tanh, "relax.exp": _expf}[name_of(island.core)]
-    return lookup(island, x, float_table(function, x, island.output))
+    return lookup(island, x, float_table(_TABULATED[name_of(island.core)], x, island.output))
 
 
 @ISLANDS.lowers("log")
@@ -279,3 +279,22 @@ def _srdhm16(a: np.ndarray, b: int) -> np.ndarray:
     product = a * b
     nudged = product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))
     return np.where(nudged >= 0, nudged >> 15, -((-nudged) >> 15))
+
+
+def _one(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.float32], float]:
+    return lambda v: function(np.array([v], "float32"))[0]
+
+
+_TABULATED = {
+    "relax.sigmoid": _sigmoid,
+    "relax.tanh": _tanh,
+    "relax.exp": _expf,
+    "relax.nn.gelu": gelu,
+    "relax.nn.gelu_tanh": gelu_tanh,
+}
+# of int16, by samples
+_INTERPOLATED: dict[str, Callable[[np.float32], float]] = {
+    "exp": _exp,
+    "nn.gelu": _one(gelu),
+    "nn.gelu_tanh": _one(gelu_tanh),
+}

@@ -83,11 +83,11 @@ def test_a_float_network_is_no_list_of_failures(tmp_path: Path) -> None:
 def test_every_operator_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
     pytest.importorskip("ai_edge_litert")
     writer = ModelWriter()
-    x = writer.activation((1, 8), "int8", 0.1, 0)
+    x = writer.activation((1, 4, 8), "int8", 0.1, 0)
     for options in ({"batchDims": 1}, {"batchDims": 1}):
         places = writer.constant(np.zeros((1, 2), "int32"))
-        out = writer.tensor((1, 2), "int8", 0.1, 0)
-        writer.operator("GATHER", [x, places], [out], "GatherOptions", axis=1, **options)
+        out = writer.tensor((1, 4, 2), "int8", 0.1, 0)
+        writer.operator("GATHER", [x, places], [out], "GatherOptions", axis=2, **options)
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     found = diagnose(tmp_path / "m.tflite")
     assert not found.ok and [name.split(":")[0] for name in found.unsupported] == [

@@ -16,11 +16,11 @@ pytest.importorskip("ai_edge_litert")
 
 import tvm_cascade
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.testing import activation_cases, move_cases, operator_cases, weighted_cases
+from tvm_cascade.testing import activation_cases, choice_cases, move_cases, operator_cases, weighted_cases
 from tvm_cascade.testing.reference import Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 
-MODULES = (operator_cases, activation_cases, weighted_cases, move_cases)
+MODULES = (operator_cases, activation_cases, weighted_cases, move_cases, choice_cases)
 ALL = {name: make for module in MODULES for name, make in module.OPERATORS.items()}
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
 
@@ -32,7 +32,7 @@ def _named(dtype: str) -> list[str]:
     elif dtype == "int16":
         names = {n: None for m in MODULES for n in m.INT16}
     else:
-        kinds = {n for n, kind in (*activation_cases.KINDS, *weighted_cases.KINDS) if kind == dtype}
+        kinds = {n for m in (activation_cases, weighted_cases, choice_cases) for n, kind in m.KINDS if kind == dtype}
         names = {n: None for n in (*operator_cases.OPERATORS, *kinds, *move_cases.OPERATORS)}
     return sorted(n for n in names if n != "elu")
 

@@ -103,12 +103,34 @@ def test_float_inputs_and_outputs_meet_integers_exactly(tmp_path: Path) -> None:
 def test_what_stays_float_is_reported_with_its_reason(tmp_path: Path) -> None:
     writer = ModelWriter()
     x = writer.activation((1, 8), "int8", 0.1, 0)
-    y = writer.tensor((1, 8), "int8", 0.1, 0, name="cosine")
-    writer.operator("COS", [x], [y], "CosOptions")
+    y = writer.tensor((1,), "int8", 0.1, 0, name="product")
+    writer.operator("REDUCE_PROD", [x, writer.constant(np.array([1], "int32"))], [y], "ReducerOptions")
     remains = float_remains(_lowered(tmp_path, writer))
-    assert [r.operator for r in remains] == ["dequantize", "relax.cos"]
-    assert [r.bytes for r in remains] == [32, 32]
-    assert {r.reason for r in remains} == {"no integer form of relax.cos"}
+    assert [r.operator for r in remains] == ["dequantize", "relax.prod"]
+    assert [r.bytes for r in remains] == [32, 4]
+    assert {r.reason for r in remains} == {"no integer form of relax.prod"}
+
+
+def test_a_float_operator_of_the_file_is_not_its_quantized_form(tmp_path: Path) -> None:
+    """The same stored input and output: between a dequantize and a quantize it rounds as floats do, elsewhere not."""
+    data = np.arange(-128, 128).astype("int8")
+    results = []
+    for explicit in (False, True):
+        writer = ModelWriter()
+        x = writer.activation((256,), "int8", 0.00117, -115)
+        y = writer.tensor((256,), "int8", 0.004144, -49)
+        if explicit:
+            reals = [writer.tensor((256,), "float32") for _ in range(2)]
+            writer.operator("DEQUANTIZE", [x], reals[:1], "DequantizeOptions", inner=True)
+            writer.operator("ABS", reals[:1], reals[1:], "AbsOptions", inner=True)
+            writer.operator("QUANTIZE", reals[1:], [y], "QuantizeOptions")
+        else:
+            writer.operator("ABS", [x], [y], "AbsOptions")
+        mod = _lowered(tmp_path, writer)
+        assert _kinds(mod) == ["lut"]
+        results.append(Compiled(mod)(data)[0])
+        np.testing.assert_array_equal(results[-1], Reference(writer.finish()).run([data])[0])
+    assert np.any(results[0] != results[1])
 
 
 def test_lowering_twice_changes_nothing_more(tmp_path: Path) -> None:

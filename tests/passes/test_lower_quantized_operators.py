@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
-from tvm_cascade.testing import activation_cases, move_cases, operator_cases, weighted_cases
+from tvm_cascade.testing import activation_cases, choice_cases, move_cases, operator_cases, weighted_cases
 from tvm_cascade.testing.operator_check import check_operator
 from tvm_cascade.testing.reference import Reference
 from tvm_cascade.testing.tflite import ModelWriter
@@ -56,6 +56,19 @@ def test_moves_and_comparisons_equal_the_reference(tmp_path: Path, operator: str
 @pytest.mark.parametrize("operator, dtype", weighted_cases.KINDS)
 def test_weighted_operators_equal_the_reference(tmp_path: Path, operator: str, dtype: str) -> None:
     check_operator(weighted_cases.OPERATORS[operator], dtype, tmp_path, cases=MORE_CASES, seed=len(operator))
+
+
+_CHOICES = (
+    *choice_cases.KINDS,
+    *((name, "int16") for name in choice_cases.INT16),
+    *((name, "float32") for name in choice_cases.OPERATORS),
+)
+
+
+@pytest.mark.parametrize("operator, dtype", _CHOICES)
+def test_choices_and_roots_equal_the_reference(tmp_path: Path, operator: str, dtype: str) -> None:
+    cases = 6 if dtype == "int8" else 3
+    check_operator(choice_cases.OPERATORS[operator], dtype, tmp_path, cases=cases, seed=len(operator))
 
 
 _FLOAT = {

@@ -14,7 +14,7 @@ import numpy as np
 import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.tflite_lstm import LstmConverters
+from tvm_cascade.importers.tflite_choices import ChoiceConverters
 from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
 from tvm_cascade.messages import last_line
 
@@ -24,14 +24,19 @@ _MOVES_ONLY = frozenset(
         "ARG_MAX",
         "ARG_MIN",
         "BATCH_TO_SPACE_ND",
+        "BROADCAST_TO",
         "DEPTH_TO_SPACE",
         "EXPAND_DIMS",
         "GATHER",
+        "GATHER_ND",
         "MIRROR_PAD",
         "PACK",
         "PAD",
         "PADV2",
         "RESIZE_NEAREST_NEIGHBOR",
+        "REVERSE_V2",
+        "SELECT",
+        "SELECT_V2",
         "SLICE",
         "SPACE_TO_BATCH_ND",
         "SPACE_TO_DEPTH",
@@ -46,7 +51,7 @@ _MOVES_ONLY = frozenset(
 )
 _IN_ISLANDS = frozenset(
     # the LSTM is refused by its converter, which says why
-    {"BATCH_MATMUL", "ELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
+    {"BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
 )
 
 _FUSED_BOUNDS = {
@@ -71,7 +76,7 @@ class Refused(Exception):
 _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
 
 
-class Converter(LstmConverters):
+class Converter(ChoiceConverters):
     """`OperatorConverter` whose results carry the names of the model's tensors."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _IN_ISLANDS
@@ -84,6 +89,7 @@ class Converter(LstmConverters):
                 **self.functions(),
                 **self.dilated(),
                 **self.recurrent(),
+                **self.choices(),
                 "AVERAGE_POOL_2D": self._average_pool,
                 "FULLY_CONNECTED": self._fully_connected,
                 "PAD": self._pad,

@@ -67,8 +67,6 @@ class MoveConverters(stock.OperatorConverter):
         data, indices = self.get_input_tensors(op)
         options = self.options(op, tflite.GatherOptions)
         shape = self._shape(data)
-        if options.BatchDims():
-            raise tvm.error.OpNotImplemented("GATHER with batch dimensions")
         axis = options.Axis() % len(shape)
         if self.has_expr(indices.tensor_idx):
             places = relax.op.astype(self.get_expr(indices.tensor_idx), "int32")

@@ -20,6 +20,7 @@ from tvm_cascade.schedules.streaming import streamed_inputs
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
 # functions of <math.h> as kernels of floats call them
 _MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
+_BOOLEANS = re.compile(r"\bbool\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +274,7 @@ def emit_api(
         f'#include "{name}.h"',
         "",
         *(["#include <math.h>"] if _MATHS.search(functions) else []),
+        *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
         "#include <string.h>",
         "",
         *_arena_definition(name),

@@ -104,7 +104,7 @@ class Compiled:
 def random_inputs(details: Sequence[Mapping[str, Any]], seed: int) -> list[np.ndarray]:
     """Stored inputs of three kinds by turns: uniform, narrow around the middle, constant at an end of the range.
 
-    Floats are normal, of three sizes by turns.
+    Floats are normal, of three sizes by turns, booleans true or false.
     """
     rng = np.random.default_rng(seed)
     arrays = []
@@ -112,6 +112,9 @@ def random_inputs(details: Sequence[Mapping[str, Any]], seed: int) -> list[np.nd
         dtype, shape = np.dtype(detail["dtype"]), tuple(detail["shape"])
         if dtype.kind == "f":
             arrays.append((rng.standard_normal(shape) * (1.0, 4.0, 0.1)[seed % 3]).astype(dtype))
+            continue
+        if dtype.kind == "b":
+            arrays.append(rng.random(shape) < 0.5)
             continue
         info = np.iinfo(dtype)
         if seed % 4 == 1:

@@ -85,9 +85,10 @@ class ModelWriter:
         *,
         version: int = 1,
         intermediates: Sequence[int] = (),
+        inner: bool = False,
         **values: object,
     ) -> None:
-        """Adds an operator whose outputs are outputs of the model.
+        """Adds an operator whose outputs are outputs of the model, unless `inner`.
 
         Parameters
         ----------
@@ -116,7 +117,7 @@ class ModelWriter:
                 setattr(table, key, value)
             op.builtinOptionsType, op.builtinOptions = getattr(schema.BuiltinOptions, options), table
         self._operators.append(op)
-        self.outputs.extend(outputs)
+        self.outputs.extend([] if inner else outputs)
 
     def finish(self) -> bytes:
         """The file."""

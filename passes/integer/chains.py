@@ -1,0 +1,165 @@
+"""Chains of float functions of one stored byte tensor, between its dequantize and a quantize, as one table.
+
+Every value that 256 stored ones can take is computed here once, in float32 as the operators would compute it, then
+quantized as the reference quantizes floats. So whatever has no integer arithmetic of its own (a sine, a softplus, a
+polynomial) costs 256 bytes of flash and no float at run time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tvm_cascade.passes.integer.fixed_point import round_half_away
+from tvm_cascade.passes.integer.island import (
+    BYTE_TYPES,
+    Island,
+    NotLowered,
+    Output,
+    Quantized,
+    constant_of,
+    name_of,
+    number_of,
+)
+from tvm_cascade.passes.integer.lookup import lookup
+from tvm_cascade.passes.integer.untyped import Call, Value, relax
+
+_LONGEST = 64  # operators of a chain
+
+
+def _exactly(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    """`function` in double, rounded to float32 once; no number where it has no value."""
+
+    def evaluate(x: np.ndarray) -> np.ndarray:
+        values = []
+        for v in x.reshape(-1).tolist():
+            try:
+                values.append(function(v))
+            except OverflowError:
+                values.append(math.inf)
+            except ValueError:
+                values.append(math.nan)
+        return np.array(values).astype("float32").reshape(x.shape)
+
+    return evaluate
+
+
+def _sigmoid(v: float) -> float:
+    return 1 / (1 + math.exp(-v)) if v > -700 else 0.0
+
+
+_FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
+    "abs": np.abs,
+    "add": np.add,
+    "ceil": np.ceil,
+    "cos": _exactly(math.cos),
+    "divide": np.divide,
+    "equal": np.equal,
+    "erf": _exactly(math.erf),
+    "exp": _exactly(math.exp),
+    "floor": np.floor,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "log": _exactly(math.log),
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "negative": np.negative,
+    "not_equal": np.not_equal,
+    "power": np.power,
+    "round": np.rint,
+    "rsqrt": lambda x: np.float32(1) / np.sqrt(x),
+    "sigmoid": _exactly(_sigmoid),
+    "sign": np.sign,
+    "sin": _exactly(math.sin),
+    "sqrt": np.sqrt,
+    "square": np.square,
+    "subtract": np.subtract,
+    "tan": _exactly(math.tan),
+    "tanh": _exactly(math.tanh),
+    "where": np.where,
+    "nn.relu": lambda x: np.maximum(x, np.float32(0)),
+    "nn.silu": lambda x: x * _exactly(_sigmoid)(x),
+    "nn.softplus": _exactly(lambda v: math.log1p(math.exp(v)) if v < 30 else v),
+}
+
+
+def lower_chain(island: Island) -> Value:
+    """The table. Raises `NotLowered` for anything but functions of one byte tensor and numbers."""
+    chain = _Chain(island)
+    with np.errstate(all="ignore"):
+        values = chain.value(island.core)
+    if chain.source is None:
+        raise NotLowered("no operand that is dequantized from integers")
+    if values.dtype != np.float32:
+        raise NotLowered(f"a result of type {values.dtype} between quantizations")
+    table = quantized(np.broadcast_to(values, (256,)), island.output)
+    return lookup(island, chain.source, table)
+
+
+def quantized(values: np.ndarray, out: Output) -> np.ndarray:
+    """`clamp(rha(x / s) + z)` in float32, as `boundary.lower_quantize` computes it; 0 for what is no number."""
+    with np.errstate(all="ignore"):
+        quotients = np.nan_to_num(values / out.scale, nan=0.0)
+    bounded = np.clip(quotients, -(1 << 20), 1 << 20)
+    return np.clip([round_half_away(v) + out.zero_point for v in bounded], out.lo, out.hi)
+
+
+class _Chain:
+    """Evaluates float operators for every stored value of the one tensor they read."""
+
+    def __init__(self, island: Island) -> None:
+        self._island = island
+        self._known: dict[Value, np.ndarray] = {}
+        self.source: Quantized | None = None
+
+    def value(self, expr: Value) -> np.ndarray:
+        """256 values, or one where they do not depend on the tensor."""
+        define = self._island.reader.define
+        call = define(expr)
+        if call not in self._known:
+            if len(self._known) > _LONGEST:
+                raise NotLowered("a chain of too many operators")
+            self._known[call] = self._leaf(call) if name_of(call) == "relax.dequantize" else self._inner(call)
+        return self._known[call]
+
+    def _leaf(self, call: Call) -> np.ndarray:
+        found = self._island.reader.dequantized(call)
+        if found is None or found.scale.size != 1:
+            raise NotLowered("an operand without one constant scale")
+        if found.constant is not None:
+            return self._number(found.constant.astype("int64") - found.zero_point) * found.step
+        if found.dtype not in BYTE_TYPES:
+            raise NotLowered(f"no integer form of {name_of(self._island.core)} on {found.dtype}")
+        if self.source is not None and not self.source.value.same_as(found.value):
+            raise NotLowered(f"no integer form of {name_of(self._island.core)} of two tensors")
+        self.source = found
+        info = np.iinfo(found.dtype)
+        return found.step * (np.arange(info.min, info.max + 1) - found.zero_point).astype("float32")
+
+    def _inner(self, call: Call) -> np.ndarray:
+        data = constant_of(call)
+        if data is not None:
+            return self._number(data)
+        name = name_of(call).removeprefix("relax.")
+        if name == "clip":
+            lo, hi = (np.float32(number_of(a)) for a in call.args[1:3])
+            return np.minimum(np.maximum(self.value(call.args[0]), lo), hi)
+        if name == "nn.leakyrelu":
+            x = self.value(call.args[0])
+            return np.where(x > 0, x, x * np.float32(call.attrs.alpha))
+        if name == "astype" and str(call.attrs.dtype) == "float32":
+            return self.value(call.args[0]).astype("float32")
+        function = _FUNCTIONS.get(name)
+        if function is None or not all(isinstance(a, relax.Expr) for a in call.args):
+            raise NotLowered(f"no integer form of relax.{name}" if name else "no integer form of a float input")
+        return function(*(self.value(a) for a in call.args))
+
+    def _number(self, data: np.ndarray) -> np.ndarray:
+        if data.size != 1:
+            raise NotLowered(f"no integer form of {name_of(self._island.core)} with constants by channel")
+        return data.reshape(-1).astype("float32")

@@ -1,0 +1,112 @@
+"""Comparisons of stored integers, to booleans, and what networks make of them: choices, and booleans as numbers.
+
+The reference compares `MBQM((x - z) << 8)` of both sides, whose multipliers are the scales themselves; orders of int16
+it reads from the stored values, whatever their scales say.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvm_cascade.passes.integer.chains import quantized
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_rescale
+from tvm_cascade.passes.integer.island import (
+    DIRECT,
+    ISLANDS,
+    STORED_TYPES,
+    TESTS,
+    Island,
+    NotLowered,
+    Quantized,
+    constant_of,
+    dtype_of,
+    name_of,
+    shape_of,
+)
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+
+_HEAD_ROOM = 8  # bits that both sides are shifted up by
+_TESTS = {
+    "equal": lambda x, y: x.equal(y),
+    "not_equal": lambda x, y: tirx.NE(x, y),
+    "greater": lambda x, y: x > y,
+    "greater_equal": lambda x, y: x >= y,
+    "less": lambda x, y: x < y,
+    "less_equal": lambda x, y: x <= y,
+}
+
+
+@TESTS.lowers(*_TESTS)
+def lower_test(island: Island) -> Value:
+    a, b = island.operand(0), island.operand(1)
+    kind = name_of(island.core).removeprefix("relax.")
+    if a.dtype not in STORED_TYPES or a.dtype != b.dtype or (a.constant is not None and b.constant is not None):
+        raise NotLowered("a comparison of other than stored activations of one type")
+    raw = a.dtype == "int16" and kind not in ("equal", "not_equal")
+    if raw and a.step != b.step:
+        raise NotLowered("an order of int16 of unequal scales, which the reference ignores")
+
+    def side(q: Quantized, value: Scalar) -> Scalar:
+        if raw:
+            return value.astype("int32")
+        if q.step >= 1:
+            raise NotLowered("a comparison of a scale of 1 or more, which the reference gets wrong")
+        shifted = (value.astype("int32") - i32(q.zero_point)) * i32(1 << _HEAD_ROOM)
+        return te_rescale(shifted, *quantize_multiplier(float(q.step)), q.reach << _HEAD_ROOM)
+
+    def compute(p: Tensor, q: Tensor) -> Tensor:
+        x, y = (q, p) if a.constant is not None else (p, q)
+
+        def at(*index: Index) -> Scalar:
+            return _TESTS[kind](side(a, _broadcast(x, index)), side(b, _broadcast(y, index)))
+
+        return te.compute(island.output.shape, at, name=kind)
+
+    activations = [q.value for q in (a, b) if q.constant is None]
+    constants = [q.constant for q in (a, b) if q.constant is not None]
+    return island.emitter.call(kind, compute, activations, constants)
+
+
+@DIRECT.lowers("where")
+def lower_choice(island: Island) -> Value:
+    """One stored value or the other, as it is: the reference does not look at scales."""
+    data = [constant_of(island.reader.define(a)) for a in island.core.args]
+    order = sorted(range(3), key=lambda k: data[k] is not None)
+
+    def compute(*given: Tensor) -> Tensor:
+        condition, chosen, other = (given[order.index(k)] for k in range(3))
+
+        def at(*index: Index) -> Scalar:
+            return tirx.Select(
+                _broadcast(condition, index).astype("bool"), _broadcast(chosen, index), _broadcast(other, index)
+            )
+
+        return te.compute(island.output.shape, at, name="select")
+
+    activations = [island.core.args[k] for k in order if data[k] is None]
+    constants = [d for d in (data[k] for k in order) if d is not None]
+    if not activations:
+        raise NotLowered("a choice between constants")
+    return island.emitter.call("select", compute, activations, constants)
+
+
+@ISLANDS.lowers("astype")
+def lower_number(island: Island) -> Value:
+    """Booleans as 0 and 1, quantized."""
+    data = island.core.args[0]
+    if dtype_of(data) != "bool":
+        raise NotLowered(f"a number made of {dtype_of(data)}")
+    no, yes = (int(v) for v in quantized(np.array([0, 1], "float32"), island.output))
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            return tirx.Select(a[index].astype("bool"), i32(yes), i32(no)).astype(island.output.dtype)
+
+        return te.compute(shape_of(data), at, name="number")
+
+    return island.emitter.call("number", compute, [data])
+
+
+def _broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
+    own = index[len(index) - len(x.shape) :]
+    return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]

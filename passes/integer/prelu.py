@@ -1,0 +1,89 @@
+"""prelu: one multiplier for what is positive, one with the stored slope for the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
+from tvm_cascade.passes.integer.island import (
+    ISLANDS,
+    STORED_TYPES,
+    Island,
+    NotLowered,
+    Quantized,
+    bounded_multiplier,
+    constant_of,
+    name_of,
+)
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+
+
+@ISLANDS.lowers("nn.prelu")
+def lower_prelu(island: Island) -> Value:
+    """One slope a channel, which the importer reshapes to one axis."""
+    given = island.reader.define(island.core.args[1])
+    slopes = island.reader.dequantized(given.args[0] if name_of(given) == "relax.reshape" else given)
+    if slopes is None or slopes.constant is None:
+        raise NotLowered("slopes that are not constant integers")
+    axis = int(island.core.attrs.axis) % len(island.output.shape)
+    return _sloped(island, island.operand(0), slopes, slopes.constant.reshape(-1), axis)
+
+
+def sloped_input(island: Island) -> tuple[Value, Value] | None:
+    """x and the slopes of `relu(x) + slopes * min(x, 0)`, as the importer spells slopes by place; None for another
+    sum."""
+    define = island.reader.define
+    above, product = define(island.core.args[0]), define(island.core.args[1])
+    if name_of(above) != "relax.nn.relu" or name_of(product) != "relax.multiply":
+        return None
+    below = define(product.args[1])
+    if name_of(below) != "relax.minimum" or not below.args[0].same_as(above.args[0]):
+        return None
+    zero = constant_of(define(below.args[1]))
+    return (above.args[0], product.args[0]) if zero is not None and not zero.any() else None
+
+
+def lower_sloped(island: Island, value: Value, alpha: Value) -> Value:
+    """Slopes that broadcast to the tensor."""
+    x, slopes = island.reader.dequantized(value), island.reader.dequantized(alpha)
+    if x is None or slopes is None or slopes.constant is None:
+        raise NotLowered("slopes that are not constant integers")
+    return _sloped(island, x, slopes, slopes.constant, None)
+
+
+def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, axis: int | None) -> Value:
+    """`data` along `axis`, or broadcast."""
+    out = island.output
+    if x.dtype not in STORED_TYPES or slopes.dtype not in STORED_TYPES or x.constant is not None:
+        raise NotLowered(f"a prelu of {x.dtype} with slopes of {slopes.dtype}")
+    if x.dtype == "int16" and slopes.dtype != "int8":
+        raise NotLowered(f"a prelu of int16 with slopes of {slopes.dtype}, which the reference reads as bytes")
+    above = bounded_multiplier(np.float64(np.float32(x.step / out.scale)))
+    below = bounded_multiplier(np.float64(np.float32(np.float32(x.step * slopes.step) / out.scale)))
+
+    def compute(a: Tensor, alpha: Tensor) -> Tensor:
+        def slope(index: tuple[Index, ...]) -> Scalar:
+            if axis is not None:
+                return alpha[index[axis]]
+            own = index[len(index) - data.ndim :]
+            return alpha[tuple(0 if d == 1 else i for i, d in zip(own, data.shape, strict=True))]
+
+        def at(*index: Index) -> Scalar:
+            d = a[index].astype("int32") - i32(x.zero_point)
+            scaled = tirx.Select(
+                d >= i32(0),
+                te_rescale(d, *above, x.reach),
+                te_rescale(d * (slope(index).astype("int32") - i32(slopes.zero_point)), *below, x.reach * slopes.reach),
+            )
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, at, name="prelu")
+
+    attrs = {
+        "input_zero_point": x.zero_point,
+        "slope_zero_point": slopes.zero_point,
+        "output_zero_point": out.zero_point,
+        "multipliers": [above[0], below[0]],
+        "shifts": [above[1], below[1]],
+    }
+    return island.emitter.call("prelu", compute, [x.value], [data], attrs)

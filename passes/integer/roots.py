@@ -1,0 +1,103 @@
+"""Inverse roots, and squares of differences, of stored integers.
+
+The inverse root of bytes is the reference's five Newton steps in fixed point, made into a table; that of int16 an
+interpolated one. Source: TFLite's `RsqrtEvalQuantizedInt8`, `GetInvSqrtQuantizedMultiplierExp` and squared difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_rescale
+from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered, Output, Quantized, name_of
+from tvm_cascade.passes.integer.lookup import lookup, rescale
+from tvm_cascade.passes.integer.untyped import Scalar, Value
+from tvm_cascade.passes.integer.wide_lookup import lower_wide_table
+
+_ROOT_BITS = 20  # fraction bits of the inverse root before it is scaled
+_NEWTON_STEPS = 5
+_ONE, _HALF_OF_THREE = 1 << 28, (1 << 28) + (1 << 27)  # Q3.28
+_HALF_SQRT_2 = 1518500250  # Q0.31
+_BASE_SHIFT = 11
+_HEAD_ROOM = 7  # bits that a squared difference shifts its operands up by
+
+
+@ISLANDS.lowers("rsqrt")
+def lower_inverse_root(island: Island) -> Value:
+    """Of zero the highest output; what is negative, which the reference refuses, likewise."""
+    x, out = island.operand(0), island.output
+    if x.dtype == "int16":
+        highest = np.float32(32767) * out.scale
+        return lower_wide_table(
+            island, x, "rsqrt", lambda v: np.float32(1) / np.sqrt(np.float32(v)) if v > 0 else highest
+        )
+    if x.dtype != "int8" or x.constant is not None or out.dtype != "int8":
+        raise NotLowered(f"an inverse root of {x.dtype}, which the reference does not have")
+    return lookup(island, x, _inverse_roots(x, out))
+
+
+def _inverse_roots(x: Quantized, out: Output) -> np.ndarray:
+    ratio = 1.0 / float(np.float32(np.sqrt(x.step) * out.scale))
+    m, s = quantize_multiplier(ratio)
+    table = []
+    for stored in range(-128, 128):
+        value = stored - x.zero_point
+        if value <= 0:
+            table.append(127)
+            continue
+        inverse, left = _inverse_root(value)
+        root = rescale(np.array([1], "int64"), inverse, left + _ROOT_BITS)
+        table.append(int(np.clip(rescale(root, m, s - _ROOT_BITS)[0] + out.zero_point, -128, 127)))
+    return np.array(table)
+
+
+def _inverse_root(value: int) -> tuple[int, int]:
+    """Multiplier (Q0.31) and shift to the left of `1 / sqrt(value)`."""
+    if value <= 1:
+        return INT32_MAX, 0
+    pairs = (32 - value.bit_length() - 1) // 2 - 1
+    shift = _BASE_SHIFT - pairs
+    half = (((value << 2 * pairs) >> 1) + 1) >> 1
+    x = _ONE
+    for _ in range(_NEWTON_STEPS):
+        cube = _product(_product(x, x), x) << 6
+        x = (_product(_HALF_OF_THREE, x) - _product(half, cube)) << 3
+    return _product(x, _HALF_SQRT_2) << max(-shift, 0), -max(shift, 0)
+
+
+def _product(a: int, b: int) -> int:
+    """`SRDHM`."""
+    return (a * b + (1 << 30)) >> 31
+
+
+def differences(island: Island) -> tuple[Quantized, Quantized] | None:
+    """The operands of `(a - b) (a - b)` of stored tensors; None for another product."""
+    core, reader = island.core, island.reader
+    inner = reader.define(core.args[0])
+    if not core.args[0].same_as(core.args[1]) or name_of(inner) != "relax.subtract":
+        return None
+    a, b = (reader.dequantized(v) for v in inner.args)
+    return None if a is None or b is None else (a, b)
+
+
+def squared_difference(
+    a: Quantized, b: Quantized, out: Output
+) -> tuple[Callable[[Scalar, Scalar], Scalar], dict[str, object]]:
+    """The arithmetic on two elements, and its attributes. The reference has it for int8 alone."""
+    if {a.dtype, b.dtype, out.dtype} != {"int8"}:
+        raise NotLowered(f"a squared difference of {a.dtype}, which the reference does not have")
+    high = 1 << _HEAD_ROOM
+    twice = np.float64(np.float32(2) * max(a.step, b.step))
+    (ma, sa), (mb, sb) = (quantize_multiplier(float(np.float64(q.step) / twice)) for q in (a, b))
+    mo, so = quantize_multiplier(float(twice * twice / np.float64(np.float32(high * high) * out.scale)))
+    if so > 0:
+        raise NotLowered("a squared difference whose output scale is too small for the reference")
+
+    def value(x: Scalar, y: Scalar) -> Scalar:
+        left = te_rescale((x.astype("int32") - i32(a.zero_point)) * i32(high), ma, sa, a.reach * high)
+        right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, b.reach * high)
+        return te_rescale((left - right) * (left - right), mo, so, (255 * high) ** 2)
+
+    return value, {"head_room": _HEAD_ROOM, "multipliers": [ma, mb, mo], "shifts": [sa, sb, so]}
