@@ -89,7 +89,11 @@ def fuzz(kind: str, seconds: int, seed: int, found: Path) -> int:
         command = (sys.executable, str(HERE / "target.py"), kind, str(corpus), *options)
         log = found / f"{kind}.log"
         with log.open("wb") as out:
-            environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "TVM_NUM_THREADS": "1"}
+            environment = {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]]),
+                "TVM_NUM_THREADS": "1",
+            }
             done = subprocess.run(command, stdout=out, stderr=out, env=environment, check=False)
         text = log.read_text(errors="replace")
         counts = re.findall(r"^#(\d+)\s", text, flags=re.M) + re.findall(r"Done (\d+) (?:runs|in)", text)

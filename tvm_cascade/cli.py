@@ -19,6 +19,7 @@ from typing import Any, cast
 import click
 
 from tvm_cascade.errors import CascadeError
+from tvm_cascade.messages import printable_lines
 from tvm_cascade.options import (
     DATABASE,
     INPUT_SHAPE,
@@ -40,11 +41,11 @@ from tvm_cascade.options import (
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(printable_lines(text), err=True)
 
 
 def _print(as_json: bool, data: Mapping[str, object], text: str) -> None:
-    click.echo(json.dumps(data, indent=2) if as_json else text)
+    click.echo(json.dumps(data, indent=2) if as_json else printable_lines(text))
 
 
 class _Terminated(BaseException):
@@ -159,6 +160,9 @@ def plan(
               "tune row kernels on this machine; records are kept in this folder and used again.")  # fmt: skip
 @TRIALS
 @click.option(
+    "--name", metavar="NAME", help="Of the network, in files and functions. [default: that of the model's file]"
+)
+@click.option(
     "--hook", is_flag=True, help="Call a function of yours after every step: watchdogs, progress, cancelling."
 )
 @click.option("--ram-weights", metavar="SIZE", callback=parse_bytes, help="Read up to SIZE of weights, those that are read most, "
@@ -180,6 +184,7 @@ def compile(
     database: Path | None,
     metaschedule: Path | None,
     trials: int,
+    name: str | None,
     hook: bool,
     ram_weights: int | None,
     report: Path | None,
@@ -204,6 +209,7 @@ def compile(
         database=database,
         metaschedule=metaschedule,
         trials=trials,
+        name=name,
         hook=hook,
         ram_weights=ram_weights or 0,
         report=report,

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tvm_cascade.messages import printable, printable_lines
+
 
 class CascadeError(Exception):
-    """Base of all errors meant for users: one message, with the remedy in it."""
+    """Base of all errors meant for users: one line, with the remedy in it. What it quotes of a file is made printable."""
 
     exit_status = 2
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(str(message)))
 
 
 class UsageError(CascadeError):
@@ -51,9 +56,12 @@ class MissingToolError(CascadeError):
 
 
 class ToolError(CascadeError):
-    """An outside tool that was found and failed."""
+    """An outside tool that was found and failed; the message may have several lines, as the tool's have."""
 
     exit_status = 1
+
+    def __init__(self, message: str = "") -> None:
+        Exception.__init__(self, printable_lines(str(message)))
 
 
 class InfeasibleError(CascadeError):

@@ -13,3 +13,8 @@ def printable(text: str | bytes) -> str:
     """`text`, which may quote a file's names, without what a terminal would act upon."""
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """`printable`, line by line."""
+    return "\n".join(printable(line) for line in text.split("\n"))

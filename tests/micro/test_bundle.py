@@ -73,6 +73,15 @@ def test_what_does_not_go_together(tmp_path: Path, projects: list[Project]) -> N
         write_bundle(tmp_path / "b", projects, load_board("microbit"))
     with pytest.raises(UsageError, match="exists and is not empty"):
         write_bundle(tmp_path / "toy", projects, BOARD)
+    sources = replace(projects[2], sources=projects[1].sources)
+    with pytest.raises(
+        UsageError, match=r"networks rows and other both have a rows\.c: compile one with another --name"
+    ):
+        write_bundle(tmp_path / "b", [projects[1], sources], BOARD)
+    header = projects[2].folder / "other.h"
+    header.write_text(header.read_text() + "#define TOY_ARENA_ALIGN 4\n")
+    with pytest.raises(UsageError, match=r"networks toy and other both have a TOY_ARENA_ALIGN"):
+        write_bundle(tmp_path / "b", projects, BOARD)
     header = projects[0].folder / "toy.h"
     header.write_text(header.read_text().replace("TVM_CASCADE_SHARED_ARENA", "X"))
     with pytest.raises(UsageError, match="without a sharable arena: compile it again"):

@@ -7,6 +7,7 @@ array of its own; `arena.c` defines it, as large as the largest needs: the maxim
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from tvm_cascade.publish import publish, require_empty
 
 NAME = "networks"  # of the image
 _HOST = "host"  # the folder of a project's program for this machine
+_DEFINES = re.compile(r"^#define (?!tvm_cascade)(\w+)", re.M)
 SHARED = "-DTVM_CASCADE_SHARED_ARENA"
 
 
@@ -211,14 +213,21 @@ def _check(folder: Path, projects: Sequence[Project]) -> Target:
     if len(names) < 2:
         raise UsageError("a bundle takes at least two networks")
     if len(set(names)) < len(names):
-        raise UsageError(f"networks of a bundle need different names, not {', '.join(names)}")
+        raise UsageError(f"networks of a bundle need different names, not {', '.join(names)}: compile with --name NAME")
     targets = {project.target.name: project.target for project in projects}
     if len(targets) > 1:
         raise UsageError(f"networks of a bundle need one target, not {', '.join(targets)}")
+    taken: dict[str, str] = {}  # files and macros, of which network
     for project in projects:
         header = (project.folder / f"{project.name}.h").read_text(encoding="utf-8")
         if "TVM_CASCADE_SHARED_ARENA" not in header:
             raise UsageError(f"{project.folder} was compiled without a sharable arena: compile it again")
+        own = {*project.sources, *project.objects, *_DEFINES.findall(header)}
+        if same := sorted(own & taken.keys()):
+            raise UsageError(
+                f"networks {taken[same[0]]} and {project.name} both have a {same[0]}: compile one with another --name"
+            )
+        taken |= dict.fromkeys(own, project.name)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} exists and is not empty; name a new folder")
     return projects[0].target

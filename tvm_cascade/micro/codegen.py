@@ -15,7 +15,7 @@ from tvm import tirx
 
 from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.interface import Port, emit_api, emit_header, place_ports
-from tvm_cascade.micro.names import c_comment, c_identifier
+from tvm_cascade.micro.names import c_comment, network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.schedules.bind_loads import bind_loads
 from tvm_cascade.schedules.dead_binds import remove_dead_binds
@@ -170,10 +170,10 @@ def emit_network(
     With `target` (an LLVM target) the kernels come as `<name>_kernels.o`, otherwise as C99 in `<name>.c`. Up to
     `ram_weights` bytes of the constants that are read most are copied into RAM, and read there.
     """
-    name = c_identifier(name)
+    name = network_identifier(name)
     reserved = ("hook", "hook_context") if lowered.hooked else ()
     ins = place_ports(lowered.plan, inputs, "input", reserved)
-    outs = place_ports(lowered.plan, outputs, "output")
+    outs = place_ports(lowered.plan, outputs, "output", {io.spec.c_name for io in ins})
     symbol = f"{name}_invoke"
     files: dict[str, bytes] = {}
     if target is None:

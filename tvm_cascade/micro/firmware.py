@@ -17,7 +17,7 @@ from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.host import HostPort, host_program
 from tvm_cascade.micro.interface import Port, hook_symbol
-from tvm_cascade.micro.names import c_identifier
+from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import METADATA, read_project, write_project
 from tvm_cascade.micro.target import Target
@@ -108,7 +108,7 @@ def write(
         The image does not fit the board.
     """
     inputs, outputs = _ports(prepared)
-    name = c_identifier(name)
+    name = network_identifier(name)
     network = emit_network(
         lower(prepared, plan, fetch=f"{name}_fetch", hook=hook_symbol(name) if hook else None),
         name,

@@ -7,12 +7,12 @@ one that all networks of the image share, or behind a pointer. See the comment t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.micro.hot_weights import HotWeight, declaration, definition
-from tvm_cascade.micro.names import c_comment, unique_identifiers
+from tvm_cascade.micro.names import c_comment, unique_identifier
 from tvm_cascade.micro.network import C_TYPES, IoSpec
 from tvm_cascade.schedules.driver import place_of
 from tvm_cascade.schedules.streaming import streamed_inputs
@@ -21,6 +21,9 @@ _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh co
 # functions of <math.h> as kernels of floats call them
 _MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
 _BOOLEANS = re.compile(r"\bbool\b")
+
+
+_NUMBERED = re.compile(r"(?:in|out)put[0-9]+")  # how the header numbers inputs and outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,21 @@ class Io:
     offset: int
 
 
-def place_ports(plan: Plan, ports: Sequence[Port], fallback: str, reserved: Sequence[str] = ()) -> list[Io]:
-    """Every port with its C name, none of them in `reserved`, and its place."""
-    names = unique_identifiers([*reserved, *(p.name for p in ports)], fallback)[len(reserved) :]
+def place_ports(plan: Plan, ports: Sequence[Port], side: str, reserved: Container[str] = ()) -> list[Io]:
+    """Every port of a side, `input` or `output`, with its C name, none of them in `reserved`, and its place.
+
+    The header names sizes by number and by name, <NETWORK>_INPUT0_SIZE and <NETWORK>_<NAME>_SIZE, and a streamed input
+    has a second member, <name>_context: no name means two things.
+    """
+    names: list[str] = []
+
+    def taken(name: str) -> bool:
+        other = name.removesuffix("_context") if name.endswith("_context") else f"{name}_context"
+        numbered = _NUMBERED.fullmatch(name) and name != f"{side}{len(names)}"
+        return bool(numbered) or name in names or other in names or name in reserved
+
+    for port in ports:
+        names.append(unique_identifier(port.name, side, taken))
     streamed = streamed_inputs(plan)
     made: list[Io] = []
     for port, c_name in zip(ports, names, strict=True):
@@ -188,7 +203,7 @@ def emit_header(
         f"#define {upper}_OUTPUTS {len(outs)}",
     ]
     if hook:
-        lines.append(f"#define {upper}_STEPS {sum(len(s.trace) for s in plan.segments)}")
+        lines.append(f"#define {upper}_STEPS {sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments)}")
     for which, ios in (("INPUT", ins), ("OUTPUT", outs)):
         for k, io in enumerate(ios):
             lines.append(f"#define {upper}_{which}{k}_SIZE {io.spec.bytes}")
@@ -237,7 +252,8 @@ def _fetch(name: str, ins: Sequence[Io]) -> list[str]:
         if io.spec.stream_axis is not None:
             cast = f"({C_TYPES[io.spec.dtype]} *)(void *)to"
             member = f"inputs->{io.spec.c_name}"
-            cases += [f"    if (input == {k}) {{", f"        return {member}({member}_context, row, {cast});", "    }"]
+            call = f"({member})({member}_context, row, {cast})"  # no call of a macro of that name
+            cases += [f"    if (input == {k}) {{", f"        return {call};", "    }"]
     if not cases:
         return []
     head = f"int32_t {name}_fetch(int8_t *context, int32_t input, int32_t row, int8_t *to)"

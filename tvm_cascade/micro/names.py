@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 
-C_KEYWORDS = frozenset(
-    """auto break case char const continue default do double else enum extern float for goto if inline int long register
-    restrict return short signed sizeof static struct switch typedef union unsigned void volatile while _Bool _Complex
-    _Imaginary alignas alignof bool class delete explicit export false friend mutable namespace new operator private
-    protected public template this throw true try typeid typename using virtual main arena flash""".split()  # noqa: SIM905 - a list would be five times as long
+# Words of C23, C++20 and GNU C, and macros of standard headers and compilers that look like names.
+RESERVED = frozenset(
+    """alignas alignof and and_eq asm assert auto bitand bitor bool break case catch char char16_t char32_t char8_t class
+    co_await co_return co_yield compl complex concept const const_cast consteval constexpr constinit continue decltype
+    default delete do double dynamic_cast else enum environ errno explicit export extern false float for friend goto i386
+    if imaginary inline int linux long mutable namespace new noexcept noreturn not not_eq nullptr operator or or_eq private
+    protected public register reinterpret_cast requires restrict return short signed sizeof static static_assert
+    static_cast stderr stdin stdout struct switch template this thread_local throw true try typedef typeid typename typeof
+    typeof_unqual union unix unsigned using virtual void volatile wchar_t while xor xor_eq arena flash main""".split()  # noqa: SIM905 - a list would be five times as long
+)
+# What a network cannot be called: its header would hide one of C or of the project, or its name is one of CMake's own.
+_TAKEN = frozenset(
+    """board measure networks port port_host port_semihosting profile serial_main startup uart alloca assert complex ctype
+    errno fenv float inttypes iso646 limits locale malloc math memory regex sched setjmp signal stdalign stdarg stdatomic
+    stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar unistd wchar wctype arm_acle
+    arm_mve arduino all app clean edit_cache help install kernel list_install_components m package package_source
+    rebuild_cache test zephyr""".split()  # noqa: SIM905
 )
 
 
@@ -20,24 +32,26 @@ def c_identifier(text: str, fallback: str = "network") -> str:
         name = fallback
     if name[0].isdigit():
         name = f"n{name}"
-    return f"{name}_" if name in C_KEYWORDS else name
+    return f"{name}_" if name in RESERVED else name
 
 
-def unique_identifiers(texts: Iterable[str], fallback: str) -> tuple[str, ...]:
-    """C identifiers for several names, told apart by number where they would clash."""
-    taken: set[str] = set()
-    result: list[str] = []
-    for text in texts:
-        stem = c_identifier(text, fallback)
-        name, k = stem, 1
-        while name in taken:
-            k += 1
-            name = f"{stem}_{k}"
-        taken.add(name)
-        result.append(name)
-    return tuple(result)
+def network_identifier(text: str) -> str:
+    """`text` as the name of a network: of its files, its functions and its CMake target."""
+    name = c_identifier(text)
+    return f"{name}_" if name in _TAKEN else name
+
+
+def unique_identifier(text: str, fallback: str, taken: Callable[[str], bool]) -> str:
+    """`text` as a C identifier that is not `taken`, told apart by a number."""
+    stem = c_identifier(text, fallback)
+    name, k = stem, 1
+    while taken(name):
+        k += 1
+        name = f"{stem}_{k}"
+    return name
 
 
 def c_comment(text: str) -> str:
-    """`text` for the inside of a C comment: printable ASCII, and nothing that ends the comment."""
+    """`text` for the inside of a C comment: printable ASCII, at most 80 characters, and nothing that ends the comment."""
+    text = text if len(text) <= 80 else f"{text[:77]}..."
     return re.sub(r"[^ -~]", "?", text).replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")

@@ -89,12 +89,17 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> Expected:
     interpreter, note = _interpreter(path.read_bytes(), path)
     details = interpreter.get_input_details()
-    _require_same(path, {d["name"]: (str(np.dtype(d["dtype"])), tuple(d["shape"])) for d in details}, inputs)
+    _require_same(path, {_name(d): (str(np.dtype(d["dtype"])), tuple(d["shape"])) for d in details}, inputs)
     for detail in details:
-        interpreter.set_tensor(detail["index"], inputs[detail["name"]])
+        interpreter.set_tensor(detail["index"], inputs[_name(detail)])
     interpreter.invoke()
-    made = {d["name"]: interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()}
+    made = {_name(d): interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()}
     return Expected(made, note)
+
+
+def _name(detail: Mapping[str, Any]) -> str:
+    """Of a tensor, as `importers.tflite_model.original_name` has it."""
+    return str(detail["name"]) or f"tensor_{detail['index']}"
 
 
 def _require_same(

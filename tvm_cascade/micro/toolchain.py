@@ -155,6 +155,7 @@ def build_image(
 ) -> BuildResult:
     """Compile `sources` (files of `folder`, each with options of its own), link them with `objects` into `output`."""
     gcc = find_tool(target.family.gcc, target.family.compiler_remedy)
+    folder, output = folder.absolute(), output.absolute()  # a name that begins with a dash is no option
     board_folder = add_board(folder, board)
     output.mkdir(parents=True, exist_ok=True)
     flags = (*target.gcc_flags, *compile_flags(optimise), f"-I{folder}", f"-I{board_folder}")

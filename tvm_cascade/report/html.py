@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tvm_cascade.cascading import Bounds, Plan
 from tvm_cascade.errors import UsageError
+from tvm_cascade.messages import printable_lines
 from tvm_cascade.publish import publish, whole_file
 from tvm_cascade.report.estimate import Estimate
 from tvm_cascade.report.picture import draw_arena, draw_frontier
@@ -70,7 +71,7 @@ def html_page(report: ReportData) -> str:
         (r["segment"], r["live_bytes"], r["operator"], r["kind"], r["steps"], r["by"], r["output"])
         for r in step_rows(plan)
     ]
-    return "\n".join(
+    page = "\n".join(
         [
             "<!doctype html><html lang=en><meta charset=utf-8>",
             f"<title>{escape(report.name)}</title><style>{_STYLE}</style>",
@@ -92,6 +93,7 @@ def html_page(report: ReportData) -> str:
             f"{escape(json.dumps(report.data, indent=2))}</pre></details>",
         ]
     )
+    return printable_lines(page)
 
 
 def write_report(to: Path, report: ReportData) -> None:
@@ -107,7 +109,7 @@ def write_report(to: Path, report: ReportData) -> None:
         return
     texts = {
         "regions.svg": region_svg(report.plan) + "\n",
-        "plan.txt": report.text + "\n",
+        "plan.txt": printable_lines(report.text) + "\n",
         "plan.json": json.dumps(report.data, indent=2) + "\n",
         "report.html": page,
     }
