@@ -358,7 +358,7 @@ def run(
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:
-    """Write the compiled project in `directory` as a Zephyr module or an Arduino library; returns the files.
+    """Write the compiled project or bundle in `directory` as a Zephyr module or an Arduino library; returns the files.
 
     Parameters
     ----------

@@ -276,7 +276,7 @@ def run(
 @JSON
 @_guarded
 def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
-    """Write the network of the project in DIR as a Zephyr module or an Arduino library."""
+    """Write the network of the project in DIR, or the networks of a bundle, as a Zephyr module or an Arduino library."""
     from tvm_cascade import api
 
     files = api.export(directory, kind=kind, output=output)
@@ -500,11 +500,9 @@ def optimize(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: boo
 @_guarded
 def flash(directory: Path, board: str | None, image: str, tool: str | None, probe: str | None, as_json: bool) -> None:
     """Write the project in DIR to the board that is plugged in."""
-    from tvm_cascade.micro.flash import flash_project
-    from tvm_cascade.micro.project import find_board, read_project
+    from tvm_cascade.micro.flash import flash_folder
 
-    project = read_project(directory)
-    done = flash_project(project, find_board(directory, board or project.board), image, tool, probe)
+    done = flash_folder(directory, board, image, tool, probe)
     _print(as_json, {"elf": str(done.elf), "tool": done.tool}, f"{done.elf} written with {done.tool}")
 
 

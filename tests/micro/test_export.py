@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +13,9 @@ import pytest
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.export import export_arduino, export_zephyr
-from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.bundle import Bundle, write_bundle
+from tvm_cascade.micro.export import export_arduino, export_folder, export_zephyr
+from tvm_cascade.micro.network import EmittedNetwork, IoSpec
 from tvm_cascade.micro.project import Project, write_project
 from tvm_cascade.micro.target import get_target
 
@@ -97,13 +100,30 @@ def streaming_project(tmp_path: Path, streaming_toy: EmittedNetwork) -> Project:
     return write_project(tmp_path / "ps", streaming_toy, M4, load_board("mps2-an386"))
 
 
-@pytest.mark.parametrize("kind", ["project", "object_project", "streaming_project"])
+@pytest.fixture
+def duo(tmp_path: Path, object_project: Project, streaming_toy: EmittedNetwork, renamed: Callable) -> Bundle:
+    """A bundle of a network with compiled kernels and one with a streamed input."""
+    rows = write_project(tmp_path / "pr", renamed(streaming_toy, "rows"), M4, load_board("mps2-an386"))
+    return write_bundle(tmp_path / "duo", [object_project, rows], load_board("mps2-an386"))
+
+
+KINDS = ["project", "object_project", "streaming_project", "duo"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_zephyr_module_builds(kind: str, tmp_path: Path, arm_gcc: None, request: pytest.FixtureRequest) -> None:
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
-    files = export_zephyr(request.getfixturevalue(kind), tmp_path / "module")
+    name, objects = ("duo" if kind == "duo" else "toy"), kind in ("object_project", "duo")
+    files = export_folder(request.getfixturevalue(kind).folder, "zephyr", tmp_path / "module")
     assert {"zephyr/module.yml", "Kconfig", "CMakeLists.txt", "include/toy.h", "src/toy.c"} <= set(files)
-    assert ("lib/libtoy_kernels.a" in files) == (kind == "object_project")
+    assert (f"lib/lib{name}_kernels.a" in files) == objects
+    kconfig = (tmp_path / "module/Kconfig").read_text()
+    assert f"config TVM_CASCADE_{name.upper()}\n" in kconfig
+    for need in (" select REQUIRES_FULL_LIBC", " depends on CPU_CORTEX_M4 || CPU_CORTEX_M7", " depends on FP_HARDABI"):
+        assert (need in kconfig) == objects
+    settings = (tmp_path / f"module/samples/{name}/prj.conf").read_text()
+    assert ("CONFIG_FP_HARDABI=y" in settings) == objects
     stand_in = tmp_path / "zephyr"
     for place, text in {
         "ZephyrConfig.cmake": ZEPHYR_CONFIG,
@@ -112,7 +132,7 @@ def test_zephyr_module_builds(kind: str, tmp_path: Path, arm_gcc: None, request:
     }.items():
         (stand_in / place).parent.mkdir(parents=True, exist_ok=True)
         (stand_in / place).write_text(text)
-    sample, output = tmp_path / "module" / "samples" / "toy", tmp_path / "out"
+    sample, output = tmp_path / "module" / "samples" / name, tmp_path / "out"
     (tmp_path / "tools.cmake").write_text(
         "set(CMAKE_SYSTEM_NAME Generic)\nset(CMAKE_C_COMPILER arm-none-eabi-gcc)\n"
         f'set(CMAKE_C_FLAGS_INIT "{" ".join(M4.gcc_flags)} -Wall -Wextra -Werror")\n'
@@ -128,20 +148,41 @@ def test_zephyr_module_builds(kind: str, tmp_path: Path, arm_gcc: None, request:
     assert (output / "libapp.a").exists()
 
 
-@pytest.mark.parametrize("kind", ["project", "object_project", "streaming_project"])
-def test_arduino_library_compiles(kind: str, tmp_path: Path, arm_gcc: None, request: pytest.FixtureRequest) -> None:
-    files = export_arduino(request.getfixturevalue(kind), tmp_path / "toy")
-    assert {"library.properties", "src/toy.h", "src/toy.c", "examples/toy/toy.ino"} <= set(files)
-    properties = dict(line.split("=", 1) for line in (tmp_path / "toy/library.properties").read_text().splitlines())
+def lint_library(folder: Path) -> dict[str, str]:
+    """The rules of Arduino's library specification 1.5 and of arduino-lint that concern what is exported."""
+    properties = dict(line.split("=", 1) for line in (folder / "library.properties").read_text().splitlines())
     required = {"name", "version", "author", "maintainer", "sentence", "paragraph", "category", "url", "architectures"}
     assert required <= properties.keys() and all(properties.values())
-    assert properties.get("precompiled") == ("true" if kind == "object_project" else None)
-    if kind == "object_project":
-        assert "src/cortex-m4/fpv4-sp-d16-hard/libtoy_kernels.a" in files
+    known = required | {"includes", "precompiled", "ldflags", "depends", "dot_a_linkage", "license"}
+    assert properties.keys() <= known
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,62}", properties["name"])
+    assert re.search(r"[A-Za-z]", properties["name"]) and not properties["name"].lower().startswith("arduino")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", properties["version"])
+    assert properties["category"] == "Data Processing"  # one of nine that are allowed
+    assert properties["sentence"] not in properties["paragraph"]
+    assert all((folder / "src" / header).is_file() for header in properties["includes"].split(","))
+    for sketch in (folder / "examples").iterdir():
+        assert (sketch / f"{sketch.name}.ino").is_file()
+    for line in (folder / "keywords.txt").read_text().splitlines():
+        assert re.fullmatch(r"\w+\tKEYWORD2", line)
+    assert not [p for p in folder.rglob("*") if p.suffix in (".exe", ".pde") or p.is_symlink()]
+    return properties
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arduino_library_compiles(kind: str, tmp_path: Path, arm_gcc: None, request: pytest.FixtureRequest) -> None:
+    name, objects = ("duo" if kind == "duo" else "toy"), kind in ("object_project", "duo")
+    files = export_folder(request.getfixturevalue(kind).folder, "arduino", tmp_path / "toy")
+    assert {"library.properties", "src/toy.h", "src/toy.c", f"examples/{name}/{name}.ino"} <= set(files)
+    properties = lint_library(tmp_path / "toy")
+    assert properties["includes"] == ("toy.h,rows.h" if kind == "duo" else "toy.h")
+    assert properties.get("precompiled") == ("true" if objects else None)
+    if objects:
+        assert f"src/cortex-m4/fpv4-sp-d16-hard/lib{name}_kernels.a" in files
     (tmp_path / "Arduino.h").write_text(ARDUINO_H)
     source = tmp_path / "toy" / "src"
     flags = [*M4.gcc_flags, "-Wall", "-Wextra", "-Werror", f"-I{source}", "-c", "-o", "/dev/null"]
-    sketch = ["-x", "c++", "-include", str(tmp_path / "Arduino.h"), str(tmp_path / "toy/examples/toy/toy.ino")]
+    sketch = ["-x", "c++", "-include", str(tmp_path / "Arduino.h"), str(tmp_path / f"toy/examples/{name}/{name}.ino")]
     compiler = "arm-none-eabi-g++" if shutil.which("arm-none-eabi-g++") else "arm-none-eabi-gcc"
     for command in (
         [compiler, *flags, "-fno-exceptions", *sketch],
@@ -149,6 +190,50 @@ def test_arduino_library_compiles(kind: str, tmp_path: Path, arm_gcc: None, requ
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_networks_of_a_bundle_share_their_arena(tmp_path: Path, duo: Bundle) -> None:
+    """Without a word from the build system: the only arena among the symbols is the shared one."""
+    export_folder(duo.folder, "arduino", tmp_path / "lib")
+    sources = [str(path) for path in (tmp_path / "lib/src").glob("*.c")]
+    command = ["arm-none-eabi-gcc", *M4.gcc_flags, "-r", "-nostdlib", *sources, "-o", str(tmp_path / "all.o")]
+    subprocess.run(command, check=True)
+    listed = subprocess.run(
+        ["arm-none-eabi-nm", "-S", str(tmp_path / "all.o")], capture_output=True, text=True, check=True
+    ).stdout
+    arenas = [line.split() for line in listed.splitlines() if line.endswith("_arena")]
+    assert [(words[-1], int(words[1], 16)) for words in arenas] == [("tvm_cascade_arena", duo.arena_bytes)]
+
+
+def test_names_that_other_systems_keep_for_themselves(tmp_path: Path, toy: EmittedNetwork, renamed: Callable) -> None:
+    board = load_board("mps2-an386")
+    project = write_project(tmp_path / "p", renamed(toy, "arduino_wake"), M4, board)
+    export_arduino(project, tmp_path / "wake")
+    assert lint_library(tmp_path / "wake")["name"] == "network_arduino_wake"
+    for wrong in ("my library", "-x", "x" * 64):
+        with pytest.raises(UsageError, match="Arduino takes no library folder named"):
+            export_arduino(project, tmp_path / wrong)
+    kernel = write_project(tmp_path / "k", renamed(toy, "kernel"), M4, board)  # the name of a library of Zephyr's
+    export_zephyr(kernel, tmp_path / "module")
+    assert "zephyr_library_named(tvm_cascade_kernel)" in (tmp_path / "module/CMakeLists.txt").read_text()
+
+
+def test_floats_and_compiled_kernels_of_other_cores(tmp_path: Path, toy: EmittedNetwork) -> None:
+    y = IoSpec("y", "y", "float32", (1, 6), 24)
+    source = b"#include <math.h>\n" + toy.files["toy.c"]
+    project = write_project(
+        tmp_path / "f", replace(toy, outputs=(y,), files={**toy.files, "toy.c": source}), M4, load_board("mps2-an386")
+    )
+    export_zephyr(project, tmp_path / "module")
+    assert "select REQUIRES_FULL_LIBC" in (tmp_path / "module/Kconfig").read_text()
+    assert "CONFIG_FPU=y\n" in (tmp_path / "module/samples/toy/prj.conf").read_text()
+    files = {**toy.files, "toy_kernels.o": b"not looked into"}
+    riscv = replace(toy, files=files, objects=("toy_kernels.o",))
+    other = write_project(tmp_path / "r", riscv, get_target("riscv32"), load_board("riscv32-virt"))
+    with pytest.raises(UsageError, match="of Arm cores alone, not of riscv32: compile with --emit c"):
+        export_arduino(other, tmp_path / "lib")
+    with pytest.raises(UsageError, match="unknown kind of package 'mbed'"):
+        export_folder(project.folder, "mbed", tmp_path / "lib")
 
 
 def test_exports_are_reproducible_and_never_overwrite(tmp_path: Path, object_project: Project) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.flash import choose_tool, flash_project
+from tvm_cascade.micro.bundle import write_bundle
+from tvm_cascade.micro.flash import choose_tool, flash_folder, flash_project
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import Project, write_project
 from tvm_cascade.micro.target import get_target
@@ -139,6 +141,19 @@ def test_a_tool_that_asks_or_hangs_ends(tmp_path: Path, project: Project, monkey
     (tmp_path / "pyocd").write_text("#!/bin/sh\necho 'Erasing'\nexec sleep 30\n")
     with pytest.raises(ToolError, match=r"pyocd took longer than 0.3 s \(its last words: Erasing\)"):
         flash_project(project, DISCOVERY, timeout_s=0.3)
+
+
+def test_a_bundle_is_flashed_as_an_application(
+    tmp_path: Path, project: Project, toy: EmittedNetwork, renamed: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_project(tmp_path / "q", renamed(toy, "other"), project.target, DISCOVERY)
+    bundle = write_bundle(tmp_path / "b", [project, other], DISCOVERY)
+    log = install(tmp_path, monkeypatch, "pyocd")
+    with pytest.raises(UsageError, match="a bundle has no serial image: --image application flashes its"):
+        flash_folder(bundle.folder, None)
+    done = flash_folder(bundle.folder, None, "application")
+    assert done.elf == bundle.folder / "build" / "stm32vldiscovery-application" / "networks.elf"
+    assert log.read_text().split()[-1] == str(done.elf)
 
 
 def test_unknown_image(project: Project) -> None:

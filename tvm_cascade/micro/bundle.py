@@ -145,7 +145,7 @@ def write_bundle(folder: Path, projects: Sequence[Project], board: Board) -> Bun
     bundle = Bundle(folder, networks, target, projects[0].optimise, board.name)
     copy_runtime(folder, target)
     (folder / "main.c").write_text(fill_template(template("bundle_main.c.in"), _main_text(bundle)), encoding="utf-8")
-    (folder / "arena.c").write_text(_arena_text(bundle), encoding="utf-8")
+    (folder / "arena.c").write_text(arena_text(bundle), encoding="utf-8")
     names = [project.name for project in projects]
     own = {"networks": names, "target": target.name, "board": board.name, "arena_bytes": bundle.arena_bytes}
     own |= {"projects": [project_metadata(project) for project in projects], "hosts": _copy_hosts(folder, projects)}
@@ -233,7 +233,8 @@ def _check(folder: Path, projects: Sequence[Project]) -> Target:
     return projects[0].target
 
 
-def _arena_text(bundle: Bundle) -> str:
+def arena_text(bundle: Bundle) -> str:
+    """C source of the shared arena."""
     align = max(network.interface.arena_align for network in bundle.networks)
     return (
         "/* The arena of all networks of this image: as large as the largest needs. */\n#include <stdint.h>\n\n"

@@ -6,26 +6,85 @@ layout is that of its documentation's "Modules (External projects)", Arduino's t
 
 from __future__ import annotations
 
-import shutil
+import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.errors import ToolError, UsageError
+from tvm_cascade.micro.bundle import NAME, arena_text, is_bundle, read_bundle
+from tvm_cascade.micro.export_layouts import ARDUINO, ZEPHYR
+from tvm_cascade.micro.family import ARM
+from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import IoSpec
 from tvm_cascade.micro.project import Project, fill_template, read_project, user_callback
+from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.publish import publish, require_empty
 
 VERSION = "1.0.0"  # of the packages; the network's own versions are in metadata.json
+_ARDUINO_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The networks of a package; several share one arena."""
+
+    name: str  # C identifier, of the package
+    networks: tuple[Project, ...]
+    arena_bytes: int
+    arena: str = ""  # C source of the shared arena, empty for a single network
+
+    @property
+    def target(self) -> Target:
+        return self.networks[0].target
+
+    @property
+    def has_objects(self) -> bool:
+        return any(network.objects for network in self.networks)
+
+    def sources(self) -> Iterator[tuple[str, str]]:
+        """Names and texts of the C sources."""
+        for network in self.networks:
+            for source in network.sources:
+                yield source, (network.folder / source).read_text(encoding="utf-8")
+        if self.arena:
+            yield "arena.c", self.arena
+
+    def headers(self) -> Iterator[tuple[str, str]]:
+        """Names and texts of the headers: with a shared arena they say so themselves, whatever the build defines."""
+        for network in self.networks:
+            header = f"{network.name}.h"
+            yield header, (_SHARED if self.arena else "") + (network.folder / header).read_text(encoding="utf-8")
+
+    @property
+    def uses_math(self) -> bool:
+        """Whether functions of <math.h> may be called; what objects call is not looked at."""
+        return self.has_objects or any("#include <math.h>" in text for _, text in self.sources())
+
+
+def _content(folder: Path) -> _Content:
+    if not is_bundle(folder):
+        project = read_project(folder)
+        return _single(project)
+    bundle = read_bundle(folder)
+    return _Content(c_identifier(folder.resolve().name, NAME), bundle.networks, bundle.arena_bytes, arena_text(bundle))
+
+
+def _single(project: Project) -> _Content:
+    return _Content(project.name, (project,), project.interface.arena_bytes)
 
 
 def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
-    """The compiled project in `folder` as a package of `kind`: `zephyr` or `arduino`. Raises as `export_zephyr`."""
-    kinds = {"zephyr": export_zephyr, "arduino": export_arduino}
+    """The compiled project or the bundle in `folder` as a package of `kind`: `zephyr` or `arduino`.
+
+    A bundle becomes one package, named as its folder, whose networks share their arena. Raises as `export_zephyr`.
+    """
+    kinds = {"zephyr": _export_zephyr, "arduino": _export_arduino}
     if kind not in kinds:
         raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(kinds)}")
-    return kinds[kind](read_project(folder), out)
+    return kinds[kind](_content(folder), out)
 
 
 def export_zephyr(project: Project, out: Path) -> tuple[str, ...]:
@@ -36,51 +95,107 @@ def export_zephyr(project: Project, out: Path) -> tuple[str, ...]:
     Raises `UsageError` if `out` exists and is not empty, `MissingToolError` if compiled kernels have to be packed and
     the target's binutils are missing.
     """
-
-    def write(folder: Path) -> None:
-        name = project.name
-        for source in project.sources:
-            _copy(project.folder / source, folder / "src" / source)
-        _copy_headers(project, folder / "include")
-        archive = ""
-        if project.objects:
-            _pack(project, folder / "lib" / f"lib{name}_kernels.a")
-            archive = (
-                f"  zephyr_library_import({name}_kernels ${{CMAKE_CURRENT_SOURCE_DIR}}/lib/lib{name}_kernels.a)\n"
-                f"  zephyr_library_link_libraries({name}_kernels)\n"
-            )
-        hard_float = "-mfloat-abi=hard" in project.target.gcc_flags and bool(project.objects)
-        values = {
-            **_values(project),
-            "sources": "\n".join(f"    src/{source}" for source in project.sources),
-            "archive": archive,
-            "flags": " ".join(project.network_flags),
-            "float": "CONFIG_FPU=y\nCONFIG_FP_HARDABI=y\n" if hard_float else "",
-        }
-        for place, text in _ZEPHYR.items():
-            _write(folder / place.replace("NAME", name), fill_template(text, values))
-
-    return _publish(write, out)
+    return _export_zephyr(_single(project), out)
 
 
 def export_arduino(project: Project, out: Path) -> tuple[str, ...]:
     """Write `project` as an Arduino library with an example sketch into the new folder `out`; returns its files.
 
-    Raises as `export_zephyr`.
+    Raises as `export_zephyr`, and `UsageError` for compiled kernels of cores that Arduino takes none of, and for folder
+    names that it does not take.
     """
+    return _export_arduino(_single(project), out)
+
+
+def _export_zephyr(content: _Content, out: Path) -> tuple[str, ...]:
+    def write(folder: Path) -> None:
+        name = content.name
+        archive = ""
+        if content.has_objects:
+            _pack(content, folder / "lib" / f"lib{name}_kernels.a")
+            archive = (
+                f"  zephyr_library_import(tvm_cascade_{name}_kernels "
+                f"${{CMAKE_CURRENT_SOURCE_DIR}}/lib/lib{name}_kernels.a)\n"
+                f"  zephyr_library_link_libraries(tvm_cascade_{name}_kernels)\n"
+            )
+        for source, text in content.sources():
+            _write(folder / "src" / source, text)
+        for header, text in content.headers():
+            _write(folder / "include" / header, text)
+        values = {
+            **_values(content),
+            "sources": "\n".join(f"    src/{source}" for source, _ in content.sources()),
+            "archive": archive,
+            "flags": " ".join(sorted({flag for network in content.networks for flag in network.network_flags})),
+            "needs": _zephyr_needs(content),
+            "settings": _zephyr_settings(content),
+        }
+        for place, text in ZEPHYR.items():
+            _write(folder / place.replace("NAME", name), fill_template(text, values))
+
+    return _publish(write, out)
+
+
+def _zephyr_needs(content: _Content) -> str:
+    """Kconfig lines: a full libm where its functions may be called, and cores that execute compiled kernels."""
+    lines = ["    select REQUIRES_FULL_LIBC\n"] if content.uses_math else []
+    if content.has_objects and content.target.family is ARM:
+        cores = " || ".join(f"CPU_{core.upper().replace('-', '_')}" for core in content.target.runs_on)
+        lines.append(f"    depends on {cores}\n")
+    if _hard_float_objects(content):
+        lines.append("    depends on FP_HARDABI\n")
+    return "".join(lines)
+
+
+def _zephyr_settings(content: _Content) -> str:
+    """Of the sample: the floating point unit where it serves, its calling convention where kernels are compiled for it."""
+    floats = any(
+        spec.dtype.startswith("float")
+        for network in content.networks
+        for spec in (*network.interface.inputs, *network.interface.outputs)
+    )
+    hard = _hard_float_objects(content)
+    unit = "CONFIG_FPU=y\n" if hard or (floats and content.target.has_fpu) else ""
+    return unit + ("CONFIG_FP_HARDABI=y\n" if hard else "")
+
+
+def _hard_float_objects(content: _Content) -> bool:
+    return content.has_objects and "-mfloat-abi=hard" in content.target.gcc_flags
+
+
+def _export_arduino(content: _Content, out: Path) -> tuple[str, ...]:
+    if not _ARDUINO_FOLDER.match(out.name):
+        raise UsageError(
+            f"Arduino takes no library folder named {out.name!r}: letters, digits, '_', '.' and '-', 63 at most, no leading mark"
+        )
+    if content.has_objects and content.target.family is not ARM:
+        raise UsageError(
+            f"Arduino takes compiled kernels of Arm cores alone, not of {content.target.name}: compile with --emit c"
+        )
 
     def write(folder: Path) -> None:
-        name, target = project.name, project.target
-        for source in project.sources:  # libraries cannot name compiler options of their own
-            text = (project.folder / source).read_text(encoding="utf-8")
-            _write(folder / "src" / source, _ONE_ARENA + text)
-        _copy_headers(project, folder / "src")
+        name, target = content.name, content.target
         precompiled = ""
-        if project.objects:
-            _pack(project, folder / "src" / _arduino_folder(target.gcc_flags, target.mcpu) / f"lib{name}_kernels.a")
+        if content.has_objects:
+            _pack(content, folder / "src" / _arduino_folder(target.gcc_flags, target.mcpu) / f"lib{name}_kernels.a")
             precompiled = f"precompiled=true\nldflags=-l{name}_kernels\n"
-        values = {**_values(project), "precompiled": precompiled}
-        for place, text in _ARDUINO.items():
+        for source, text in content.sources():  # libraries cannot name compiler options of their own
+            _write(folder / "src" / source, _ONE_ARENA + text)
+        for header, text in content.headers():
+            _write(folder / "src" / header, text)
+        values = {
+            **_values(content),
+            # names that begin so are Arduino's own
+            "library": f"network_{name}" if name.startswith("arduino") else name,
+            "headers": ",".join(f"{network.name}.h" for network in content.networks),
+            "keywords": "".join(
+                f"{network.name}_{function}\tKEYWORD2\n"
+                for network in content.networks
+                for function in ("run", "map_inputs", "map_outputs")
+            ),
+            "precompiled": precompiled,
+        }
+        for place, text in ARDUINO.items():
             _write(folder / place.replace("NAME", name), fill_template(text, values))
 
     return _publish(write, out)
@@ -89,6 +204,11 @@ def export_arduino(project: Project, out: Path) -> tuple[str, ...]:
 _ONE_ARENA = """/* one arena holds values of several types */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-strict-aliasing")
+#endif
+"""
+_SHARED = """/* The networks of this package share one arena. */
+#ifndef TVM_CASCADE_SHARED_ARENA
+#define TVM_CASCADE_SHARED_ARENA
 #endif
 """
 
@@ -100,20 +220,56 @@ def _arduino_folder(flags: tuple[str, ...], mcpu: str) -> str:
     return f"{mcpu}/{fpu}-{abi}" if fpu != "auto" else mcpu
 
 
-def _values(project: Project) -> dict[str, str]:
-    name, interface = project.name, project.interface
-    streamed = [spec for spec in interface.inputs if spec.stream_axis is not None]
+def _values(content: _Content) -> dict[str, str]:
+    names = [network.name for network in content.networks]
+    several = len(names) > 1
     return {
-        "name": name,
-        "NAME": name.upper(),
+        "name": content.name,
+        "NAME": content.name.upper(),
         "version": VERSION,
-        "target": project.target.name,
-        "arena_bytes": str(interface.arena_bytes),
-        "callbacks": "".join(user_callback(spec, spec.c_name) for spec in streamed),
-        "set_callbacks": "".join(f"    inputs.{s.c_name} = read_{s.c_name};\n" for s in streamed),
-        "inputs": "\n".join(_about("inputs", spec) for spec in interface.inputs),
-        "outputs": "\n".join(_about("outputs", spec) for spec in interface.outputs),
+        "target": content.target.name,
+        "arena_bytes": str(content.arena_bytes),
+        "what": f"{len(names)} neural networks" if several else "A neural network",
+        "includes": "\n".join(f'#include "{name}.h"' for name in names),
+        "library_includes": "\n".join(f"#include <{name}.h>" for name in names),
+        "include_words": ", ".join(f"`{name}.h`" for name in names),
+        "calls": "\n".join(_call(network) for network in content.networks),
+        "print_all": "\n".join(f'    printk("{name}: status %d\\n", (int)call_{name}());' for name in names),
+        "report_all": "\n".join(
+            f'    Serial.print("{name}: status ");\n    Serial.println((long)call_{name}());' for name in names
+        ),
     }
+
+
+def _call(network: Project) -> str:
+    """A function `call_<name>` of an example: one inference, and the callbacks of streamed inputs before it."""
+    name, interface = network.name, network.interface
+    streamed = [spec for spec in interface.inputs if spec.stream_axis is not None]
+    about_inputs = "\n".join(_about("inputs", spec) for spec in interface.inputs)
+    about_outputs = "\n".join(_about("outputs", spec) for spec in interface.outputs)
+    return (
+        "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
+        + f"""
+static int32_t call_{name}(void)
+{{
+    struct {name}_inputs inputs;
+    struct {name}_outputs outputs;
+
+    {name}_map_inputs(&inputs);
+    {name}_map_outputs(&outputs);
+"""
+        + "".join(f"    inputs.{spec.c_name} = read_{name}_{spec.c_name};\n" for spec in streamed)
+        + f"""    /* USER CODE: write the inputs, in place.
+{about_inputs}
+     */
+    const int32_t status = {name}_run(&inputs, &outputs);
+    /* USER CODE: read the outputs.
+{about_outputs}
+     */
+    return status;
+}}
+"""
+    )
 
 
 def _about(side: str, spec: IoSpec) -> str:
@@ -136,150 +292,14 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _copy(source: Path, to: Path) -> None:
-    to.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, to)
-
-
-def _copy_headers(project: Project, folder: Path) -> None:
-    header = f"{project.name}.h"
-    _copy(project.folder / header, folder / header)
-
-
-def _pack(project: Project, archive: Path) -> None:
+def _pack(content: _Content, archive: Path) -> None:
     """Compiled kernels as a static library, reproducible to the byte."""
-    family = project.target.family
+    family = content.target.family
     tool = find_tool(f"{family.prefix}ar", family.compiler_remedy)
     archive.parent.mkdir(parents=True, exist_ok=True)
-    objects = [str(project.folder / name) for name in project.objects]
+    objects = [str(network.folder / name) for network in content.networks for name in network.objects]
     done = subprocess.run(
         (tool, "rcsD", str(archive), *objects), capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode != 0:
         raise ToolError(f"{tool} failed: {done.stderr.strip()}")
-
-
-_ZEPHYR: Mapping[str, str] = {
-    "zephyr/module.yml": """\
-name: @name@
-build:
-  cmake: .
-  kconfig: Kconfig
-samples:
-  - samples
-""",
-    "Kconfig": """\
-config TVM_CASCADE_@NAME@
-    bool "Neural network @name@"
-    help
-      A network compiled by tvm_cascade for @target@: it takes @arena_bytes@ bytes of RAM beside its stack.
-""",
-    "CMakeLists.txt": """\
-if(CONFIG_TVM_CASCADE_@NAME@)
-  zephyr_include_directories(include)
-  zephyr_library_named(@name@)
-  zephyr_library_sources(
-@sources@
-  )
-  zephyr_library_compile_options(-O2 -fno-strict-aliasing @flags@)
-@archive@endif()
-""",
-    "README.md": """\
-# @name@ for Zephyr
-
-A neural network compiled by tvm_cascade for @target@. Add this folder to `ZEPHYR_EXTRA_MODULES` or to your west
-manifest, set `CONFIG_TVM_CASCADE_@NAME@=y`, include `@name@.h`. `samples/@name@` calls it:
-
-```
-west build -b <board> samples/@name@
-```
-""",
-    "samples/NAME/CMakeLists.txt": """\
-cmake_minimum_required(VERSION 3.20.0)
-list(APPEND ZEPHYR_EXTRA_MODULES ${CMAKE_CURRENT_SOURCE_DIR}/../..)
-find_package(Zephyr REQUIRED HINTS $ENV{ZEPHYR_BASE})
-project(@name@_sample C)
-target_sources(app PRIVATE src/main.c)
-""",
-    "samples/NAME/prj.conf": "CONFIG_TVM_CASCADE_@NAME@=y\nCONFIG_MAIN_STACK_SIZE=4096\n@float@",
-    "samples/NAME/sample.yaml": """\
-sample:
-  name: @name@
-tests:
-  sample.tvm_cascade.@name@:
-    build_only: true
-""",
-    "samples/NAME/src/main.c": """\
-#include <zephyr/kernel.h>
-#include <zephyr/sys/printk.h>
-
-#include "@name@.h"
-@callbacks@
-int main(void)
-{
-    struct @name@_inputs inputs;
-    struct @name@_outputs outputs;
-
-    @name@_map_inputs(&inputs);
-    @name@_map_outputs(&outputs);
-@set_callbacks@    /* USER CODE: write the inputs, in place.
-@inputs@
-     */
-    const int32_t status = @name@_run(&inputs, &outputs);
-    printk("@name@: status %d\\n", (int)status);
-    /* USER CODE: read the outputs.
-@outputs@
-     */
-    return (int)status;
-}
-""",
-}
-
-_ARDUINO: Mapping[str, str] = {
-    "library.properties": """\
-name=@name@
-version=@version@
-author=tvm_cascade
-maintainer=tvm_cascade
-sentence=A neural network compiled for @target@.
-paragraph=It takes @arena_bytes@ bytes of RAM beside its stack, and no memory at run time.
-category=Data Processing
-url=https://tvm.apache.org
-architectures=*
-includes=@name@.h
-@precompiled@""",
-    "keywords.txt": "@name@_run\tKEYWORD2\n@name@_map_inputs\tKEYWORD2\n@name@_map_outputs\tKEYWORD2\n",
-    "README.md": """\
-# @name@ for Arduino
-
-A neural network compiled by tvm_cascade for @target@. Copy this folder into your sketchbook's `libraries`, then open
-File > Examples > @name@.
-""",
-    "examples/NAME/NAME.ino": """\
-#include <@name@.h>
-
-static struct @name@_inputs inputs;
-static struct @name@_outputs outputs;
-@callbacks@
-void setup()
-{
-    Serial.begin(115200);
-}
-
-void loop()
-{
-    @name@_map_inputs(&inputs);
-    @name@_map_outputs(&outputs);
-@set_callbacks@    /* USER CODE: write the inputs, in place.
-@inputs@
-     */
-    const int32_t status = @name@_run(&inputs, &outputs);
-    Serial.print("@name@: status ");
-    Serial.println((long)status);
-    /* USER CODE: read the outputs.
-@outputs@
-     */
-    delay(1000);
-}
-""",
-}

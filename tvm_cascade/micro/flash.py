@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board, list_boards, load_board
-from tvm_cascade.micro.project import Project
+from tvm_cascade.micro.bundle import build_bundle, is_bundle, read_bundle
+from tvm_cascade.micro.project import Project, find_board, read_project
 from tvm_cascade.micro.toolchain import build_project, find_tool
 
 TOOLS = ("pyocd", "openocd", "st-flash")  # in order of preference
@@ -33,6 +35,25 @@ class FlashResult:
     command: tuple[str, ...]
 
 
+def flash_folder(
+    folder: Path, board: str | None, image: str = "serial", tool: str | None = None, probe: str | None = None
+) -> FlashResult:
+    """Flash the compiled project or the bundle in `folder`; `board` None is the one it was made for.
+
+    A bundle has no serial image. Raises as `flash_project`.
+    """
+    if not is_bundle(folder):
+        project = read_project(folder)
+        return flash_project(project, find_board(folder, board or project.board), image, tool, probe)
+    if image == "serial":
+        raise UsageError(
+            "a bundle has no serial image: --image application flashes its main.c; over --port its projects run one by one"
+        )
+    bundle = read_bundle(folder)
+    on = find_board(folder, board or bundle.board)
+    return _flash(lambda: build_bundle(bundle, on, image).elf, on, tool, probe, _TIMEOUT_S)
+
+
 def flash_project(
     project: Project,
     board: Board,
@@ -52,10 +73,16 @@ def flash_project(
     """
     if image not in ("serial", "application"):
         raise UsageError(f"unknown image {image!r}; known: serial, application")
+    return _flash(lambda: build_project(project, board, image=image).elf, board, tool, probe, timeout_s)
+
+
+def _flash(
+    build: Callable[[], Path], board: Board, tool: str | None, probe: str | None, timeout_s: float
+) -> FlashResult:
     if probe is not None and not _PROBE.match(probe):
         raise UsageError(f"{probe!r} is no serial number of a debug probe: letters, digits and ':._-' only")
     chosen = choose_tool(board, tool)
-    elf = build_project(project, board, image=image).elf
+    elf = build()
     command = _command(chosen, board, elf.resolve(), probe)
     try:
         # no input: a tool that asks which probe to take must fail, not wait
