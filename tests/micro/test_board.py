@@ -79,7 +79,15 @@ def test_own_board_file(tmp_path: Path) -> None:
         ({"memory.ram.origin": "0x08008000"}, r"memory.flash \(0x08000000 to 0x08010000\) and memory.ram .* overlap"),
         ({"memory.vectors": {"origin": "0x20007ff8", "bytes": 64}}, "memory.ram .* and memory.vectors .* overlap"),
         ({"memory.ram.origin": "0x20000004"}, "memory.ram.origin must be a multiple of 8"),
-        ({"memory.ccm": {"origin": 0, "bytes": 64}}, "memory has an unknown key 'ccm'; known: flash, ram, vectors"),
+        (
+            {"memory.ccm": {"origin": 0, "bytes": 64}},
+            "memory has an unknown key 'ccm'; known: flash, ram, vectors, stack",
+        ),
+        ({"memory.stack": {"origin": "0x20000100", "bytes": 256}}, "memory.ram .* and memory.stack .* overlap"),
+        (
+            {"memory.stack": {"origin": "0x10000000", "bytes": 512}},
+            "stack_reserve must be a whole number from 128 to 512",
+        ),
         ({"qemu": {}}, "qemu lacks machine"),
         ({"qemu": {"machine": "x -nographic"}}, "qemu.machine must be a name"),
         ({"counter": {"low": {"address": 0, "bits": 40}, "ticks_per_instruction": 1}}, "counter.low.bits"),

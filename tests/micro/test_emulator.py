@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro import toolchain
-from tvm_cascade.micro.board import list_boards, load_board
+from tvm_cascade.micro.board import available_ram, list_boards, load_board
 from tvm_cascade.micro.emulator import FirmwareError, RunResult, run
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.target import TARGETS, get_target
@@ -139,6 +140,30 @@ def test_a_stack_that_grows_into_the_data_is_an_error(make_toy: MakeToy, execute
     body = "{ volatile uint8_t deep[600]; for (int k = 0; k < 600; ++k) deep[k] = 1; y[0] = (int8_t)deep[9]; }"
     with pytest.raises(FirmwareError, match="stack overflow: the stack has grown into the data"):
         execute(make_toy(arena=7680, extra=body), "stm32vldiscovery")
+
+
+def test_a_second_memory_takes_the_stack(
+    tmp_path: Path, make_toy: MakeToy, toy_inputs: Inputs, reference: Callable, emulator_tools: None
+) -> None:
+    """The arena may then have all of the first, and a stack that leaves its own is noticed as before."""
+    own = json.loads(load_board("mps2-an386").source) | {"name": "own", "stack_reserve": 512}
+    own["memory"] |= {"ram": {"origin": "0x20000000", "bytes": 4096}, "stack": {"origin": "0x21000000", "bytes": 1024}}
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    board = load_board(tmp_path / "own.json")
+    target = get_target("cortex-m4")
+    network = make_toy(arena=available_ram(board))
+    built = toolchain.build(tmp_path / "p", network, target, board)
+    assert (network.arena_bytes, built.ram_bytes) == (4096, 4096)
+    result = run(built.elf, board, network.interface, toy_inputs)
+    np.testing.assert_array_equal(result.outputs[1][0], reference(*toy_inputs[1]))
+    assert result.arena_high_water_bytes == 72 and 16 <= result.stack_bytes <= 160
+    body = "{ volatile uint8_t deep[980]; for (int k = 0; k < 980; ++k) deep[k] = 1; y[0] = (int8_t)deep[9]; }"
+    deep = make_toy(extra=body)
+    elf = toolchain.build(tmp_path / "deep", deep, target, board).elf
+    with pytest.raises(FirmwareError, match="stack"):
+        run(elf, board, deep.interface, toy_inputs)
+    with pytest.raises(toolchain.MemoryOverflowError, match=r"needs 4104 bytes of ram .0 bytes of stack reserve"):
+        toolchain.build(tmp_path / "more", make_toy(arena=4104), target, board)
 
 
 def test_a_network_that_returns_an_error(make_toy: MakeToy, execute: Execute) -> None:

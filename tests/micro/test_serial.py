@@ -10,11 +10,8 @@ import json
 import os
 import random
 import re
-import select
 import shutil
 import struct
-import subprocess
-import threading
 import time
 import tty
 from collections.abc import Callable, Iterator
@@ -25,7 +22,7 @@ import numpy as np
 import pytest
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.board import Board, list_boards, load_board
+from tvm_cascade.micro.board import list_boards, load_board
 from tvm_cascade.micro.emulator import FirmwareError
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import write_project
@@ -33,6 +30,7 @@ from tvm_cascade.micro.serial_link import FLAG, REPLY, Decoder, LinkError, Seria
 from tvm_cascade.micro.serial_run import BEGIN, CONTINUE, HELLO, READ, ROW, RUN, WRITE, crc32c, run_serial
 from tvm_cascade.micro.target import TARGETS
 from tvm_cascade.micro.toolchain import build_project
+from tvm_cascade.testing.serial_lines import Answering, BadLine, EmulatedBoard, Forger
 
 DAMAGED, WANTS = 1, 3  # outcomes
 Inputs = list[tuple[np.ndarray, np.ndarray]]
@@ -69,139 +67,6 @@ def test_noise_without_a_flag_is_forgotten() -> None:
     for _ in range(100):
         assert list(decoder.feed(bytes(range(0x7C)))) == []
     assert len(decoder._pending) < 1000
-
-
-class EmulatedBoard:
-    """A QEMU process whose UART is a pseudo-terminal."""
-
-    def __init__(self, board: Board, elf: Path) -> None:
-        command = [board.family.qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments, "-kernel", str(elf)]
-        silent = ["-display", "none", "-monitor", "none", "-chardev", "pty,id=uart", "-serial", "chardev:uart"]
-        self.process = subprocess.Popen(
-            [*command, *silent], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
-        )
-        assert self.process.stdout is not None
-        match = re.search(r"/dev/\S+", self.process.stdout.readline())
-        assert match is not None
-        self.port = match[0]
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-class BadLine:
-    """A relay between a port of its own (`path`, a symbolic link) and the board's, doing to the bytes what lines do."""
-
-    def __init__(self, path: Path, start_board: Callable[[], EmulatedBoard], error_rate: float, events: dict[int, str]):
-        self.path, self.start_board, self.error_rate, self.events = path, start_board, error_rate, events
-        self.random = random.Random(3)
-        self.damaged = self.carried = 0
-        self.happened: list[str] = []
-        self.board = start_board()
-        self.far = self._open_far()
-        self.near = -1
-        self._plug_in()
-        self.running = True
-        self.thread = threading.Thread(target=self._relay, daemon=True)
-        self.thread.start()
-
-    def _open_far(self) -> int:
-        file = os.open(self.board.port, os.O_RDWR | os.O_NOCTTY)
-        tty.setraw(file)
-        return file
-
-    def _plug_in(self) -> None:
-        master, slave = os.openpty()
-        tty.setraw(slave)
-        fresh = self.path.with_suffix(".new")
-        fresh.symlink_to(os.ttyname(slave))
-        fresh.replace(self.path)
-        self.near, self.slave = master, slave
-
-    def _unplug(self) -> None:
-        self.path.unlink()
-        os.close(self.slave)
-        os.close(self.near)
-
-    def _relay(self) -> None:
-        while self.running:
-            for file in select.select((self.near, self.far), (), (), 0.02)[0]:
-                try:
-                    data = os.read(file, 256)
-                except OSError:
-                    continue
-                os.write(self.far if file == self.near else self.near, self._spoil(data))
-                self._happen()
-
-    def _spoil(self, data: bytes) -> bytes:
-        spoiled = bytearray()
-        for byte in data:
-            self.carried += 1
-            if self.random.random() >= self.error_rate:
-                spoiled.append(byte)
-                continue
-            self.damaged += 1
-            kind = self.random.randrange(3)
-            if kind == 0:
-                spoiled.append(byte ^ (1 << self.random.randrange(8)))
-            elif kind == 1:
-                spoiled += bytes((byte, self.random.randrange(256)))
-        return bytes(spoiled)
-
-    def _happen(self) -> None:
-        """Events at numbers of bytes carried."""
-        for position in [position for position in self.events if position <= self.carried]:
-            event = self.events.pop(position)
-            self.happened.append(event)
-            if event == "hang up":
-                self._unplug()
-                self._plug_in()
-            else:
-                os.close(self.far)
-                self.board.stop()
-                self.board = self.start_board()
-                self.far = self._open_far()
-
-    def stop(self) -> None:
-        self.running = False
-        self.thread.join()
-        self._unplug()
-        os.close(self.far)
-        self.board.stop()
-
-
-class Forger:
-    """A relay that changes the last byte of the first `times` frames of `kind`, and their checksums with it."""
-
-    def __init__(self, board_port: str, kind: int, times: int) -> None:
-        self.kind, self.times = kind, times
-        self.far = os.open(board_port, os.O_RDWR | os.O_NOCTTY)
-        self.near, self.slave = os.openpty()
-        for file in (self.far, self.slave):
-            tty.setraw(file)
-        self.port, self.running = os.ttyname(self.slave), True
-        self.thread = threading.Thread(target=self._relay, daemon=True)
-        self.thread.start()
-
-    def _relay(self) -> None:
-        decoders = {self.near: Decoder(), self.far: Decoder()}
-        while self.running:
-            for file in select.select(tuple(decoders), (), (), 0.02)[0]:
-                for kind, sequence, payload in decoders[file].feed(os.read(file, 4096)):
-                    forged = bytearray(payload)
-                    if kind == self.kind and self.times > 0:
-                        self.times -= 1
-                        forged[-1] ^= 0x10
-                    os.write(self.far if file == self.near else self.near, encode(kind, sequence, bytes(forged)))
-
-    def stop(self) -> None:
-        self.running = False
-        self.thread.join()
-        for file in (self.far, self.near, self.slave):
-            os.close(file)
 
 
 @pytest.fixture
@@ -414,31 +279,7 @@ def test_faults_are_told_over_the_port(
     for _ in range(2):  # a second run is told too that the firmware has ended
         with pytest.raises(FirmwareError, match=message):
             run_serial(port, network.interface, toy_inputs, timeout_s=20, answer_s=0.2, elf=elf, prefix=prefix)
-        message = "firmware stopped with status [56]: no message; reset the board"
-
-
-class Answering:
-    """The far end of a port, played by a function from received bytes to bytes sent, every few milliseconds."""
-
-    def __init__(self, play: Callable[[bytes], bytes]) -> None:
-        self.master, self.slave = os.openpty()
-        tty.setraw(self.slave)
-        self.port, self.play, self.running = os.ttyname(self.slave), play, True
-        self.thread = threading.Thread(target=self._serve, daemon=True)
-        self.thread.start()
-
-    def _serve(self) -> None:
-        while self.running:
-            ready = select.select((self.master,), (), (), 0.005)[0]
-            sent = self.play(os.read(self.master, 4096) if ready else b"")
-            if sent and select.select((), (self.master,), (), 0)[1]:
-                os.write(self.master, sent)
-
-    def stop(self) -> None:
-        self.running = False
-        self.thread.join()
-        os.close(self.slave)
-        os.close(self.master)
+        message = "stopped with status [56]: no message; reset the board"
 
 
 def _answers_hello_only(digest: Callable[[], bytes]) -> Callable[[bytes], bytes]:

@@ -7,6 +7,8 @@ Keys of a board file (addresses are JSON numbers or strings such as "0x20000000"
 name, description, core      core is what QEMU and the data sheet say, for example "cortex-m4"
 memory.flash, memory.ram     {origin, bytes}: where code and weights go, and the SRAM that the arena and the stack share
 memory.vectors               {origin, bytes}, optional: where the core boots from if that is not the start of flash
+memory.stack                 {origin, bytes}, optional: a second RAM that the stack has to itself, so that the arena may
+                             have all of the first
                              Memories must not overlap and begin at multiples of 8. Others that the part has belong to
                              the application; <NAME>_ARENA_SECTION and a linker script of its own put the arena there
 stack_reserve                bytes of RAM kept free for the stack, at least 128
@@ -140,12 +142,18 @@ class Board:
     ram: Region
     stack_reserve: int  # bytes
     vectors: Region | None = None  # boot vectors, where they are not at the start of flash
+    stack: Region | None = None  # RAM of the stack alone, where it is not at the end of `ram`
     qemu_machine: str | None = None
     counter: Counter | None = None
     uart: Uart | None = None
     flash_tool: FlashTool | None = None
     description: str = ""
     source: str = field(default="", compare=False, repr=False)  # text of the file
+
+    @property
+    def reserved_ram(self) -> int:
+        """Bytes of `ram` that are kept for the stack."""
+        return 0 if self.stack else self.stack_reserve
 
     @property
     def family(self) -> Family:
@@ -162,7 +170,7 @@ class Board:
 
 def available_ram(board: Board, other_ram_bytes: int = 0) -> int:
     """Bytes that an arena may take on `board`: its RAM less the stack reserve and everything else linked into RAM."""
-    return max(0, board.ram.bytes - board.stack_reserve - other_ram_bytes)
+    return max(0, board.ram.bytes - board.reserved_ram - other_ram_bytes)
 
 
 def list_boards() -> tuple[str, ...]:
@@ -257,9 +265,10 @@ class _Reader:
         return Region(origin, self.number(table["bytes"], f"{key}.bytes", least, (1 << 32) - origin))
 
     def memory(self, value: object) -> dict[str, Region]:
-        table = self.table(value, "memory", ("flash", "ram"), ("vectors",))
+        table = self.table(value, "memory", ("flash", "ram"), ("vectors", "stack"))
         made = {
-            name: self.region(one, f"memory.{name}", _LEAST_RAM if name == "ram" else 1) for name, one in table.items()
+            name: self.region(one, f"memory.{name}", _LEAST_RAM if name in ("ram", "stack") else 1)
+            for name, one in table.items()
         }
         low_to_high = sorted(made.items(), key=lambda item: item[1].origin)
         for (below, first), (above, second) in pairwise(low_to_high):
@@ -360,8 +369,11 @@ class _Reader:
             core=self.core(table["core"]),
             flash=memory["flash"],
             ram=memory["ram"],
-            stack_reserve=self.number(table["stack_reserve"], "stack_reserve", _LEAST_RAM, memory["ram"].bytes),
+            stack_reserve=self.number(
+                table["stack_reserve"], "stack_reserve", _LEAST_RAM, memory.get("stack", memory["ram"]).bytes
+            ),
             vectors=memory.get("vectors"),
+            stack=memory.get("stack"),
             qemu_machine=None if machine is None else self.text(machine, "qemu.machine"),
             counter=None if table.get("counter") is None else self.counter(table["counter"]),
             uart=None if table.get("uart") is None else self.uart(table["uart"]),

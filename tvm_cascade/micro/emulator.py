@@ -195,7 +195,7 @@ def explain_failure(console: str, status: int, elf: Path, prefix: str) -> str:
     fault = re.search(r"fault:((?: \w+=[0-9a-f]{8})+)", console)
     if fault is None:
         lines = [line for line in console.splitlines() if line.strip()]
-        return f"the firmware stopped with status {status}: {lines[0] if lines else 'no message'}"
+        return f"stopped with status {status}: {lines[0] if lines else 'no message'}"
     values = {key: int(value, 16) for key, value in re.findall(r"(\w+)=([0-9a-f]{8})", fault[1])}
     causes = [text for bit, text in _FAULT_BITS.items() if values.get("cfsr", 0) >> bit & 1]
     if values["sp"] < values["limit"]:

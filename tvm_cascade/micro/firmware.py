@@ -241,9 +241,9 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
     if error.region != "ram":
         remedy = "choose a board with more flash, or a smaller network"
         return InfeasibleError(error.needed, error.available, [f"{board.name}'s flash: code and weights"], remedy)
-    other = error.needed - plan.peak - board.stack_reserve
+    other = error.needed - plan.peak - board.reserved_ram
     remedy = (
-        f"{board.name} has {board.ram.bytes} bytes of RAM, {board.stack_reserve} of them kept for the stack, "
+        f"{board.name} has {board.ram.bytes} bytes of RAM, {board.reserved_ram} of them kept for the stack, "
         f"{other} for the rest of the image; "
     )
     remedy += f"{', '.join(_what_may_help(options))} or a board with more RAM may help"

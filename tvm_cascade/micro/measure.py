@@ -223,6 +223,8 @@ def run_project(
     metadata, project = _metadata(folder), read_project(folder)
     feed = _read_inputs(project, inputs)
     where = port or board or project.board
+    if where != "host":
+        find_board(folder, board or project.board)  # its mistakes before minutes of work
     progress(f"{project.name}: running in this process, counting work")
     host = run_host(HostProgram.load(folder / HOST_FOLDER, metadata["host"]), [feed])
     expected = None

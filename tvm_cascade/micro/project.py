@@ -196,10 +196,15 @@ def linker_script(board: Board) -> str:
     vectors = ""
     if board.vectors:
         vectors = f"    VECTORS (rx) : ORIGIN = 0x{board.vectors.origin:08X}, LENGTH = {board.vectors.bytes}\n"
+    stack = ""
+    if board.stack:
+        stack = f"    STACK_RAM (rw) : ORIGIN = 0x{board.stack.origin:08X}, LENGTH = {board.stack.bytes}\n"
     values = {
         "board": board.name,
         "vectors_region": vectors,
         "vectors_memory": "VECTORS" if board.vectors else "FLASH",
+        "stack_region": stack,
+        "stack_memory": "STACK_RAM" if board.stack else "RAM",
         "flash_origin": f"0x{board.flash.origin:08X}",
         "flash_bytes": str(board.flash.bytes),
         "ram_origin": f"0x{board.ram.origin:08X}",

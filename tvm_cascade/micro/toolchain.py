@@ -52,7 +52,7 @@ class MemoryOverflowError(ToolError):
         self.flash_needed = board.flash.bytes + flash_excess if flash_excess else 0
         self.available = board.ram.bytes if region == "ram" else board.flash.bytes
         self.needed = self.available + excess
-        what = f"{board.stack_reserve} bytes of stack reserve included" if region == "ram" else "code and weights"
+        what = f"{board.reserved_ram} bytes of stack reserve included" if region == "ram" else "code and weights"
         super().__init__(
             f"{board.name}: the image needs {self.needed} bytes of {region} ({what}), {self.available} available; "
             + ("lower --sram or choose a board with more RAM" if region == "ram" else "choose a board with more flash")
