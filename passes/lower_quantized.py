@@ -9,16 +9,13 @@ its cost.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_cascade.passes.float_remains import with_remains
 from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowering functions)
     comparisons,
     elementwise,
@@ -54,22 +51,10 @@ from tvm_cascade.passes.integer.island import (
     shape_of,
 )
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
-from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
-
-REMAINS_ATTR = "cascade_float_remains"
+from tvm_cascade.passes.integer.untyped import Binding, Call, Module, Value, ir, relax
 
 _ACTIVATED = ("relax.add", "relax.subtract", "relax.multiply", "relax.nn.conv2d", "relax.matmul", "relax.concat")
 _VIEWS = frozenset({"relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"})
-
-
-@dataclass(frozen=True, slots=True)
-class FloatRemain:
-    """An operator that stayed float."""
-
-    name: str  # of the tensor it writes
-    operator: str
-    bytes: int  # of the float tensor it writes
-    reason: str
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerQuantized")
@@ -84,12 +69,6 @@ class LowerQuantized:
         if not all(isinstance(block, relax.DataflowBlock) for block in mod["main"].body.blocks):
             return mod  # control flow and side effects have an order that a rebuilt block would lose
         return _Lowering(mod).run()
-
-
-def float_remains(mod: Module) -> tuple[FloatRemain, ...]:
-    """What `LowerQuantized` left in float, in the order of the program; empty for a network of integers."""
-    text = str(attributes(mod["main"]).get(REMAINS_ATTR, "[]"))
-    return tuple(FloatRemain(**entry) for entry in json.loads(text))
 
 
 def holds_integers(mod: Module) -> bool:
@@ -262,25 +241,13 @@ class _Lowering:
 
     def _finish(self, mod: Module, renamed: dict[Value, Value]) -> Module:
         mod = relax.transform.DeadCodeElimination()(mod)
-        remains = [asdict(r) for r in self._remains(mod["main"], renamed)]
-        mod["main"] = mod["main"].with_attr(REMAINS_ATTR, json.dumps(remains))
-        return mod.with_attrs(attributes(self.mod))
-
-    def _remains(self, main: Function, renamed: dict[Value, Value]) -> Iterable[FloatRemain]:
         reasons: dict[str, str] = {}
         for old, reason in self.refused.items():
             new = renamed.get(old)
             if new is not None and isinstance(new, relax.Var):
                 reasons[new.name] = reason
-        for binding in (b for block in main.body.blocks for b in block.bindings):
-            kind, call = dtype_of(binding.var), binding.value
-            if not kind.startswith("float") or not isinstance(call, relax.Call):
-                continue
-            operator = name_of(call)
-            if operator == "relax.call_tir":
-                operator = call.args[0].name_hint.rstrip("0123456789")
-            size = prod(shape_of(binding.var)) * (int(kind[5:]) // 8)
-            yield FloatRemain(binding.var.name, operator, size, reasons.get(binding.var.name, "float in the model"))
+        mod["main"] = with_remains(mod["main"], reasons)
+        return mod.with_attrs(attributes(self.mod))
 
 
 def _bounds(core: Call) -> tuple[float, float | None] | None:

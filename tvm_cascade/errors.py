@@ -32,14 +32,21 @@ class LoadError(CascadeError):
         self.reason = reason
 
 
+_FEW = 40  # names that a message lists
+
+
 class UnsupportedOperatorError(LoadError):
     """A model file with operators that the project cannot import or lower."""
 
-    def __init__(self, path: object, operators: Sequence[str], supported: Sequence[str] = ()) -> None:
-        known = f"; supported: {', '.join(supported)}" if supported else ""
+    def __init__(
+        self, path: object, operators: Sequence[str], supported: Sequence[str] = (), partial: object = None
+    ) -> None:
+        """`partial` is the network with zeros for what those operators write, where it could be imported so."""
+        known = f"; supported: {', '.join(supported)}" if 0 < len(supported) <= _FEW else ""
         super().__init__(path, f"unsupported operator {', '.join(operators)}{known}")
         self.operators = tuple(operators)
         self.supported = tuple(supported)
+        self.partial = partial
 
 
 class GraphError(CascadeError):

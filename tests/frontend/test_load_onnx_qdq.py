@@ -13,7 +13,8 @@ pytest.importorskip("onnx")
 import onnx
 
 from tvm_cascade.frontend import load
-from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled
 
 _LOWER: Any = LowerQuantized()

@@ -11,7 +11,8 @@ import pytest
 
 from tvm_cascade.errors import LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.frontend import io_spec, load
-from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled
 
 _LOWER: Any = LowerQuantized()

@@ -12,6 +12,7 @@ from tvm_cascade.cli import _guarded
 from tvm_cascade.micro.doctor import (
     Check,
     Doctor,
+    LeftFloat,
     check_all,
     check_newlib,
     check_package,
@@ -50,15 +51,16 @@ def test_tool_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_results_as_json_and_text() -> None:
     missing = Check("x", False, "", "all", True, "get it")
-    found = Doctor((missing,), ("CUSTOM",), (("relax.tanh", "no integer form", 64),), "m.tflite")
+    found = Doctor((missing,), ("CUSTOM",), (LeftFloat("relax.tanh", "no integer form", 64, 12, 40),), "m.tflite")
     assert not found.ok
     assert json.loads(json.dumps(found.to_dict()))["left_float"] == [
-        {"operator": "relax.tanh", "reason": "no integer form", "bytes": 64}
+        {"operator": "relax.tanh", "reason": "no integer form", "bytes": 64, "macs": 12, "flash_bytes": 40}
     ]
     assert found.to_text().splitlines() == [
         "MISSING x: missing (all): get it",
-        "MISSING operator CUSTOM of m.tflite",
-        "float   relax.tanh: no integer form; writes 64 bytes of floats, 48 more than as int8, by float kernels",
+        "MISSING operator of m.tflite: CUSTOM",
+        "float   relax.tanh: no integer form; writes 64 bytes of floats, 48 more than as int8, "
+        "12 multiply-accumulates, 40 bytes of floats, 30 more than as int8 in flash, by float kernels",
     ]
 
 
@@ -94,6 +96,29 @@ def test_every_operator_that_is_missing_is_named_at_once(tmp_path: Path) -> None
         "GATHER (operator 0)",
         "GATHER (operator 1)",
     ]
+
+
+def test_one_list_of_what_is_missing_and_what_stays_float(tmp_path: Path) -> None:
+    """Unknown, without a quantized form, and float: all in one file."""
+    pytest.importorskip("ai_edge_litert")
+    writer = ModelWriter()
+    flat = writer.activation((1, 8), "int8", 0.1, 0)
+    real, made = writer.tensor((1, 8), "float32"), writer.tensor((1, 3), "float32")
+    writer.operator("DEQUANTIZE", [flat], [real], "DequantizeOptions", inner=True)
+    weights = writer.constant(np.ones((3, 8), "float32"))
+    writer.operator("FULLY_CONNECTED", [real, weights, -1], [made], "FullyConnectedOptions", inner=True)
+    writer.operator("QUANTIZE", [made], [writer.tensor((1, 3), "int8", 0.1, 0)], "QuantizeOptions")
+    best, places = writer.tensor((1, 2), "int8", 0.1, 0), writer.tensor((1, 2), "int32")
+    writer.operator("TOPK_V2", [flat, writer.constant(np.array(2, "int32"))], [best, places], "TopKV2Options")
+    writer.operator("LSH_PROJECTION", [flat], [writer.tensor((1, 4), "int32")], "LSHProjectionOptions")
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    found = diagnose(tmp_path / "m.tflite")
+    assert found.unsupported == ("quantized TOPK_V2", "LSH_PROJECTION")
+    assert [(one.operator, one.bytes, one.macs, one.flash_bytes) for one in found.left_float] == [
+        ("dequantize", 32, 0, 0),
+        ("relax.matmul", 12, 24, 96),
+    ]
+    assert "in all: 2 operators, the largest tensor of 32 bytes, 24 multiply" in found.to_text().splitlines()[-1]
 
 
 def test_a_model_is_not_read_where_something_required_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

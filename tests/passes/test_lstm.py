@@ -14,8 +14,9 @@ import tvm_cascade
 from tvm_cascade.errors import UnsupportedOperatorError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.integer.lstm import exponentials
-from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 

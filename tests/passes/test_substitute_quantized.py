@@ -7,7 +7,8 @@ import pytest
 import tvm
 
 from tvm_cascade.cost import AnalyticCost, find_device
-from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import write_function

@@ -7,7 +7,8 @@ import pytest
 import tvm
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.reference import Compiled
 

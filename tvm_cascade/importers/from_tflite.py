@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import tflite as _tflite
 import tvm
 from tvm.relax.frontend.tflite import from_tflite as import_tflite
-from tvm.relax.frontend.tflite.tflite_frontend import build_str_map
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
@@ -39,10 +37,13 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
     """See `tvm_cascade.frontend.load`."""
     try:
         model = open_model(data)
-        _check_operators(path, model)
         spec = _interface(path, model)
         _check_shapes(spec, input_shapes)
-        mod = import_tflite(model, op_converter=Converter)
+        missing: list[str] = []
+        converter: Any = partial(Converter, missing=missing)
+        mod = import_tflite(model, op_converter=converter)
+        if missing:
+            raise UnsupportedOperatorError(path, [printable(o) for o in missing], supported_operators(), mod)
         check_sizes(path, mod)
         _check_outputs(path, mod, spec)
         return attach(mod, spec)
@@ -62,25 +63,6 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
 def supported_operators() -> tuple[str, ...]:
     """Names of the TFLite operators that can be imported, in alphabetic order."""
     return tuple(sorted(Converter(None, None, None, None).convert_map))
-
-
-def _check_operators(path: Path, model: Model) -> None:
-    """Names what the importer does not know, before it raises whatever it raises."""
-    names = build_str_map(tflite.BuiltinOperator())
-    known = supported_operators()
-    graph = model.Subgraphs(0)
-    missing: dict[str, None] = {}
-    for i in range(graph.OperatorsLength()):
-        code = model.OperatorCodes(graph.Operators(i).OpcodeIndex())
-        name = names.get(code.BuiltinCode(), f"number {code.BuiltinCode()}")
-        if name == "CUSTOM":
-            custom = code.CustomCode() or b"?"
-            if custom != b"TFLite_Detection_PostProcess":
-                missing[f"{re.sub(r'[^ -~]', '?', custom.decode('utf-8', 'replace'))[:60]} (custom)"] = None
-        elif name not in known:
-            missing[name] = None
-    if missing:
-        raise UnsupportedOperatorError(path, list(missing), known)
 
 
 def _interface(path: Path, model: Model) -> IoSpec:

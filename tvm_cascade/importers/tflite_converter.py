@@ -15,8 +15,10 @@ import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_choices import ChoiceConverters
+from tvm_cascade.importers.tflite_coverage import coverage
 from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
 from tvm_cascade.messages import last_line
+from tvm_cascade.passes.integer.fixed_point import round_half_away
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset(
@@ -81,8 +83,11 @@ class Converter(ChoiceConverters):
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _IN_ISLANDS
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args: object, missing: list[str] | None = None, **kwargs: object) -> None:
+        """With `missing`, what cannot be converted is added there, and zeros stand for it; else it raises."""
         super().__init__(*args, **kwargs)
+        self._missing = missing
+        self._absent: dict[int, str] = {}
         self.convert_map.update(
             {
                 **self.moves(),
@@ -109,20 +114,28 @@ class Converter(ChoiceConverters):
         Unsupported, Refused
             With the operator's name, whatever the importer raised.
         """
-        missing: list[str] = []
+        missing: dict[str, None] = {}
         for i in range(self.subgraph.OperatorsLength()):
-            op = self.subgraph.Operators(i)
-            name = self.get_op_code_str(op)
+            op, name = self.subgraph.Operators(i), "unknown"
             try:
-                self._convert(name, op)
-            except _UNSUPPORTED as error:
-                missing.append(f"{name} (operator {i}): {last_line(error)}")
-                self._stand_in(op)
-            except Exception as error:  # malformed operators raise whatever breaks first
+                if i in self._absent:
+                    missing[self._absent[i]] = None
+                    self._stand_in(op)
+                    continue
+                name = self.get_op_code_str(op)
+                try:
+                    self._convert(name, op)
+                except _UNSUPPORTED as error:
+                    missing[f"{name} (operator {i}): {last_line(error)}"] = None
+                    self._stand_in(op)
+            except Exception as error:  # malformed operators, and what reads stand-ins, raise whatever breaks first
+                if missing:
+                    raise Unsupported([*missing, *(self._absent[k] for k in self._absent if k > i)]) from error
                 raise Refused(f"operator {i}, {name}, is malformed: {last_line(error)}") from error
-
-        if missing:
-            raise Unsupported(missing)
+        if missing and self._missing is None:
+            raise Unsupported(list(missing))
+        if self._missing is not None:
+            self._missing.extend(missing)
 
     def _stand_in(self, op: Operator) -> None:
         """Zeros for what an operator writes that cannot be converted, so that the rest are looked at too."""
@@ -131,26 +144,14 @@ class Converter(ChoiceConverters):
             self._bind(output, relax.op.zeros(stock.to_int_list(self.get_tensor_shape(output)), dtype))
 
     def check_unsupported_ops(self) -> None:
-        """Names all operators at once that are quantized in a way that cannot be imported."""
-        hybrid: dict[str, None] = {}
-        unknown: dict[str, None] = {}
-        for i in range(self.subgraph.OperatorsLength()):
-            op = self.subgraph.Operators(i)
-            name = self.get_op_code_str(op)
-            inputs, outputs = (
-                [t.qnn_params for t in ts] for ts in (self.get_input_tensors(op), self.get_output_tensors(op))
-            )
-            if any(inputs[1:]) and not any(inputs[:1]) and not any(outputs):
-                hybrid[name] = None
-            elif any(inputs + outputs) and name not in self._SUPPORTED_QUANTIZED_OPS:
-                unknown[f"quantized {name}"] = None
-        if hybrid:
+        """Notes what cannot be converted; refuses networks of quantized weights and float activations."""
+        found = coverage(self, self.convert_map, self._SUPPORTED_QUANTIZED_OPS)
+        if found.hybrid:
             raise Refused(
-                f"its weights are quantized and its activations are float ({', '.join(hybrid)}): "
+                f"its weights are quantized and its activations are float ({', '.join(found.hybrid)}): "
                 "convert it again with a representative data set (full integer quantization), or without quantization"
             )
-        if unknown:
-            raise Unsupported(list(unknown))
+        self._absent = found.absent
 
     def _convert(self, name: str, op: Operator) -> None:
         result = self.convert_map[name](op=op)
@@ -367,12 +368,6 @@ def _transposed_padding(
         after[-1] += max(-left, 0)  # what the declared size cuts off
         extra.append(max(left, 0))
     return [*before, *after], extra
-
-
-def round_half_away(x: float | np.floating) -> int:
-    """`std::round`: to the nearest integer, ties away from zero."""
-    whole = np.trunc(x)
-    return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
 
 
 def _quantization(tensor: Any) -> dict[str, object] | None:

@@ -64,12 +64,29 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftFloat:
+    """An operator of a quantized network that computes in floats, and what that costs."""
+
+    operator: str
+    reason: str
+    bytes: int  # of the float tensor it writes
+    macs: int = 0  # multiply-accumulates on floats
+    flash_bytes: int = 0  # of the float constants it reads
+
+    def __str__(self) -> str:
+        parts = [f"writes {_as_floats(self.bytes)}"]
+        parts += [f"{self.macs} multiply-accumulates"] if self.macs else []
+        parts += [f"{_as_floats(self.flash_bytes)} in flash"] if self.flash_bytes else []
+        return f"{self.operator}: {self.reason}; {', '.join(parts)}, by float kernels"
+
+
+@dataclass(frozen=True, slots=True)
 class Doctor:
     """All checks, and with a model what of it cannot be compiled, or not to integers."""
 
     checks: tuple[Check, ...]
     unsupported: tuple[str, ...] = ()  # operators that cannot be imported
-    left_float: tuple[tuple[str, str, int], ...] = ()  # (operator, reason, bytes of the float tensor it writes)
+    left_float: tuple[LeftFloat, ...] = ()
     model: str | None = None
     float_bytes: int = 0  # of the largest tensor of a network that is float altogether; then nothing is "left" float
     unread: bool = False  # the model was not looked at, since something required is missing
@@ -81,14 +98,13 @@ class Doctor:
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade doctor --json`."""
-        floats = [dict(zip(("operator", "reason", "bytes"), one, strict=True)) for one in self.left_float]
         return {
             "ok": self.ok,
             "checks": [asdict(check) for check in self.checks],
             "model": self.model,
             "unread": self.unread,
             "unsupported_operators": None if self.unread else list(self.unsupported),
-            "left_float": None if self.unread else floats,
+            "left_float": None if self.unread else [asdict(one) for one in self.left_float],
             "float_network": self.float_bytes > 0,
         }
 
@@ -102,8 +118,9 @@ class Doctor:
             return "\n".join(lines)
         if self.unread:
             return "\n".join([*lines, f"        {self.model} was not read: install what is missing first"])
-        lines += [f"MISSING operator {name} of {self.model}" for name in self.unsupported]
-        lines += [_cost(name, reason, size) for name, reason, size in self.left_float]
+        lines += [f"MISSING operator of {self.model}: {name}" for name in self.unsupported]
+        lines += [f"float   {one}" for one in self.left_float]
+        lines += [_in_all(self.left_float)] if len(self.left_float) > 1 else []
         if self.float_bytes:
             lines.append(_float_network(self.model, self.float_bytes))
         elif not self.unsupported and not self.left_float:
@@ -124,21 +141,35 @@ def diagnose(model: str | Path | None = None) -> Doctor:
     import tvm  # may itself be what is missing: not at the top
 
     from tvm_cascade.frontend import load
-    from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains, holds_integers
+    from tvm_cascade.passes.float_remains import float_remains
+    from tvm_cascade.passes.lower_quantized import LowerQuantized, holds_integers
 
+    missing: tuple[str, ...] = ()
     try:
         mod = load(model)
-        remains = float_remains(tvm.transform.Sequential([LowerQuantized()])(mod))
     except UnsupportedOperatorError as error:
-        return Doctor(checks, error.operators, (), str(model))
+        mod, missing = error.partial, error.operators
+    if not isinstance(mod, tvm.IRModule):
+        return Doctor(checks, missing, (), str(model))
+    remains = float_remains(tvm.transform.Sequential([LowerQuantized()])(mod))
     if not holds_integers(mod):
-        return Doctor(checks, (), (), str(model), max((one.bytes for one in remains), default=0))
-    return Doctor(checks, (), tuple((one.operator, one.reason, one.bytes) for one in remains), str(model))
+        return Doctor(checks, missing, (), str(model), max((one.bytes for one in remains), default=0))
+    left = tuple(LeftFloat(one.operator, one.reason, one.bytes, one.macs, one.flash_bytes) for one in remains)
+    return Doctor(checks, missing, left, str(model))
 
 
-def _cost(name: str, reason: str, size: int) -> str:
+def _as_floats(size: int) -> str:
     more = size - size // 4  # stored integers take a byte where floats take four
-    return f"float   {name}: {reason}; writes {size} bytes of floats, {more} more than as int8, by float kernels"
+    return f"{size} bytes of floats, {more} more than as int8"
+
+
+def _in_all(left: Sequence[LeftFloat]) -> str:
+    slow = ", ".join(name for name, target in TARGETS.items() if not target.has_fpu)
+    macs, flash = sum(one.macs for one in left), sum(one.flash_bytes for one in left)
+    return (
+        f"float   in all: {len(left)} operators, the largest tensor of {max(one.bytes for one in left)} bytes, "
+        f"{macs} multiply-accumulates on floats, {flash} bytes of floats in flash; by software on {slow}"
+    )
 
 
 def _float_network(model: str, largest: int) -> str:

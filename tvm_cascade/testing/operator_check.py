@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.frontend import load
-from tvm_cascade.passes.lower_quantized import LowerQuantized, float_remains
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.operator_cases import Generator
 from tvm_cascade.testing.reference import Compiled, Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter

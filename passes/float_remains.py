@@ -1,0 +1,93 @@
+"""What `LowerQuantized` leaves in float, and what that costs: bytes of activations, multiply-accumulates, flash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+
+from tvm_cascade.passes.integer.island import NotLowered, attributes, constant_of, dtype_of, name_of, shape_of
+from tvm_cascade.passes.integer.untyped import Call, Function, Module, Value, relax
+
+REMAINS_ATTR = "cascade_float_remains"
+_CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+_TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose")
+
+
+@dataclass(frozen=True, slots=True)
+class FloatRemain:
+    """An operator that stayed float."""
+
+    name: str  # of the tensor it writes
+    operator: str
+    bytes: int  # of the float tensor it writes
+    reason: str
+    macs: int = 0  # multiply-accumulates on floats
+    flash_bytes: int = 0  # of the float constants it reads
+
+
+def float_remains(mod: Module) -> tuple[FloatRemain, ...]:
+    """What `LowerQuantized` left in float, in the order of the program; empty for a network of integers."""
+    text = str(attributes(mod["main"]).get(REMAINS_ATTR, "[]"))
+    return tuple(FloatRemain(**entry) for entry in json.loads(text))
+
+
+def with_remains(main: Function, reasons: Mapping[str, str]) -> Function:
+    """`main` with the list of what is float in it; `reasons` by the names of tensors."""
+    return main.with_attr(REMAINS_ATTR, json.dumps([asdict(r) for r in _remains(main, reasons)]))
+
+
+def _remains(main: Function, reasons: Mapping[str, str]) -> Iterable[FloatRemain]:
+    bindings = [b for block in main.body.blocks for b in block.bindings]
+    values = {b.var: b.value for b in bindings}
+    for binding in bindings:
+        kind, call = dtype_of(binding.var), binding.value
+        if not kind.startswith("float") or not isinstance(call, relax.Call) or _is_constant(call, values):
+            continue
+        operator = name_of(call)
+        if operator == "relax.call_tir":
+            operator = call.args[0].name_hint.rstrip("0123456789")
+        yield FloatRemain(
+            binding.var.name,
+            operator,
+            prod(shape_of(binding.var)) * (int(kind[5:]) // 8),
+            reasons.get(binding.var.name, "float in the model"),
+            _macs(call, shape_of(binding.var)),
+            sum(4 * prod(shape_of(a)) for a in _operands(call) if _is_constant(a, values)),
+        )
+
+
+def _operands(call: Call) -> list[Value]:
+    """The tensors that an operator reads."""
+    fields = [f for a in call.args for f in (a.fields if isinstance(a, relax.Tuple) else [a])]
+    return [f for f in fields if dtype_of(f).startswith("float") and getattr(f.ty, "shape", None) is not None]
+
+
+def _is_constant(value: Value, values: Mapping[Value, Value]) -> bool:
+    """Whether a value is known when the network is compiled: a constant, one dequantized, or zeros that stand for
+    what could not be imported."""
+    while isinstance(value, relax.Var) and value in values:
+        value = values[value]
+    if constant_of(value) is not None or name_of(value) == "relax.zeros":
+        return True
+    return name_of(value) in ("relax.dequantize", "relax.permute_dims", "relax.reshape") and _is_constant(
+        value.args[0], values
+    )
+
+
+def _macs(call: Call, shape: tuple[int, ...]) -> int:
+    """Multiply-accumulates of an operator that writes `shape`; 0 for what is no sum of products."""
+    name = name_of(call)
+    try:
+        if name == "relax.matmul":
+            return prod(shape) * shape_of(call.args[0])[-1]
+        if name in _CONVOLUTIONS:
+            layout = str(call.attrs.out_layout or call.attrs.data_layout)
+            return prod(shape) * prod(shape_of(call.args[1])) // shape[layout.index("C")]
+        if name in _TRANSPOSED:
+            source = shape_of(call.args[0])
+            return prod(source) * prod(shape_of(call.args[1])) // source[str(call.attrs.data_layout).index("C")]
+    except (NotLowered, ValueError, IndexError):  # shapes that are not static, packed layouts
+        return 0
+    return 0

@@ -1,0 +1,60 @@
+"""Which operators of a `.tflite` file cannot be converted, known before any is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+from tvm_cascade.importers.tflite_moves import Operator, tflite
+
+_POST_PROCESS = b"TFLite_Detection_PostProcess"  # the one custom operator that the importer knows
+_LOOP = "a loop: convert the network with its loops unrolled (Keras: LSTM(..., unroll=True))"
+_BRANCH = "a branch: export the one of its ways that the device takes"
+_CONTROL = {"WHILE": _LOOP, "STABLEHLO_WHILE": _LOOP, "IF": _BRANCH}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is not covered."""
+
+    absent: dict[int, str]  # by an operator's number, what to call it
+    hybrid: tuple[str, ...]  # operators whose weights are quantized and whose activations are floats
+
+
+def coverage(converter: Any, known: Container[str], quantized: Container[str]) -> Coverage:
+    """Looks at every operator of `converter`'s subgraph. `known` are the names that it converts, `quantized` those
+    with a quantized form."""
+    names = stock.build_str_map(tflite.BuiltinOperator())
+    absent: dict[int, str] = {}
+    hybrid: dict[str, None] = {}
+    for i in range(converter.subgraph.OperatorsLength()):
+        op = converter.subgraph.Operators(i)
+        name = _name(converter, op, names)
+        if name in _CONTROL:
+            absent[i] = f"{name} (operator {i}): {_CONTROL[name]}"
+        elif name not in known:
+            absent[i] = name
+        else:
+            inputs, outputs = (
+                [t.qnn_params for t in ts] for ts in (converter.get_input_tensors(op), converter.get_output_tensors(op))
+            )
+            if any(inputs[1:]) and not any(inputs[:1]) and not any(outputs):
+                hybrid[name] = None
+            elif any(inputs + outputs) and name not in quantized:
+                absent[i] = f"quantized {name}"
+    return Coverage(absent, tuple(hybrid))
+
+
+def _name(converter: Any, op: Operator, names: dict[int, str]) -> str:
+    code = converter.model.OperatorCodes(op.OpcodeIndex())
+    name = names.get(code.BuiltinCode(), f"number {code.BuiltinCode()}")
+    if name != "CUSTOM":
+        return name
+    custom = code.CustomCode() or b"?"
+    if custom == _POST_PROCESS:
+        return "DETECTION_POSTPROCESS"
+    return f"{re.sub(r'[^ -~]', '?', custom.decode('utf-8', 'replace'))[:60]} (custom)"
