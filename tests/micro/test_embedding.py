@@ -17,6 +17,7 @@ from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import build_bundle, write_bundle
 from tvm_cascade.micro.project import Project, read_project
+from tvm_cascade.testing.tflite import ModelWriter
 
 MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
 BOARD = load_board("mps2-an386")
@@ -185,6 +186,74 @@ int main(void) {
     assert full == [0, full[3], 64, full[3]]
     assert hook[:2] == [7, 20]
     assert source[0] == 9 and source[2] == 5 and source[1] < 20 + full[3]
+
+
+STRIPED_MAIN = """
+#include "striped.h"
+#include <stdio.h>
+#include <string.h>
+static _Alignas(16) uint8_t memory[STRIPED_ARENA_SIZE + 1];
+static int32_t last, rows, orderly;
+static int32_t hook(void *context, int32_t done) {
+    orderly = orderly && done == last + 1;
+    last = done;
+    return done == *(int32_t *)context ? 7 : 0;
+}
+static int32_t row(void *context, int32_t at, int8_t *to) {
+    for (int i = 0; i < 64; ++i) to[i] = (int8_t)(i * 5 + at * 11);
+    return ++rows == *(int32_t *)context ? 9 : 0;
+}
+int main(void) {
+    const int32_t stops[][2] = {{0, 0}, {1, 0}, {STRIPED_STEPS / 2, 0}, {0, 3}, {STRIPED_STEPS, 0}, {0, 0}};
+    for (int k = 0; k < 6; ++k) {
+        int32_t hook_at = stops[k][0], row_at = stops[k][1];
+        int8_t y[STRIPED_OUTPUT0_SIZE + 1];
+        struct striped_inputs in; struct striped_outputs out;
+        striped_arena = memory;
+        last = rows = 0; orderly = 1;
+        striped_map_inputs(&in);
+        in.x = row; in.x_context = &row_at; in.hook = hook; in.hook_context = &hook_at; out.t9 = y + 1;
+        memset(y, 0, sizeof y);
+        int32_t status = striped_run(&in, &out);
+        uint32_t sum = 0;
+        for (uint32_t i = 1; i < sizeof y; ++i) sum = sum * 31u + (uint8_t)y[i];
+        printf("%d %d %d %u\\n", (int)status, (int)orderly, (int)last, (unsigned)sum);
+        striped_arena = memory + 1;
+        if (striped_run(&in, &out) != STRIPED_MISALIGNED) return 1;
+    }
+    return 0;
+}
+"""
+
+
+def test_progress_and_cancelling_of_a_network_in_stripes(tmp_path: Path) -> None:
+    """Whole where it is not cancelled, also after it was; progress without a gap to its end; any output buffer."""
+    rng, writer = np.random.default_rng(0), ModelWriter()
+    x = writer.activation((1, 12, 16, 4), "int8", 0.1, 3, name="x")
+    for stride in (1, 1, 2):
+        kernel = writer.tensor((4, 3, 3, 4), "int8", 0.01, 0, data=rng.integers(-127, 128, (4, 3, 3, 4)))
+        bias = writer.tensor((4,), "int32", 0.001, 0, data=rng.integers(-99, 99, 4))
+        made = writer.tensor((1, 12 // stride, 16 // stride, 4), "int8", 0.1, 0)
+        how = {"padding": 0, "strideH": stride, "strideW": stride, "dilationHFactor": 1, "dilationWFactor": 1}
+        writer.operator("CONV_2D", [x, kernel, bias], [made], "Conv2DOptions", **how)
+        x = made
+    writer.outputs = [x]
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    folder = tmp_path / "p"
+    options = {"sram": 512, "max_macs": 2.0, "stream_input": True, "rewrite": False, "hook": True}
+    done = tvm_cascade.compile(tmp_path / "m.tflite", target="host", name="striped", output=folder, **options)
+    (segment,) = done.plan.segments
+    assert len(segment.stripes) > 1
+    steps = len(segment.trace) * len(segment.stripes)
+    (tmp_path / "main.c").write_text(STRIPED_MAIN)
+    sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DTVM_CASCADE_ARENA_POINTER")
+    program = str(tmp_path / "a.out")
+    sources = [str(folder / s) for s in read_project(folder).sources]
+    _run("gcc", "-std=c11", "-O1", *sanitizers, f"-I{folder}", "-o", program, str(tmp_path / "main.c"), *sources)
+    runs = [[int(v) for v in line.split()] for line in _run(program).splitlines()]
+    assert [run[:2] for run in runs] == [[0, 1], [7, 1], [7, 1], [9, 1], [7, 1], [0, 1]]
+    assert [run[2] for run in runs] == [steps, 1, steps // 2, runs[3][2], steps, steps]
+    assert runs[0] == runs[5] and runs[0][3] != 0 and [run[3] for run in runs[1:5]] == [0] * 4
 
 
 def test_without_a_hook_nothing_is_paid(hooked: Project, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def io_spec(mod: Any) -> IoSpec:
 
 def check_sizes(path: object, mod: Any) -> None:
     """Refuses a module with a tensor that no machine of this project's users holds, before anything allocates it, or of
-    a negative extent, as windows larger than their input give.
+    a negative extent or of none, as windows larger than their input give.
 
     Raises
     ------
@@ -80,6 +80,8 @@ def check_sizes(path: object, mod: Any) -> None:
         extents = [int(d) for d in dims if hasattr(d, "value")]
         if any(extent < 0 for extent in extents):
             raise LoadError(path, f"a tensor has the shape {extents}: a window is larger than its padded input")
+        if any(extent == 0 for extent in extents):
+            raise LoadError(path, f"a tensor has the shape {extents}: no element is left of its input")
         if prod(extents) > MAX_ELEMENTS:
             raise LoadError(path, f"a tensor of shape {extents} exceeds {MAX_ELEMENTS} elements")
 

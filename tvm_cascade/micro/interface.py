@@ -123,7 +123,8 @@ def _arena_declaration(name: str) -> list[str]:
         " *",
         " * -DTVM_CASCADE_SHARED_ARENA    in `uint8_t tvm_cascade_arena[]`, which you define: as large as the largest",
         " *                               of the networks that share it, aligned for all of them.",
-        f" * -DTVM_CASCADE_ARENA_POINTER   at `{name}_arena`, a pointer that you set before the first call.",
+        f" * -DTVM_CASCADE_ARENA_POINTER   at `{name}_arena`, a pointer that you set before the first call, to a multiple",
+        f" *                               of {upper}_ARENA_ALIGN bytes.",
         f" * neither                       in an array of {name}.c, in section {upper}_ARENA_SECTION if you",
         f' *                               define that, otherwise ".bss.{name}_arena".',
         " */",
@@ -210,11 +211,14 @@ def emit_header(
             if io.spec.c_name.upper() != f"{which}{k}":
                 lines += [f"#define {upper}_{io.spec.c_name.upper()}_SIZE {upper}_{which}{k}_SIZE"]
             lines += _quantization(upper, io.spec)
-    lines += ["", f"#define {upper}_OK 0", f"#define {upper}_NULL_POINTER (-1)", ""]
+    lines += ["", f"#define {upper}_OK 0", f"#define {upper}_NULL_POINTER (-1)"]
+    lines += [f"#define {upper}_MISALIGNED (-2) /* an arena of yours that is not at a multiple of {align} bytes */", ""]
     lines += _struct(name, "inputs", ins, "const ", hook) + _struct(name, "outputs", outs, "")
     lines += _arena_declaration(name)
     lines += [
-        "/* One inference. Returns 0, or a negative error. Not reentrant: the arena is shared. */",
+        "/* One inference. Returns 0, a negative error, or what a function of yours has answered to end it. Not reentrant;",
+        " * and until it returns nothing else may use its arena: no other network that shares it, neither from a function",
+        " * that this one calls nor from an interrupt or another thread. After an error the next run is as good as any. */",
         f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs);",
         "",
         "/* The places of inputs and outputs inside the arena. */",
@@ -330,6 +334,11 @@ def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool, hot: bool
         "#if defined(TVM_CASCADE_ARENA_POINTER) && !defined(TVM_CASCADE_SHARED_ARENA)",
         f"    if ({name}_arena == NULL) {{",
         f"        return {upper}_NULL_POINTER;",
+        "    }",
+        "#endif",
+        "#if defined(TVM_CASCADE_ARENA_POINTER) || defined(TVM_CASCADE_SHARED_ARENA)",
+        f"    if (((uintptr_t){name}_arena % {upper}_ARENA_ALIGN) != 0u) {{",
+        f"        return {upper}_MISALIGNED;",
         "    }",
         "#endif",
         *([f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if hot else []),
