@@ -53,8 +53,14 @@ def test_application_compiles_without_warnings(tmp_path: Path, projects: list[Pr
     build_bundle(bundle, BOARD, image="application")
     warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
     flags = ("-std=c99", *warnings, "-c", "-o", "/dev/null", "-mcpu=cortex-m3", "-mthumb", "-DTVM_CASCADE_SHARED_ARENA")
-    for defines in ((), ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR")):
-        for source in ("main.c", "arena.c"):
+    serial = ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_SERIAL")
+    for defines, sources in (
+        ((), ("main.c", "arena.c")),
+        (("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR"), ("main.c", "arena.c")),
+        (serial, ("serial_main.c",)),
+        ((*serial, "-DTVM_CASCADE_SERVE=serve", "-DTVM_CASCADE_OTHER"), ("serial_toy.c", "serial_rows.c")),
+    ):
+        for source in sources:
             include = f"-I{tmp_path / 'b' / 'boards' / BOARD.name}"
             command = ["arm-none-eabi-gcc", *flags, *defines, include, str(tmp_path / "b" / source)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)

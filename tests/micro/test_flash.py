@@ -143,17 +143,16 @@ def test_a_tool_that_asks_or_hangs_ends(tmp_path: Path, project: Project, monkey
         flash_project(project, DISCOVERY, timeout_s=0.3)
 
 
-def test_a_bundle_is_flashed_as_an_application(
+def test_a_bundle_is_flashed_too(
     tmp_path: Path, project: Project, toy: EmittedNetwork, renamed: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = write_project(tmp_path / "q", renamed(toy, "other"), project.target, DISCOVERY)
     bundle = write_bundle(tmp_path / "b", [project, other], DISCOVERY)
     log = install(tmp_path, monkeypatch, "pyocd")
-    with pytest.raises(UsageError, match="a bundle has no serial image: --image application flashes its"):
-        flash_folder(bundle.folder, None)
-    done = flash_folder(bundle.folder, None, "application")
-    assert done.elf == bundle.folder / "build" / "stm32vldiscovery-application" / "networks.elf"
-    assert log.read_text().split()[-1] == str(done.elf)
+    for image in ("serial", "application"):
+        done = flash_folder(bundle.folder, None, image)
+        assert done.elf == bundle.folder / "build" / f"stm32vldiscovery-{image}" / "networks.elf"
+        assert log.read_text().split()[-1] == str(done.elf)
 
 
 def test_unknown_image(project: Project) -> None:

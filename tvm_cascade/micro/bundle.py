@@ -29,11 +29,12 @@ from tvm_cascade.micro.project import (
     project_metadata,
     read_project,
     row_callback,
+    serial_source,
     template,
     user_callback,
 )
 from tvm_cascade.micro.target import Target
-from tvm_cascade.micro.toolchain import IMAGES, BuildResult, build_image
+from tvm_cascade.micro.toolchain import IMAGES, BuildResult, build_image, require_uart
 from tvm_cascade.publish import publish, require_empty
 
 NAME = "networks"  # of the image
@@ -145,6 +146,9 @@ def write_bundle(folder: Path, projects: Sequence[Project], board: Board) -> Bun
     bundle = Bundle(folder, networks, target, projects[0].optimise, board.name)
     copy_runtime(folder, target)
     (folder / "main.c").write_text(fill_template(template("bundle_main.c.in"), _main_text(bundle)), encoding="utf-8")
+    (folder / "serial_main.c").write_text(_serial_main(bundle), encoding="utf-8")
+    for network in networks:
+        (folder / _serial_file(network)).write_text(serial_source(network.network()), encoding="utf-8")
     (folder / "arena.c").write_text(arena_text(bundle), encoding="utf-8")
     names = [project.name for project in projects]
     own = {"networks": names, "target": target.name, "board": board.name, "arena_bytes": bundle.arena_bytes}
@@ -187,13 +191,16 @@ def _copy_hosts(folder: Path, projects: Sequence[Project]) -> dict[str, object]:
 
 
 def build_bundle(bundle: Bundle, board: Board, image: str = "emulator", jobs: int = 2) -> BuildResult:
-    """Build the image of a bundle: `emulator` (measured) or `application`. Raises as `toolchain.build_project`."""
-    if image not in ("emulator", "application"):
-        raise UsageError(f"a bundle has no {image!r} image; known: emulator, application")
+    """Build an image of a bundle: `emulator` (measured), `serial` or `application`. Raises as `toolchain.build_project`."""
     board.require_target(bundle.target)
+    require_uart(board, image)
     own_sources, defines, suffix = IMAGES[image]
     sources = {source: (*n.network_flags, SHARED) for n in bundle.networks for source in n.sources}
     own = dict.fromkeys((*own_sources, "arena.c"), (*defines, SHARED))
+    if image == "serial":
+        for k, network in enumerate(bundle.networks):
+            serve = f"-DTVM_CASCADE_SERVE=serve_{network.name}"
+            own[_serial_file(network)] = (*defines, SHARED, serve, *(["-DTVM_CASCADE_OTHER"] if k else []))
     return build_image(
         name=NAME,
         folder=bundle.folder,
@@ -231,6 +238,16 @@ def _check(folder: Path, projects: Sequence[Project]) -> Target:
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} exists and is not empty; name a new folder")
     return projects[0].target
+
+
+def _serial_file(network: Project) -> str:
+    return f"serial_{network.name}.c"
+
+
+def _serial_main(bundle: Bundle) -> str:
+    names = [f"serve_{network.name}" for network in bundle.networks]
+    declarations = "\n".join(f"uint32_t {name}(void);" for name in names)
+    return fill_template(template("bundle_serial_main.c.in"), {"declarations": declarations, "serve": ", ".join(names)})
 
 
 def arena_text(bundle: Bundle) -> str:

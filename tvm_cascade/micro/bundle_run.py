@@ -17,8 +17,18 @@ from tvm_cascade.micro import emulator
 from tvm_cascade.micro.bundle import NAME, Bundle, build_bundle, read_bundle
 from tvm_cascade.micro.firmware import HOST_FOLDER
 from tvm_cascade.micro.host import HostProgram, run_host
-from tvm_cascade.micro.measure import EMULATOR_S, RunReport, load_arrays, random_inputs, same_outputs, save_arrays
+from tvm_cascade.micro.measure import (
+    EMULATOR_S,
+    PORT_S,
+    RunReport,
+    load_arrays,
+    random_inputs,
+    same_outputs,
+    save_arrays,
+)
 from tvm_cascade.micro.project import METADATA, find_board
+from tvm_cascade.micro.serial_run import run_serial
+from tvm_cascade.micro.toolchain import require_uart
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +56,18 @@ def run_bundle(
     Raises
     ------
     UsageError
-        For what a bundle cannot do: a reference of one network, a serial port.
+        For what a bundle cannot do: a reference of one network.
     """
     if check is not None:
         raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
-    if port is not None:
-        raise UsageError("a bundle has no serial image: run its projects one by one over --port")
     bundle = read_bundle(folder)
     feed = _feed(bundle, inputs)
     progress(f"{NAME}: running {len(bundle.networks)} networks in this process, counting work")
     host = _on_host(bundle, feed)
-    where = board or bundle.board
-    if where == "host":
+    where = port or board or bundle.board
+    if port is not None:
+        made, high, stack, instructions = _over_port(bundle, port, board or bundle.board, feed, timeout_s, progress)
+    elif where == "host":
         made, high, stack, instructions = dict(host.outputs), host.high_water, None, None
     else:
         made, high, stack, instructions = _emulate(bundle, where, feed, timeout_s, progress)
@@ -112,6 +122,40 @@ def _on_host(bundle: Bundle, feed: Mapping[str, np.ndarray]) -> _HostSide:
         executed, planned = executed + done.executed_macs, planned + int(own["macs"])
         high = max(high, done.arena_high_water)
     return _HostSide(made, executed, planned, high)
+
+
+def _over_port(
+    bundle: Bundle,
+    port: str,
+    board_name: str,
+    feed: Mapping[str, np.ndarray],
+    timeout_s: float | None,
+    progress: Callable[[str], None],
+) -> tuple[dict[str, np.ndarray], int, int, None]:
+    """One network after the other, on the board behind `port`."""
+    board = find_board(bundle.folder, board_name)
+    require_uart(board)
+    baud = board.uart.baud if board.uart else 0
+    elf = bundle.folder / "build" / f"{board.name}-serial" / f"{NAME}.elf"
+    made: dict[str, np.ndarray] = {}
+    high = stack = 0
+    for k, network in enumerate(bundle.networks):
+        progress(f"{NAME}: running {network.name} on the board at {port}")
+        arrays = [feed[f"{network.name}/{spec.name}"] for spec in network.interface.inputs]
+        done = run_serial(
+            port,
+            network.interface,
+            [arrays],
+            baud,
+            timeout_s or PORT_S,
+            elf=elf,
+            prefix=board.family.prefix,
+            select=k,
+        )
+        for spec, array in zip(network.interface.outputs, done.outputs[0], strict=True):
+            made[f"{network.name}/{spec.name}"] = array
+        high, stack = max(high, done.arena_high_water_bytes), max(stack, done.stack_bytes)
+    return made, high, stack, None
 
 
 def _emulate(

@@ -40,18 +40,14 @@ def flash_folder(
 ) -> FlashResult:
     """Flash the compiled project or the bundle in `folder`; `board` None is the one it was made for.
 
-    A bundle has no serial image. Raises as `flash_project`.
+    Raises as `flash_project`.
     """
     if not is_bundle(folder):
         project = read_project(folder)
         return flash_project(project, find_board(folder, board or project.board), image, tool, probe)
-    if image == "serial":
-        raise UsageError(
-            "a bundle has no serial image: --image application flashes its main.c; over --port its projects run one by one"
-        )
     bundle = read_bundle(folder)
     on = find_board(folder, board or bundle.board)
-    return _flash(lambda: build_bundle(bundle, on, image).elf, on, tool, probe, _TIMEOUT_S)
+    return _flash(lambda: build_bundle(bundle, on, image).elf, on, image, tool, probe, _TIMEOUT_S)
 
 
 def flash_project(
@@ -71,14 +67,14 @@ def flash_project(
     Raises `UsageError` for boards that none of them can write, `MissingToolError` if none is installed, `ToolError` if
     it fails or takes longer than `timeout_s`.
     """
-    if image not in ("serial", "application"):
-        raise UsageError(f"unknown image {image!r}; known: serial, application")
-    return _flash(lambda: build_project(project, board, image=image).elf, board, tool, probe, timeout_s)
+    return _flash(lambda: build_project(project, board, image=image).elf, board, image, tool, probe, timeout_s)
 
 
 def _flash(
-    build: Callable[[], Path], board: Board, tool: str | None, probe: str | None, timeout_s: float
+    build: Callable[[], Path], board: Board, image: str, tool: str | None, probe: str | None, timeout_s: float
 ) -> FlashResult:
+    if image not in ("serial", "application"):
+        raise UsageError(f"unknown image {image!r}; known: serial, application")
     if probe is not None and not _PROBE.match(probe):
         raise UsageError(f"{probe!r} is no serial number of a debug probe: letters, digits and ':._-' only")
     chosen = choose_tool(board, tool)

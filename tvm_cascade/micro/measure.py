@@ -18,11 +18,11 @@ from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.project import METADATA, Project, find_board, read_project
 from tvm_cascade.micro.reference import Expected, reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
-from tvm_cascade.micro.toolchain import build_project
+from tvm_cascade.micro.toolchain import build_project, require_uart
 from tvm_cascade.publish import whole_file
 
 EMULATOR_S = 600.0  # default of the time that an emulation may take
-_PORT_S = 60.0  # default of the time that a real board may stay without an answer
+PORT_S = 60.0  # default of the time that a real board may stay without an answer
 _FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
 _REACHES = (
     2  # of turned roundings, within which a quantized network may differ from a reference that computes in floats
@@ -291,12 +291,12 @@ def _over_port(
     port: str, board_name: str | None, project: Project, feed: Mapping[str, np.ndarray], timeout_s: float | None
 ):
     board = find_board(project.folder, board_name or project.board)
-    if board.uart is None:
-        raise UsageError(f"board {board.name} names no uart; add one to its board file")
+    require_uart(board)
     elf = project.folder / "build" / f"{board.name}-serial" / f"{project.name}.elf"
     arrays = [feed[s.name] for s in project.interface.inputs]
+    baud = board.uart.baud if board.uart else 0
     result = run_serial(
-        port, project.interface, [arrays], board.uart.baud, timeout_s or _PORT_S, elf=elf, prefix=board.family.prefix
+        port, project.interface, [arrays], baud, timeout_s or PORT_S, elf=elf, prefix=board.family.prefix
     )
     return _named(project, result)
 

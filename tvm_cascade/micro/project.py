@@ -107,7 +107,8 @@ def write_project(
         "objects": " ".join(network.objects),
         **_interface_text(network),
     }
-    for name in ("main.c", "serial_main.c", "CMakeLists.txt", "README.md", "toolchain.cmake"):
+    (folder / "serial_main.c").write_text(serial_source(network), encoding="utf-8")
+    for name in ("main.c", "CMakeLists.txt", "README.md", "toolchain.cmake"):
         (folder / name).write_text(fill_template(template(f"{name}.in"), values), encoding="utf-8")
     own = {
         "interface": network.interface.to_dict(),
@@ -122,6 +123,12 @@ def write_project(
     (folder / METADATA).write_text(text, encoding="utf-8")
     add_board(folder, board)
     return read_project(folder)
+
+
+def serial_source(network: EmittedNetwork) -> str:
+    """The board's end of the serial protocol for one network."""
+    values = {"name": network.name, "NAME": network.name.upper(), **_serial_text(network)}
+    return fill_template(template("serial_main.c.in"), values)
 
 
 def copy_runtime(folder: Path, target: Target) -> None:
@@ -304,13 +311,9 @@ def _interface_text(network: EmittedNetwork) -> dict[str, str]:
         f"        port_write(outputs.{spec.c_name}, {upper}_OUTPUT{k}_SIZE);" for k, spec in enumerate(network.outputs)
     ]
     generated = {"h": "constants and declarations", "c": "generated source", "o": "compiled kernels"}
-    rows = [
-        f"| `{name}` | {generated.get(name.rsplit('.', 1)[-1], 'generated')} |"
-        for name in network.files
-        if name != f"{network.name}.h"
-    ]
+    others = [name for name in network.files if name != f"{network.name}.h"]
+    rows = [f"| `{name}` | {generated.get(name.rsplit('.', 1)[-1], 'generated')} |" for name in others]
     return {
-        **_serial_text(network),
         "fill_inputs": "\n".join(fill),
         "row_readers": "".join(readers),
         "application_readers": "".join(

@@ -26,6 +26,7 @@ from tvm_cascade.micro.network import Interface
 from tvm_cascade.micro.serial_link import BoardStopped, LinkError, SerialLink
 
 HELLO, BEGIN, WRITE, RUN, READ, ROW, CONTINUE = range(1, 8)
+SELECT = 10
 _DONE, _WANTS = 0, 3  # outcomes; any other means that the board has lost what it was told
 _VERSION = 2
 _CHUNK = 128  # bytes of data in a frame
@@ -68,13 +69,14 @@ def run_serial(
     answer_s: float = 0.5,
     elf: Path | None = None,
     prefix: str = "",
+    select: int | None = None,
 ) -> RunResult:
     """Execute the network of a board on `port`, once per element of `inputs` (arrays in the order of the interface).
 
     The first inference runs twice, over an arena painted in two ways, as in the emulator. `timeout_s` is the longest that
     the board may stay without an answer, the time of an inference included; `answer_s` how long an answer is waited for
-    before it is asked for again. `elf` and `prefix`, the image and that of the GNU tools, name the function of a fault. A
-    board counts no instructions: they are None.
+    before it is asked for again. `elf` and `prefix`, the image and that of the GNU tools, name the function of a fault.
+    `select` is the number of the network in an image of several. A board counts no instructions: they are None.
 
     Raises `LinkError` if the board does not answer, `FirmwareError` if the network fails, faults or overflows its stack,
     `UsageError` for inputs of other types or sizes or a board that holds another network.
@@ -85,6 +87,8 @@ def run_serial(
     started = time.monotonic()
     try:
         with SerialLink(port, baud, timeout_s) as link:
+            if select is not None:
+                link.request(SELECT, struct.pack("<I", select), answer_s, min(_FIRST_S, timeout_s))
             _check_network(link, interface, answer_s)
             again = _infer(link, interface, packed[0], _PATTERNS[1], answer_s)
             main = [_infer(link, interface, data, _PATTERNS[0], answer_s) for data in packed]

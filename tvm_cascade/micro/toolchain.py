@@ -114,6 +114,12 @@ def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, co
     return program
 
 
+def require_uart(board: Board, image: str = "serial") -> None:
+    """Raise `UsageError` if the image needs a serial port and the board's file names none."""
+    if image == "serial" and board.uart is None:
+        raise UsageError(f"board {board.name} names no uart; add one to its board file")
+
+
 def build_project(project: Project, board: Board, jobs: int = 2, image: str = "emulator") -> BuildResult:
     """Build an image of an existing folder for `board`, which need not be the board it was compiled for.
 
@@ -121,8 +127,7 @@ def build_project(project: Project, board: Board, jobs: int = 2, image: str = "e
     the user has written it).
     """
     board.require_target(project.target)
-    if image == "serial" and board.uart is None:
-        raise UsageError(f"board {board.name} names no uart; add one to its board file")
+    require_uart(board, image)
     own_sources, defines, suffix = IMAGES[image]
     if image == "serial":  # serial_main.c may be one that the user has edited for an earlier network
         defines = (*defines, f"-DNETWORK_DIGEST=0x{project.interface.digest:08X}u")
