@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import build_bundle, write_bundle
+from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import Project, write_project
 from tvm_cascade.micro.target import get_target
@@ -48,6 +50,29 @@ def test_networks_share_their_arena(
     assert result.instructions is not None and result.instructions > 600
 
 
+def test_cmake_builds_the_bundle(
+    tmp_path: Path, projects: list[Project], toy_inputs: Inputs, emulator_tools: None
+) -> None:
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
+    bundle = write_bundle(tmp_path / "b", projects, BOARD)
+    built = build_bundle(bundle, BOARD)
+    one, two, three = toy_inputs
+    for measure in ("ON", "OFF"):
+        output = tmp_path / f"build-{measure}"
+        subprocess.run(
+            ["cmake", "-S", bundle.folder, "-B", output, f"-DMEASURE={measure}"], check=True, capture_output=True
+        )
+        subprocess.run(["cmake", "--build", output], check=True, capture_output=True)
+        assert memory_use(output / "networks.elf", BOARD)[0] == built.ram_bytes == 200
+    runs = [
+        emulator.run(elf, BOARD, bundle, [(*one, *two, *three)]).outputs
+        for elf in (built.elf, tmp_path / "build-ON" / "networks.elf")
+    ]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert "| `toy.h`, `toy.c`, ... | 200 |" in (bundle.folder / "README.md").read_text()
+
+
 def test_application_compiles_without_warnings(tmp_path: Path, projects: list[Project], arm_gcc: None) -> None:
     bundle = write_bundle(tmp_path / "b", projects, BOARD)
     build_bundle(bundle, BOARD, image="application")
@@ -65,6 +90,14 @@ def test_application_compiles_without_warnings(tmp_path: Path, projects: list[Pr
             command = ["arm-none-eabi-gcc", *flags, *defines, include, str(tmp_path / "b" / source)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
+
+
+def test_a_network_that_was_replaced_by_a_larger_one(tmp_path: Path, projects: list[Project], arm_gcc: None) -> None:
+    bundle = write_bundle(tmp_path / "b", projects, BOARD)
+    header = bundle.folder / "toy.h"
+    header.write_text(header.read_text().replace("ARENA_SIZE 200", "ARENA_SIZE 208"))
+    with pytest.raises(ToolError, match="toy was compiled again and needs another arena: bundle again"):
+        build_bundle(bundle, BOARD)
 
 
 def test_what_does_not_go_together(tmp_path: Path, projects: list[Project]) -> None:

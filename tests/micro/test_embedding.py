@@ -8,6 +8,7 @@ import struct
 import subprocess
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -234,13 +235,19 @@ def test_progress_and_cancelling_of_a_network_in_stripes(tmp_path: Path) -> None
         kernel = writer.tensor((4, 3, 3, 4), "int8", 0.01, 0, data=rng.integers(-127, 128, (4, 3, 3, 4)))
         bias = writer.tensor((4,), "int32", 0.001, 0, data=rng.integers(-99, 99, 4))
         made = writer.tensor((1, 12 // stride, 16 // stride, 4), "int8", 0.1, 0)
-        how = {"padding": 0, "strideH": stride, "strideW": stride, "dilationHFactor": 1, "dilationWFactor": 1}
+        how: dict[str, Any] = {
+            "padding": 0,
+            "strideH": stride,
+            "strideW": stride,
+            "dilationHFactor": 1,
+            "dilationWFactor": 1,
+        }
         writer.operator("CONV_2D", [x, kernel, bias], [made], "Conv2DOptions", **how)
         x = made
     writer.outputs = [x]
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     folder = tmp_path / "p"
-    options = {"sram": 512, "max_macs": 2.0, "stream_input": True, "rewrite": False, "hook": True}
+    options: dict[str, Any] = {"sram": 512, "max_macs": 2.0, "stream_input": True, "rewrite": False, "hook": True}
     done = tvm_cascade.compile(tmp_path / "m.tflite", target="host", name="striped", output=folder, **options)
     (segment,) = done.plan.segments
     assert len(segment.stripes) > 1

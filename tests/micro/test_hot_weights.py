@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,13 @@ def _network(path: Path) -> None:
         kernel = w.tensor(shape, "int8", 0.01, 0, data=rng.integers(-127, 128, shape).astype("int8"))
         bias = w.tensor((shape[0],), "int32", 0.001, 0, data=rng.integers(-99, 99, shape[0]).astype("int32"))
         out = w.tensor((1, side, side, shape[0]), "int8", 0.1, 0)
-        how = {"padding": 0, "strideH": stride, "strideW": stride, "dilationHFactor": 1, "dilationWFactor": 1}
+        how: dict[str, Any] = {
+            "padding": 0,
+            "strideH": stride,
+            "strideW": stride,
+            "dilationHFactor": 1,
+            "dilationWFactor": 1,
+        }
         w.operator("CONV_2D", [x, kernel, bias], [out], "Conv2DOptions", **how)
         x = out
     w.outputs = [x]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +19,20 @@ def _network(path: Path) -> None:
     """An int8 network with a kernel of every sort: convolutions, pools, sums, tables, softmax."""
     rng, w = np.random.default_rng(0), ModelWriter()
     x = w.activation((1, 8, 8, 4), "int8", 0.1, 3, name="x")
-    how = {"padding": 0, "strideH": 1, "strideW": 1}
+    how: dict[str, Any] = {"padding": 0, "strideH": 1, "strideW": 1}
     kernel = w.tensor((4, 3, 3, 4), "int8", 0.01, 0, data=rng.integers(-127, 128, (4, 3, 3, 4)))
     made = w.tensor((1, 8, 8, 4), "int8", 0.1, 0)
     w.operator("CONV_2D", [x, kernel], [made], "Conv2DOptions", dilationHFactor=1, dilationWFactor=1, **how)
     taps = w.tensor((1, 3, 3, 4), "int8", 0.01, 0, axis=3, data=rng.integers(-127, 128, (1, 3, 3, 4)))
     deep = w.tensor((1, 8, 8, 4), "int8", 0.1, 0)
-    options = {"depthMultiplier": 1, "dilationHFactor": 1, "dilationWFactor": 1, **how}
+    options: dict[str, Any] = {"depthMultiplier": 1, "dilationHFactor": 1, "dilationWFactor": 1, **how}
     w.operator("DEPTHWISE_CONV_2D", [made, taps], [deep], "DepthwiseConv2DOptions", **options)
     total = w.tensor((1, 8, 8, 4), "int8", 0.2, 0)
     w.operator("ADD", [made, deep], [total], "AddOptions")
     table = w.tensor((1, 8, 8, 4), "int8", 1 / 256, -128)
     w.operator("LOGISTIC", [total], [table])
     pooled = w.tensor((1, 4, 4, 4), "int8", 1 / 256, -128)
-    pool = {"padding": 1, "strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2}
+    pool: dict[str, Any] = {"padding": 1, "strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2}
     w.operator("AVERAGE_POOL_2D", [table], [pooled], "Pool2DOptions", **pool)
     out = w.tensor((1, 4, 4, 4), "int8", 1 / 256, -128)
     w.operator("SOFTMAX", [pooled], [out], "SoftmaxOptions", beta=1.0)

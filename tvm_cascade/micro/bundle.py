@@ -17,11 +17,13 @@ import numpy as np
 
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.cmake import cmake_library
 from tvm_cascade.micro.network import Interface, IoSpec
 from tvm_cascade.micro.project import (
     METADATA,
     Project,
     add_board,
+    compile_flags,
     copy_runtime,
     fill_template,
     find_board,
@@ -149,6 +151,9 @@ def write_bundle(folder: Path, projects: Sequence[Project], board: Board) -> Bun
     (folder / "serial_main.c").write_text(_serial_main(bundle), encoding="utf-8")
     for network in networks:
         (folder / _serial_file(network)).write_text(serial_source(network.network()), encoding="utf-8")
+    for name in ("CMakeLists.txt", "toolchain.cmake", "README.md"):
+        source = "bundle_README.md.in" if name == "README.md" else f"{name}.in"
+        (folder / name).write_text(fill_template(template(source), _build_text(bundle)), encoding="utf-8")
     (folder / "arena.c").write_text(arena_text(bundle), encoding="utf-8")
     names = [project.name for project in projects]
     own = {"networks": names, "target": target.name, "board": board.name, "arena_bytes": bundle.arena_bytes}
@@ -251,13 +256,22 @@ def _serial_main(bundle: Bundle) -> str:
 
 
 def arena_text(bundle: Bundle) -> str:
-    """C source of the shared arena."""
-    align = max(network.interface.arena_align for network in bundle.networks)
+    """C source of the shared arena, which does not compile beside a network that needs a larger one."""
+    size, align = bundle.arena_bytes, max(network.interface.arena_align for network in bundle.networks)
+    names = [network.name for network in bundle.networks]
+    checks = [
+        f"#if {name.upper()}_ARENA_SIZE > {size} || {name.upper()}_ARENA_ALIGN > {align}\n"
+        f'#error "{name} was compiled again and needs another arena: bundle again"\n#endif\n'
+        for name in names
+    ]
     return (
         "/* The arena of all networks of this image: as large as the largest needs. */\n#include <stdint.h>\n\n"
-        f"extern uint8_t tvm_cascade_arena[{bundle.arena_bytes}];\n"
+        + "".join(f'#include "{name}.h"\n' for name in names)
+        + "\n"
+        + "".join(checks)
+        + f"\nextern uint8_t tvm_cascade_arena[{size}];\n"
         f'__attribute__((section(".bss.tvm_cascade_arena"), aligned({align}))) '
-        f"uint8_t tvm_cascade_arena[{bundle.arena_bytes}];\n"
+        f"uint8_t tvm_cascade_arena[{size}];\n"
     )
 
 
@@ -270,6 +284,29 @@ def _main_text(bundle: Bundle) -> dict[str, str]:
         "application_readers": "".join(user_callback(spec, f"{name}_{spec.c_name}") for name, spec in streamed),
         "measured_networks": "\n".join(_measured(network) for network in bundle.networks),
         "application_networks": "\n".join(_application(network) for network in bundle.networks),
+    }
+
+
+def _build_text(bundle: Bundle) -> dict[str, str]:
+    """What CMakeLists.txt, toolchain.cmake and README.md say of a bundle."""
+    networks, target = bundle.networks, bundle.target
+    define = SHARED.removeprefix("-D")
+    libraries = [cmake_library(n.name, n.sources, n.objects, n.network_flags, (define,)) for n in networks]
+    rows = [f"| `{n.name}.h`, `{n.name}.c`, ... | {n.interface.arena_bytes} |" for n in networks]
+    return {
+        "name": NAME,
+        "board": bundle.board,
+        "target": target.name,
+        "family": target.family.name,
+        "gcc": target.family.gcc,
+        "arena_bytes": str(bundle.arena_bytes),
+        "target_flags": " ".join(target.gcc_flags),
+        "compile_flags": " ".join(compile_flags(bundle.optimise)),
+        "link_flags": " ".join(target.family.link_flags),
+        "libraries": "\n".join(libraries),
+        "library_names": " ".join(f"{n.name}_network" for n in networks),
+        "main_sources": "main.c arena.c startup.c",
+        "network_rows": "\n".join(rows),
     }
 
 

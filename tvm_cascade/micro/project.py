@@ -16,6 +16,7 @@ from typing import Any
 
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import Board, CounterRegister, UartSide, load_board
+from tvm_cascade.micro.cmake import cmake_library
 from tvm_cascade.micro.network import C_TYPES, EmittedNetwork, Interface, IoSpec
 from tvm_cascade.micro.target import Target, get_target
 
@@ -101,10 +102,10 @@ def write_project(
         "arena_bytes": str(network.arena_bytes),
         "target_flags": " ".join(target.gcc_flags),
         "compile_flags": " ".join(flags),
-        "network_flags": " ".join(network.c_flags),
+        "libraries": cmake_library(network.name, network.sources, network.objects, network.c_flags),
+        "library_names": f"{network.name}_network",
+        "main_sources": "main.c startup.c",
         "link_flags": " ".join(target.family.link_flags),
-        "sources": " ".join(network.sources),
-        "objects": " ".join(network.objects),
         **_interface_text(network),
     }
     (folder / "serial_main.c").write_text(serial_source(network), encoding="utf-8")

@@ -1,0 +1,24 @@
+"""What CMakeLists.txt says of a network, alone or in an image of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def cmake_library(
+    name: str, sources: Sequence[str], objects: Sequence[str], flags: Sequence[str], defines: Sequence[str] = ()
+) -> str:
+    """The CMake library `<name>_network` of a network; `defines` hold for all that include its header too."""
+    library = f"{name}_network"
+    lines = [
+        f"add_library({library} STATIC {' '.join((*sources, *objects))})",
+        f"target_compile_options({library} PRIVATE ${{TARGET_FLAGS}} ${{COMPILE_FLAGS}} {' '.join(flags)})",
+        f"target_include_directories({library} PUBLIC ${{CMAKE_CURRENT_LIST_DIR}})",
+        *([f"target_compile_definitions({library} PUBLIC {' '.join(defines)})"] if defines else []),
+        f"target_link_libraries({library} PUBLIC m)",
+        *(
+            [f"set_source_files_properties({' '.join(objects)} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)"]
+            * bool(objects)
+        ),
+    ]
+    return "\n".join(lines) + "\n"
