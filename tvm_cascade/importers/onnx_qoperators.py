@@ -39,11 +39,20 @@ class _Writer:
     def __init__(self, model: Any) -> None:
         self.graph = model.graph
         self.weights = {w.name: w for w in self.graph.initializer}
+        nodes = (name for node in self.graph.node for name in (*node.input, *node.output))
+        self.taken = {*self.weights, *nodes, *(value.name for value in (*self.graph.input, *self.graph.output))}
         self.count = 0
 
+    def fresh(self) -> str:
+        """A name that the graph has not."""
+        while True:
+            self.count += 1
+            name = f"spelled_out_{self.count}"
+            if name not in self.taken:
+                return name
+
     def node(self, kind: str, inputs: list[str], output: str | None = None, **attrs: Any) -> str:
-        self.count += 1
-        output = output or f"spelled_out_{self.count}"
+        output = output or self.fresh()
         self.graph.node.append(helper.make_node(kind, inputs, [output], **attrs))
         return output
 
@@ -66,10 +75,7 @@ class _Writer:
         return name in self.weights and self.weights[name].data_type == onnx.TensorProto.UINT8
 
     def constant(self, data: np.ndarray) -> str:
-        self.count += 1
-        name = f"spelled_out_{self.count}"
-        while name in self.weights:
-            name += "_"
+        name = self.fresh()
         tensor = numpy_helper.from_array(data, name)
         self.graph.initializer.append(tensor)
         self.weights[name] = tensor
