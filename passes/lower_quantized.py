@@ -154,7 +154,10 @@ class _Lowering:
         return function(Island(value, self._stored_output(last, clip), self.reader, emitter))
 
     def _island(self, quantize: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
-        core = self.reader.define(quantize.args[0])
+        source = quantize.args[0]
+        while name_of(self.reader.define(source)) in _VIEWS:  # a view of what is quantized is the same view of integers
+            source = self.reader.define(source).args[0]
+        core = self.reader.define(source)
         scale, zero_point = (constant_of(self.reader.define(a)) for a in quantize.args[1:3])
         if scale is None or zero_point is None or scale.size != 1:
             raise NotLowered("its scale is not one constant")
@@ -169,11 +172,12 @@ class _Lowering:
             if name_of(inner) in _ACTIVATED:
                 core = inner
         lo, hi = _clipped(*activation_range(bounds, step, zero, dtype_of(last)), clip)
-        output = Output(shape_of(last), dtype_of(last), step, zero, lo, hi)
-        return self._lowered_core(quantize, Island(core, output, self.reader, emitter, bounds))
+        output = Output(shape_of(source), dtype_of(last), step, zero, lo, hi)
+        lowered = self._lowered_core(source, Island(core, output, self.reader, emitter, bounds))
+        return emitter.reshape(lowered, shape_of(last))
 
-    def _lowered_core(self, quantize: Call, island: Island) -> Value:
-        """The integer form of an island; where it has none, its quantize alone, as the reference computes it."""
+    def _lowered_core(self, source: Value, island: Island) -> Value:
+        """The integer form of an island; where it has none, its quantize of `source` alone, as the reference computes it."""
         function = ISLANDS.functions.get(name_of(island.core))
         reason = None
         for tried in (lower_chain, function) if island.explicit else (function, lower_chain):
@@ -182,8 +186,8 @@ class _Lowering:
                     return tried(island)
             except NotLowered as refusal:
                 reason = reason or str(refusal)
-        self._refuse(quantize.args[0], reason or "")
-        return lower_quantize(quantize.args[0], island.output, island.emitter)
+        self._refuse(source, reason or "")
+        return lower_quantize(source, island.output, island.emitter)
 
     def _dequantize(self, call: Call, emitter: Emitter) -> Value | None:
         """A dequantize that islands leave over is dead code, or leads to a float output or a refused operator."""

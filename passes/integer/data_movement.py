@@ -1,13 +1,15 @@
-"""Operators that move stored values: concat, pad, transpose, slices, splits. Only the uint8 concat rescales."""
+"""Operators that move stored values: concat, pad, transpose, slices, splits. Only concats rescale."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
+from tvm_cascade.passes.integer.elementwise import lower_requantize
 from tvm_cascade.passes.integer.fixed_point import i32
 from tvm_cascade.passes.integer.gathering import lower_mirror_pad
 from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, NotLowered, Output, Quantized, shape_of
@@ -16,11 +18,9 @@ from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te,
 
 @ISLANDS.lowers("concat")
 def lower_concat(island: Island) -> Value:
-    """Copies where the quantization is equal; else, for uint8 alone, the reference's float32 rescale as a table.
-
-    The tables, 256 entries each, follow the activations; attribute `table_of_input` says which input has which, -1
-    none.
-    """
+    """Copies where the quantization is equal. Else, for uint8, the reference's float32 rescale as tables, 256 entries
+    each, that follow the activations (attribute `table_of_input` says which input has which, -1 none); for int8 and
+    int16, where the reference has none, every input is requantized first."""
     fields = island.reader.define(island.core.args[0])
     parts = [island.reader.dequantized(f) for f in fields.fields]
     stored = [p for p in parts if p is not None]
@@ -28,9 +28,21 @@ def lower_concat(island: Island) -> Value:
         raise NotLowered("an input of it is not dequantized from integers")
     out = island.output
     axis = int(island.core.attrs.axis) % len(out.shape)
+    full = (out.lo, out.hi) == (np.iinfo(out.dtype).min, np.iinfo(out.dtype).max)
+    if full and any(p.constant is not None for p in stored):
+        return _concat_with_constants(island, stored, axis)
+    if full and {out.dtype, *(p.dtype for p in stored)} == {"uint8"}:
+        return _tabulated_concat(island, stored, axis)
+    values = []
+    for field, part in zip(fields.fields, stored, strict=True):
+        output = Output(part.shape, out.dtype, out.scale, out.zero_point, out.lo, out.hi)
+        values.append(lower_requantize(replace(island, core=island.reader.define(field), output=output, bounds=None)))
+    return _copied(island, values, axis)
+
+
+def _tabulated_concat(island: Island, stored: Sequence[Quantized], axis: int) -> Value:
+    out = island.output
     tables = [_concat_table(p, out) for p in stored]
-    if any(p.constant is not None for p in stored):
-        return _concat_with_constants(island, stored, tables, axis)
     kept = [t for t in tables if t is not None]
     places = list(accumulate((t is not None for t in tables), initial=0))
     which = [-1 if t is None else place for t, place in zip(tables, places, strict=False)]
@@ -42,10 +54,9 @@ def lower_concat(island: Island) -> Value:
     return island.emitter.call("concat", compute, [p.value for p in stored], kept, attrs)
 
 
-def _concat_with_constants(
-    island: Island, parts: Sequence[Quantized], tables: Sequence[np.ndarray | None], axis: int
-) -> Value:
+def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int) -> Value:
     """Constants, rescaled at once, behind the activations; a kind of its own, since parts lie at no place of theirs."""
+    tables = [_concat_table(p, island.output) for p in parts]
     if any(t is not None and p.constant is None for p, t in zip(parts, tables, strict=True)):
         raise NotLowered("a concatenation of constants and tensors of unequal scales")
     data = [
@@ -68,13 +79,16 @@ def _concat_with_constants(
 def lower_stored_concat(island: Island) -> Value:
     """Concatenation of stored values as they are."""
     fields = list(island.reader.define(island.core.args[0]).fields)
-    axis = int(island.core.attrs.axis) % len(island.output.shape)
-    which = [-1] * len(fields)
+    return _copied(island, fields, int(island.core.attrs.axis) % len(island.output.shape))
+
+
+def _copied(island: Island, values: Sequence[Value], axis: int) -> Value:
+    which = [-1] * len(values)
 
     def compute(*args: Tensor) -> Tensor:
         return _te_concat(args, (), which, axis, island.output.shape)
 
-    return island.emitter.call("concat", compute, fields, attrs={"axis": axis, "table_of_input": which})
+    return island.emitter.call("concat", compute, values, attrs={"axis": axis, "table_of_input": which})
 
 
 @DIRECT.lowers("nn.pad")
@@ -164,8 +178,8 @@ def _concat_table(part: Quantized, out: Output) -> np.ndarray | None:
     """`clamp(rha(x k + b) + zo)` for every stored x, all in float32; None for a copy."""
     if part.step == out.scale and part.zero_point == out.zero_point:
         return None
-    if part.dtype != "uint8":
-        raise NotLowered("a concatenation of int8 tensors with unequal scales, which the reference refuses")
+    if part.dtype != "uint8" or out.dtype != "uint8":
+        raise NotLowered("a concatenation of constants with unequal scales")
     k = part.step * (np.float32(1) / out.scale)
     b = np.float32(-part.zero_point) * k
     x = (np.arange(256, dtype="float32") * k + b).astype("float32")

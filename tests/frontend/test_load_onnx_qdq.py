@@ -128,6 +128,40 @@ def test_convolutions_in_groups(tmp_path: Path, dtype: str) -> None:
     assert kinds.count("conv2d") == 2 and kinds.count("depthwise_conv2d") == 1
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_what_quantizers_leave_between_operators(tmp_path: Path, dtype: str) -> None:
+    """Parts, concatenations of unequal scales, clips by computed bounds, transposed convolutions, and means that are
+    viewed before they are quantized."""
+    net = _Network(dtype, 5)
+    x = net.stored("x", 1 / 255, 0)
+    a = net.stored(net.convolution(x, (3, 8), 3, pads=[1, 1, 1, 1]), 0.05, 100)
+    bounds = [
+        net.node(
+            "DequantizeLinear", [net.constant(np.int8(v)), net.constant(np.float32(0.06)), net.constant(np.int8(0))]
+        )
+        for v in (-10, 100)
+    ]
+    b = net.stored(net.node("Clip", [net.convolution(a, (8, 8), 1), *bounds]), 0.03, 20)
+    net.nodes.append(onnx.helper.make_node("Split", [b], ["left", "right"], axis=1, num_outputs=2))
+    net.scales |= {"left": 0.03, "right": 0.03}
+    left, right = net.stored("left", 0.025, 10), net.stored(net.convolution("right", (4, 4), 1), 0.04, 128)
+    joined = net.node("Relu", [net.node("Concat", [left, right, a], axis=1)])
+    c = net.stored(joined, 0.035, 30)
+    part = net.constant(np.array([1, 0, 2], "int64"))
+    ends, axes = net.constant(np.array([7, 12, 99], "int64")), net.constant(np.array([2, 1, 3], "int64"))
+    steps = net.constant(np.array([1, 1, 2], "int64"))
+    cut = net.node("Slice", [c, part, ends, axes, steps])
+    net.scales[cut] = 0.035
+    w = net.parameter(net.rng.integers(-127, 128, (12, 5, 2, 2)).astype("int8"), np.array(0.01, "float32"))
+    up = net.stored(net.node("ConvTranspose", [cut, w], strides=[2, 2]), 0.2, 128)
+    mean = net.node("ReduceMean", [up, net.constant(np.array([2, 3], "int64"))], keepdims=1)
+    y = net.stored(net.node("Reshape", [mean, net.constant(np.array([1, 5], "int64"))]), 0.06, 128)
+    net.finish(tmp_path / "n.onnx", y, [1, 3, 8, 8], [1, 5])
+    kinds = _compare(tmp_path / "n.onnx", (1, 3, 8, 8), 0.06, 2)
+    assert {"concat", "requantize", "strided_slice", "conv2d_transpose", "mean"} <= set(kinds)
+    assert kinds.count("transpose") == 1  # of the input alone
+
+
 def test_maps_leave_in_their_own_layout(tmp_path: Path) -> None:
     net = _Network("uint8", 1)
     x = net.stored("x", 1 / 255, 0)
@@ -171,7 +205,7 @@ def test_fused_quantized_operators(tmp_path: Path) -> None:
 
 
 def test_contrib_operators_are_spelled_out() -> None:
-    from tvm_cascade.importers.onnx_qoperators import RULES, spell_out
+    from tvm_cascade.importers.onnx_qoperators import RULES, as_signed, spell_out
 
     pair = ["s", "z"]
     nodes = [
@@ -185,6 +219,8 @@ def test_contrib_operators_are_spelled_out() -> None:
     spelled = [n.op_type for n in spell_out(model).graph.node]
     assert [n for n in spelled if "Linear" not in n] == ["Add", "GlobalAveragePool", "Concat", "Sigmoid"]
     assert not set(spelled) & set(RULES)
+    again = [name for n in as_signed(spell_out(model)).graph.node for name in n.output]
+    assert len(set(again)) == len(again)
     assert spelled.count("DequantizeLinear") == 6 and spelled.count("QuantizeLinear") == 4
     assert [n.op_type for n in model.graph.node] == [n.op_type for n in nodes]
 

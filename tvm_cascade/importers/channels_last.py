@@ -23,9 +23,35 @@ Value: TypeAlias = Any
 _TO_LAST = [0, 2, 3, 1]
 _TO_FIRST = [0, 3, 1, 2]
 _LAST_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # where an axis of NCHW lies in NHWC
-_BINARY = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum"})
+_BINARY = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"})
 _UNARY = frozenset(
-    {"nn.relu", "clip", "sigmoid", "tanh", "exp", "abs", "negative", "nn.leakyrelu", "quantize", "dequantize"}
+    {
+        "quantize",
+        "dequantize",
+        "nn.relu",
+        "clip",
+        "nn.leakyrelu",
+        "sigmoid",
+        "tanh",
+        "exp",
+        "log",
+        "abs",
+        "negative",
+        "square",
+        "sqrt",
+        "rsqrt",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "erf",
+        "sin",
+        "cos",
+        "nn.silu",
+        "nn.softplus",
+        "nn.gelu",
+        "nn.gelu_tanh",
+    }
 )
 
 
@@ -60,12 +86,16 @@ class _Rewriting:
         )
         self.placed: dict[Value, _Placed] = {}
         self.moved: dict[tuple[Value, bool], Value] = {}
+        self.split: dict[Value, Value] = {}  # parts of stored integers, with the dequantize that follows each
         self.handlers: dict[str, Callable[[Value], _Placed]] = {
             "nn.conv2d": self._conv2d,
             "nn.max_pool2d": self._pool,
             "nn.avg_pool2d": self._pool,
             "mean": self._mean,
+            "nn.conv2d_transpose": self._conv2d_transpose,
             "concat": self._concat,
+            "split": self._split,
+            "strided_slice": self._slice,
             "reshape": self._view,
             "squeeze": self._view,
             "flatten": self._view,
@@ -145,7 +175,7 @@ class _Rewriting:
                 self.bb.emit(relax.Call(value.op, [self._first_of(a) for a in value.args], value.attrs, value.ty_args))
             )
         if isinstance(value, relax.TupleGetItem):
-            return _Placed(self.bb.emit(relax.TupleGetItem(self._first_of(value.tuple_value), value.index)))
+            return self._part(value)
         return self._place(value) if isinstance(value, relax.Var) else _Placed(self.bb.emit(self._first_of(value)))
 
     def _conv2d(self, call: Value) -> _Placed:
@@ -171,6 +201,25 @@ class _Rewriting:
             groups=groups,
             data_layout="NHWC",
             kernel_layout=layout,
+        )
+        return _Placed(self.bb.emit(result), last=True)
+
+    def _conv2d_transpose(self, call: Value) -> _Placed:
+        """Its weights stay `[in, out, h, w]`, the layout that lowering reads."""
+        attrs = call.attrs
+        weights = self._definition(self._place(call.args[1]).value)
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "IOHW") or _name(weights) != "dequantize":
+            return self._other(call)
+        result = relax.op.nn.conv2d_transpose(
+            self._last_of(call.args[0]),
+            self._place(call.args[1]).value,
+            strides=[int(v) for v in attrs.strides],
+            padding=[int(v) for v in attrs.padding],
+            output_padding=[int(v) for v in attrs.output_padding],
+            dilation=[int(v) for v in attrs.dilation],
+            groups=int(attrs.groups),
+            data_layout="NHWC",
+            kernel_layout="IOHW",
         )
         return _Placed(self.bb.emit(result), last=True)
 
@@ -208,6 +257,38 @@ class _Rewriting:
             return self._other(call)
         axis = _LAST_AXIS[int(call.attrs.axis) % 4]
         return _Placed(self.bb.emit(relax.op.concat([self._last_of(f) for f in fields], axis=axis)), last=True)
+
+    def _split(self, call: Value) -> _Placed:
+        """Parts of stored integers, each dequantized, where the whole was dequantized with one scale."""
+        placed, sections = self._place(call.args[0]), call.attrs.indices_or_sections
+        axis = int(call.attrs.axis) % len(_shape(call.args[0]))
+        axis = _LAST_AXIS[axis] if placed.last else axis
+        at = int(sections) if isinstance(sections, (int, tvm.tirx.IntImm)) else [int(v) for v in sections]
+        whole = self._definition(placed.value)
+        stored = _name(whole) == "dequantize" and _scales(whole) == 1
+        parts = self.bb.emit(relax.op.split(whole.args[0] if stored else placed.value, at, axis))
+        if stored:
+            self.split[parts] = whole
+        return _Placed(parts, placed.last)
+
+    def _part(self, item: Value) -> _Placed:
+        placed = self._place(item.tuple_value)
+        part = self.bb.emit(relax.TupleGetItem(placed.value, item.index))
+        whole = self.split.get(placed.value)
+        if whole is not None:
+            part = self.bb.emit(relax.op.dequantize(part, whole.args[1], whole.args[2], axis=0))
+        return _Placed(part, placed.last)
+
+    def _slice(self, call: Value) -> _Placed:
+        placed, rank = self._place(call.args[0]), len(_shape(call.args[0]))
+        axes, *rest = ([int(getattr(f.value, "value", f.value)) for f in a.fields] for a in call.args[1:])
+        axes = [_LAST_AXIS[a % rank] if placed.last else a % rank for a in axes]
+        inbound = bool(call.attrs.assume_inbound)
+
+        def sliced(value: Value) -> Value:
+            return self.bb.emit(relax.op.strided_slice(value, axes, *rest, assume_inbound=inbound))
+
+        return _Placed(self._before_dequantize(placed.value, sliced), placed.last)
 
     def _view(self, call: Value) -> _Placed:
         """A reshape of one pixel reads the same in both layouts."""
@@ -299,6 +380,12 @@ class _Rewriting:
 
 def _name(value: Value) -> str:
     return str(getattr(value.op, "name", "")).removeprefix("relax.") if isinstance(value, relax.Call) else ""
+
+
+def _scales(dequantize: Value) -> int:
+    """How many scales it has; 0 where they are not constant."""
+    scale = _data(dequantize.args[1])
+    return 0 if scale is None else int(scale.size)
 
 
 def _data(value: Value) -> np.ndarray | None:

@@ -33,6 +33,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm.relax.frontend.onnx import from_onnx
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
+        from tvm_cascade.importers.onnx_clips import read_clips
         from tvm_cascade.importers.onnx_pads import fold_pads
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
     except ImportError as error:
@@ -48,7 +49,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         _check_filled(path, model)
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
-        imported = _imported(path, from_onnx, fold_pads(model), shapes)
+        imported = read_clips(_imported(path, from_onnx, fold_pads(model), shapes))
         check_sizes(path, imported)
         return _finished(path, model, to_channels_last(imported) if is_quantized(imported) else imported)
     except CascadeError:
