@@ -29,9 +29,10 @@ def lower_concat(island: Island) -> Value:
     out = island.output
     axis = int(island.core.attrs.axis) % len(out.shape)
     full = (out.lo, out.hi) == (np.iinfo(out.dtype).min, np.iinfo(out.dtype).max)
-    if full and any(p.constant is not None for p in stored):
+    types = {out.dtype, *(p.dtype for p in stored)}
+    if full and len(types) == 1 and any(p.constant is not None for p in stored):
         return _concat_with_constants(island, stored, axis)
-    if full and {out.dtype, *(p.dtype for p in stored)} == {"uint8"}:
+    if full and types == {"uint8"}:
         return _tabulated_concat(island, stored, axis)
     values = []
     for field, part in zip(fields.fields, stored, strict=True):

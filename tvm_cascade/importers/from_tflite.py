@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import tflite as _tflite
 import tvm
 from tvm.relax.frontend.tflite import from_tflite as import_tflite
+from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
@@ -37,16 +39,14 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
     """See `tvm_cascade.frontend.load`."""
     try:
         model = open_model(data)
-        spec = _interface(path, model)
-        _check_shapes(spec, input_shapes)
+        spec = _with_input_shapes(path, model, _interface(path, model), input_shapes)
         missing: list[str] = []
         converter: Any = partial(Converter, missing=missing)
-        mod = import_tflite(model, op_converter=converter)
+        mod = import_tflite(model, _named_shapes(model, spec), op_converter=converter)
         if missing:
             raise UnsupportedOperatorError(path, [printable(o) for o in missing], supported_operators(), mod)
         check_sizes(path, mod)
-        _check_outputs(path, mod, spec)
-        return attach(mod, spec)
+        return attach(mod, _with_computed_outputs(path, model, mod, spec))
     except CascadeError:
         raise
     except MalformedModel as error:
@@ -90,26 +90,56 @@ def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
     return TensorSpec(name, shape, _ELEMENT_TYPES[tensor.Type()], scale, zero_point)
 
 
-def _check_outputs(path: Path, mod: tvm.IRModule, spec: IoSpec) -> None:
-    """The shapes that the operators give must be those that the file declares."""
+def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: IoSpec) -> IoSpec:
+    """`spec` with the shapes that the operators give, which must be the declared ones where the file knows them: its
+    signature has -1 for an extent that it does not, its shape then 1."""
+    graph = model.Subgraphs(0)
     result: Any = mod["main"].ret_ty
     types = list(result.fields) if hasattr(result, "fields") else [result]
-    for declared, computed in zip(spec.outputs, types, strict=True):
+    outputs = []
+    for k, (declared, computed) in enumerate(zip(spec.outputs, types, strict=True)):
         shape = tuple(int(d) for d in computed.shape.values)
-        if shape != declared.shape:
+        tensor = graph.Tensors(graph.Outputs(k))
+        known = tuple(tensor.ShapeSignatureAsNumpy()) if tensor.ShapeSignatureLength() else declared.shape
+        if len(shape) != len(known) or any(d not in (-1, s) for s, d in zip(shape, known, strict=True)):
             raise LoadError(
                 path, f"output {declared.name} has the shape {list(declared.shape)} in the file, {list(shape)} computed"
             )
+        outputs.append(replace(declared, shape=shape))
+    return replace(spec, outputs=tuple(outputs))
 
 
-def _check_shapes(spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> None:
-    """A TFLite file fixes every tensor's shape, so a requested one can only confirm it."""
-    shapes = {s.name: s.shape for s in spec.inputs}
-    for name, shape in wanted.items():
-        if name not in shapes:
-            raise UsageError(f"the model has no input {name}; its inputs: {', '.join(shapes)}")
-        if tuple(shape) != shapes[name]:
+def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> IoSpec:
+    """`spec` with the extents that the file leaves open as `wanted`; a leading batch that it leaves open is 1."""
+    names = [s.name for s in spec.inputs]
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(names)}")
+    graph = model.Subgraphs(0)
+    inputs = []
+    for k, declared in enumerate(spec.inputs):
+        tensor = graph.Tensors(graph.Inputs(k))
+        known = tuple(int(d) for d in tensor.ShapeSignatureAsNumpy()) if tensor.ShapeSignatureLength() else ()
+        known = known if len(known) == len(declared.shape) else declared.shape
+        shape = wanted.get(declared.name)
+        if shape is None:
+            if -1 in known[1:]:
+                raise LoadError(
+                    path,
+                    f"input {declared.name} has the shape {list(known)}, of which -1 is not known: "
+                    f"fix it with --input-shape {declared.name}=...",
+                )
+            shape = declared.shape
+        elif len(shape) != len(known) or any(d not in (-1, s) for s, d in zip(shape, known, strict=True)):
             raise UsageError(
-                f"input {name} has the shape {list(shapes[name])} in the file, not {list(shape)}: "
+                f"input {declared.name} has the shape {list(known)} in the file, not {list(shape)}: "
                 "convert the model again with that shape"
             )
+        inputs.append(replace(declared, shape=tuple(shape)))
+    return replace(spec, inputs=tuple(inputs))
+
+
+def _named_shapes(model: Model, spec: IoSpec) -> dict[str, tuple[int, ...]]:
+    """The inputs' shapes by the names that the importer knows them by."""
+    graph = model.Subgraphs(0)
+    return {get_tensor_name(graph, graph.Inputs(k)): s.shape for k, s in enumerate(spec.inputs)}

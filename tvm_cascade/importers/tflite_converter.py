@@ -51,6 +51,7 @@ _MOVES_ONLY = frozenset(
         "UNPACK",
     }
 )
+_FOLDED = frozenset({"FILL", "RANK", "SHAPE"})
 _IN_ISLANDS = frozenset(
     # the LSTM is refused by its converter, which says why
     {"BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
@@ -81,7 +82,7 @@ _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, 
 class Converter(ChoiceConverters):
     """`OperatorConverter` whose results carry the names of the model's tensors."""
 
-    _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _IN_ISLANDS
+    _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _FOLDED | _IN_ISLANDS
 
     def __init__(self, *args: object, missing: list[str] | None = None, **kwargs: object) -> None:
         """With `missing`, what cannot be converted is added there, and zeros stand for it; else it raises."""
@@ -154,7 +155,7 @@ class Converter(ChoiceConverters):
         self._absent = found.absent
 
     def _convert(self, name: str, op: Operator) -> None:
-        result = self.convert_map[name](op=op)
+        result = None if self.fold_shape(name, op) else self.convert_map[name](op=op)
         if result is None:
             return
         outputs = self.get_output_tensors(op)
@@ -277,7 +278,7 @@ class Converter(ChoiceConverters):
         return self.quantize(result, output) if output.qnn_params else result
 
     def _transpose_conv(self, op: Operator) -> Value:
-        """Gives the output the size that the file declares, which the importer computes from the padding alone.
+        """Gives the output the size that its operand says, which the importer computes from the padding alone.
 
         Float ones are emitted in NCHW, the one layout that Relax legalizes.
         """
@@ -286,7 +287,7 @@ class Converter(ChoiceConverters):
         weights, x = inputs[1], inputs[2]
         if self.has_expr(weights.tensor_idx):
             raise tvm.error.OpNotImplemented("TRANSPOSE_CONV with computed weights")
-        size, extents = (stock.to_int_list(self.get_tensor_shape(t))[1:3] for t in (x, output))
+        size, extents = stock.to_int_list(self.get_tensor_shape(x))[1:3], self._ints(inputs[0])[1:3]
         kernel = stock.to_int_list(self.get_tensor_shape(weights))[1:3]
         strides = [options.StrideH(), options.StrideW()]
         padding, extra = _transposed_padding(size, extents, kernel, strides, options.Padding() == tflite.Padding.SAME)
@@ -331,6 +332,8 @@ class Converter(ChoiceConverters):
         units = stock.to_int_list(self.get_tensor_shape(inputs[1]))[0]
         result = self._with_input_reshaped(op, inputs[0], shape, flat, self.convert_fully_connected)
         declared = stock.to_int_list(self.get_tensor_shape(self.get_output_tensors(op)[0]))
+        if int(np.prod(declared)) != flat[0] * units and self.options(op, tflite.FullyConnectedOptions).KeepNumDims():
+            declared = [*shape[:-1], units]
         if declared != [flat[0], units] and int(np.prod(declared)) == flat[0] * units:
             result = relax.op.reshape(result, declared)
         return result

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.tflite_moves import MoveConverters, Operator, Value, relax, tflite
+from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
+from tvm_cascade.importers.tflite_shapes import ShapeConverters
 
 
-class FunctionConverters(MoveConverters):
+class FunctionConverters(ShapeConverters):
     """Entries for `convert_map`, by TFLite's names in `functions`."""
 
     def functions(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ integers: their results are equal to within what the network itself makes of a r
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> Expected:
-    interpreter, note = _interpreter(path.read_bytes(), path)
+    interpreter, note = _interpreter(path.read_bytes(), path, inputs)
     details = interpreter.get_input_details()
     _require_same(path, {_name(d): (str(np.dtype(d["dtype"])), tuple(d["shape"])) for d in details}, inputs)
     for detail in details:
@@ -115,8 +116,9 @@ def _require_same(
             )
 
 
-def _interpreter(data: bytes, path: Path) -> tuple[Any, str]:
-    """With the reference kernels; with the ordinary ones, and a note that says so, where they lack an operator."""
+def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[Any, str]:
+    """With the reference kernels; with the ordinary ones, and a note that says so, where they lack an operator. Extents
+    that the file leaves open are those of `inputs`."""
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError:
@@ -126,6 +128,7 @@ def _interpreter(data: bytes, path: Path) -> tuple[Any, str]:
         for content in (data, _cleared(data)):
             try:
                 interpreter = Interpreter(model_content=content, experimental_op_resolver_type=resolver, num_threads=1)
+                _resize(interpreter, inputs)
                 interpreter.allocate_tensors()
             except (ValueError, RuntimeError) as error:
                 reasons.append(str(error).strip().splitlines()[0])
@@ -133,6 +136,14 @@ def _interpreter(data: bytes, path: Path) -> tuple[Any, str]:
                 plain = resolver != OpResolverType.BUILTIN_REF
                 return interpreter, f"LiteRT's ordinary kernels, the reference ones say: {reasons[-1]}" if plain else ""
     raise LoadError(path, f"the reference interpreter refuses it: {reasons[-1]}")
+
+
+def _resize(interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
+    for detail in interpreter.get_input_details():
+        given = inputs.get(detail["name"])
+        if given is not None and tuple(detail["shape"]) != given.shape and -1 in detail["shape_signature"]:
+            with suppress(ValueError):  # of another rank: refused where inputs are compared
+                interpreter.resize_tensor_input(detail["index"], given.shape, strict=True)
 
 
 def _cleared(data: bytes) -> bytes:

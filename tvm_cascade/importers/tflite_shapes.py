@@ -1,0 +1,142 @@
+"""Shapes that a `.tflite` file computes, folded to constants.
+
+A converter that was given no batch size leaves the arithmetic of shapes in the network: SHAPE, a slice of it, a pack with
+constants, then a RESHAPE. The file declares 1 for every extent that the converter did not know: of the inputs that is
+the batch, of inner tensors it may be anything, so theirs are taken from what was imported. Folded values are constants
+to every operator that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.relax.frontend.tflite import tflite_frontend as stock
+
+from tvm_cascade.importers.interface import MAX_ELEMENTS
+from tvm_cascade.importers.tflite_moves import MoveConverters, Operator, relax, tflite
+
+_MOST = 64  # elements: shapes are short
+
+
+class ShapeConverters(MoveConverters):
+    """Constants by the index of the tensor that holds them."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self.known: dict[int, np.ndarray] = {}
+
+    def get_tensor_value(self, tensor_wrapper: stock.TensorWrapper, is_sparse: bool = False) -> np.ndarray:
+        """Of constants of the file, and of those folded here."""
+        found = self.known.get(tensor_wrapper.tensor_idx)
+        return super().get_tensor_value(tensor_wrapper, is_sparse) if found is None else found
+
+    def get_tensor_shape(self, tensor_wrapper: stock.TensorWrapper) -> Any:
+        """As imported, where it has been; as declared otherwise."""
+        if tensor_wrapper.tensor_idx >= 0 and self.has_expr(tensor_wrapper.tensor_idx):
+            shape = getattr(self.get_expr(tensor_wrapper.tensor_idx).ty, "shape", None)
+            if shape is not None and hasattr(shape, "values"):
+                return np.array([int(d) for d in shape.values], "int64")
+        return super().get_tensor_shape(tensor_wrapper)
+
+    def fold_shape(self, name: str, op: Operator) -> bool:
+        """Whether `op` computes a shape, which is then known. Outputs of the network are bound beside."""
+        value = self._shape_value(name, op)
+        if value is None:
+            return False
+        (output,) = self.get_output_tensors(op)
+        value = np.asarray(value).astype(self.get_tensor_type_str(output.tensor.Type()))
+        self.known[output.tensor_idx] = value
+        if output.tensor_idx in stock.to_int_list(self.subgraph.OutputsAsNumpy()):
+            name = stock.get_tensor_name(self.subgraph, output.tensor_idx)
+            self.exp_tab.set_expr(name, self.bb.emit(relax.const(value, str(value.dtype)), name_hint=name))
+        return True
+
+    def _shape_value(self, name: str, op: Operator) -> Any:
+        inputs = self.get_input_tensors(op)
+        if name == "SHAPE":
+            return self._shape(inputs[0])
+        if name == "RANK":
+            return len(self._shape(inputs[0]))
+        if name == "FILL":
+            return self._filled(*inputs)
+        evaluate = _EVALUATE.get(name)
+        if evaluate is None or not any(t.tensor_idx in self.known for t in inputs):
+            return None
+        if any(self.has_expr(t.tensor_idx) for t in inputs if t.tensor_idx >= 0):
+            return None
+        values = [np.asarray(self.get_tensor_value(t)) for t in inputs if t.tensor_idx >= 0]
+        if any(v.size > _MOST or v.dtype.kind not in "iu" for v in values):
+            return None
+        return evaluate(self, op, *values)
+
+    def _filled(self, extents: stock.TensorWrapper, value: stock.TensorWrapper) -> np.ndarray | None:
+        """The first states of recurrent layers."""
+        if any(self.has_expr(t.tensor_idx) for t in (extents, value)):
+            return None
+        shape = [int(d) for d in self.get_tensor_value(extents).reshape(-1)]
+        if min(shape, default=0) < 0 or prod(shape) > MAX_ELEMENTS:
+            raise tvm.error.OpAttributeInvalid(f"a constant of shape {shape}")
+        return np.full(shape, self.get_tensor_value(value).reshape(())[()])
+
+    def _strided_slice_of_shape(
+        self, op: Operator, data: np.ndarray, begin: np.ndarray, end: np.ndarray, strides: np.ndarray
+    ) -> Any:
+        options = self.options(op, tflite.StridedSliceOptions)
+        if options.EllipsisMask() or options.NewAxisMask():
+            return None
+        index = []
+        for k, (b, e, s) in enumerate(zip(begin.tolist(), end.tolist(), strides.tolist(), strict=True)):
+            if options.ShrinkAxisMask() >> k & 1:
+                index.append(b)
+                continue
+            first = None if options.BeginMask() >> k & 1 else b
+            index.append(slice(first, None if options.EndMask() >> k & 1 else e, s))
+        return data[tuple(index)]
+
+
+_Evaluate = Callable[..., Any]
+
+
+def _reduction(function: Callable[..., Any]) -> _Evaluate:
+    def evaluate(net: ShapeConverters, op: Operator, data: np.ndarray, axes: np.ndarray) -> Any:
+        kept = bool(net.options(op, tflite.ReducerOptions).KeepDims())
+        return function(data, axis=tuple(axes.reshape(-1).tolist()), keepdims=kept)
+
+    return evaluate
+
+
+def _of_two(function: Callable[..., Any]) -> _Evaluate:
+    return lambda _net, _op, a, b: function(a, b)
+
+
+_EVALUATE: Mapping[str, _Evaluate] = MappingProxyType(
+    {
+        "STRIDED_SLICE": ShapeConverters._strided_slice_of_shape,
+        "SLICE": lambda _n, _o, x, begin, size: x[
+            tuple(slice(b, None if e < 0 else b + e) for b, e in zip(begin.tolist(), size.tolist(), strict=True))
+        ],
+        "PACK": lambda net, op, *parts: np.stack(parts, net.options(op, tflite.PackOptions).Axis()),
+        "CONCATENATION": lambda net, op, *parts: np.concatenate(
+            parts, net.options(op, tflite.ConcatenationOptions).Axis()
+        ),
+        "GATHER": lambda net, op, x, at: np.take(x, at, axis=net.options(op, tflite.GatherOptions).Axis()),
+        "CAST": lambda _n, _o, x: x,
+        "RESHAPE": lambda _n, _o, x, shape: x.reshape(shape.tolist()),
+        "EXPAND_DIMS": lambda _n, _o, x, axis: np.expand_dims(x, int(axis.reshape(()))),
+        "SQUEEZE": lambda _n, _o, x: np.squeeze(x),
+        "ADD": _of_two(np.add),
+        "SUB": _of_two(np.subtract),
+        "MUL": _of_two(np.multiply),
+        "FLOOR_DIV": _of_two(np.floor_divide),
+        "FLOOR_MOD": _of_two(np.mod),
+        "MAXIMUM": _of_two(np.maximum),
+        "MINIMUM": _of_two(np.minimum),
+        "REDUCE_PROD": _reduction(np.prod),
+        "SUM": _reduction(np.sum),
+    }
+)
