@@ -139,7 +139,7 @@ def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[s
     return replace(spec, inputs=tuple(inputs))
 
 
-def _named_shapes(model: Model, spec: IoSpec) -> dict[str, tuple[int, ...]]:
+def _named_shapes(model: Model, spec: IoSpec) -> Any:
     """The inputs' shapes by the names that the importer knows them by."""
     graph = model.Subgraphs(0)
     return {get_tensor_name(graph, graph.Inputs(k)): s.shape for k, s in enumerate(spec.inputs)}

@@ -35,7 +35,8 @@ def without_bias_axes(data: bytes) -> bytes:
 class Reference:
     """LiteRT on one model; keeps every intermediate.
 
-    With BUILTIN_REF kernels, or with `plain` the ordinary ones, for the few operators that the reference has none of.
+    With BUILTIN_REF kernels, or with `plain` the ordinary ones, for the few operators that the reference has none of;
+    `shapes` are those of the first inputs, where the file leaves sizes open.
 
     Raises
     ------
@@ -43,7 +44,7 @@ class Reference:
         For a model with an operator, or a version of one, that those kernels lack.
     """
 
-    def __init__(self, data: bytes, *, plain: bool = False) -> None:
+    def __init__(self, data: bytes, *, plain: bool = False, shapes: Sequence[tuple[int, ...]] = ()) -> None:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         kernels = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES if plain else OpResolverType.BUILTIN_REF
@@ -53,6 +54,8 @@ class Reference:
             experimental_preserve_all_tensors=True,
             num_threads=1,
         )
+        for detail, shape in zip(self._interpreter.get_input_details(), shapes, strict=False):
+            self._interpreter.resize_tensor_input(detail["index"], shape)
         self._interpreter.allocate_tensors()
         self.inputs = self._interpreter.get_input_details()
         self.outputs = self._interpreter.get_output_details()

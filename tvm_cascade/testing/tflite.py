@@ -39,14 +39,16 @@ class ModelWriter:
         data: np.ndarray | None = None,
         name: str | None = None,
         variable: bool = False,
+        signature: Sequence[int] | None = None,
     ) -> int:
         """Adds a tensor; returns its index. `data` makes it a constant, many `scale`s quantize it along `axis`; floats
-        have none."""
+        have none. `signature` is the shape with -1 for extents that the file leaves open."""
         schema = _schema()
         scale = None if dtype == "float32" else scale
         tensor = schema.TensorT()
         tensor.name = name if name is not None else f"t{len(self._tensors)}"
         tensor.shape = np.array(shape, "int32")
+        tensor.shapeSignature = None if signature is None else np.array(signature, "int32")
         tensor.type = _ELEMENT_TYPES[dtype]
         tensor.isVariable = variable  # a state that the interpreter keeps
         if scale is not None:
@@ -65,10 +67,16 @@ class ModelWriter:
         return len(self._tensors) - 1
 
     def activation(
-        self, shape: Sequence[int], dtype: str, scale: float | None = None, zero_point: int = 0, name: str | None = None
+        self,
+        shape: Sequence[int],
+        dtype: str,
+        scale: float | None = None,
+        zero_point: int = 0,
+        name: str | None = None,
+        signature: Sequence[int] | None = None,
     ) -> int:
         """Adds an input of the model."""
-        index = self.tensor(shape, dtype, scale, zero_point, name=name)
+        index = self.tensor(shape, dtype, scale, zero_point, name=name, signature=signature)
         self.inputs.append(index)
         return index
 
