@@ -201,7 +201,7 @@ def build_bundle(bundle: Bundle, board: Board, image: str = "emulator", jobs: in
     require_uart(board, image)
     own_sources, defines, suffix = IMAGES[image]
     sources = {source: (*n.network_flags, SHARED) for n in bundle.networks for source in n.sources}
-    own = dict.fromkeys((*own_sources, "arena.c"), (*defines, SHARED))
+    own: dict[str, tuple[str, ...]] = dict.fromkeys((*own_sources, "arena.c"), (*defines, SHARED))
     if image == "serial":
         for k, network in enumerate(bundle.networks):
             serve = f"-DTVM_CASCADE_SERVE=serve_{network.name}"
