@@ -117,8 +117,8 @@ PYOCD = """\
     ("tool", "output", "message"),
     [
         ("openocd", OPENOCD, "openocd failed: Error: open failed; is stm32vldiscovery plugged in.*--probe chooses one"),
-        ("st-flash", ST_FLASH, r"st-flash failed: .*addr too high; .*`st-info --probe` lists"),
-        ("pyocd", PYOCD, r"not recognized.*`pyocd pack install stm32f100rb`"),
+        ("st-flash", ST_FLASH, r"st-flash failed: ERROR common.c: addr too high; .*`st-info --probe` lists"),
+        ("pyocd", PYOCD, r"pyocd failed: Target type stm32f100rb not recognized.*`pyocd pack install stm32f100rb`"),
         ("pyocd", "\x1b[31mNo connected debug probes\x1b[39m", "pyocd failed: No connected debug probes; is"),
         ("openocd", "", "openocd failed: no message"),
     ],

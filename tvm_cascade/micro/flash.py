@@ -20,6 +20,7 @@ _REMEDY = "pip install pyocd, or apt-get install openocd, or apt-get install stl
 _TIMEOUT_S = 300.0
 _LISTS = {"pyocd": "pyocd list", "openocd": "lsusb -v", "st-flash": "st-info --probe"}  # what names the probes
 _PROBE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*\Z")
+_STAMP = re.compile(r"^(?:\d{7} [A-Z] |\d{4}-\d\d-\d\dT[\d:]+ )")  # pyocd's and st-flash's
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(
     r"\berror\b|\bfail|^\d+ [CE] |\bunable\b|couldn't|\bno (?:connected|available|device)", re.IGNORECASE
@@ -102,7 +103,7 @@ def _complaint(out: str, err: str) -> str:
     """The first line that names the trouble: tools go on talking after it, on either stream."""
     lines = [line.strip() for line in (*err.splitlines(), *out.splitlines()) if line.strip()]
     told = [line for line in lines if _COMPLAINT.search(line)]
-    return (told or lines[-1:] or ["no message"])[0]
+    return _STAMP.sub("", (told or lines[-1:] or ["no message"])[0])
 
 
 def _advice(tool: str, board: Board, said: str, probe: str | None) -> str:
