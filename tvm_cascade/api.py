@@ -15,12 +15,12 @@ from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import firmware
+from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import BundleResult, make_bundle
 from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.measure import RunReport, run_project
-from tvm_cascade.micro.project import find_board
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.passes.choose_variants import flash_of
@@ -242,7 +242,7 @@ def compile(
     folder = Path(output)
     _require_free(folder)
     made_for = get_target(target)
-    on = None if target == "host" else find_board(folder, board or made_for.default_board)
+    on = None if target == "host" else load_board(board or made_for.default_board)
     if target == "host" and board not in (None, "host"):
         raise UsageError(f"target host runs on board host, not {board}")
     if metaschedule is not None and on is not None:

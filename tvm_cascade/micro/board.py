@@ -1,6 +1,6 @@
 """Boards as data: one JSON file each, in `boards/` or anywhere a user keeps his own. Adding a board takes no code.
 
-A project folder keeps the file of every board it was linked for, so a board that the package does not know is named once.
+A project folder keeps the file of every board it was linked for, so `run` and `flash` know a user's own one by name.
 
 Keys of a board file (addresses are JSON numbers or strings such as "0x20000000", sizes are bytes):
 
