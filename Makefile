@@ -24,7 +24,7 @@ bench: $(STAMP) tools
 	$(BIN)/python benchmarks/run_all.py
 
 fuzz: $(STAMP)
-	$(BIN)/pip install -q --disable-pip-version-check atheris
+	-$(BIN)/pip install -q --disable-pip-version-check --only-binary :all: atheris
 	$(BIN)/python fuzz/run.py --seconds 300
 
 lint: $(STAMP)

@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--kind", choices=["tflite", "onnx"])
     args = parser.parse_args()
     if importlib.util.find_spec("atheris") is None:
-        print("fuzzing needs atheris: pip install atheris", file=sys.stderr)
+        print("fuzzing needs atheris (pip install atheris), whose wheels are for CPython on Linux", file=sys.stderr)
         return 2
     found = HERE / "found"
     found.mkdir(exist_ok=True)

@@ -22,7 +22,8 @@ from tvm_cascade.testing.tflite import ModelWriter
 
 MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
 BOARD = load_board("mps2-an386")
-WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+STRICT = ("-Wcast-align", "-Wundef", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wdouble-promotion", "-Wformat=2")
+WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", *STRICT)
 ARENAS = ("", "-DTVM_CASCADE_SHARED_ARENA", "-DTVM_CASCADE_ARENA_POINTER")
 
 HOOKED_MAIN = """\

@@ -22,7 +22,8 @@ from tvm_cascade.testing.tflite import ModelWriter
 
 MODULES = (operator_cases, activation_cases, weighted_cases, move_cases, choice_cases)
 ALL = {name: make for module in MODULES for name, make in module.OPERATORS.items()}
-WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
+STRICT = ("-Wcast-align=strict", "-Wundef", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wdouble-promotion")
+WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", *STRICT)
 
 
 def _named(dtype: str) -> list[str]:
@@ -44,10 +45,10 @@ def test_equal_to_the_reference_without_a_warning(tmp_path: Path, emulator: None
     for name in _named(dtype):
         {**ALL, **operator_cases.FLOAT}[name](np.random.default_rng(len(name)), dtype, writer)
         names += [name] * (len(writer.outputs) - len(names))
-    path = tmp_path / "all.tflite"
+    path = tmp_path / "every.tflite"
     path.write_bytes(writer.finish())
     tvm_cascade.compile(path, target="cortex-m4", output=tmp_path / "fw", emit="c", layerwise=True, rewrite=False)
-    subprocess.run(("gcc", *WARNINGS, "-fsyntax-only", "all.c"), cwd=tmp_path / "fw", check=True)
+    subprocess.run(("gcc", *WARNINGS, "-fsyntax-only", "every.c"), cwd=tmp_path / "fw", check=True)
     reference = Reference(path.read_bytes())
     arrays = random_inputs(reference.inputs, 0)
     feeds = dict(zip((i.name for i in io_spec(load(path)).inputs), arrays, strict=True))

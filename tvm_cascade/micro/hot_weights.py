@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tvm_cascade.schedules.driver import FlashItem, Lowered
 
-_POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)flash\))\[(\d+)\]\)\)")  # of an element of the flash image
+_POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")  # of an element of the flash image
 _BYTES = {"int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int64_t": 8, "uint64_t": 8, "double": 8}
 _ALIGN = 8
 
