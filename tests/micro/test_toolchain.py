@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -57,6 +58,27 @@ def test_arena_that_fills_the_board_links_and_one_byte_more_does_not(
     with pytest.raises(toolchain.MemoryOverflowError, match=r"needs 16392 bytes of ram .* 16384 available") as caught:
         toolchain.build(tmp_path / "over", make_toy(arena=most + 8), target, board)
     assert (caught.value.region, caught.value.needed, caught.value.available) == ("ram", 16392, 16384)
+
+
+def test_a_linker_script_that_the_user_has_changed_stays(
+    tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None
+) -> None:
+    """An arena in a section of its own, placed where the user says; a script that nobody changed follows its board."""
+    board = load_board("mps2-an386")
+    project = write_project(tmp_path, make_toy(), get_target("cortex-m4"), board)
+    script = tmp_path / "boards" / board.name / "link.ld"
+    made = script.read_text()
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(json.loads(board.source) | {"stack_reserve": 2048}))
+    smaller = load_board(other)
+    assert smaller.name == board.name
+    toolchain.build_project(project, smaller)
+    assert script.read_text() != made
+    toolchain.build_project(project, board)
+    assert script.read_text() == made
+    script.write_text(made.replace("__bss_start = .;", "__bss_start = .; . += 64;"))
+    built = toolchain.build_project(project, board)
+    assert "+= 64" in script.read_text() and built.ram_bytes == built.arena_bytes + 64
 
 
 def test_flash_overflow(tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None) -> None:

@@ -17,13 +17,12 @@ import numpy as np
 
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.cmake import cmake_library
+from tvm_cascade.micro.cmake import cmake_library, compile_flags
 from tvm_cascade.micro.network import Interface, IoSpec
 from tvm_cascade.micro.project import (
     METADATA,
     Project,
     add_board,
-    compile_flags,
     copy_runtime,
     fill_template,
     find_board,

@@ -1,8 +1,23 @@
-"""What CMakeLists.txt says of a network, alone or in an image of several."""
+"""Options that folders are compiled with, and what CMakeLists.txt says of a network, alone or in an image of several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from tvm_cascade.errors import UsageError
+
+OPTIMISATION: Mapping[str, str] = {"size": "-Os", "balanced": "-O2", "speed": "-O3"}
+COMPILE_FLAGS = (
+    "-std=c99", "-Wall", "-Wextra", "-ffunction-sections", "-fdata-sections", "-fno-common",
+    "-fno-strict-aliasing",  # one arena holds values of several types, and words are copied as words
+)  # fmt: skip
+
+
+def compile_flags(optimise: str) -> tuple[str, ...]:
+    """Compiler options for everything in a folder; raises `UsageError` for an unknown `optimise`."""
+    if optimise not in OPTIMISATION:
+        raise UsageError(f"unknown optimisation {optimise!r}; known: {', '.join(OPTIMISATION)}")
+    return (*COMPILE_FLAGS, OPTIMISATION[optimise])
 
 
 def cmake_library(

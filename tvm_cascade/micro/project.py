@@ -14,20 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.errors import LoadError
 from tvm_cascade.micro.board import Board, CounterRegister, UartSide, load_board
-from tvm_cascade.micro.cmake import cmake_library
+from tvm_cascade.micro.cmake import cmake_library, compile_flags
 from tvm_cascade.micro.network import C_TYPES, EmittedNetwork, Interface, IoSpec
 from tvm_cascade.micro.target import Target, get_target
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
 METADATA = "metadata.json"
-OPTIMISATION: Mapping[str, str] = {"size": "-Os", "balanced": "-O2", "speed": "-O3"}
-COMPILE_FLAGS = (
-    "-std=c99", "-Wall", "-Wextra", "-ffunction-sections", "-fdata-sections", "-fno-common",
-    "-fno-strict-aliasing",  # one arena holds values of several types, and words are copied as words
-)  # fmt: skip
 _KEY = "project"  # of metadata.json
 _BOARD = "board.json"  # the board's file, in its folder
 
@@ -65,13 +60,6 @@ class Project:
             c_flags=self.network_flags,
             requests=interface.requests,
         )
-
-
-def compile_flags(optimise: str) -> tuple[str, ...]:
-    """Compiler options for everything in a folder; raises `UsageError` for an unknown `optimise`."""
-    if optimise not in OPTIMISATION:
-        raise UsageError(f"unknown optimisation {optimise!r}; known: {', '.join(OPTIMISATION)}")
-    return (*COMPILE_FLAGS, OPTIMISATION[optimise])
 
 
 def write_project(
@@ -182,15 +170,20 @@ def project_from_metadata(folder: Path, own: Mapping[str, Any]) -> Project:
 
 
 def add_board(folder: Path, board: Board) -> Path:
-    """Write `boards/<board>/` into a project folder and return it."""
+    """Write `boards/<board>/` into a project folder and return it; what the user has changed there stays as it is."""
     place = folder / "boards" / board.name
     place.mkdir(parents=True, exist_ok=True)
-    (place / "link.ld").write_text(linker_script(board), encoding="utf-8")
-    (place / "board.h").write_text(board_header(board), encoding="utf-8")
-    (place / "board.cmake").write_text(f"# {board.name}: {board.core}\n", encoding="utf-8")
-    if board.source:
-        (place / _BOARD).write_text(board.source, encoding="utf-8")
+    before = _board_files(load_board(place / _BOARD)) if (place / _BOARD).is_file() else {}
+    for name, text in _board_files(board).items():
+        path = place / name
+        if not (name in before and path.is_file() and path.read_text(encoding="utf-8") != before[name]):
+            path.write_text(text, encoding="utf-8")
     return place
+
+
+def _board_files(board: Board) -> dict[str, str]:
+    texts = {"link.ld": linker_script(board), "board.h": board_header(board)}
+    return texts | {"board.cmake": f"# {board.name}: {board.core}\n"} | ({_BOARD: board.source} if board.source else {})
 
 
 def find_board(folder: Path, name_or_path: str) -> Board:

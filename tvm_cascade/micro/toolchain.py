@@ -15,9 +15,10 @@ from pathlib import Path
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.cmake import compile_flags
 from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import Project, add_board, compile_flags, write_host_project, write_project
+from tvm_cascade.micro.project import Project, add_board, write_host_project, write_project
 from tvm_cascade.micro.target import Target
 
 # Images of a folder: sources beside the network's, definitions, suffix of the file name.
