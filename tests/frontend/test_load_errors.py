@@ -144,18 +144,19 @@ def test_onnx_constants_beyond_memory_are_refused(tmp_path: Path) -> None:
     assert _refused(tmp_path / "m.onnx", data, "exceeds") is not None
 
 
-def test_a_window_larger_than_its_input_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows, reason", [(1, "larger than its padded input"), (2, "no element is left")])
+def test_a_window_larger_than_its_input_is_refused(tmp_path: Path, rows: int, reason: str) -> None:
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     graph = helper.make_graph(
         [helper.make_node("Conv", ["x", "w"], ["y"])],
         "g",
-        [helper.make_tensor_value_info("x", kind, [1, 2, 1, 4])],
+        [helper.make_tensor_value_info("x", kind, [1, 2, rows, 4])],
         [helper.make_tensor_value_info("y", kind, None)],
         [onnx.numpy_helper.from_array(np.ones((2, 2, 3, 1), "float32"), "w")],
     )
     data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8).SerializeToString()
-    assert _refused(tmp_path / "m.onnx", data, "larger than its padded input") is not None
+    assert _refused(tmp_path / "m.onnx", data, reason) is not None
 
 
 def test_onnx_inputs_without_a_type_are_refused(tmp_path: Path) -> None:
