@@ -23,10 +23,10 @@ from tvm_cascade.passes.integer.island import (
     name_of,
     shape_of,
 )
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 _EXACT_BITS = 53  # of a double's mantissa
-_LOW_BITS = _EXACT_BITS - 31  # of it that are multiplied apart, for products to fit 64 bits
+_LOW_BITS = 25  # of it that are multiplied apart, for products with sums of up to 35 bits to fit 64
 
 
 @ISLANDS.lowers("matmul")
@@ -46,22 +46,30 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     bias = np.zeros(units, "int32") if bias is None else bias.reshape(-1).astype("int32")
     scales = np.broadcast_to(weights.scale.reshape(-1), units).astype("float64")
     real = np.float64(x.step) * scales / np.float64(out.scale)
-    bound = _bound(data, weights.zero_point, x, bias)
+    total = _bound(data, weights.zero_point, x, bias)
+    wide = x.dtype == "int16" and int(total.max()) > INT32_MAX
+    bound = np.minimum(total, _saturating(real, out) if wide else INT32_MAX)
     multiplier, shift = proved_multipliers(real, bound, out)
+    exact = multiplier.dtype == np.int64
+    if wide and (int(bound.max()) >> 35 or int(shift.max()) > 30 - _LOW_BITS):
+        raise NotLowered("a layer of int16 whose scaled sums exceed 64 bits")
+    sums = "int64" if wide else "int32"
 
     def compute(a: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
         rc = te.reduce_axis((0, depth), "rc")
-        acc = te.compute(
-            out.shape,
-            lambda n, c: te.sum(
-                (a[n, rc].astype("int32") - i32(x.zero_point)) * (w[c, rc].astype("int32") - i32(weights.zero_point)),
-                axis=[rc],
-            ),
-            name="dense_acc",
-        )
+
+        def product(n: Index, c: Index) -> Scalar:
+            value = a[n, rc].astype("int32") - i32(x.zero_point)
+            return te.sum((value * (w[c, rc].astype("int32") - i32(weights.zero_point))).astype(sums), axis=[rc])
+
+        acc = te.compute(out.shape, product, name="dense_acc")
+        limit = int(bound.max())
 
         def finish(n: Index, c: Index) -> object:
-            scaled = _te_round_once(acc[n, c] + b[c], m[c], s[c], exact=multiplier.dtype == np.int64)
+            sum_of_all = acc[n, c] + b[c].astype(sums)
+            if wide:  # beyond these the output saturates
+                sum_of_all = tirx.max(tirx.min(sum_of_all, i64(limit)), i64(-limit))
+            scaled = _te_round_once(sum_of_all, m[c], s[c], apart=exact or wide, wide=wide)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
         return te.compute(out.shape, finish, name="dense")
@@ -146,25 +154,27 @@ def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, o
 def round_once(acc: np.ndarray, m: int, s: int) -> np.ndarray:
     """What `_te_round_once` computes, on an int64 array."""
     sign = acc >> 63
-    if m >> 31 == 0:  # the sum below is the same, in one product
+    if m >> 31 == 0 and int(np.abs(acc).max(initial=0)) >> 31 == 0:  # the sum below is the same, in one product
         return (acc * m + (1 << (30 - s)) + sign) >> (31 - s)
     low = (acc * (m & ((1 << _LOW_BITS) - 1)) + sign) >> _LOW_BITS
     up = 30 - s - _LOW_BITS
     return (acc * (m >> _LOW_BITS) + low + (1 << up)) >> (up + 1)
 
 
-def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, exact: bool) -> Scalar:
+def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, apart: bool, wide: bool) -> Scalar:
     """`rha(acc * m * 2^(s - 31))` as int32: an arithmetic shift rounds down, so one less than half for the negative.
 
-    An exact multiplier, of 53 bits, is multiplied in two parts.
+    An exact multiplier, of 53 bits, and one of sums beyond 32 bits (`wide`) is multiplied in two parts.
     """
-    wide, sign = acc.astype("int64"), (acc >> i32(31)).astype("int64")
+    sign = acc >> i64(63) if wide else (acc >> i32(31)).astype("int64")
+    acc = acc.astype("int64")
     up = i64(30) - s.astype("int64")
-    if not exact:
-        return ((wide * m.astype("int64") + (i64(1) << up) + sign) >> (up + i64(1))).astype("int32")
-    low = (wide * (m & i64((1 << _LOW_BITS) - 1)) + sign) >> i64(_LOW_BITS)
+    m = m.astype("int64")
+    if not apart:
+        return ((acc * m + (i64(1) << up) + sign) >> (up + i64(1))).astype("int32")
+    low = (acc * (m & i64((1 << _LOW_BITS) - 1)) + sign) >> i64(_LOW_BITS)
     up = up - i64(_LOW_BITS)
-    return ((wide * (m >> i64(_LOW_BITS)) + low + (i64(1) << up)) >> (up + i64(1))).astype("int32")
+    return ((acc * (m >> i64(_LOW_BITS)) + low + (i64(1) << up)) >> (up + i64(1))).astype("int32")
 
 
 def _fully_connected(island: Island, core: Call) -> bool:
@@ -191,7 +201,10 @@ def _operands(island: Island, core: Call) -> tuple[Quantized, Quantized, np.ndar
 def _bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray) -> np.ndarray:
     info = np.iinfo(x.dtype)
     reach = max(info.max - x.zero_point, x.zero_point - info.min)
-    total = np.abs(w.astype("int64") - wz).sum(1) * reach + np.abs(bias.astype("int64"))
-    if x.dtype == "int16" and int(total.max()) > INT32_MAX:
-        raise NotLowered("a layer of int16 whose sums exceed 32 bits")
-    return np.minimum(total, INT32_MAX)
+    return np.abs(w.astype("int64") - wz).sum(1) * reach + np.abs(bias.astype("int64"))
+
+
+def _saturating(real: np.ndarray, out: Output) -> np.ndarray:
+    """Accumulators from which on the output is at an end of its range, for every channel."""
+    reach = max(abs(out.lo - out.zero_point), abs(out.hi - out.zero_point)) + 2
+    return np.minimum(np.ceil(reach / real), 2.0**52).astype("int64")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+from tvm_cascade.frontend import load
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing import activation_cases, choice_cases, move_cases, operator_cases, weighted_cases
 from tvm_cascade.testing.operator_check import check_operator
-from tvm_cascade.testing.reference import Reference
+from tvm_cascade.testing.reference import Compiled, Reference
 from tvm_cascade.testing.tflite import ModelWriter
 
 CASES = 100  # of each of the common operators for each type
@@ -106,3 +110,26 @@ def test_int16_activations_equal_the_reference(tmp_path: Path, operator: str) ->
 @pytest.mark.parametrize("operator", move_cases.INT16)
 def test_int16_moves_equal_the_reference(tmp_path: Path, operator: str) -> None:
     check_operator(move_cases.OPERATORS[operator], "int16", tmp_path, cases=FEW_CASES, seed=len(operator))
+
+
+def test_layers_of_int16_sum_beyond_32_bits(tmp_path: Path) -> None:
+    """Their bias has 64 bits, and so have the sums of more inputs than about 516."""
+    w, rng, depth = ModelWriter(), np.random.default_rng(0), 1500
+    x = w.activation((3, depth), "int16", 0.001)
+    filters = w.constant(rng.integers(90, 128, (4, depth)).astype("int8"), 0.004)
+    bias = w.constant(np.array([0, -(1 << 31) + 1, 12345, 7], "int64"), 0.001 * 0.004)
+    outputs = [w.tensor((3, 4), "int16", scale) for scale in (0.7, 0.001)]  # the second saturates
+    for out in outputs:
+        w.operator("FULLY_CONNECTED", [x, filters, bias], [out], "FullyConnectedOptions", version=4)
+    path = tmp_path / "deep.tflite"
+    path.write_bytes(w.finish())
+    lower: Any = LowerQuantized()
+    lowered = lower(load(path))
+    assert float_remains(lowered) == ()
+    run, reference = Compiled(lowered), Reference(path.read_bytes())
+    value = rng.integers(-32768, 32768, (3, depth)).astype("int16")
+    value[0], value[1] = 32767, -32768
+    ours, theirs = run(value), reference.run([value])
+    assert np.ptp(theirs[0].astype("int32")) > 10000 and abs(int(theirs[0][0, 0])) < 32767
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
