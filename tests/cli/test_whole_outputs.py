@@ -84,7 +84,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _commands(models: Path, out: Path) -> dict[str, list[str]]:
     one, two = str(models / "one.tflite"), str(models / "float.tflite")
     return {
-        "report": ["plan", one, "--report", f"{out}/r.html"],
         "report folder": ["plan", one, "--report", f"{out}/r"],
         "host": ["compile", one, "--target", "host", "-o", f"{out}/p", "--report", f"{out}/c.html"],
         "board": ["compile", one, "--target", "cortex-m4", "--emit", "c", "-o", f"{out}/p"],
