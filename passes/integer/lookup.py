@@ -201,7 +201,7 @@ def _hard_swish_input(island: Island) -> Value:
     """The x of `multiply(x, clip(add(x, 3), 0, 6)) / 6`."""
     define = island.reader.define
     product, six = define(island.core.args[0]), constant_of(define(island.core.args[1]))
-    refusal = NotLowered("a division that is no hard-swish")
+    refusal = NotLowered("no integer form of a division")
     if name_of(product) != "relax.multiply" or six is None or six.size != 1 or float(six.reshape(-1)[0]) != 6.0:
         raise refusal
     gate: Call = define(product.args[1])

@@ -83,6 +83,42 @@ def reverse(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("REVERSE_V2", [x, w.constant(axes)], [w.tensor(shape, dtype, s, z)], "ReverseV2Options", version=3)
 
 
+def strided_slice_masks(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+    """Bounds left out, axes dropped, axes made, the rest in dots: what Python's slices are converted to."""
+    shape = dims(rng, 3, 5, 5, 6)[int(rng.integers(0, 2)) :]
+    dots = int(rng.integers(0, len(shape))) if rng.random() < 0.5 else -1
+    made = int(rng.integers(0, len(shape))) if rng.random() < 0.4 else -1
+    index: list[object] = []
+    rows: list[tuple[int, int, int]] = []  # begin, end, stride
+    masks = dict.fromkeys(("beginMask", "endMask", "ellipsisMask", "newAxisMask", "shrinkAxisMask"), 0)
+
+    def add(item: object, row: tuple[int, int, int], *set_masks: str) -> None:
+        for mask in set_masks:
+            masks[mask] |= 1 << len(rows)
+        index.append(item)
+        rows.append(row)
+
+    for axis, extent in enumerate(shape):
+        if axis == made:
+            add(None, (0, 0, 1), "newAxisMask")
+        kind = rng.random()
+        if axis == dots:
+            add(Ellipsis, (0, 0, 1), "ellipsisMask")
+        elif kind < 0.3:
+            at = int(rng.integers(-extent, extent))
+            add(at, (at, at + 1, 1), "shrinkAxisMask")
+        elif kind < 0.6:
+            first = int(rng.integers(0, extent))
+            add(slice(first, None), (first, 0, 1), "endMask")
+        else:
+            add(slice(None, None, -1), (0, 0, -1), "beginMask", "endMask")
+    s, z = quantized(rng, dtype)
+    x = w.activation(shape, dtype, s, z)
+    out = w.tensor(np.empty(shape)[tuple(index)].shape, dtype, s, z)
+    bounds = [w.constant(np.array(v, "int32")) for v in zip(*rows, strict=True)]
+    w.operator("STRIDED_SLICE", [x, *bounds], [out], "StridedSliceOptions", **masks)
+
+
 def gather_batches(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     """Indices of their own for every batch."""
     shape = _shape(rng, 2)
@@ -207,6 +243,7 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
         "select": select,
         "broadcast_to": broadcast_to,
         "reverse": reverse,
+        "strided_slice_masks": strided_slice_masks,
         "gather_batches": gather_batches,
         "gather_nd": gather_nd,
         "concat_constants": concat_constants,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from tvm_cascade.testing.operator_cases import Generator, dims, quantized, stored
+from tvm_cascade.testing.operator_cases import Generator, dims, either_sign, quantized, stored
 from tvm_cascade.testing.tflite import ModelWriter
 
 Shape = tuple[int, ...]
@@ -30,7 +30,8 @@ def gather(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     axis = int(rng.integers(0, len(shape)))
     places = rng.integers(0, shape[axis], size=dims(rng, 4, 3)[: int(rng.integers(0, 3))]).astype("int32")
     x, out = _moved(rng, dtype, w, shape, [*shape[:axis], *places.shape, *shape[axis + 1 :]])
-    w.operator("GATHER", [x, w.constant(places)], [out], "GatherOptions", axis=axis)
+    given = int(either_sign(rng, [axis], len(shape))[0])
+    w.operator("GATHER", [x, w.constant(places)], [out], "GatherOptions", axis=given)
 
 
 def tile(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
@@ -56,7 +57,8 @@ def unpack(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     s, z = quantized(rng, dtype)
     x = w.activation(shape, dtype, s, z)
     outs = [w.tensor([*shape[:axis], *shape[axis + 1 :]], dtype, s, z) for _ in range(shape[axis])]
-    w.operator("UNPACK", [x], outs, "UnpackOptions", axis=axis, num=shape[axis])
+    given = int(either_sign(rng, [axis], len(shape))[0])
+    w.operator("UNPACK", [x], outs, "UnpackOptions", axis=given, num=shape[axis])
 
 
 def mirror_pad(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
@@ -115,7 +117,11 @@ def split_v(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     s, z = quantized(rng, dtype)
     x = w.activation(shape, dtype, s, z)
     outs = [w.tensor([v if d == axis else e for d, e in enumerate(shape)], dtype, s, z) for v in sizes]
-    operands = [w.constant(np.array(sizes, "int32")), w.constant(np.array(axis, "int32"))]
+    given = list(sizes)
+    if rng.random() < 0.3:
+        given[int(rng.integers(0, len(sizes)))] = -1  # what is left
+    at = either_sign(rng, [axis], len(shape)).reshape(())
+    operands = [w.constant(np.array(given, "int32")), w.constant(at)]
     w.operator("SPLIT_V", [x, *operands], outs, "SplitVOptions", numSplits=len(sizes))
 
 
@@ -131,7 +137,8 @@ def expand_dims(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = _shape(rng)[:3]
     axis = int(rng.integers(0, len(shape) + 1))
     x, out = _moved(rng, dtype, w, shape, [*shape[:axis], 1, *shape[axis:]])
-    w.operator("EXPAND_DIMS", [x, w.constant(np.array(axis, "int32"))], [out], "ExpandDimsOptions")
+    given = either_sign(rng, [axis], len(shape) + 1).reshape(())
+    w.operator("EXPAND_DIMS", [x, w.constant(given)], [out], "ExpandDimsOptions")
 
 
 def _resize(name: str) -> Generator:
@@ -153,7 +160,8 @@ def _reduce(name: str) -> Generator:
         axes = sorted(rng.choice(len(shape), size=int(rng.integers(1, len(shape) + 1)), replace=False).tolist())
         result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
         x, out = _moved(rng, dtype, w, shape, result)
-        w.operator(name, [x, w.constant(np.array(axes, "int32"))], [out], "ReducerOptions", keepDims=kept)
+        given = w.constant(either_sign(rng, axes, len(shape)))
+        w.operator(name, [x, given], [out], "ReducerOptions", keepDims=kept)
 
     return generate
 

@@ -6,7 +6,7 @@ sides of one and accumulators on both sides of saturation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,8 +21,11 @@ SAME, VALID = 0, 1
 
 
 def log_uniform(rng: np.random.Generator, lo: float, hi: float) -> float:
-    """A scale, as float32 stores it."""
-    return float(np.float32(np.exp(rng.uniform(np.log(lo), np.log(hi)))))
+    """A scale, as float32 stores it; now and then a power of two, with which products come to lie halfway between two
+    results."""
+    scale = np.exp(rng.uniform(np.log(lo), np.log(hi)))
+    whole = 2.0 ** np.floor(np.log2(scale))
+    return float(np.float32(whole if rng.random() < 0.3 and whole >= lo else scale))
 
 
 def zero_point(rng: np.random.Generator, dtype: str) -> int:
@@ -213,13 +216,18 @@ def _pool(name: str) -> Generator:
     return generate
 
 
+def either_sign(rng: np.random.Generator, axes: Sequence[int], rank: int) -> np.ndarray:
+    """Axes as operators take them: some counted from the end."""
+    return np.array([a - rank if rng.random() < 0.4 else a for a in axes], "int32")
+
+
 def mean(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = dims(rng, 3, 9, 9, 7)
     axes = sorted(rng.choice(4, size=int(rng.integers(1, 4)), replace=False).tolist())
     kept = bool(rng.random() < 0.5)
     xs, xz = quantized(rng, dtype)
     x = w.activation(shape, dtype, xs, xz)
-    axis = w.constant(np.array(axes, "int32"))
+    axis = w.constant(either_sign(rng, axes, 4))
     result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
     out = w.tensor(result, dtype, float(np.float32(xs * log_uniform(rng, 0.02, 5.0))), zero_point(rng, dtype))
     w.operator("MEAN", [x, axis], [out], "ReducerOptions", keepDims=kept)
@@ -344,7 +352,8 @@ def split(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     s, z = quantized(rng, dtype)
     x = w.activation(shape, dtype, s, z)
     outs = [w.tensor(own, dtype, s, z) for _ in range(parts)]
-    w.operator("SPLIT", [w.constant(np.array(axis, "int32")), x], outs, "SplitOptions", numSplits=parts)
+    given = either_sign(rng, [axis], len(shape)).reshape(())
+    w.operator("SPLIT", [w.constant(given), x], outs, "SplitOptions", numSplits=parts)
 
 
 def div(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:

@@ -12,6 +12,7 @@ from tvm_cascade.testing.operator_cases import (
     Generator,
     biases,
     dims,
+    either_sign,
     log_uniform,
     output_scale,
     quantized,
@@ -80,7 +81,7 @@ def sum_(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     x = w.activation(shape, dtype, xs, xz)
     result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
     out = w.tensor(result, dtype, float(np.float32(xs * log_uniform(rng, 0.5, 50.0))), zero_point(rng, dtype))
-    w.operator("SUM", [x, w.constant(np.array(axes, "int32"))], [out], "ReducerOptions", keepDims=kept)
+    w.operator("SUM", [x, w.constant(either_sign(rng, axes, 4))], [out], "ReducerOptions", keepDims=kept)
 
 
 def batch_matmul(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
