@@ -112,6 +112,19 @@ def test_what_stays_float_is_reported_with_its_reason(tmp_path: Path) -> None:
     assert {r.reason for r in remains} == {"no integer form of relax.prod"}
 
 
+def test_halves_of_a_dense_layer_round_away_from_zero(tmp_path: Path) -> None:
+    """Every second sum lies halfway between two results."""
+    writer = ModelWriter()
+    x = writer.activation((256, 1), "int8", 0.5, 0)
+    weights = writer.constant(np.array([[1], [3]], "int8"), 0.25)
+    out = writer.tensor((256, 2), "int8", 0.25, 0)
+    writer.operator("FULLY_CONNECTED", [x, weights, -1], [out], "FullyConnectedOptions", version=4)
+    data = np.arange(-128, 128).astype("int8").reshape(256, 1)
+    ours, theirs = Compiled(_lowered(tmp_path, writer))(data)[0], Reference(writer.finish()).run([data])[0]
+    np.testing.assert_array_equal(ours, theirs)
+    assert list(theirs[127:130, 0]) == [-1, 0, 1]
+
+
 def test_a_float_operator_of_the_file_is_not_its_quantized_form(tmp_path: Path) -> None:
     """The same stored input and output: between a dequantize and a quantize it rounds as floats do, elsewhere not."""
     data = np.arange(-128, 128).astype("int8")
