@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -88,11 +89,11 @@ def strided_slice_masks(rng: np.random.Generator, dtype: str, w: ModelWriter) ->
     shape = dims(rng, 3, 5, 5, 6)[int(rng.integers(0, 2)) :]
     dots = int(rng.integers(0, len(shape))) if rng.random() < 0.5 else -1
     made = int(rng.integers(0, len(shape))) if rng.random() < 0.4 else -1
-    index: list[object] = []
+    index: list[Any] = []
     rows: list[tuple[int, int, int]] = []  # begin, end, stride
-    masks = dict.fromkeys(("beginMask", "endMask", "ellipsisMask", "newAxisMask", "shrinkAxisMask"), 0)
+    masks: dict[str, Any] = {f"{name}Mask": 0 for name in ("begin", "end", "ellipsis", "newAxis", "shrinkAxis")}
 
-    def add(item: object, row: tuple[int, int, int], *set_masks: str) -> None:
+    def add(item: Any, row: tuple[int, int, int], *set_masks: str) -> None:
         for mask in set_masks:
             masks[mask] |= 1 << len(rows)
         index.append(item)
