@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.errors import UsageError
-from tvm_cascade.frontend import load
+from tvm_cascade.frontend import load, storable_inputs
 from tvm_cascade.micro import firmware
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import BundleResult, make_bundle
@@ -56,10 +57,21 @@ def _silent(_text: str) -> None:
     return None
 
 
-def _module(model: Model, input_shapes: Mapping[str, tuple[int, ...]] | None) -> tuple[IRModule, str]:
+def _module(
+    model: Model, input_shapes: Mapping[str, tuple[int, ...]] | None, stored_io: bool = False
+) -> tuple[IRModule, str]:
     if isinstance(model, IRModule):
         return model, "network"
-    return load(model, input_shapes), Path(model).stem
+    return load(model, input_shapes, stored_io), Path(model).stem
+
+
+def _hint_at_stored_io(model: Model, mod: IRModule, name: str, progress: Progress) -> None:
+    for spec in () if isinstance(model, IRModule) else storable_inputs(mod):
+        stored = prod(spec.shape) * np.dtype(spec.dtype).itemsize
+        progress(
+            f"{name}: {spec.name}: a float that the network only quantizes; --stored-io takes integers, "
+            f"{stored} bytes for {prod(spec.shape) * 4}"
+        )
 
 
 def _plan_options(alignment: int, **values: object) -> PlanOptions:
@@ -78,6 +90,7 @@ def plan(
     overlap: bool = True,
     granularity: str = "auto",
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    stored_io: bool = False,
     target: str = "cortex-m4",
     database: str | Path | None = None,
     rewrite: bool | None = None,
@@ -93,6 +106,8 @@ def plan(
         Multiply-accumulates allowed, as a factor of the network's.
     max_time : float
         Without a cap: instructions that finer steps may be estimated to cost, as a factor of steps by rows.
+    stored_io : bool
+        Inputs and outputs that the file has in floats as the integers that the network stores them in.
     target : str
         Whose alignment and kernels' scratch count: the plan is that of `compile` for the same target.
     database : path, optional
@@ -109,7 +124,7 @@ def plan(
         The model cannot be read.
     """
     started = time.perf_counter()
-    mod, name = _module(model, input_shapes)
+    mod, name = _module(model, input_shapes, stored_io)
     options = _plan_options(
         get_target(target).align,
         sram=sram,
@@ -122,6 +137,7 @@ def plan(
         granularity=granularity,
     )
     progress(f"{name}: reading the graph")
+    _hint_at_stored_io(model, mod, name, progress)
     counts = with_shipped(Path(database) if database else None)
     core = pipeline.core_of(target, get_target(target).backend)
     mod, rewritten = _rewritten(mod, core, options, counts, rewrite, name, progress)
@@ -214,6 +230,7 @@ def compile(
     overlap: bool = True,
     granularity: str = "auto",
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    stored_io: bool = False,
     name: str | None = None,
     hook: bool = False,
     ram_weights: int = 0,
@@ -250,7 +267,7 @@ def compile(
     if on is not None:
         on.require_target(made_for)
         find_tool(made_for.family.gcc, made_for.family.compiler_remedy)  # before minutes of planning
-    mod, stem = _module(model, input_shapes)
+    mod, stem = _module(model, input_shapes, stored_io)
     options = _plan_options(
         made_for.align,
         sram=sram,
@@ -265,6 +282,7 @@ def compile(
     backend = emit or made_for.backend
     core = pipeline.core_of(target, backend, optimise)
     progress(f"{stem}: reading the graph")
+    _hint_at_stored_io(model, mod, stem, progress)
     counts = with_shipped(Path(database) if database else None, must_exist=not tune)
     counter = counter_of(made_for, require_counter(on), backend, progress) if tune else None
     mod, rewritten = _rewritten(mod, core, options, counts, rewrite, stem, progress)

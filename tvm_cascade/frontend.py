@@ -17,8 +17,9 @@ from tvm_cascade.importers.from_onnx import load_onnx
 from tvm_cascade.importers.from_tflite import load_tflite
 from tvm_cascade.importers.from_torch import load_torch
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, io_spec
+from tvm_cascade.importers.stored_io import storable_inputs, store_io
 
-__all__ = ["IoSpec", "TensorSpec", "io_spec", "load"]
+__all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "storable_inputs"]
 
 MAX_FILE_BYTES = 1 << 30
 
@@ -28,7 +29,11 @@ _LOADERS: Mapping[str, _Loader] = MappingProxyType(
 )
 
 
-def load(path: str | PathLike[str], input_shapes: Mapping[str, tuple[int, ...]] | None = None) -> tvm.IRModule:
+def load(
+    path: str | PathLike[str],
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    stored_io: bool = False,
+) -> tvm.IRModule:
     """A Relax module whose `main` computes the model in the file `path`.
 
     Quantized operators come as `dequantize -> operator -> quantize` islands for `passes.LowerQuantized`. `io_spec`
@@ -41,6 +46,8 @@ def load(path: str | PathLike[str], input_shapes: Mapping[str, tuple[int, ...]] 
         `torch` is.
     input_shapes : mapping of name to shape, optional
         Fixes the symbolic sizes of inputs.
+    stored_io : bool
+        Float inputs that are only quantized, and outputs that are only dequantized, become stored integers.
 
     Raises
     ------
@@ -49,14 +56,16 @@ def load(path: str | PathLike[str], input_shapes: Mapping[str, tuple[int, ...]] 
     LoadError
         For a file that is missing, truncated or no model.
     UsageError
-        For an input that the model does not have, or a shape that contradicts it.
+        For an input that the model does not have, or a shape that contradicts it; with `stored_io` where no input or
+        output can be stored integers.
     MissingToolError
         For `.onnx` without the `onnx` package, `.pt2` without `torch`.
     """
     path = Path(path)
     data = _read(path)
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
-    return loader(path, data, dict(input_shapes or {}))
+    mod = loader(path, data, dict(input_shapes or {}))
+    return store_io(mod) if stored_io else mod
 
 
 def _read(path: Path) -> bytes:

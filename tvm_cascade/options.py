@@ -83,6 +83,8 @@ _PLANNING: tuple[Callable[[Any], Any], ...] = (
     click.option("--granularity", type=click.Choice(["row", "pixel", "auto"]), default="auto", show_default=True,
                  help="What rolling buffers count: whole rows (fast), or pixels (small)."),
     INPUT_SHAPE,
+    click.option("--stored-io", is_flag=True, help="Take inputs and give outputs in the integers that a quantized network "
+                 "stores, where its file has floats: a quarter of their bytes. The header gives scale and zero point."),
     click.option("--rewrite/--no-rewrite", default=None, help="Take an equivalent network (substitutions for memory) where "
                  "its arena is smaller. [default: quantized networks, bit for bit; --rewrite: floats too]"),
 )  # fmt: skip
@@ -132,6 +134,7 @@ def planning(command: Callable[..., None]) -> Callable[..., None]:
 def planning_values(values: dict[str, Any]) -> dict[str, Any]:
     """The planning options among a command's values, under the names that `tvm_cascade.plan` gives them."""
     names = (
-        "sram", "max_macs", "max_time", "stream_input", "layerwise", "granularity", "input_shapes", "rewrite"
+        "sram", "max_macs", "max_time", "stream_input", "layerwise", "granularity", "input_shapes", "stored_io",
+        "rewrite",
     )  # fmt: skip
     return {n: values.pop(n) for n in names} | {"overlap": not values.pop("no_overlap")}

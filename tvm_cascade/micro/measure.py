@@ -16,7 +16,7 @@ from tvm_cascade.micro.bundle import is_bundle
 from tvm_cascade.micro.firmware import HOST_FOLDER
 from tvm_cascade.micro.host import HostProgram, run_host
 from tvm_cascade.micro.project import METADATA, Project, find_board, read_project
-from tvm_cascade.micro.reference import Expected, reference_outputs
+from tvm_cascade.micro.reference import Expected, real, reference_outputs
 from tvm_cascade.micro.serial_run import run_serial
 from tvm_cascade.micro.toolchain import build_project, require_uart
 from tvm_cascade.publish import whole_file
@@ -230,7 +230,8 @@ def run_project(
     expected = None
     if check is not None:
         progress(f"{project.name}: running the reference kernels on {Path(check).name}")
-        expected = reference_outputs(Path(check), feed)
+        specs = project.interface.inputs
+        expected = reference_outputs(Path(check), feed, {s.name: (s.scale, s.zero_point) for s in specs})
     if port is not None:
         progress(f"{project.name}: running on the board at {port}")
         made, high, stack, instructions = _over_port(port, board, project, feed, timeout_s)
@@ -238,7 +239,7 @@ def run_project(
         made, high, stack, instructions = dict(host.outputs[0]), host.arena_high_water, None, None
     else:
         made, high, stack, instructions = _emulate(folder, metadata, project, where, feed, timeout_s, progress)
-    match, gap = (None, None) if expected is None else _matches(expected.outputs, made, _tolerance(expected) or 0.0)
+    match, gap = (None, None) if expected is None else _compared(expected, made, project)
     report = RunReport(
         board=where,
         outputs=made,
@@ -258,6 +259,14 @@ def run_project(
     if outputs is not None:
         save_arrays(Path(outputs), made)
     return report
+
+
+def _compared(expected: Expected, made: Mapping[str, np.ndarray], project: Project) -> tuple[bool, float | None]:
+    """Whether outputs match, and by how much they differ; stored integers are dequantized where the model's are floats."""
+    floats = {name for name, value in expected.outputs.items() if value.dtype.kind == "f"}
+    scales = {s.name: (s.scale, s.zero_point) for s in project.interface.outputs}
+    have = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in made.items()}
+    return _matches(expected.outputs, have, _tolerance(expected) or 0.0)
 
 
 def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> bool:

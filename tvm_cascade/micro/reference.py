@@ -30,17 +30,29 @@ class Expected:
     step: float | None = None  # of the outputs of such a network, where it quantizes them
 
 
-def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray]) -> Expected:
-    """Outputs of one inference by the reference kernels.
+Scales = Mapping[str, tuple[float | None, int | None]]  # scale and zero point by name
+
+
+def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales | None = None) -> Expected:
+    """Outputs of one inference by the reference kernels. Stored integers where the model takes floats are dequantized
+    by their `scales` first.
 
     Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other kinds of file.
     """
     if path.suffix == ".tflite":
-        return _litert(path, inputs)
+        return _litert(path, inputs, scales or {})
     if path.suffix in (".onnx", ".pt2"):
+        inputs = {name: real(a, *(scales or {}).get(name, (None, None))) for name, a in inputs.items()}
         made = (_onnx if path.suffix == ".onnx" else _torch)(path, inputs)
         return Expected(made, reach=float_reach(path, inputs, made), step=output_step(path))
     raise UsageError(f"--check knows .tflite, .onnx and .pt2 files, not {path.name}")
+
+
+def real(stored: np.ndarray, scale: float | None, zero_point: int | None) -> np.ndarray:
+    """What stored integers stand for, in float32; floats, and integers without a scale, as they are."""
+    if scale is None or stored.dtype.kind == "f":
+        return stored
+    return (np.float32(scale) * (stored.astype("int64") - (zero_point or 0)).astype("float32")).astype("float32")
 
 
 def output_step(path: Path) -> float | None:
@@ -87,9 +99,11 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     return {str(name): np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}
 
 
-def _litert(path: Path, inputs: Mapping[str, np.ndarray]) -> Expected:
+def _litert(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> Expected:
     interpreter, note = _interpreter(path.read_bytes(), path, inputs)
     details = interpreter.get_input_details()
+    floats = {d["name"] for d in details if np.dtype(d["dtype"]).kind == "f"}
+    inputs = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
     _require_same(path, {_name(d): (str(np.dtype(d["dtype"])), tuple(d["shape"])) for d in details}, inputs)
     for detail in details:
         interpreter.set_tensor(detail["index"], inputs[_name(detail)])
