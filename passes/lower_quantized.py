@@ -168,9 +168,11 @@ class _Lowering:
             raise NotLowered("an empty tensor")
         bounds = _bounds(core)
         if bounds is not None:
-            inner = self.reader.define(core.args[0])
-            if name_of(inner) in _ACTIVATED:
-                core = inner
+            behind = core.args[0]
+            while name_of(self.reader.define(behind)) in _VIEWS:
+                behind = self.reader.define(behind).args[0]
+            if name_of(self.reader.define(behind)) in _ACTIVATED:
+                core, source = self.reader.define(behind), behind
         lo, hi = _clipped(*activation_range(bounds, step, zero, dtype_of(last)), clip)
         output = Output(shape_of(source), dtype_of(last), step, zero, lo, hi)
         lowered = self._lowered_core(source, Island(core, output, self.reader, emitter, bounds))

@@ -33,6 +33,7 @@ SUM_BITS = 12  # integer bits of the sum, Q12.19
 _EXP_STEPS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401), (4, 242))
 _EXP_OF_MINUS_EIGHTH = 1895147668
 _ONE_THIRD = 715827883
+_SCALE_TOLERANCE = 0.001  # the reference's, of the result's 1/256
 _FORTYEIGHT_OVER_17 = 1515870810  # Q2.29
 _MINUS_32_OVER_17 = -1010580540
 
@@ -49,6 +50,9 @@ def lower_softmax(island: Island) -> Value:
         return lower_wide_softmax(island, x, beta)
     if x is None or x.dtype not in BYTE_TYPES or x.constant is not None:
         raise NotLowered("its input is not dequantized from integers")
+    zero_point = int(np.iinfo(out.dtype).min)
+    if abs(float(out.scale) * 256 - 1) > _SCALE_TOLERANCE or out.zero_point != zero_point:
+        raise NotLowered(f"a softmax whose result has not the scale 1/256 and the zero point {zero_point}")
     if out.shape[-1] > 1 << SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
     table = exponentials(float(x.step), beta)

@@ -1,8 +1,8 @@
 """conv2d_transpose, as a convolution of stride 1 over an input spread apart.
 
 The padded stage holds the input with `stride - 1` rows and columns of its zero point between neighbours, which
-contribute nothing; the weights are flipped when the layer is compiled. Multipliers and rounding are the
-convolution's.
+contribute nothing; the weights are flipped when the layer is compiled, and spread likewise where it is dilated.
+Multipliers and rounding are the convolution's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale_channel,
     te_rescale_once,
 )
-from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.island import FLOAT, ISLANDS, Island, NotLowered
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, relax, te, tirx
 
 
 @ISLANDS.lowers("nn.conv2d_transpose")
@@ -30,16 +30,18 @@ def lower_conv2d_transpose(island: Island) -> Value:
 
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     """Transposed convolution `core` plus a constant bias of stored int32."""
-    attrs, out = core.attrs, island.output
-    if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW") or int(attrs.groups) != 1:
-        raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}, or groups")
-    if [int(d) for d in attrs.dilation] != [1, 1]:
-        raise NotLowered("a dilated transposed convolution")
+    attrs, out, groups = core.attrs, island.output, int(core.attrs.groups)
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW"):
+        raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}")
     x, kernel = island.reader.dequantized(core.args[0]), island.reader.dequantized(core.args[1])
     if x is None or x.constant is not None or kernel is None or kernel.constant is None:
         raise NotLowered("its input is not dequantized from integers, or its weights are not constant")
-    flipped = np.ascontiguousarray(kernel.constant[:, :, ::-1, ::-1].transpose(2, 3, 0, 1))  # [kh, kw, in, out]
+    axis = int(island.reader.define(core.args[1]).attrs.axis)
+    if kernel.scale.size > 1 and (axis % 4 != 1 or groups > 1):
+        raise NotLowered("weights without one scale an output channel")
+    flipped = _flipped(kernel.constant, groups, [int(d) for d in attrs.dilation], kernel.zero_point)
     kh, kw, depth, channels = flipped.shape
+    group = channels // groups  # output channels that share their inputs
     bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
     multiplier, shift = channel_multipliers(x, kernel, out.scale, channels)
     bound = accumulator_bound(flipped, kernel.zero_point, x, bias, depthwise=False)
@@ -56,7 +58,8 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, depth), "rc")
 
         def product(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
-            value = spread[n, y + ry, xx + rx, rc].astype("int32") - i32(x.zero_point)
+            source = rc if groups == 1 else c // group * depth + rc
+            value = spread[n, y + ry, xx + rx, source].astype("int32") - i32(x.zero_point)
             product = value * (w[ry, rx, rc, c].astype("int32") - i32(kernel.zero_point))
             return te.sum(product.astype("int64") if bound > INT32_MAX else product, axis=[ry, rx, rc])
 
@@ -74,6 +77,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     described = {
         "strides": strides,
         "padding": padding,
+        "groups": groups,
         "input_zero_point": x.zero_point,
         "weight_zero_point": kernel.zero_point,
         "output_zero_point": out.zero_point,
@@ -82,6 +86,40 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         "kernel_layout": "HWIO, flipped",
     }
     return island.emitter.call("conv2d_transpose", compute, [x.value], [flipped, bias, multiplier, shift], described)
+
+
+@FLOAT.lowers("nn.conv2d_transpose")
+def lower_float(island: Island) -> Value | None:
+    """What stays float, in NCHW: Relax has no legal form of channels that are last."""
+    core, bb = island.core, island.emitter.builder
+    attrs = core.attrs
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW"):
+        return None
+    planes = bb.emit(relax.op.permute_dims(island.emitter.new(core.args[0]), [0, 3, 1, 2]))
+    result = relax.op.nn.conv2d_transpose(
+        planes,
+        island.emitter.new(core.args[1]),
+        strides=[int(v) for v in attrs.strides],
+        padding=[int(v) for v in attrs.padding],
+        output_padding=[int(v) for v in attrs.output_padding],
+        dilation=[int(v) for v in attrs.dilation],
+        groups=int(attrs.groups),
+        data_layout="NCHW",
+        kernel_layout="IOHW",
+    )
+    return bb.emit(relax.op.permute_dims(bb.emit(result), [0, 2, 3, 1]), name_hint=island.emitter.name)
+
+
+def _flipped(weights: np.ndarray, groups: int, dilation: list[int], zero_point: int) -> np.ndarray:
+    """`[in, out / groups, kh, kw]` as `[kh, kw, in / groups, out]` back to front, dilated by taps of zero."""
+    depth, group, *extents = weights.shape
+    spread: np.ndarray = np.full(
+        (depth, group, *((k - 1) * d + 1 for k, d in zip(extents, dilation, strict=True))), zero_point
+    )
+    spread[:, :, :: dilation[0], :: dilation[1]] = weights[:, :, ::-1, ::-1]
+    rows, columns = spread.shape[2], spread.shape[3]
+    parts = spread.reshape(groups, depth // groups, group, rows, columns).transpose(3, 4, 1, 0, 2)
+    return np.ascontiguousarray(parts.reshape(rows, columns, depth // groups, -1).astype(weights.dtype))
 
 
 def _te_spread(a: Tensor, strides: list[int], before: tuple[int, int], extents: tuple[int, int], value: int) -> Tensor:

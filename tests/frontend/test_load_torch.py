@@ -151,3 +151,58 @@ def test_a_quantized_network_becomes_integers(tmp_path: Path, dtype: str) -> Non
         x = np.random.default_rng(seed).standard_normal((1, 3, 17, 15)).astype("float32")
         ours, theirs = run(x)[0], plain(torch.tensor(x)).detach().numpy()
         assert np.abs(ours - theirs).max() <= 0.2 * 1.01  # one step: torch rounds floats, the kernels integers
+
+
+def test_what_the_importer_reads_otherwise_than_torch(tmp_path: Path) -> None:
+    """SELU's scales, nearest pixels of a size that is no multiple, amax and amin."""
+    torch = pytest.importorskip("torch")
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = torch.nn.functional.interpolate(torch.nn.functional.selu(x), size=(11, 4))
+            return x.amax((2, 3)) + x.amin(1, keepdim=True)[:, :, 0, 0]
+
+    plain = _export(tmp_path / "n.pt2", Network(), 1, 3, 5, 7)
+    run = Compiled(_LOWER(load(tmp_path / "n.pt2")))
+    x = np.random.default_rng(0).standard_normal((1, 3, 5, 7)).astype("float32")
+    np.testing.assert_allclose(run(x)[0], plain(torch.tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_of_rank_three_become_integers(tmp_path: Path) -> None:
+    """A convolution, and a product that torch takes in rank 2, its relu behind the view."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")
+    ops, nn = torch.ops.quantized_decomposed, torch.nn.functional
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            made = torch.Generator().manual_seed(0)
+            for name, shape in {"c": (6, 4, 3), "f": (5, 8)}.items():
+                self.register_buffer(f"w{name}", torch.randint(-127, 128, shape, generator=made).to(torch.int8))
+                setattr(self, f"b{name}", torch.nn.Parameter(torch.randn(shape[0], generator=made)))
+
+        def stored(self, x: Any) -> Any:
+            x = ops.quantize_per_tensor(x, 0.05, 3, -128, 127, torch.int8)
+            return ops.dequantize_per_tensor(x, 0.05, 3, -128, 127, torch.int8)
+
+        def forward(self, x: Any) -> Any:
+            wc, wf = (ops.dequantize_per_tensor(w, 0.005, 0, -127, 127, torch.int8) for w in (self.wc, self.wf))
+            a = self.stored(nn.relu(nn.conv1d(self.stored(x), wc, self.bc, padding=1)))
+            return self.stored(nn.relu(nn.linear(a, wf, self.bf)))
+
+    plain = _export(tmp_path / "q.pt2", Network(), 1, 4, 8)
+    lowered = _LOWER(load(tmp_path / "q.pt2"))
+    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
+    run = Compiled(lowered)
+    x = np.random.default_rng(0).standard_normal((1, 4, 8)).astype("float32")
+    assert np.abs(run(x)[0] - plain(torch.tensor(x)).detach().numpy()).max() <= 0.05 * 1.01
+
+
+def test_nearest_pixels_of_symbolic_sizes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    free = ({2: torch.export.Dim("h", min=4, max=64)},)
+    plain = _export(tmp_path / "n.pt2", torch.nn.Upsample(scale_factor=2), 1, 2, 8, 3, dynamic_shapes=free)
+    run = Compiled(_LOWER(load(tmp_path / "n.pt2", {"input": (1, 2, 5, 3)})))
+    x = np.random.default_rng(0).standard_normal((1, 2, 5, 3)).astype("float32")
+    np.testing.assert_array_equal(run(x)[0], plain(torch.tensor(x)).numpy())

@@ -16,6 +16,8 @@ import numpy as np
 import tvm
 from tvm import relax as _relax
 
+from tvm_cascade.importers.one_row import to_one_row
+
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 relax: Any = _relax
 Value: TypeAlias = Any
@@ -71,7 +73,7 @@ def is_quantized(mod: tvm.IRModule) -> bool:
 
 def to_channels_last(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` with `main` rewritten; its parameters and results keep their layout."""
-    return _Rewriting(mod).run()
+    return _Rewriting(to_one_row(mod, _UNARY, _BINARY)).run()
 
 
 class _Rewriting:
@@ -91,7 +93,8 @@ class _Rewriting:
             "nn.conv2d": self._conv2d,
             "nn.max_pool2d": self._pool,
             "nn.avg_pool2d": self._pool,
-            "mean": self._mean,
+            **dict.fromkeys(("mean", "sum", "max", "min"), self._reduce),
+            **dict.fromkeys(("nn.softmax", "nn.log_softmax"), self._softmax),
             "nn.conv2d_transpose": self._conv2d_transpose,
             "concat": self._concat,
             "split": self._split,
@@ -99,6 +102,7 @@ class _Rewriting:
             "reshape": self._view,
             "squeeze": self._view,
             "flatten": self._view,
+            "expand_dims": self._view,
             "permute_dims": self._permute,
             "nn.pad": self._pad,
             "image.resize2d": self._resize,
@@ -242,13 +246,22 @@ class _Rewriting:
             return _Placed(self.bb.emit(kind(source, **window)), last=True)
         return _Placed(self._before_dequantize(source, lambda v: self.bb.emit(kind(v, **window))), last=True)
 
-    def _mean(self, call: Value) -> _Placed:
+    def _reduce(self, call: Value) -> _Placed:
+        """Where every axis that is left stands in the order that it had: the channels, or rows and columns."""
         if not self._place(call.args[0]).last or call.attrs.axis is None:
             return self._other(call)
         axes, kept = sorted(_LAST_AXIS[int(a) % 4] for a in call.attrs.axis), bool(call.attrs.keepdims)
-        if not kept and axes != [1, 2]:
+        if not kept and 3 not in axes and not {1, 2} <= set(axes):
             return self._other(call)
-        return _Placed(self.bb.emit(relax.op.mean(self._last_of(call.args[0]), axes, kept)), last=kept)
+        reduction = getattr(relax.op, _name(call))
+        return _Placed(self.bb.emit(reduction(self._last_of(call.args[0]), axes, kept)), last=kept)
+
+    def _softmax(self, call: Value) -> _Placed:
+        """Along the channels, which lowering wants last."""
+        if len(_shape(call)) != 4 or int(call.attrs.axis) % 4 != 1:
+            return self._other(call)
+        softmax = getattr(relax.op.nn, _name(call).removeprefix("nn."))
+        return _Placed(self.bb.emit(softmax(self._last_of(call.args[0]), axis=3)), last=True)
 
     def _concat(self, call: Value) -> _Placed:
         tuple_value = call.args[0]
@@ -325,6 +338,10 @@ class _Rewriting:
         if str(call.attrs.layout) != "NCHW" or not self._place(call.args[0]).last:
             return self._other(call)
         attrs = call.attrs
+        nearest = str(attrs.method) == "nearest_neighbor"
+        floored = (str(attrs.coordinate_transformation_mode), str(attrs.rounding_method)) == ("asymmetric", "floor")
+        if nearest and not floored:  # other roundings have no rule where channels are last
+            return self._other(call)
         size = tuple(_shape(call)[2:])
         how = {
             "layout": "NHWC",
@@ -333,7 +350,11 @@ class _Rewriting:
             "rounding_method": str(attrs.rounding_method),
         }
         source = self._last_of(call.args[0])
-        return _Placed(self.bb.emit(relax.op.image.resize2d(source, size, **how)), last=True)
+
+        def resized(value: Value) -> Value:
+            return self.bb.emit(relax.op.image.resize2d(value, size, **how))
+
+        return _Placed(self._before_dequantize(source, resized) if nearest else resized(source), last=True)
 
     def _binary(self, call: Value) -> _Placed:
         if len(_shape(call)) != 4 or not any(self._place(a).last for a in call.args):

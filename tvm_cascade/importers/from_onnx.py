@@ -34,7 +34,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
         from tvm_cascade.importers.onnx_clips import read_clips
-        from tvm_cascade.importers.onnx_pads import fold_pads
+        from tvm_cascade.importers.onnx_pads import constant_pads, fold_pads
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
     except ImportError as error:
         raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
@@ -49,8 +49,9 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         _check_filled(path, model)
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
-        imported = read_clips(_imported(path, from_onnx, fold_pads(model), shapes))
+        imported = read_clips(_imported(path, from_onnx, fold_pads(constant_pads(model)), shapes))
         check_sizes(path, imported)
+        _check_static(path, imported)
         return _finished(path, model, to_channels_last(imported) if is_quantized(imported) else imported)
     except CascadeError:
         raise
@@ -75,6 +76,13 @@ def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> Non
     missing = {n.op_type: None for n in model.graph.node if n.op_type not in known and n.op_type != "Constant"}
     if missing:
         raise UnsupportedOperatorError(path, [printable(m) for m in missing], sorted(known))
+
+
+def _check_static(path: Path, mod: Any) -> None:
+    """Every tensor has a size once those of the inputs are known."""
+    for binding in (b for block in mod["main"].body.blocks for b in block.bindings):
+        if hasattr(binding.var.ty, "dtype") and hasattr(binding.var.ty, "shape"):
+            _spec(path, str(binding.var.name), binding.var.ty)
 
 
 def _check_filled(path: Path, model: Any) -> None:
@@ -143,5 +151,9 @@ def _spec(path: Path, name: str, kind: Any) -> TensorSpec:
     try:
         shape = tuple(int(d) for d in kind.shape.values)
     except (AttributeError, TypeError) as error:
-        raise LoadError(path, f"tensor {name} has no static shape") from error
+        raise LoadError(
+            path,
+            f"tensor {printable(name)} has no static shape: write sizes that the model computes as constants "
+            "(onnxsim, or torch.onnx.export with dynamo=True)",
+        ) from error
     return TensorSpec(name, shape, str(kind.dtype))

@@ -20,6 +20,10 @@ relax: Any = _relax
 Value: TypeAlias = Any
 Node: TypeAlias = Any  # of torch's graph
 Importer: TypeAlias = Any  # Relax's
+Converter = Callable[[Node, Importer], Value]
+
+
+_PRODUCTS = tuple(f"relax.{n}" for n in ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose"))))
 
 
 def _argument(node: Node, index: int, name: str, otherwise: object = None) -> Any:
@@ -69,12 +73,56 @@ def _hardtanh(node: Node, importer: Importer) -> Value:
     return importer.block_builder.emit(relax.op.clip(importer.env[node.args[0]], float(lo), float(hi)))
 
 
+def _elu(node: Node, importer: Importer) -> Value:
+    """The importer leaves out both scales, and so computes another function for SELU."""
+    x, bb = importer.env[node.args[0]], importer.block_builder
+    alpha, scale, inner = (
+        float(_argument(node, i, name, 1.0)) for i, name in enumerate(("alpha", "scale", "input_scale"), 1)
+    )
+    one, by_alpha = relax.const(np.float32(1)), relax.const(np.float32(-alpha))
+    scaled = x if inner == 1.0 else bb.emit(relax.op.multiply(x, relax.const(np.float32(inner))))
+    below = bb.emit(relax.op.nn.relu(bb.emit(relax.op.subtract(one, bb.emit(relax.op.exp(scaled))))))
+    value = bb.emit(relax.op.add(bb.emit(relax.op.multiply(by_alpha, below)), bb.emit(relax.op.nn.relu(x))))
+    return value if scale == 1.0 else bb.emit(relax.op.multiply(value, relax.const(np.float32(scale))))
+
+
 def _hardswish(node: Node, importer: Importer) -> Value:
     """`x * relu6(x + 3) / 6`, in the order that integer lowering looks for."""
     x, bb = importer.env[node.args[0]], importer.block_builder
     three, six = (relax.const(np.float32(v)) for v in (3, 6))
     gate = bb.emit(relax.op.clip(bb.emit(relax.op.add(x, three)), 0, 6))
     return bb.emit(relax.op.divide(bb.emit(relax.op.multiply(x, gate)), six))
+
+
+def _upsample_nearest(node: Node, importer: Importer) -> Value:
+    """Pixel `floor(i * in / out)`, as torch takes it; the importer takes the one nearest to the middle."""
+    x, size = importer.env[node.args[0]], list(node.meta["val"].shape[2:])
+    if not all(isinstance(d, int) for d in size):  # symbolic: bound to numbers when the importer is done
+        factors = _argument(node, 2, "scale_factors") or ()
+        if len(factors) != len(size) or any(f != int(f) for f in factors):
+            raise NotImplementedError("an interpolate to a symbolic size: export it with fixed sizes")
+        size = [d * int(f) for d, f in zip(x.ty.shape.values[2:], factors, strict=True)]
+    return importer.block_builder.emit(
+        relax.op.image.resize2d(
+            x,
+            tuple(size),
+            layout="NCHW",
+            method="nearest_neighbor",
+            coordinate_transformation_mode="asymmetric",
+            rounding_method="floor",
+        )
+    )
+
+
+def _extreme(operator: Any) -> Converter:
+    """amax and amin: over axes, all where none is given."""
+
+    def convert(node: Node, importer: Importer) -> Value:
+        axes, kept = _argument(node, 1, "dim", ()), bool(_argument(node, 2, "keepdim", False))
+        axes = [int(axes)] if isinstance(axes, int) else [int(a) for a in axes]
+        return importer.block_builder.emit(operator(importer.env[node.args[0]], axes or None, kept))
+
+    return convert
 
 
 def _addmm(node: Node, importer: Importer) -> Value:
@@ -90,7 +138,6 @@ def _addmm(node: Node, importer: Importer) -> Value:
     return bb.emit(relax.op.add(product, bias))
 
 
-Converter = Callable[[Node, Importer], Value]
 CONVERTERS: Mapping[str, Converter] = MappingProxyType(
     {
         "quantize_per_tensor.default": _quantize,
@@ -98,9 +145,14 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "dequantize_per_channel.default": _dequantize_channels,
         "hardtanh.default": _hardtanh,
         "hardtanh_.default": _hardtanh,
+        "elu.default": _elu,
+        "elu_.default": _elu,
         "hardswish.default": _hardswish,
         "hardswish_.default": _hardswish,
         "addmm.default": _addmm,
+        "amax.default": _extreme(relax.op.max),
+        "amin.default": _extreme(relax.op.min),
+        "upsample_nearest2d.vec": _upsample_nearest,
     }
 )
 
@@ -146,12 +198,12 @@ class _Storing:
     def _stored(self, value: Value) -> Value:
         """An addition of a float constant to a quantized product, rewritten; anything else as it is."""
         product = self._define(value.args[0]) if _name(value) == "relax.add" else None
-        if _name(product) not in ("relax.nn.conv2d", "relax.matmul", "relax.nn.conv2d_transpose"):
+        if _name(product) not in _PRODUCTS:
             return self._new(value)
         shaped = self._define(value.args[1])
         data = _constant(self._define(shaped.args[0]) if _name(shaped) == "relax.reshape" else shaped)
         scales = self._scales(product)
-        if data is None or scales is None or data.dtype != np.float32 or data.size % scales.size:
+        if data is None or scales is None or data.dtype != np.float32 or scales.size not in (1, data.size):
             return self._new(value)
         flat = np.rint(data.reshape(-1).astype("float64") / np.broadcast_to(scales, data.size))
         whole = relax.const(np.clip(flat, -(1 << 31), (1 << 31) - 1).astype("int32"))

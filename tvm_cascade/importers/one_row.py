@@ -1,0 +1,218 @@
+"""Quantized networks of rank 3 (Conv1d) as networks of one row: `[n, c, w]` becomes `[n, c, 1, w]`, exactly.
+
+Integer lowering and the schedulers know convolutions and pools of two dimensions. What has no rule here reads a view
+of rank 3, taken before its dequantize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import relax as _relax
+
+ir: Any = tvm.ir  # nodes of TVM get their fields at run time
+relax: Any = _relax
+Value: TypeAlias = Any
+
+_AXIS = {0: 0, 1: 1, 2: 3}  # where an axis of rank 3 lies in rank 4
+_CONVOLUTIONS = {
+    "nn.conv1d": ("nn.conv2d", "OIW", "OIHW"),
+    "nn.conv1d_transpose": ("nn.conv2d_transpose", "IOW", "IOHW"),
+}
+_POOLS = {"nn.max_pool1d": relax.op.nn.max_pool2d, "nn.avg_pool1d": relax.op.nn.avg_pool2d}
+_REDUCTIONS = ("mean", "sum", "max", "min")
+_VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
+
+
+def to_one_row(mod: tvm.IRModule, elementwise: frozenset[str], binary: frozenset[str]) -> tvm.IRModule:
+    """`mod` with its convolutions of rank 3 in rank 4, and what stands between them: operators of the names in
+    `elementwise`, and in `binary` those of two operands."""
+    main: Any = mod["main"]
+    if not any(_name(b.value) in _CONVOLUTIONS for block in main.body.blocks for b in block.bindings):
+        return mod
+    return _Widening(mod, elementwise, binary).run()
+
+
+class _Widening:
+    """One walk over `main`, emitting its replacement."""
+
+    def __init__(self, mod: Any, elementwise: frozenset[str], binary: frozenset[str]) -> None:
+        self.main: Any = mod["main"]
+        others = {gv: f for gv, f in mod.functions.items() if gv.name_hint != "main"}
+        self.bb: Any = relax.BlockBuilder(tvm.IRModule(others))
+        self.new: dict[Value, Value] = {p: p for p in self.main.params}  # of every old value that was not widened
+        self.wide: dict[Value, Value] = {}  # of old values of rank 3
+        self.handlers: dict[str, Callable[[Value], Value | None]] = {
+            **dict.fromkeys(_CONVOLUTIONS, self._convolution),
+            **dict.fromkeys(_POOLS, self._pool),
+            **dict.fromkeys(elementwise, self._elementwise),
+            **dict.fromkeys(binary, self._binary),
+            "concat": self._concat,
+        }
+
+    def run(self) -> tvm.IRModule:
+        attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
+        with self.bb.function("main", list(self.main.params), attrs=attrs):
+            with self.bb.dataflow():
+                for binding in (b for block in self.main.body.blocks for b in block.bindings):
+                    self._bind(binding.var, binding.value)
+                result = self.bb.emit_output(self._narrow(self.main.body.body))
+            self.bb.emit_func_output(result)
+        return _relax.transform.DeadCodeElimination()(self.bb.finalize())
+
+    def _bind(self, var: Value, value: Value) -> None:
+        name = _name(value)
+        handler = self.handlers.get(name)
+        widened = handler(value) if handler is not None and len(_shape(var)) == 3 else None
+        if widened is not None:
+            self.wide[var] = self.bb.emit(widened)
+        elif isinstance(value, relax.Var) and value in self.wide:
+            self.wide[var] = self.wide[value]
+        elif name in _VIEWS and (value.args[0] in self.wide or len(_shape(var)) == 3):
+            self._view(var, value)
+        elif name in _REDUCTIONS and value.args[0] in self.wide:
+            self._reduction(var, value)
+        else:
+            self.new[var] = self._emitted(self._narrow(value))
+
+    def _emitted(self, value: Value) -> Value:
+        return value if isinstance(value, relax.Var) else self.bb.emit(value)
+
+    def _narrow(self, value: Value) -> Value:
+        """`value` of the old function in its own rank."""
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._narrow(f) for f in value.fields])
+        if isinstance(value, relax.TupleGetItem):
+            return relax.TupleGetItem(self._narrow(value.tuple_value), value.index)
+        if isinstance(value, relax.Call):
+            return relax.Call(value.op, [self._narrow(a) for a in value.args], value.attrs, value.ty_args)
+        if not isinstance(value, relax.Var):
+            return value
+        if value not in self.new and value in self.wide:
+            self.new[value] = self._reshaped(self.wide[value], _shape(value))
+        return self.new.get(value, value)
+
+    def _widened(self, value: Value) -> Value:
+        """`value`, of rank 3 or what broadcasts against it, in rank 4."""
+        if value in self.wide:
+            return self.wide[value]
+        shape = _shape(value)
+        if len(shape) < 2:
+            return self._narrow(value)
+        shape = (*[1] * (3 - len(shape)), *shape)
+        return self._reshaped(self._narrow(value), (*shape[:2], 1, shape[2]))
+
+    def _reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """A view, of stored values where `value` is dequantized with one scale, and of a view's own source."""
+        if _shape(value) == shape:
+            return value
+        call = self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
+        if _name(call) == "reshape":
+            return self._reshaped(call.args[0], shape)
+        if isinstance(call, ir.GenericConst):
+            return relax.const(call.value.numpy().reshape(shape), str(call.value.dtype))
+        if _name(call) == "dequantize" and _elements(call.args[1]) == 1 and _elements(call.args[0]) == 0:
+            stored = self._reshaped(call.args[0], shape)
+            return self.bb.emit(relax.op.dequantize(stored, call.args[1], call.args[2], axis=0))
+        return self.bb.emit(relax.op.reshape(value, list(shape)))
+
+    # operators: the widened call, None where there is no rule --------------------------------------------------------
+
+    def _convolution(self, call: Value) -> Value | None:
+        attrs, (kind, old, new) = call.attrs, _CONVOLUTIONS[_name(call)]
+        weights = self._narrow(call.args[1])
+        weights = self.bb.lookup_binding(weights) if isinstance(weights, relax.Var) else weights
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", old) or _name(weights) != "dequantize":
+            return None
+        if not isinstance(weights.args[0], ir.GenericConst):
+            return None
+        data = weights.args[0].value.numpy()
+        stored = relax.const(data.reshape(*data.shape[:2], 1, data.shape[2]), str(data.dtype))
+        axis = _AXIS[int(weights.attrs.axis) % 3]
+        kernel = self.bb.emit(relax.op.dequantize(stored, weights.args[1], weights.args[2], axis=axis))
+        window = {
+            "strides": [1, int(attrs.strides[0])],
+            "padding": _padding(attrs),
+            "dilation": [1, int(attrs.dilation[0])],
+            "groups": int(attrs.groups),
+            "kernel_layout": new,
+        }
+        if kind == "nn.conv2d":
+            return relax.op.nn.conv2d(self._widened(call.args[0]), kernel, **window)
+        extra = [0, int(attrs.output_padding[0])]
+        return relax.op.nn.conv2d_transpose(self._widened(call.args[0]), kernel, output_padding=extra, **window)
+
+    def _pool(self, call: Value) -> Value | None:
+        attrs = call.attrs
+        if str(attrs.layout) != "NCW":
+            return None
+        return _POOLS[_name(call)](
+            self._widened(call.args[0]),
+            pool_size=[1, int(attrs.pool_size[0])],
+            strides=[1, int(attrs.strides[0])],
+            padding=_padding(attrs),
+            dilation=[1, int(attrs.dilation[0])],
+            ceil_mode=bool(attrs.ceil_mode),
+            count_include_pad=bool(attrs.count_include_pad),
+        )
+
+    def _elementwise(self, call: Value) -> Value | None:
+        if call.args[0] not in self.wide:
+            return None
+        source, rest = self.wide[call.args[0]], [self._narrow(a) for a in call.args[1:]]
+        if _name(call) == "dequantize":
+            return relax.op.dequantize(source, *rest, axis=_AXIS[int(call.attrs.axis) % 3])
+        if _name(call) == "quantize":
+            axis = _AXIS[int(call.attrs.axis) % 3]
+            return relax.op.quantize(source, *rest, axis=axis, out_dtype=str(call.attrs.out_dtype))
+        return relax.Call(call.op, [source, *rest], call.attrs)
+
+    def _binary(self, call: Value) -> Value | None:
+        if not any(a in self.wide for a in call.args):
+            return None
+        return relax.Call(call.op, [self._widened(a) for a in call.args], call.attrs)
+
+    def _concat(self, call: Value) -> Value | None:
+        fields = list(call.args[0].fields) if isinstance(call.args[0], relax.Tuple) else []
+        if not any(f in self.wide for f in fields):
+            return None
+        return relax.op.concat([self._widened(f) for f in fields], axis=_AXIS[int(call.attrs.axis) % 3])
+
+    def _view(self, var: Value, call: Value) -> None:
+        """A view of a row reads the same; one that takes the row away gives it back."""
+        source, shape = call.args[0], _shape(var)
+        if source not in self.wide and _shape(source) == (*shape[:2], 1, shape[2]):
+            self.wide[var] = self._narrow(source)
+            return
+        self.new[var] = self._reshaped(self.wide[source] if source in self.wide else self._narrow(source), shape)
+
+    def _reduction(self, var: Value, call: Value) -> None:
+        """Along the row, its one line with it."""
+        axes, kept = call.attrs.axis, bool(call.attrs.keepdims)
+        if axes is None or [int(a) % 3 for a in axes] != [2]:
+            self.new[var] = self._emitted(self._narrow(call))
+            return
+        reduced = self.bb.emit(getattr(relax.op, _name(call))(self.wide[call.args[0]], [2, 3], kept))
+        (self.wide if kept else self.new)[var] = reduced
+
+
+def _padding(attrs: Any) -> list[int]:
+    """Top, left, bottom, right."""
+    widths = [int(p) for p in attrs.padding]
+    return [0, widths[0], 0, widths[-1]]
+
+
+def _elements(value: Value) -> int:
+    """Of a constant; 0 for anything else."""
+    return int(value.value.numpy().size) if isinstance(value, ir.GenericConst) else 0
+
+
+def _name(value: Value) -> str:
+    return str(getattr(value.op, "name", "")).removeprefix("relax.") if isinstance(value, relax.Call) else ""
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    dims = getattr(getattr(value.ty, "shape", None), "values", None)
+    return tuple(int(d) for d in dims) if dims is not None else ()
