@@ -48,6 +48,8 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     real = np.float64(x.step) * scales / np.float64(out.scale)
     total = _bound(data, weights.zero_point, x, bias)
     wide = x.dtype == "int16" and int(total.max()) > INT32_MAX
+    if wide and float((real * total).max()) >= INT32_MAX - 512:
+        raise NotLowered("its output scale is so small that the reference overflows")
     bound = np.minimum(total, _saturating(real, out) if wide else INT32_MAX)
     multiplier, shift = proved_multipliers(real, bound, out)
     exact = multiplier.dtype == np.int64
@@ -67,7 +69,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
 
         def finish(n: Index, c: Index) -> object:
             sum_of_all = acc[n, c] + b[c].astype(sums)
-            if wide:  # beyond these the output saturates
+            if wide:  # beyond these every channel's output saturates
                 sum_of_all = tirx.max(tirx.min(sum_of_all, i64(limit)), i64(-limit))
             scaled = _te_round_once(sum_of_all, m[c], s[c], apart=exact or wide, wide=wide)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)

@@ -291,3 +291,37 @@ def test_inner_tensors_become_signed(tmp_path: Path) -> None:
     evaluator: Any = ReferenceEvaluator(str(tmp_path / "n.onnx"))
     theirs = np.asarray(evaluator.run(None, given)[0])
     assert ours.dtype == theirs.dtype and np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "kind, axis", [("Conv", 0), ("Conv", 1), ("ConvTranspose", 0), ("ConvTranspose", 1), ("MatMul", 0)]
+)
+def test_scales_along_the_inputs_of_weights(tmp_path: Path, kind: str, axis: int) -> None:
+    """Integer kernels have a scale for every output: scales along another axis are no such ones, even where as many."""
+    from onnx.reference import ReferenceEvaluator
+
+    net = _Network("int8", 6)
+    shape, window = ((2, 4), ()) if kind == "MatMul" else ((1, 4, 5, 5), (3, 3))
+    x = net.stored("x", 0.02, 120)
+    data = net.rng.integers(-127, 128, (4, 4, *window)).astype("int8")
+    scales, zeros = np.array([0.001, 0.01, 0.1, 0.5], "float32"), np.zeros(4, "int8")
+    w = net.node("DequantizeLinear", [net.constant(v) for v in (data, scales, zeros)], axis=axis)
+    y = net.stored(net.node(kind, [x, w]), 0.5, 128)
+    out = {"MatMul": [2, 4], "Conv": [1, 4, 3, 3], "ConvTranspose": [1, 4, 7, 7]}[kind]
+    net.finish(tmp_path / "n.onnx", y, list(shape), out)
+    evaluator: Any = ReferenceEvaluator(str(tmp_path / "n.onnx"))
+    given = np.random.default_rng(0).uniform(-2, 2, shape).astype("float32")
+    theirs = np.asarray(evaluator.run(None, {"x": given})[0])
+    (ours,) = Compiled(_LOWER(load(tmp_path / "n.onnx")))(given)
+    assert np.abs(ours - theirs).max() <= 0.501 and np.ptp(theirs) > 5
+
+
+def test_a_clip_whose_bounds_are_swapped(tmp_path: Path) -> None:
+    """ONNX has the upper bound everywhere then."""
+    kind, make = onnx.TensorProto, onnx.helper.make_tensor_value_info
+    bounds = [onnx.numpy_helper.from_array(np.float32(v), n) for n, v in (("lo", 5), ("hi", 2))]
+    node = onnx.helper.make_node("Clip", ["x", "lo", "hi"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [make("x", kind.FLOAT, [4])], [make("y", kind.FLOAT, [4])], bounds)
+    opset = [onnx.helper.make_opsetid("", 19)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "n.onnx")
+    np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(np.arange(4, dtype="float32"))[0], [2, 2, 2, 2])

@@ -129,3 +129,25 @@ def test_a_shape_may_be_an_output(tmp_path: Path) -> None:
     made = Compiled(load(tmp_path / "m.tflite", {"x": (4, 2, 3)}))(-np.ones((4, 2, 3), "float32"))
     np.testing.assert_array_equal(made[0], [4, 2, 3])
     assert not made[1].any()
+
+
+def test_constants_of_computed_shapes(tmp_path: Path) -> None:
+    """What a fill makes, and a broadcast: of the extents that were given, not of those that the file declares."""
+    w = ModelWriter()
+    x = w.activation((1, 4), "float32", name="x", signature=(-1, 4))
+    shape, filled = w.tensor((2,), "int32"), w.tensor((1, 4), "float32", signature=(-1, 4))
+    wide, y = (w.tensor((1, 4), "float32", signature=(-1, 4)) for _ in range(2))
+    w.operator("SHAPE", [x], [shape], "ShapeOptions", outType=2)
+    w.operator("FILL", [shape, w.constant(np.array(2, "float32"))], [filled], "FillOptions")
+    row = w.constant(np.array([[1, 2, 3, 4]], "float32"))
+    w.operator("BROADCAST_TO", [row, shape], [wide], "BroadcastToOptions", version=2)
+    w.operator("ADD", [filled, wide], [y], "AddOptions")
+    total = w.tensor((4,), "float32")
+    w.operator("SUM", [y, _ints(w, 0)], [total], "ReducerOptions", keepDims=False)
+    negative = w.tensor((2,), "int32")
+    w.operator("SUB", [shape, _ints(w, 5, 1)], [negative], "SubOptions", fusedActivationFunction=1)
+    w.outputs = [total, negative]
+    (tmp_path / "m.tflite").write_bytes(w.finish())
+    made = Compiled(load(tmp_path / "m.tflite", {"x": (3, 4)}))(np.zeros((3, 4), "float32"))
+    np.testing.assert_array_equal(made[0], [9, 12, 15, 18])
+    np.testing.assert_array_equal(made[1], [0, 3])

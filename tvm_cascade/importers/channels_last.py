@@ -95,6 +95,7 @@ class _Rewriting:
             "nn.avg_pool2d": self._pool,
             **dict.fromkeys(("mean", "sum", "max", "min"), self._reduce),
             **dict.fromkeys(("nn.softmax", "nn.log_softmax"), self._softmax),
+            "matmul": self._matmul,
             "nn.conv2d_transpose": self._conv2d_transpose,
             "concat": self._concat,
             "split": self._split,
@@ -187,6 +188,8 @@ class _Rewriting:
         weights = self._definition(self._place(call.args[1]).value)
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW") or _name(weights) != "dequantize":
             return self._other(call)
+        if _scales(weights) > 1 and int(weights.attrs.axis) % 4 != 0:
+            return self._other(self._with_real_weights(call))
         data, groups = _data(weights.args[0]), int(attrs.groups)
         channels = _shape(call.args[0])[1]
         depthwise = groups > 1 and groups == channels
@@ -214,6 +217,8 @@ class _Rewriting:
         weights = self._definition(self._place(call.args[1]).value)
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "IOHW") or _name(weights) != "dequantize":
             return self._other(call)
+        if _scales(weights) > 1 and int(weights.attrs.axis) % 4 != 1:
+            return self._other(self._with_real_weights(call))
         result = relax.op.nn.conv2d_transpose(
             self._last_of(call.args[0]),
             self._place(call.args[1]).value,
@@ -262,6 +267,26 @@ class _Rewriting:
             return self._other(call)
         softmax = getattr(relax.op.nn, _name(call).removeprefix("nn."))
         return _Placed(self.bb.emit(softmax(self._last_of(call.args[0]), axis=3)), last=True)
+
+    def _matmul(self, call: Value) -> _Placed:
+        weights = self._definition(self._place(call.args[1]).value)
+        rank = len(_shape(call.args[1]))
+        odd = _name(weights) == "dequantize" and _scales(weights) > 1 and int(weights.attrs.axis) % rank != rank - 1
+        return self._other(self._with_real_weights(call) if odd else call)
+
+    def _with_real_weights(self, call: Value) -> Value:
+        """With weights as floats: integer kernels have no scale for every input, only one for every output."""
+        weights = self._definition(self._place(call.args[1]).value)
+        stored, scale, zero = (_data(a) for a in weights.args)
+        if stored is None or scale is None or zero is None:
+            return call
+        along = [1] * stored.ndim
+        along[int(weights.attrs.axis) % stored.ndim] = -1
+        centred = stored.astype("int64") - (zero.reshape(along) if zero.size > 1 else zero.reshape(()))
+        real = (centred.astype("float32") * scale.reshape(along)).astype("float32")
+        return relax.Call(
+            call.op, [call.args[0], relax.const(real, "float32"), *call.args[2:]], call.attrs, call.ty_args
+        )
 
     def _concat(self, call: Value) -> _Placed:
         tuple_value = call.args[0]
@@ -368,7 +393,12 @@ class _Rewriting:
         if prod(shape) == 1 and len(shape) < 4:
             return self._place(value).value
         reshaped = self._definition(self._place(value).value)
-        if _name(reshaped) == "reshape" and shape == (1, shape[1], 1, 1) and self._is_bias(reshaped.args[0]):
+        if (
+            _name(reshaped) == "reshape"
+            and len(shape) == 4
+            and shape == (1, shape[1], 1, 1)
+            and self._is_bias(reshaped.args[0])
+        ):
             return reshaped.args[0]
         if len(shape) == 4:
             return self._last_of(value)

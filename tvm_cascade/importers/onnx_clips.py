@@ -44,7 +44,8 @@ def read_clips(mod: tvm.IRModule) -> tvm.IRModule:
                 return call
             if above is None:
                 return relax.op.nn.relu(below[0]) if below[1] == 0 else call
-            return relax.op.clip(below[0], below[1], above[1]) if np.isfinite(above[1]) else call
+            ordered = np.isfinite(above[1]) and below[1] <= above[1]  # else ONNX has the upper bound everywhere
+            return relax.op.clip(below[0], below[1], above[1]) if ordered else call
 
     mod = mod.clone()
     mod["main"] = Reading().visit_expr(main)

@@ -31,10 +31,9 @@ class ChoiceConverters(LstmConverters):
         }
 
     def _broadcast_to(self, op: Operator) -> Value:
-        """To the declared shape, of stored values."""
-        return relax.op.broadcast_to(
-            self.get_tensor_expr(self.get_input_tensors(op)[0]), self._shape(self.get_output_tensors(op)[0])
-        )
+        """Of stored values."""
+        x, shape = self.get_input_tensors(op)
+        return relax.op.broadcast_to(self.get_tensor_expr(x), self._ints(shape))
 
     def _dequantize(self, op: Operator) -> Value:
         """Marked by its axis: what reads the file's own floats is no quantized operator, and rounds otherwise."""

@@ -62,8 +62,9 @@ class FunctionConverters(ShapeConverters):
             operands.append(self._moved(tensor, wide, order))
         result = relax.op.matmul(*operands)
         result = self.quantize(result, output) if output.qnn_params else result
-        declared = self._shape(output)
-        return relax.op.reshape(result, declared) if len(declared) < 3 else result
+        rank, result = len(self._shape(output)), self.bb.emit(result)
+        made = [int(d) for d in result.ty.shape.values]
+        return relax.op.reshape(result, made[-rank:]) if rank < 3 else result
 
     def _moved(self, tensor: stock.TensorWrapper, shape: list[int], order: list[int] | None) -> Value:
         """A tensor reshaped and transposed on stored values, then dequantized; a constant at once."""

@@ -35,8 +35,14 @@ class ShapeConverters(MoveConverters):
         found = self.known.get(tensor_wrapper.tensor_idx)
         return super().get_tensor_value(tensor_wrapper, is_sparse) if found is None else found
 
+    def has_expr(self, input_tensor_idx: int) -> bool:
+        """Whether a tensor is computed: folded ones are constants, outputs of the network or not."""
+        return input_tensor_idx not in self.known and super().has_expr(input_tensor_idx)
+
     def get_tensor_shape(self, tensor_wrapper: stock.TensorWrapper) -> Any:
-        """As imported, where it has been; as declared otherwise."""
+        """As folded or imported, where it has been; as declared otherwise."""
+        if tensor_wrapper.tensor_idx in self.known:
+            return np.array(self.known[tensor_wrapper.tensor_idx].shape, "int64")
         if tensor_wrapper.tensor_idx >= 0 and self.has_expr(tensor_wrapper.tensor_idx):
             shape = getattr(self.get_expr(tensor_wrapper.tensor_idx).ty, "shape", None)
             if shape is not None and hasattr(shape, "values"):
@@ -89,6 +95,7 @@ class ShapeConverters(MoveConverters):
         options = self.options(op, tflite.StridedSliceOptions)
         if options.EllipsisMask() or options.NewAxisMask():
             return None
+        end = begin + end if options.Offset() else end
         index = []
         for k, (b, e, s) in enumerate(zip(begin.tolist(), end.tolist(), strides.tolist(), strict=True)):
             if options.ShrinkAxisMask() >> k & 1:
@@ -110,8 +117,21 @@ def _reduction(function: Callable[..., Any]) -> _Evaluate:
     return evaluate
 
 
-def _of_two(function: Callable[..., Any]) -> _Evaluate:
-    return lambda _net, _op, a, b: function(a, b)
+def _of_two(function: Callable[..., Any], options: type | None = None) -> _Evaluate:
+    def evaluate(net: ShapeConverters, op: Operator, a: np.ndarray, b: np.ndarray) -> Any:
+        table = None if options is None or op.BuiltinOptions() is None else net.options(op, options)
+        fused = 0 if table is None else table.FusedActivationFunction()
+        if fused == tflite.ActivationFunctionType.RELU:
+            return np.maximum(function(a, b), 0)
+        return function(a, b) if fused == tflite.ActivationFunctionType.NONE else None
+
+    return evaluate
+
+
+def _squeezed(net: ShapeConverters, op: Operator, x: np.ndarray) -> np.ndarray:
+    options = net.options(op, tflite.SqueezeOptions) if op.BuiltinOptions() is not None else None
+    axes = tuple(options.SqueezeDimsAsNumpy().tolist()) if options is not None and options.SqueezeDimsLength() else None
+    return np.squeeze(x, axes)
 
 
 _EVALUATE: Mapping[str, _Evaluate] = MappingProxyType(
@@ -128,10 +148,10 @@ _EVALUATE: Mapping[str, _Evaluate] = MappingProxyType(
         "CAST": lambda _n, _o, x: x,
         "RESHAPE": lambda _n, _o, x, shape: x.reshape(shape.tolist()),
         "EXPAND_DIMS": lambda _n, _o, x, axis: np.expand_dims(x, int(axis.reshape(()))),
-        "SQUEEZE": lambda _n, _o, x: np.squeeze(x),
-        "ADD": _of_two(np.add),
-        "SUB": _of_two(np.subtract),
-        "MUL": _of_two(np.multiply),
+        "SQUEEZE": _squeezed,
+        "ADD": _of_two(np.add, tflite.AddOptions),
+        "SUB": _of_two(np.subtract, tflite.SubOptions),
+        "MUL": _of_two(np.multiply, tflite.MulOptions),
         "FLOOR_DIV": _of_two(np.floor_divide),
         "FLOOR_MOD": _of_two(np.mod),
         "MAXIMUM": _of_two(np.maximum),
