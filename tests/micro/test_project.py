@@ -82,6 +82,28 @@ def test_a_folder_remembers_the_boards_of_its_user(tmp_path: Path, toy: EmittedN
         find_board(project.folder, "doorbell")
 
 
+def test_files_of_a_board_follow_its_own_until_the_user_edits_them(tmp_path: Path) -> None:
+    place = add_board(tmp_path, load_board("mps2-an386"))
+    files = {name: place / name for name in ("board.json", "link.ld")}
+
+    def set_ram(size: int) -> None:
+        board = json.loads(files["board.json"].read_text())
+        board["memory"]["ram"]["bytes"] = size
+        files["board.json"].write_text(json.dumps(board))
+        add_board(tmp_path, find_board(tmp_path, "mps2-an386"))
+
+    set_ram(65536)
+    assert "LENGTH = 65536" in files["link.ld"].read_text()
+    edited = files["link.ld"].read_text().replace("__bss_start = .;", "__bss_start = .; . += 64;")
+    files["link.ld"].write_text(edited)
+    set_ram(131072)
+    assert files["link.ld"].read_text() == edited
+    files["link.ld"].unlink()
+    set_ram(131072)
+    assert "LENGTH = 131072" in files["link.ld"].read_text()
+    assert '"bytes": 131072' in files["board.json"].read_text()
+
+
 @pytest.mark.parametrize("name", list_boards())
 def test_linker_script_holds_the_board_memories(name: str) -> None:
     board = load_board(name)

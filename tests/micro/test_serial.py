@@ -23,7 +23,6 @@ import pytest
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import list_boards, load_board
-from tvm_cascade.micro.bundle import build_bundle, write_bundle
 from tvm_cascade.micro.emulator import FirmwareError
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import write_project
@@ -292,49 +291,10 @@ def _answers_hello_only(digest: Callable[[], bytes]) -> Callable[[bytes], bytes]
     return play
 
 
-def test_networks_of_a_bundle_run_one_after_the_other(
-    tmp_path: Path,
-    toy: EmittedNetwork,
-    make_toy: Callable[..., EmittedNetwork],
-    streaming_toy: EmittedNetwork,
-    renamed: Callable,
-    toy_inputs: Inputs,
-    reference: Callable,
-    emulator_tools: None,
-) -> None:
-    """In any order, and back again; a fault of one is told as that of a single network."""
-    board, target = load_board("mps2-an386"), TARGETS["cortex-m4"]
-    bad = renamed(make_toy(extra="__builtin_trap();"), "bad")
-    networks = [toy, renamed(streaming_toy, "rows"), bad]
-    projects = [write_project(tmp_path / network.name, network, target, board) for network in networks]
-    elf = build_bundle(write_bundle(tmp_path / "b", projects, board), board, image="serial").elf
-    running = EmulatedBoard(board, elf)
-    try:
-        for k in (1, 0, 1):
-            interface = networks[k].interface
-            result = run_serial(running.port, interface, toy_inputs, timeout_s=30, answer_s=0.1, select=k)
-            check(result, toy_inputs, reference)
-        with pytest.raises(UsageError, match="holds another network"):
-            run_serial(running.port, toy.interface, toy_inputs, timeout_s=30, answer_s=0.1, select=1)
-        with pytest.raises(FirmwareError, match="faulted in bad_run"):
-            run_serial(
-                running.port,
-                bad.interface,
-                toy_inputs,
-                timeout_s=30,
-                answer_s=0.1,
-                select=2,
-                elf=elf,
-                prefix=board.family.prefix,
-            )
-    finally:
-        running.stop()
-
-
 def test_what_comes_instead_of_answers_is_named(toy: EmittedNetwork, toy_inputs: Inputs) -> None:
     """Garbage for ever, our own bytes, a board that answers once: each ends in time and says what it may be."""
     garbage = random.Random(5)
-    hello = struct.pack("<5I", 2, 48, 24, 80, toy.interface.digest)
+    hello = struct.pack("<5I", 3, 48, 24, 80, toy.interface.digest)
     for play, message in (
         (
             lambda data: garbage.randbytes(500),

@@ -250,7 +250,7 @@ def _serial_file(network: Project) -> str:
 
 def _serial_main(bundle: Bundle) -> str:
     names = [f"serve_{network.name}" for network in bundle.networks]
-    declarations = "\n".join(f"uint32_t {name}(void);" for name in names)
+    declarations = "\n".join(f"uint32_t {name}(int);" for name in names)
     return fill_template(template("bundle_serial_main.c.in"), {"declarations": declarations, "serve": ", ".join(names)})
 
 

@@ -9,6 +9,7 @@ Images are built into `build/<board>/`.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,17 +174,23 @@ def add_board(folder: Path, board: Board) -> Path:
     """Write `boards/<board>/` into a project folder and return it; what the user has changed there stays as it is."""
     place = folder / "boards" / board.name
     place.mkdir(parents=True, exist_ok=True)
-    before = _board_files(load_board(place / _BOARD)) if (place / _BOARD).is_file() else {}
     for name, text in _board_files(board).items():
         path = place / name
-        if not (name in before and path.is_file() and path.read_text(encoding="utf-8") != before[name]):
+        old = path.read_text(encoding="utf-8") if path.is_file() else None
+        if name == _BOARD or old is None or old == _marked(old[: old.rfind("/*")]):
             path.write_text(text, encoding="utf-8")
     return place
 
 
 def _board_files(board: Board) -> dict[str, str]:
-    texts = {"link.ld": linker_script(board), "board.h": board_header(board)}
+    texts = {"link.ld": _marked(linker_script(board)), "board.h": _marked(board_header(board))}
     return texts | {"board.cmake": f"# {board.name}: {board.core}\n"} | ({_BOARD: board.source} if board.source else {})
+
+
+def _marked(text: str) -> str:
+    """`text` of a C file or script, and a line that tells whether anybody has edited it since."""
+    crc = zlib.crc32(text.encode())
+    return f"{text}/* Written from {_BOARD}, with CRC-32 {crc:08X} of all above; once edited, it stays. */\n"
 
 
 def find_board(folder: Path, name_or_path: str) -> Board:

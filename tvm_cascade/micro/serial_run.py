@@ -3,7 +3,8 @@
 An inference is BEGIN (paint), WRITE of all inputs, RUN with a fresh number and the checksum of the inputs, READ of the
 outputs, whose checksum came with the answer to RUN. Of a streamed input RUN asks for one row after another: ROW sends it,
 CONTINUE says that it is complete. A board that was reset in between has lost its inputs or its run: RUN then reports
-damaged inputs, the others an unknown run, and the inference starts over.
+damaged inputs, the others an unknown run, and the inference starts over. Of an image of several networks it begins with
+SELECT: until that comes, a board that was reset answers that it knows nothing.
 
 Checksums of tensors and rows are CRC-32C, those of frames CRC-32: polynomials without a common factor, so an error of a
 tensor goes unnoticed only if it is a multiple of both, which none within 64 bits is, and one in 2^64 of all others.
@@ -28,7 +29,7 @@ from tvm_cascade.micro.serial_link import BoardStopped, LinkError, SerialLink
 HELLO, BEGIN, WRITE, RUN, READ, ROW, CONTINUE = range(1, 8)
 SELECT = 10
 _DONE, _WANTS = 0, 3  # outcomes; any other means that the board has lost what it was told
-_VERSION = 2
+_VERSION = 3
 _CHUNK = 128  # bytes of data in a frame
 _PATTERNS = (0xA5, 0x5A)
 _FIRST_S = 10.0  # a board that never answered is given up sooner than one that may be computing
@@ -90,8 +91,8 @@ def run_serial(
             if select is not None:
                 link.request(SELECT, struct.pack("<I", select), answer_s, min(_FIRST_S, timeout_s))
             _check_network(link, interface, answer_s)
-            again = _infer(link, interface, packed[0], _PATTERNS[1], answer_s)
-            main = [_infer(link, interface, data, _PATTERNS[0], answer_s) for data in packed]
+            again = _infer(link, interface, packed[0], _PATTERNS[1], answer_s, select)
+            main = [_infer(link, interface, data, _PATTERNS[0], answer_s, select) for data in packed]
     except BoardStopped as stopped:
         why = explain_failure(stopped.console, stopped.status, elf or Path("unknown"), prefix)
         raise FirmwareError(f"{port}: {why}; reset the board before the next run") from None
@@ -125,10 +126,14 @@ def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> N
         )
 
 
-def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, answer_s: float) -> _Inference:
+def _infer(
+    link: SerialLink, interface: Interface, data: bytes, pattern: int, answer_s: float, select: int | None
+) -> _Inference:
     """One inference, started over as often as the board forgets it."""
     whole, rows = _split(interface, data)
     for _ in range(_STARTS):
+        if select is not None:
+            link.request(SELECT, struct.pack("<I", select), answer_s)
         link.request(BEGIN, struct.pack("<I", pattern), answer_s)
         for start in range(0, len(whole), _CHUNK):
             link.request(WRITE, struct.pack("<I", start) + whole[start : start + _CHUNK], answer_s)
@@ -165,6 +170,8 @@ def _run(
     """
     answer = link.request(RUN, struct.pack("<II", number, crc32c(whole)), answer_s)
     while True:
+        if len(answer) != 20:
+            return None
         outcome, first, second, third, fourth = struct.unpack("<IiIII", answer)
         if outcome == _DONE:
             return first, second, third, fourth

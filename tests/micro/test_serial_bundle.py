@@ -1,0 +1,112 @@
+"""The serial protocol of several networks in one image, through emulated UARTs, with a board that is reset."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.board import load_board
+from tvm_cascade.micro.bundle import build_bundle, write_bundle
+from tvm_cascade.micro.emulator import FirmwareError
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.project import write_project
+from tvm_cascade.micro.serial_link import SerialLink
+from tvm_cascade.micro.serial_run import BEGIN, CONTINUE, HELLO, READ, ROW, RUN, SELECT, WRITE, crc32c, run_serial
+from tvm_cascade.micro.target import get_target
+from tvm_cascade.testing.serial_lines import BadLine, EmulatedBoard
+
+BOARD = load_board("mps2-an386")
+UNKNOWN = struct.pack("<I", 2)
+Inputs = list[tuple[np.ndarray, np.ndarray]]
+
+
+def build(folder: Path, networks: list[EmittedNetwork]) -> Path:
+    """The serial image of `networks`."""
+    projects = [write_project(folder / network.name, network, get_target("cortex-m4"), BOARD) for network in networks]
+    return build_bundle(write_bundle(folder / "b", projects, BOARD), BOARD, image="serial").elf
+
+
+def check(outputs: tuple, inputs: Inputs, reference: Callable) -> None:
+    for (output,), (a, b) in zip(outputs, inputs, strict=True):
+        np.testing.assert_array_equal(output, reference(a, b))
+
+
+def test_networks_run_one_after_the_other(
+    tmp_path: Path,
+    toy: EmittedNetwork,
+    make_toy: Callable[..., EmittedNetwork],
+    streaming_toy: EmittedNetwork,
+    renamed: Callable,
+    toy_inputs: Inputs,
+    reference: Callable,
+    emulator_tools: None,
+) -> None:
+    """In any order, and back again; a fault of one is told as that of a single network."""
+    bad = renamed(make_toy(extra="__builtin_trap();"), "bad")
+    networks = [toy, renamed(streaming_toy, "rows"), bad]
+    elf = build(tmp_path, networks)
+    running = EmulatedBoard(BOARD, elf)
+    common = {"timeout_s": 30, "answer_s": 0.1}
+    try:
+        for k in (1, 0, 1):
+            result = run_serial(running.port, networks[k].interface, toy_inputs, select=k, **common)
+            check(result.outputs, toy_inputs, reference)
+        for wrong in (1, 3):
+            with pytest.raises(UsageError, match="holds another network"):
+                run_serial(running.port, toy.interface, toy_inputs, select=wrong, **common)
+        prefix = BOARD.family.prefix
+        with pytest.raises(FirmwareError, match="faulted in bad_run"):
+            run_serial(running.port, bad.interface, toy_inputs, elf=elf, prefix=prefix, select=2, **common)
+    finally:
+        running.stop()
+
+
+def test_a_board_that_was_reset_runs_no_other_network(
+    tmp_path: Path,
+    toy: EmittedNetwork,
+    make_toy: Callable[..., EmittedNetwork],
+    streaming_toy: EmittedNetwork,
+    renamed: Callable,
+    toy_inputs: Inputs,
+    reference: Callable,
+    emulator_tools: None,
+) -> None:
+    """The first network takes the inputs of the others and computes something else: its outputs must never come."""
+    networks = [renamed(make_toy(extra="y[0] ^= 1;"), "first"), toy, renamed(streaming_toy, "rows")]
+    elf = build(tmp_path, networks)
+    inputs = toy_inputs * 4
+    line = BadLine(tmp_path / "ttyBAD", lambda: EmulatedBoard(BOARD, elf), error_rate=0.0, events={})
+    try:
+        for k in (1, 2):
+            start = line.carried
+            line.events |= {start + position: "reset" for position in (180, 420, 900, 1500)}
+            result = run_serial(str(line.path), networks[k].interface, inputs, timeout_s=60, answer_s=0.1, select=k)
+            check(result.outputs, inputs, reference)
+        assert line.happened == ["reset"] * 8
+    finally:
+        line.stop()
+
+
+def test_nothing_runs_before_a_network_is_selected(
+    tmp_path: Path, toy: EmittedNetwork, renamed: Callable, emulator_tools: None
+) -> None:
+    """Whatever the moment of a reset, what follows it is answered, and not by a network."""
+    running = EmulatedBoard(BOARD, build(tmp_path, [toy, renamed(toy, "second")]))
+    run = struct.pack("<II", 7, crc32c(bytes(48)))
+    begin = (BEGIN, struct.pack("<I", 0x5A))
+    later = ((RUN, run), (ROW, bytes(12)), (CONTINUE, bytes(12)), (READ, struct.pack("<III", 7, 0, 16)))
+    try:
+        with SerialLink(running.port, timeout_s=30) as link:
+            for kind, payload in ((HELLO, b""), begin, (WRITE, bytes(52)), *later):
+                assert link.request(kind, payload, 0.1) == UNKNOWN
+            assert link.request(SELECT, struct.pack("<I", 1), 0.1) == b""
+            for kind, payload in (begin, (WRITE, bytes(52))):
+                assert link.request(kind, payload, 0.1) == b""
+            assert struct.unpack_from("<Ii", link.request(RUN, run, 0.5)) == (0, 0)
+    finally:
+        running.stop()
