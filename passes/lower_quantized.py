@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_cascade.importers.interface import REAL_ATTR
 from tvm_cascade.passes.float_remains import with_remains
 from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowering functions)
     comparisons,
@@ -85,7 +86,7 @@ class _Lowering:
         self.mod = mod
         self.main = mod["main"]
         self.bindings = [b for block in self.main.body.blocks for b in block.bindings]
-        self.reader = Reader({b.var: b.value for b in self.bindings})
+        self.reader = Reader({b.var: b.value for b in self.bindings}, REAL_ATTR in attributes(self.main))
         self.clips = self._clips_of_islands()
         self.refused: dict[Value, str] = {}
 

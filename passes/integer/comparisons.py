@@ -1,7 +1,8 @@
 """Comparisons of stored integers, to booleans, and what networks make of them: choices, and booleans as numbers.
 
-The reference compares `MBQM((x - z) << 8)` of both sides, whose multipliers are the scales themselves; orders of int16
-it reads from the stored values, whatever their scales say.
+The reference compares `MBQM((x - z) << 8)` of both sides, whose multipliers are the scales themselves: below 1/256 it
+does not tell neighbours apart. Orders of int16 it reads from the stored values, whatever their quantization says. A
+comparison of floats that the file itself dequantizes is exact.
 """
 
 from __future__ import annotations
@@ -42,13 +43,18 @@ def lower_test(island: Island) -> Value:
     kind = name_of(island.core).removeprefix("relax.")
     if a.dtype not in STORED_TYPES or a.dtype != b.dtype or (a.constant is not None and b.constant is not None):
         raise NotLowered("a comparison of other than stored activations of one type")
-    raw = a.dtype == "int16" and kind not in ("equal", "not_equal")
-    if raw and a.step != b.step:
-        raise NotLowered("an order of int16 of unequal scales, which the reference ignores")
+    same = a.step == b.step and a.zero_point == b.zero_point
+    ordered = a.dtype == "int16" and kind not in ("equal", "not_equal")
+    if ordered and not same and not island.real:
+        raise NotLowered("an order of int16 of unequal scales or zero points, which the reference ignores")
+    raw = same if island.real else ordered
 
     def side(q: Quantized, value: Scalar) -> Scalar:
         if raw:
             return value.astype("int32")
+        if island.real:
+            centred = (value.astype("int32") - i32(q.zero_point)).astype("float32")
+            return centred * tirx.const(float(q.step), "float32")
         if q.step >= 1:
             raise NotLowered("a comparison of a scale of 1 or more, which the reference gets wrong")
         shifted = (value.astype("int32") - i32(q.zero_point)) * i32(1 << _HEAD_ROOM)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
+from tvm_cascade.passes.integer.bias import stored_bias
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import (
     ISLANDS,
@@ -49,7 +50,7 @@ def lower_add(island: Island) -> Value:
         raise NotLowered("its bias is not constant")
     if bias.dtype != "int32":
         raise NotLowered(f"its bias has the type {bias.dtype}")
-    return biased(island, left, bias.constant)
+    return biased(island, left, stored_bias(island, left, bias, bias.constant))
 
 
 @ISLANDS.lowers("subtract")

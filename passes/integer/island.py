@@ -81,6 +81,12 @@ class Island:
         inner = [self.reader.define(a) for a in getattr(self.core, "args", ()) if isinstance(a, relax.Expr)]
         return any(name_of(v) == "relax.dequantize" and int(v.attrs.axis) == EXPLICIT_AXIS for v in inner)
 
+    @property
+    def real(self) -> bool:
+        """Whether the core has a meaning on real numbers alone, from which TFLite's integer arithmetic may not differ by
+        more than rounding."""
+        return self.reader.real_operators or self.explicit
+
     def operand(self, index: int) -> Quantized:
         """The dequantized operand `index` of the core."""
         found = self.reader.dequantized(self.core.args[index])
@@ -94,6 +100,7 @@ class Reader:
     """Looks values up behind their variables."""
 
     definitions: Mapping[Value, Value]
+    real_operators: bool = False  # every operator of the file is one on floats, as all of ONNX and PyTorch are
 
     def define(self, expr: Value) -> Value:
         """What `expr` is bound to, itself where it is no bound variable."""

@@ -67,14 +67,16 @@ def lower_log(island: Island) -> Value:
 
 @ISLANDS.lowers("negative")
 def lower_negative(island: Island) -> Value:
-    """The reference negates stored values and wraps: right where no side has an offset or another scale."""
+    """The reference negates stored values and wraps: right where no side has an offset or another scale. A negation of
+    real numbers saturates."""
     wide = _wide_operand(island, island.core.args[0])
     if wide is not None:
         return lower_wide_negative(island, wide)
     x, out = _operand(island, island.core.args[0]), island.output
     if x.zero_point or out.zero_point or x.step != out.scale:
         raise NotLowered("a negation between zero points or scales, which the reference ignores")
-    return lookup(island, x, (-_centred(x)).astype(out.dtype))
+    opposite = -_centred(x)
+    return lookup(island, x, _clipped(opposite, out) if island.real else opposite.astype(out.dtype))
 
 
 @ISLANDS.lowers("nn.leakyrelu")
@@ -146,7 +148,9 @@ def lower_hard_swish(island: Island) -> Value:
 
 
 def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
-    """Emits `table[x - lowest]`."""
+    """Emits `table[x - lowest]`, of one shape with `x`."""
+    if x.shape != island.output.shape:
+        raise NotLowered(f"a table from the shape {x.shape} to {island.output.shape}")
     lowest = int(np.iinfo(x.dtype).min)
 
     def compute(a: Tensor, t: Tensor) -> Tensor:

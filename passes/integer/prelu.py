@@ -20,13 +20,16 @@ from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te,
 
 @ISLANDS.lowers("nn.prelu")
 def lower_prelu(island: Island) -> Value:
-    """One slope a channel, which the importer reshapes to one axis."""
+    """One slope a channel, which the importer reshapes to one axis, or one for all of them."""
     given = island.reader.define(island.core.args[1])
     slopes = island.reader.dequantized(given.args[0] if name_of(given) == "relax.reshape" else given)
     if slopes is None or slopes.constant is None:
         raise NotLowered("slopes that are not constant integers")
     axis = int(island.core.attrs.axis) % len(island.output.shape)
-    return _sloped(island, island.operand(0), slopes, slopes.constant.reshape(-1), axis)
+    data = slopes.constant.reshape(-1)
+    if data.size not in (1, island.output.shape[axis]):
+        raise NotLowered(f"{data.size} slopes for {island.output.shape[axis]} channels")
+    return _sloped(island, island.operand(0), slopes, data, axis if data.size > 1 else None)
 
 
 def sloped_input(island: Island) -> tuple[Value, Value] | None:
@@ -56,6 +59,8 @@ def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, a
     out = island.output
     if x.dtype not in STORED_TYPES or slopes.dtype not in STORED_TYPES or x.constant is not None:
         raise NotLowered(f"a prelu of {x.dtype} with slopes of {slopes.dtype}")
+    if x.shape != out.shape:
+        raise NotLowered("slopes of a higher rank than their tensor")
     if x.dtype == "int16" and slopes.dtype != "int8":
         raise NotLowered(f"a prelu of int16 with slopes of {slopes.dtype}, which the reference reads as bytes")
     above = bounded_multiplier(np.float64(np.float32(x.step / out.scale)))

@@ -142,11 +142,12 @@ def lower_wide_abs(island: Island, x: Quantized) -> Value:
 
 
 def lower_wide_negative(island: Island, x: Quantized) -> Value:
-    """The lowest value, which has no opposite, stays as it is: the reference wraps."""
+    """The lowest value, which has no opposite, stays as it is: the reference wraps. Of real numbers it saturates."""
     out = _symmetric(island, x, "negation")
     if x.step != out.scale:
         raise NotLowered("a negation between scales, which the reference ignores")
-    return _elementwise(island, x, "negative", lambda v: tirx.Select(v == i32(_LOWEST), v, i32(0) - v))
+    lowest = i32(_HIGHEST if island.real else _LOWEST)
+    return _elementwise(island, x, "negative", lambda v: tirx.Select(v == i32(_LOWEST), lowest, i32(0) - v))
 
 
 def lower_wide_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:

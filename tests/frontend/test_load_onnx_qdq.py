@@ -325,3 +325,78 @@ def test_a_clip_whose_bounds_are_swapped(tmp_path: Path) -> None:
     opset = [onnx.helper.make_opsetid("", 19)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), tmp_path / "n.onnx")
     np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(np.arange(4, dtype="float32"))[0], [2, 2, 2, 2])
+
+
+def _equal_results(path: Path, net: _Network, result: str, x: np.ndarray, rank: int = 0) -> list[str]:
+    """Asserts that `result` is the evaluator's, to float32's rounding; the kinds of operators after lowering."""
+    from onnx.reference import ReferenceEvaluator
+
+    net.finish(path, result, list(x.shape), [f"d{k}" for k in range(rank or x.ndim)])
+    evaluator: Any = ReferenceEvaluator(str(path))
+    lowered = _LOWER(load(path))
+    np.testing.assert_allclose(Compiled(lowered)(x)[0], evaluator.run(None, {"x": x})[0], rtol=1e-6, atol=1e-6)
+    return [str(f.attrs["op_kind"]) for gv, f in lowered.functions.items() if gv.name_hint != "main"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+@pytest.mark.parametrize("scale, offset", [(0.001, 0), (0.001, 40), (0.0013, 40), (2.0, 3)])
+def test_comparisons_are_of_real_numbers(tmp_path: Path, dtype: str, scale: float, offset: int) -> None:
+    """Neighbours differ, however small the scale: each value of x against each of a constant of its own quantization."""
+    net = _Network(dtype, 0)
+    x = net.stored("x", 0.001, 128)
+    stored = np.arange(-20, 20).astype(dtype).reshape(1, 40)
+    operands = [net.constant(np.float32(scale)), net.constant(np.array(offset, dtype))]
+    y = net.node("Greater", [x, net.node("DequantizeLinear", [net.constant(stored), *operands])])
+    data = (np.arange(-60, 60).reshape(120, 1) * np.float32(0.001)).astype("float32")
+    kinds = _equal_results(tmp_path / "n.onnx", net, net.node("Cast", [y], to=onnx.TensorProto.FLOAT), data)
+    assert "greater" in kinds and "dequantize" not in kinds
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_the_lowest_value_negated_is_the_highest(tmp_path: Path, dtype: str) -> None:
+    net = _Network(dtype, 0)
+    y = net.stored(net.node("Neg", [net.stored("x", 0.1, 128)]), 0.1, 128)
+    data = (np.array([[np.iinfo(dtype).min, -1, 0, 5]]) * np.float32(0.1)).astype("float32")
+    kinds = _equal_results(tmp_path / "n.onnx", net, y, data)
+    assert ("lut" if dtype == "int8" else "negative") in kinds
+
+
+def test_one_slope_is_that_of_every_channel(tmp_path: Path) -> None:
+    net = _Network("int8", 0)
+    slope = net.parameter(np.array([52], "int8"), np.array(0.01, "float32"))
+    y = net.stored(net.node("PRelu", [net.stored("x", 0.1, 128), slope]), 0.1, 128)
+    data = -np.arange(24, dtype="float32").reshape(1, 6, 2, 2) / 5
+    assert "prelu" in _equal_results(tmp_path / "n.onnx", net, y, data)
+
+
+@pytest.mark.parametrize("kind", ["Sin", "Identity"])
+def test_numbers_of_a_higher_rank_than_their_tensor(tmp_path: Path, kind: str) -> None:
+    net = _Network("int8", 0)
+    x = net.node("Abs", [net.node(kind, [net.stored("x", 0.1, 128)])])
+    y = net.stored(net.node("Add", [x, net.constant(np.ones((1, 1), "float32"))]), 0.1, 128)
+    data = np.array([-1, 3, 6, 2.5], "float32")
+    _equal_results(tmp_path / "n.onnx", net, y, data, 2)
+
+
+@pytest.mark.parametrize("scale, zero, layer", [(0.01, 0, "Conv"), (0.0005, 9, "Conv"), (0.01, 0, "Gemm")])
+def test_a_bias_has_a_quantization_of_its_own(tmp_path: Path, scale: float, zero: int, layer: str) -> None:
+    """Not that of the sums it is added to."""
+    net = _Network("int8", 2)
+    x, w = net.stored("x", 0.05, 128), net.rng.integers(-127, 128, (3, 4)).astype("int8")
+    w = w.reshape(3, 4, 1, 1) if layer == "Conv" else w
+    operands = [net.constant(np.float32(scale)), net.constant(np.array(zero, "int32"))]
+    b = net.node("DequantizeLinear", [net.constant(np.array([1000, 2000, -3000], "int32")), *operands])
+    y = net.node(
+        layer, [x, net.parameter(w, np.array(0.01, "float32")), b], **({} if layer == "Conv" else {"transB": 1})
+    )
+    data = net.rng.standard_normal((2, 4, 3, 1) if layer == "Conv" else (2, 4)).astype("float32")
+    assert {"conv2d", "dense"} & set(_equal_results(tmp_path / "n.onnx", net, net.stored(y, 0.31415, 128), data))
+
+
+def test_a_bias_beyond_32_bits_stays_float(tmp_path: Path) -> None:
+    net = _Network("int8", 2)
+    w = net.parameter(net.rng.integers(-127, 128, (3, 4)).astype("int8"), np.array(1e-6, "float32"))
+    b = net.parameter(np.array([10**9, 2, -3], "int32"), np.array(1e-6, "float32"))
+    y = net.stored(net.node("Gemm", [net.stored("x", 1e-3, 128), w, b], transB=1), 10.0, 128)
+    kinds = _equal_results(tmp_path / "n.onnx", net, y, net.rng.random((2, 4), "float32") * np.float32(0.1))
+    assert "dense" not in kinds

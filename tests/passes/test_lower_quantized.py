@@ -147,6 +147,35 @@ def test_a_float_operator_of_the_file_is_not_its_quantized_form(tmp_path: Path) 
     assert np.any(results[0] != results[1])
 
 
+@pytest.mark.parametrize("scale", [0.001, 3.0])
+def test_a_float_comparison_of_the_file_tells_neighbours_apart(tmp_path: Path, scale: float) -> None:
+    """The quantized operator does not, at scales below 1/256."""
+    writer = ModelWriter()
+    stored = [writer.activation((256,), "int8", scale, zero) for zero in (0, 1)]
+    reals = [writer.tensor((256,), "float32") for _ in stored]
+    for x, real in zip(stored, reals, strict=True):
+        writer.operator("DEQUANTIZE", [x], [real], "DequantizeOptions", inner=True)
+    writer.operator("GREATER", reals, [writer.tensor((256,), "bool")], "GreaterOptions")
+    mod = _lowered(tmp_path, writer)
+    assert _kinds(mod) == ["greater"]
+    left = np.arange(-128, 128).astype("int8")
+    for right in (left, np.clip(left + 1.0, -128, 127).astype("int8"), np.clip(left + 2.0, -128, 127).astype("int8")):
+        ours, theirs = Compiled(mod)(left, right)[0], Reference(writer.finish()).run([left, right])[0]
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("zero", [0, 1000])
+def test_orders_of_int16_of_unequal_zero_points_stay_float(tmp_path: Path, zero: int) -> None:
+    """The reference reads stored values alone."""
+    writer = ModelWriter()
+    operands = [writer.activation((4,), "int16", 0.1, z) for z in (0, zero)]
+    writer.operator("GREATER", operands, [writer.tensor((4,), "bool")], "GreaterOptions")
+    mod = _lowered(tmp_path, writer)
+    assert (_kinds(mod) == ["greater"]) == (zero == 0)
+    left, right = np.array([500, 30, 60, -2000], "int16"), np.array([1000, 1050, 1060, -500], "int16")
+    np.testing.assert_array_equal(Compiled(mod)(left, right)[0], left > right - zero)
+
+
 def test_lowering_twice_changes_nothing_more(tmp_path: Path) -> None:
     writer = ModelWriter()
     _convolution(writer, writer.activation((1, 6, 6, 2), "int8", 0.5, -3), 4)

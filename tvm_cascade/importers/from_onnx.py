@@ -15,7 +15,7 @@ import tvm
 
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes
+from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes, with_real_operators
 from tvm_cascade.messages import last_line, printable
 
 
@@ -139,7 +139,7 @@ def _finished(path: Path, model: Any, mod: tvm.IRModule) -> tvm.IRModule:
     result: Any = main.ret_ty
     types = list(result.fields) if hasattr(result, "fields") else [result]
     outputs = tuple(_spec(path, o.name, t) for o, t in zip(model.graph.output, types, strict=True))
-    return attach(mod, IoSpec(inputs, outputs))
+    return with_real_operators(attach(mod, IoSpec(inputs, outputs)))
 
 
 def _input_names(model: Any) -> list[str]:

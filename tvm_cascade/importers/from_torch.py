@@ -21,7 +21,7 @@ from tvm import relax as _relax
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
+from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes, with_real_operators
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS, store_biases
 from tvm_cascade.messages import last_line, printable
@@ -112,7 +112,7 @@ def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[in
     types = list(main.ret_ty.fields) if hasattr(main.ret_ty, "fields") else [main.ret_ty]
     names = [str(name) for name in exported.graph_signature.user_outputs]
     outputs = tuple(_spec(path, name, t) for name, t in zip(names, types, strict=True))
-    return attach(mod, IoSpec(inputs, outputs))
+    return with_real_operators(attach(mod, IoSpec(inputs, outputs)))
 
 
 def _sizes(path: Path, params: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
