@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_cascade.importers.interface import REAL_ATTR
 from tvm_cascade.passes.float_remains import with_remains
 from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowering functions)
     comparisons,
@@ -53,7 +51,9 @@ from tvm_cascade.passes.integer.island import (
 )
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
 from tvm_cascade.passes.integer.untyped import Binding, Call, Module, Value, ir, relax
+from tvm_cascade.passes.rename_variables import substitute
 
+REAL_ATTR = "cascade_real_operators"
 _ACTIVATED = ("relax.add", "relax.subtract", "relax.multiply", "relax.nn.conv2d", "relax.matmul", "relax.concat")
 _VIEWS = frozenset({"relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"})
 
@@ -70,6 +70,14 @@ class LowerQuantized:
         if not all(isinstance(block, relax.DataflowBlock) for block in mod["main"].body.blocks):
             return mod  # control flow and side effects have an order that a rebuilt block would lose
         return _Lowering(mod).run()
+
+
+def with_real_operators(mod: Module) -> Module:
+    """A copy of `mod` that says (attribute `REAL_ATTR` of `main`) that its quantized operators are float ones between
+    dequantizes and quantizes, as ONNX and PyTorch define them, and not TFLite's operators on stored integers."""
+    mod = mod.clone()
+    mod["main"] = mod["main"].with_attr(REAL_ATTR, True)
+    return mod
 
 
 def holds_integers(mod: Module) -> bool:
@@ -102,7 +110,7 @@ class _Lowering:
                     if binding.var in swallowed and binding.var in renamed:
                         continue
                     self._lower(binding, emitter, renamed)
-                result = builder.emit_output(_substitute(self.main.body.body, renamed))
+                result = builder.emit_output(substitute(self.main.body.body, renamed))
             builder.emit_func_output(result)
         return self._finish(builder.finalize(), renamed)
 
@@ -120,7 +128,7 @@ class _Lowering:
             renamed[binding.var] = renamed[last] = lowered
             return
         emitter.name = binding.var.name
-        renamed[binding.var] = emitter.builder.emit(_substitute(binding.value, renamed), name_hint=emitter.name)
+        renamed[binding.var] = emitter.builder.emit(substitute(binding.value, renamed), name_hint=emitter.name)
 
     def _lowered(self, value: Value, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
         """The lowered form, None for what is no integer operator."""
@@ -272,15 +280,3 @@ def _clipped(lo: int, hi: int, clip: Binding | None) -> tuple[int, int]:
         return lo, hi
     low, high = (number_of(a) for a in clip.value.args[1:3])
     return max(lo, int(low)), min(hi, int(high))
-
-
-def _substitute(expr: Value, renamed: dict[Value, Value]) -> Value:
-    @mutator
-    class Renaming(PyExprMutator):
-        def visit_var_(self, op: Value) -> Value:
-            return renamed.get(op, op)
-
-        def visit_dataflow_var_(self, op: Value) -> Value:
-            return renamed.get(op, op)
-
-    return Renaming().visit_expr(expr)

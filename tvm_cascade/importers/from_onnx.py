@@ -15,8 +15,9 @@ import tvm
 
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes, with_real_operators
+from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.passes.lower_quantized import with_real_operators
 
 
 def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:

@@ -17,7 +17,6 @@ import tvm
 from tvm_cascade.errors import LoadError, UsageError
 
 INTERFACE_ATTR = "cascade_interface"
-REAL_ATTR = "cascade_real_operators"
 MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
 
 
@@ -50,14 +49,6 @@ def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:
     main = mod["main"].with_attr(INTERFACE_ATTR, text)
     mod["main"] = main.without_attr("params") if "params" in main.attrs else main  # the importer's copies of weights
     return mod.with_attr(INTERFACE_ATTR, text)
-
-
-def with_real_operators(mod: tvm.IRModule) -> tvm.IRModule:
-    """A copy of `mod` that says (attribute `REAL_ATTR` of `main`) that its quantized operators are float ones between
-    dequantizes and quantizes, as ONNX and PyTorch define them, and not TFLite's operators on stored integers."""
-    mod = mod.clone()
-    mod["main"] = mod["main"].with_attr(REAL_ATTR, True)
-    return mod
 
 
 def io_spec(mod: Any) -> IoSpec:

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import tvm
 from tvm import relax as _relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, io_spec
+from tvm_cascade.passes.rename_variables import substitute
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 relax: Any = _relax
@@ -56,9 +56,9 @@ def store_io(mod: tvm.IRModule) -> tvm.IRModule:
                 if _name(value) == "relax.quantize" and value.args[0] in stored:
                     renamed[binding.var] = stored[value.args[0]]
                 elif not (several and _defined(value, definitions).same_as(result)):
-                    renamed[binding.var] = builder.emit(_renamed(value, renamed), name_hint=binding.var.name)
+                    renamed[binding.var] = builder.emit(substitute(value, renamed), name_hint=binding.var.name)
             made = [
-                _renamed(field if s is None else _defined(field, definitions).args[0], renamed)
+                substitute(field if s is None else _defined(field, definitions).args[0], renamed)
                 for field, s in zip(fields, outputs, strict=True)
             ]
             value = builder.emit_output(relax.Tuple(made) if several else made[0])
@@ -120,15 +120,3 @@ def _number(value: Value) -> float | None:
 
 def _name(value: Value) -> str:
     return str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
-
-
-def _renamed(expr: Value, renamed: Mapping[Value, Value]) -> Value:
-    @mutator
-    class Renaming(PyExprMutator):
-        def visit_var_(self, op: Value) -> Value:
-            return renamed.get(op, op)
-
-        def visit_dataflow_var_(self, op: Value) -> Value:
-            return renamed.get(op, op)
-
-    return Renaming().visit_expr(expr)
