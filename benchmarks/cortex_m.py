@@ -30,7 +30,8 @@ from tvm_cascade.frontend import load
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.codegen import emit_network
-from tvm_cascade.micro.interface import Port, hook_symbol
+from tvm_cascade.micro.entry import hook_symbol
+from tvm_cascade.micro.interface import Port
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.profile import by_operator, profile

@@ -270,7 +270,10 @@ def arena_text(bundle: Bundle) -> str:
         + "".join(checks)
         + f"\nextern uint8_t tvm_cascade_arena[{size}];\n"
         f'__attribute__((section(".bss.tvm_cascade_arena"), aligned({align}))) '
-        f"uint8_t tvm_cascade_arena[{size}];\n"
+        f"uint8_t tvm_cascade_arena[{size}];\n\n"
+        "/* Not 0 while one of them runs: the others refuse to. */\n"
+        "extern volatile uint8_t tvm_cascade_arena_busy;\n"
+        "volatile uint8_t tvm_cascade_arena_busy;\n"
     )
 
 

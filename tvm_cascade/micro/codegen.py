@@ -14,7 +14,8 @@ import tvm
 from tvm import tirx
 
 from tvm_cascade.micro import hot_weights
-from tvm_cascade.micro.interface import Port, emit_api, emit_header, place_ports
+from tvm_cascade.micro.entry import emit_api
+from tvm_cascade.micro.interface import Port, emit_header, place_ports
 from tvm_cascade.micro.names import c_comment, network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.schedules.bind_loads import bind_loads
@@ -150,7 +151,7 @@ def emit_weights(name: str, flash: bytes, items: Sequence[FlashItem]) -> str:
         '#error "this image is little-endian"',
         "#endif",
         "",
-        f"const uint32_t {name}_flash[{max(len(words), 1)}] {name.upper()}_ALIGNED(8) = {{",
+        f"{name.upper()}_ALIGNED(8) const uint32_t {name}_flash[{max(len(words), 1)}] = {{",
     ]
     text = [f"0x{w:08x}u" for w in words.tolist()] or ["0u"]
     lines += ["    " + ", ".join(text[i : i + 10]) + "," for i in range(0, len(text), 10)]

@@ -15,8 +15,9 @@ from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
+from tvm_cascade.micro.entry import hook_symbol
 from tvm_cascade.micro.host import HostPort, host_program
-from tvm_cascade.micro.interface import Port, hook_symbol
+from tvm_cascade.micro.interface import Port
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import METADATA, read_project, write_project

@@ -73,8 +73,8 @@ def definition(name: str, chosen: Sequence[HotWeight]) -> list[str]:
         f"#ifndef {upper}_WEIGHTS_SECTION",
         f'#define {upper}_WEIGHTS_SECTION ".bss.{name}_hot"',
         "#endif",
-        f"static uint32_t {name}_hot[{total_bytes(chosen) // 4}] {upper}_ALIGNED({_ALIGN}) "
-        f"{upper}_SECTION({upper}_WEIGHTS_SECTION);",
+        f"static {upper}_ALIGNED({_ALIGN}) {upper}_SECTION({upper}_WEIGHTS_SECTION) "
+        f"uint32_t {name}_hot[{total_bytes(chosen) // 4}];",
         f"static int32_t {name}_hot_ready;",
         "",
         f"void {name}_load_weights(void) {{",

@@ -1,7 +1,8 @@
-"""The public side of an emitted network: `<name>.h`, and the part of `<name>.c` that callers see.
+"""The public side of an emitted network: `<name>.h`, and where inputs and outputs lie.
 
 The arena lies where the user's build says: in an array of the network's own (in a section of the user's choice), in
-one that all networks of the image share, or behind a pointer. See the comment that `_arena_declaration` writes.
+one that all networks of the image share, or behind a pointer. See the comment that `_arena_declaration` writes. What
+the header declares is defined by `micro.entry`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,13 @@ import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
+import tvm_cascade
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.micro.hot_weights import HotWeight, declaration, definition
+from tvm_cascade.micro.hot_weights import HotWeight, declaration, total_bytes
 from tvm_cascade.micro.names import c_comment, unique_identifier
 from tvm_cascade.micro.network import C_TYPES, IoSpec
 from tvm_cascade.schedules.driver import place_of
 from tvm_cascade.schedules.streaming import streamed_inputs
-
-_NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
-# functions of <math.h> as kernels of floats call them
-_MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
-_BOOLEANS = re.compile(r"\bbool\b")
-
 
 _NUMBERED = re.compile(r"(?:in|out)put[0-9]+")  # how the header numbers inputs and outputs
 
@@ -116,44 +112,87 @@ def _struct(name: str, which: str, ios: Sequence[Io], const: str, hook: bool = F
     return [f"struct {name}_{which} {{", *fields, "};", ""]
 
 
-def _arena_declaration(name: str) -> list[str]:
+def calls_back(ins: Sequence[Io], hook: bool) -> bool:
+    """Whether a run calls functions of its user's: then it keeps a mark that tells them, and others, that it goes on."""
+    return hook or any(io.spec.stream_axis is not None for io in ins)
+
+
+def _arena_declaration(name: str, busy: bool) -> list[str]:
     upper = name.upper()
+    mark = [f"extern volatile uint8_t {name}_busy;"] if busy else []
     return [
         "/* Where the arena lies is for your build to say, for all files that include this header:",
         " *",
         " * -DTVM_CASCADE_SHARED_ARENA    in `uint8_t tvm_cascade_arena[]`, which you define: as large as the largest",
-        " *                               of the networks that share it, aligned for all of them.",
-        f" * -DTVM_CASCADE_ARENA_POINTER   at `{name}_arena`, a pointer that you set before the first call, to a multiple",
-        f" *                               of {upper}_ARENA_ALIGN bytes.",
+        " *                               of the networks that share it, aligned for all of them. Beside it you define",
+        " *                               `volatile uint8_t tvm_cascade_arena_busy`, 0 at first: not 0 while any runs.",
+        f" * -DTVM_CASCADE_ARENA_POINTER   in memory of yours, which you name with {name}_set_arena(). Networks that are",
+        " *                               given the same memory do not know of each other.",
         f" * neither                       in an array of {name}.c, in section {upper}_ARENA_SECTION if you",
         f' *                               define that, otherwise ".bss.{name}_arena".',
         " */",
         "#if defined(TVM_CASCADE_SHARED_ARENA)",
         "extern uint8_t tvm_cascade_arena[];",
+        "extern volatile uint8_t tvm_cascade_arena_busy;",
         f"#define {name}_arena tvm_cascade_arena",
+        f"#define {name}_busy tvm_cascade_arena_busy",
         "#elif defined(TVM_CASCADE_ARENA_POINTER)",
-        f"extern uint8_t *{name}_arena;",
+        f"extern uint8_t *{name}_arena; /* NULL until it is set */",
+        *mark,
+        f"/* `bytes` of memory for the arena; nothing else may use them during a run. Returns {upper}_OK or an error,",
+        " * and then the arena is where it was. */",
+        f"int32_t {name}_set_arena(void *memory, size_t bytes);",
         "#else",
         f"extern uint8_t {name}_arena[{upper}_ARENA_SIZE];",
+        *mark,
         "#endif",
         "",
     ]
 
 
-def _arena_definition(name: str) -> list[str]:
-    upper = name.upper()
+def _errors(upper: str) -> list[str]:
     return [
-        "#if defined(TVM_CASCADE_SHARED_ARENA)",
-        "#elif defined(TVM_CASCADE_ARENA_POINTER)",
-        f"uint8_t *{name}_arena;",
-        "#else",
-        f"#ifndef {upper}_ARENA_SECTION",
-        f'#define {upper}_ARENA_SECTION ".bss.{name}_arena"',
-        "#endif",
-        f"uint8_t {name}_arena[{upper}_ARENA_SIZE] {upper}_ALIGNED({upper}_ARENA_ALIGN) "
-        f"{upper}_SECTION({upper}_ARENA_SECTION);",
-        "#endif",
+        "/* What the functions return. A function of yours that ends a run had better return a positive number. */",
+        f"#define {upper}_OK 0",
+        f"#define {upper}_NULL_POINTER (-1) /* an argument or a member of it is NULL, or the arena is */",
+        f"#define {upper}_MISALIGNED (-2)   /* the arena does not lie at a multiple of {upper}_ARENA_ALIGN bytes */",
+        f"#define {upper}_BUSY (-3)         /* a run that uses the arena has not ended: nothing was done */",
+        f"#define {upper}_TOO_SMALL (-4)    /* memory for the arena has fewer than {upper}_ARENA_SIZE bytes */",
+        "",
     ]
+
+
+def _run_declaration(name: str, busy: bool) -> list[str]:
+    upper = name.upper()
+    inside = [
+        f" * Inside of a run, that is in a function of yours that it calls, {name}_run() and the others below do nothing",
+        f" * and return {upper}_BUSY, and so do those of networks that share the arena. Such a function has to return: after",
+        f" * a longjmp out of it, or where its thread is deleted, set {name}_busy to 0.",
+    ]
+    shared = [f" * While a network runs that shares the arena, they do nothing and return {upper}_BUSY."]
+    return [
+        f"/* One inference. Returns {upper}_OK, an error, or what a function of yours has answered to end it; after any of",
+        " * them the next run is as good as the first.",
+        " *",
+        " * Not reentrant: an arena serves one run at a time, from its first input to its last output. Threads, and",
+        " * interrupts, have to take turns, with a mutex for one: the error below is a check for mistakes, not a lock.",
+        *(inside if busy else shared),
+        " */",
+        f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs);",
+        "",
+        f"/* Sets the members to the places inside the arena, functions and contexts to NULL. Returns {upper}_OK, or an error,",
+        " * and then all members are NULL. */",
+        f"int32_t {name}_map_inputs(struct {name}_inputs *inputs);",
+        f"int32_t {name}_map_outputs(struct {name}_outputs *outputs);",
+        "",
+    ]
+
+
+def _memory(plan: Plan, busy: bool, hot: Sequence[HotWeight]) -> str:
+    """What the network needs of RAM, for the head of its header."""
+    rest = [f"{total_bytes(hot)} bytes of weights"] if hot else []
+    rest += ["a byte that tells whether it runs"] if busy else []
+    return " and ".join([f"the arena of {plan.peak} bytes", *rest])
 
 
 def emit_header(
@@ -167,14 +206,15 @@ def emit_header(
     hot: Sequence[HotWeight] = (),
 ) -> str:
     """The network's public API."""
-    upper = name.upper()
+    upper, busy = name.upper(), calls_back(ins, hook)
     lines = [
-        f"/* {c_comment(note)}",
+        f"/* {c_comment(note)}, written by tvm_cascade {tvm_cascade.__version__}",
         " *",
-        f" * One inference: fill the inputs, call {name}_run(), read the outputs. All RAM of the network is the arena",
-        f" * of {plan.peak} bytes; inputs and outputs have places in it ({name}_map_inputs, {name}_map_outputs), and",
-        " * what is mapped there is not copied. A place may be used again during the run: fill the inputs before every",
-        " * inference.",
+        f" * One inference: fill the inputs, call {name}_run(), read the outputs. Beside the stack, its RAM is",
+        f" * {_memory(plan, busy, hot)}. Inputs and outputs have places",
+        f" * in the arena ({name}_map_inputs, {name}_map_outputs), and what is mapped there is not copied. A place may be",
+        " * used again during the run: fill the inputs before every inference. Inputs and outputs of your own lie outside",
+        " * of the arena, and are copied.",
         " */",
         f"#ifndef {upper}_H",
         f"#define {upper}_H",
@@ -186,16 +226,8 @@ def emit_header(
         'extern "C" {',
         "#endif",
         "",
-        "#if defined(__GNUC__)",
-        f"#define {upper}_ALIGNED(n) __attribute__((aligned(n)))",
-        "#else",
-        f"#define {upper}_ALIGNED(n)",
-        "#endif",
-        "#if defined(__GNUC__) && defined(__ELF__)",
-        f"#define {upper}_SECTION(s) __attribute__((section(s)))",
-        "#else",
-        f"#define {upper}_SECTION(s)",
-        "#endif",
+        *_attributes(upper),
+        f'#define {upper}_VERSION "tvm_cascade {tvm_cascade.__version__}"',
         "",
         "/* Bytes. */",
         f"#define {upper}_ARENA_SIZE {max(plan.peak, 1)}",
@@ -211,21 +243,15 @@ def emit_header(
             if io.spec.c_name.upper() != f"{which}{k}":
                 lines += [f"#define {upper}_{io.spec.c_name.upper()}_SIZE {upper}_{which}{k}_SIZE"]
             lines += _quantization(upper, io.spec)
-    lines += ["", f"#define {upper}_OK 0", f"#define {upper}_NULL_POINTER (-1)"]
-    lines += [f"#define {upper}_MISALIGNED (-2) /* an arena of yours that is not at a multiple of {align} bytes */", ""]
+    lines += ["", *_errors(upper)]
     lines += _struct(name, "inputs", ins, "const ", hook) + _struct(name, "outputs", outs, "")
-    lines += _arena_declaration(name)
+    lines += _arena_declaration(name, busy)
     lines += [
-        "/* One inference. Returns 0, a negative error, or what a function of yours has answered to end it. Not reentrant;",
-        " * and until it returns nothing else may use its arena: no other network that shares it, neither from a function",
-        " * that this one calls nor from an interrupt or another thread. After an error the next run is as good as any. */",
-        f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs);",
-        "",
-        "/* The places of inputs and outputs inside the arena. */",
-        f"void {name}_map_inputs(struct {name}_inputs *inputs);",
-        f"void {name}_map_outputs(struct {name}_outputs *outputs);",
-        "",
+        *_run_declaration(name, busy),
         *declaration(name, hot),
+        "/* Weights and tables, for the network's own files. */",
+        f"extern const uint32_t {name}_flash[];",
+        "",
         "#ifdef __cplusplus",
         "}",
         "#endif",
@@ -236,119 +262,20 @@ def emit_header(
     return "\n".join(lines)
 
 
-def _copies(name: str, which: str, ios: Sequence[Io]) -> list[str]:
-    lines: list[str] = []
-    for io in ios:
-        if io.spec.stream_axis is not None:
-            continue
-        place = f"&{name}_arena[{io.offset}]"
-        theirs = f"{which}->{io.spec.c_name}"
-        source, target = (theirs, place) if which == "inputs" else (place, theirs)
-        lines += [f"    if ((const void *){theirs} != (const void *){place}) {{"]
-        lines += [f"        memcpy({target}, {source}, {io.spec.bytes}u);", "    }"]
-    return lines
-
-
-def _fetch(name: str, ins: Sequence[Io]) -> list[str]:
-    """The function that the driver asks for rows, where an input is streamed."""
-    cases: list[str] = []
-    for k, io in enumerate(ins):
-        if io.spec.stream_axis is not None:
-            cast = f"({C_TYPES[io.spec.dtype]} *)(void *)to"
-            member = f"inputs->{io.spec.c_name}"
-            call = f"({member})({member}_context, row, {cast})"  # no call of a macro of that name
-            cases += [f"    if (input == {k}) {{", f"        return {call};", "    }"]
-    if not cases:
-        return []
-    head = f"int32_t {name}_fetch(int8_t *context, int32_t input, int32_t row, int8_t *to)"
-    return [f"{head};", f"{head} {{", _context(name), *cases, f"    return {name.upper()}_NULL_POINTER;", "}", ""]
-
-
-def _hook(name: str) -> list[str]:
-    """The function that the driver calls between steps."""
-    head = f"int32_t {hook_symbol(name)}(int8_t *context, int32_t done)"
-    call = "    return inputs->hook == NULL ? 0 : inputs->hook(inputs->hook_context, done);"
-    return [f"{head};", f"{head} {{", _context(name), call, "}", ""]
-
-
-def hook_symbol(name: str) -> str:
-    """The C function that a driver with a hook calls."""
-    return f"{name}_between_steps"
-
-
-def _context(name: str) -> str:
-    return f"    const struct {name}_inputs *inputs = (const struct {name}_inputs *)(const void *)context;"
-
-
-def emit_api(
-    name: str,
-    ins: Sequence[Io],
-    outs: Sequence[Io],
-    functions: str,
-    prelude: str,
-    hook: bool = False,
-    hot: Sequence[HotWeight] = (),
-) -> str:
-    """`<name>.c`: the arena, the functions (or their declaration, with an object beside it) and the public API."""
-    lines = [
-        f'#include "{name}.h"',
-        "",
-        *(["#include <math.h>"] if _MATHS.search(functions) else []),
-        *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
-        "#include <string.h>",
-        "",
-        *_arena_definition(name),
-        f"extern const uint32_t {name}_flash[];",
-        "",
-        *definition(name, hot),
-        prelude,
-        *_fetch(name, ins),
-        *(_hook(name) if hook else []),
-        functions,
-    ]
-    for which, ios, const in (("inputs", ins, "const "), ("outputs", outs, "")):
-        lines += [f"void {name}_map_{which}(struct {name}_{which} *{which}) {{"]
-        mapped = [io for io in ios if io.spec.stream_axis is None]
-        hooked = hook and which == "inputs"
-        lines += [] if mapped or hooked else [f"    (void){which};"]
-        for io in mapped:
-            cast = f"({const}{C_TYPES[io.spec.dtype]} *)(void *)"
-            lines.append(f"    {which}->{io.spec.c_name} = {cast}&{name}_arena[{io.offset}];")
-        lines += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"] if hooked else []
-        lines += ["}", ""]
-    return "\n".join([*lines, *_run(name, ins, outs, hook, bool(hot))])
-
-
-def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool, hot: bool) -> list[str]:
-    upper = name.upper()
-    nulls = [f"inputs->{i.spec.c_name} == NULL" for i in ins] + [f"outputs->{i.spec.c_name} == NULL" for i in outs]
-    can_fail = hook or any(i.spec.stream_axis is not None for i in ins)
-    context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
-    memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
+def _attributes(upper: str) -> list[str]:
+    """Macros of alignment and section, in front of a definition; a compiler without the latter links to its own."""
     return [
-        f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs) {{",
-        f"    int32_t status = {upper}_OK;",
-        f"    if ({' || '.join(['inputs == NULL', 'outputs == NULL', *nulls])}) {{",
-        f"        return {upper}_NULL_POINTER;",
-        "    }",
-        "#if defined(TVM_CASCADE_ARENA_POINTER) && !defined(TVM_CASCADE_SHARED_ARENA)",
-        f"    if ({name}_arena == NULL) {{",
-        f"        return {upper}_NULL_POINTER;",
-        "    }",
+        "#if defined(__GNUC__)",
+        f"#define {upper}_ALIGNED(n) __attribute__((aligned(n)))",
+        "#elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L",
+        f"#define {upper}_ALIGNED(n) _Alignas(n)",
+        "#else",
+        f"#define {upper}_ALIGNED(n)",
         "#endif",
-        "#if defined(TVM_CASCADE_ARENA_POINTER) || defined(TVM_CASCADE_SHARED_ARENA)",
-        f"    if (((uintptr_t){name}_arena % {upper}_ARENA_ALIGN) != 0u) {{",
-        f"        return {upper}_MISALIGNED;",
-        "    }",
+        "#if defined(__GNUC__) && defined(__ELF__)",
+        f"#define {upper}_SECTION(s) __attribute__((section(s)))",
+        "#else",
+        f"#define {upper}_SECTION(s)",
         "#endif",
-        *([f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if hot else []),
-        *_copies(name, "inputs", ins),
-        f"    {'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
-        f"    if (status != {upper}_OK) {{",
-        "        return status;",
-        "    }",
-        *_copies(name, "outputs", outs),
-        f"    return {upper}_OK;",
-        "}",
         "",
     ]

@@ -1,0 +1,217 @@
+"""`<name>.c` as its callers see it: the arena, the places of inputs and outputs, and the run around the driver.
+
+A run that calls functions of its user's, or whose arena others share, marks the arena as busy until it ends: whoever asks
+for the same arena meanwhile gets an error, not a wrong result. See the header's comments, of `micro.interface`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tvm_cascade.micro.hot_weights import HotWeight, definition
+from tvm_cascade.micro.interface import Io, calls_back
+from tvm_cascade.micro.network import C_TYPES
+
+_NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
+# functions of <math.h> as kernels of floats call them
+_MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
+_BOOLEANS = re.compile(r"\bbool\b")
+_POINTER = "#if defined(TVM_CASCADE_ARENA_POINTER) && !defined(TVM_CASCADE_SHARED_ARENA)"
+
+
+def emit_api(
+    name: str,
+    ins: Sequence[Io],
+    outs: Sequence[Io],
+    functions: str,
+    prelude: str,
+    hook: bool = False,
+    hot: Sequence[HotWeight] = (),
+) -> str:
+    """`<name>.c`: the arena, the functions (or their declaration, with an object beside it) and the public API."""
+    busy = calls_back(ins, hook)
+    lines = [
+        f'#include "{name}.h"',
+        "",
+        *(["#include <math.h>"] if _MATHS.search(functions) else []),
+        *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
+        "#include <string.h>",
+        "",
+        *_arena_definition(name, busy),
+        "",
+        *definition(name, hot),
+        prelude,
+        *_fetch(name, ins),
+        *(_hook(name) if hook else []),
+        functions,
+        *_ready(name, busy),
+        *_set_arena(name, busy),
+        *_map(name, "inputs", ins, hook),
+        *_map(name, "outputs", outs),
+        *_run(name, ins, outs, hook, bool(hot)),
+    ]
+    return "\n".join(lines)
+
+
+def hook_symbol(name: str) -> str:
+    """The C function that a driver with a hook calls."""
+    return f"{name}_between_steps"
+
+
+def _arena_definition(name: str, busy: bool) -> list[str]:
+    upper = name.upper()
+    mark = [f"volatile uint8_t {name}_busy;"] if busy else []
+    return [
+        "#if defined(TVM_CASCADE_SHARED_ARENA)",
+        "#elif defined(TVM_CASCADE_ARENA_POINTER)",
+        f"uint8_t *{name}_arena;",
+        *mark,
+        "#else",
+        f"#ifndef {upper}_ARENA_SECTION",
+        f'#define {upper}_ARENA_SECTION ".bss.{name}_arena"',
+        "#endif",
+        f"{upper}_ALIGNED({upper}_ARENA_ALIGN) {upper}_SECTION({upper}_ARENA_SECTION) "
+        f"uint8_t {name}_arena[{upper}_ARENA_SIZE];",
+        *mark,
+        "#endif",
+    ]
+
+
+def _only_shared(lines: list[str], busy: bool) -> list[str]:
+    """What has to do with the mark: in a network that calls nobody back, only with a shared arena."""
+    return lines if busy else ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
+
+
+def _ready(name: str, busy: bool) -> list[str]:
+    """The function that tells whether the arena can be used now."""
+    upper = name.upper()
+    return [
+        f"static int32_t {name}_ready(void) {{",
+        _POINTER,
+        f"    if ({name}_arena == NULL) {{",
+        f"        return {upper}_NULL_POINTER;",
+        "    }",
+        "#endif",
+        *_only_shared([f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"], busy),
+        f"    return ((uintptr_t){name}_arena % {upper}_ARENA_ALIGN) == 0u ? {upper}_OK : {upper}_MISALIGNED;",
+        "}",
+        "",
+    ]
+
+
+def _set_arena(name: str, busy: bool) -> list[str]:
+    upper = name.upper()
+    return [
+        _POINTER,
+        f"int32_t {name}_set_arena(void *memory, size_t bytes) {{",
+        "    if (memory == NULL) {",
+        f"        return {upper}_NULL_POINTER;",
+        "    }",
+        f"    if (((uintptr_t)memory % {upper}_ARENA_ALIGN) != 0u) {{",
+        f"        return {upper}_MISALIGNED;",
+        "    }",
+        f"    if (bytes < {upper}_ARENA_SIZE) {{",
+        f"        return {upper}_TOO_SMALL;",
+        "    }",
+        *([f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"] if busy else []),
+        f"    {name}_arena = (uint8_t *)memory;",
+        f"    return {upper}_OK;",
+        "}",
+        "#endif",
+        "",
+    ]
+
+
+def _map(name: str, which: str, ios: Sequence[Io], hook: bool = False) -> list[str]:
+    """The function that sets the members of a side."""
+    upper = name.upper()
+    const = "const " if which == "inputs" else ""
+    places: list[str] = []
+    for io in ios:
+        member = f"{which}->{io.spec.c_name}"
+        if io.spec.stream_axis is not None:
+            places += [f"    {member} = NULL;", f"    {member}_context = NULL;"]
+            continue
+        cast = f"({const}{C_TYPES[io.spec.dtype]} *)(void *)"
+        places.append(f"    {member} = status == {upper}_OK ? {cast}&{name}_arena[{io.offset}] : NULL;")
+    places += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"] if hook else []
+    return [
+        f"int32_t {name}_map_{which}(struct {name}_{which} *{which}) {{",
+        f"    const int32_t status = {name}_ready();",
+        f"    if ({which} == NULL) {{",
+        f"        return {upper}_NULL_POINTER;",
+        "    }",
+        *places,
+        "    return status;",
+        "}",
+        "",
+    ]
+
+
+def _copies(name: str, which: str, ios: Sequence[Io]) -> list[str]:
+    lines: list[str] = []
+    for io in ios:
+        if io.spec.stream_axis is not None:
+            continue
+        place = f"&{name}_arena[{io.offset}]"
+        theirs = f"{which}->{io.spec.c_name}"
+        source, target = (theirs, place) if which == "inputs" else (place, theirs)
+        lines += [f"    if ((const void *){theirs} != (const void *){place}) {{"]
+        lines += [f"        memcpy({target}, {source}, {io.spec.bytes}u);", "    }"]
+    return lines
+
+
+def _fetch(name: str, ins: Sequence[Io]) -> list[str]:
+    """The function that the driver asks for rows, where an input is streamed."""
+    cases: list[str] = []
+    for k, io in enumerate(ins):
+        if io.spec.stream_axis is not None:
+            cast = f"({C_TYPES[io.spec.dtype]} *)(void *)to"
+            member = f"inputs->{io.spec.c_name}"
+            call = f"({member})({member}_context, row, {cast})"  # no call of a macro of that name
+            cases += [f"    if (input == {k}) {{", f"        return {call};", "    }"]
+    if not cases:
+        return []
+    head = f"static int32_t {name}_fetch(int8_t *context, int32_t input, int32_t row, int8_t *to)"
+    return [f"{head} {{", _context(name), *cases, f"    return {name.upper()}_NULL_POINTER;", "}", ""]
+
+
+def _hook(name: str) -> list[str]:
+    """The function that the driver calls between steps."""
+    head = f"static int32_t {hook_symbol(name)}(int8_t *context, int32_t done)"
+    call = "    return inputs->hook == NULL ? 0 : inputs->hook(inputs->hook_context, done);"
+    return [f"{head} {{", _context(name), call, "}", ""]
+
+
+def _context(name: str) -> str:
+    return f"    const struct {name}_inputs *inputs = (const struct {name}_inputs *)(const void *)context;"
+
+
+def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool, hot: bool) -> list[str]:
+    upper, can_fail = name.upper(), calls_back(ins, hook)
+    nulls = [f"inputs->{i.spec.c_name} == NULL" for i in ins] + [f"outputs->{i.spec.c_name} == NULL" for i in outs]
+    context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
+    memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
+    results = _copies(name, "outputs", outs)
+    return [
+        f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs) {{",
+        f"    int32_t status = {name}_ready();",
+        f"    if (status != {upper}_OK) {{",
+        "        return status;",
+        "    }",
+        f"    if ({' || '.join(['inputs == NULL', 'outputs == NULL', *nulls])}) {{",
+        f"        return {upper}_NULL_POINTER;",
+        "    }",
+        *_only_shared([f"    {name}_busy = 1u;"], can_fail),
+        *([f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if hot else []),
+        *_copies(name, "inputs", ins),
+        f"    {'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
+        f"    if (status == {upper}_OK) {{",
+        *(f"    {line}" for line in results),
+        "    }",
+        *_only_shared([f"    {name}_busy = 0u;"], can_fail),
+        "    return status;",
+        "}",
+        "",
+    ]
