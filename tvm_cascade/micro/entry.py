@@ -17,6 +17,13 @@ _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh co
 # functions of <math.h> as kernels of floats call them
 _MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
 _BOOLEANS = re.compile(r"\bbool\b")
+_ONE_ARENA = (  # clang has no such pragma, and the header says what to do
+    "/* One arena holds values of several types. */",
+    "#if defined(__GNUC__) && !defined(__clang__)",
+    '#pragma GCC optimize("no-strict-aliasing")',
+    "#endif",
+    "",
+)
 _POINTER = "#if defined(TVM_CASCADE_ARENA_POINTER) && !defined(TVM_CASCADE_SHARED_ARENA)"
 
 
@@ -38,6 +45,7 @@ def emit_api(
         *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
         "#include <string.h>",
         "",
+        *_ONE_ARENA,
         *_arena_definition(name, busy),
         "",
         *definition(name, hot),

@@ -179,8 +179,8 @@ def _export_arduino(content: _Content, out: Path) -> tuple[str, ...]:
         if content.has_objects:
             _pack(content, folder / "src" / _arduino_folder(target.gcc_flags, target.mcpu) / f"lib{name}_kernels.a")
             precompiled = f"precompiled=true\nldflags=-l{name}_kernels\n"
-        for source, text in content.sources():  # libraries cannot name compiler options of their own
-            _write(folder / "src" / source, _ONE_ARENA + text)
+        for source, text in content.sources():
+            _write(folder / "src" / source, text)
         for header, text in content.headers():
             _write(folder / "src" / header, text)
         values = {
@@ -201,11 +201,6 @@ def _export_arduino(content: _Content, out: Path) -> tuple[str, ...]:
     return _publish(write, out)
 
 
-_ONE_ARENA = """/* one arena holds values of several types */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-strict-aliasing")
-#endif
-"""
 _SHARED = """/* The networks of this package share one arena. */
 #ifndef TVM_CASCADE_SHARED_ARENA
 #define TVM_CASCADE_SHARED_ARENA

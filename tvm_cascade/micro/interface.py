@@ -215,6 +215,8 @@ def emit_header(
         f" * in the arena ({name}_map_inputs, {name}_map_outputs), and what is mapped there is not copied. A place may be",
         " * used again during the run: fill the inputs before every inference. Inputs and outputs of your own lie outside",
         " * of the arena, and are copied.",
+        " *",
+        f" * To build it: C99 or later, {name}.c with -fno-strict-aliasing or its like (gcc finds that in the file itself).",
         " */",
         f"#ifndef {upper}_H",
         f"#define {upper}_H",
