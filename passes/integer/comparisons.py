@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.broadcast import te_broadcast
 from tvm_cascade.passes.integer.chains import quantized
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_rescale
 from tvm_cascade.passes.integer.island import (
@@ -64,7 +65,7 @@ def lower_test(island: Island) -> Value:
         x, y = (q, p) if a.constant is not None else (p, q)
 
         def at(*index: Index) -> Scalar:
-            return _TESTS[kind](side(a, _broadcast(x, index)), side(b, _broadcast(y, index)))
+            return _TESTS[kind](side(a, te_broadcast(x, index)), side(b, te_broadcast(y, index)))
 
         return te.compute(island.output.shape, at, name=kind)
 
@@ -84,7 +85,7 @@ def lower_choice(island: Island) -> Value:
 
         def at(*index: Index) -> Scalar:
             return tirx.Select(
-                _broadcast(condition, index).astype("bool"), _broadcast(chosen, index), _broadcast(other, index)
+                te_broadcast(condition, index).astype("bool"), te_broadcast(chosen, index), te_broadcast(other, index)
             )
 
         return te.compute(island.output.shape, at, name="select")
@@ -111,8 +112,3 @@ def lower_number(island: Island) -> Value:
         return te.compute(shape_of(data), at, name="number")
 
     return island.emitter.call("number", compute, [data])
-
-
-def _broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
-    own = index[len(index) - len(x.shape) :]
-    return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]

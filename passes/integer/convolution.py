@@ -243,7 +243,5 @@ def channel_multipliers(x: Quantized, w: Quantized, out: np.float32, channels: i
 
 def accumulator_bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray, depthwise: bool) -> int:
     """Bound on any partial sum of any channel, bias included."""
-    info = np.iinfo(x.dtype)
-    reach = max(info.max - x.zero_point, x.zero_point - info.min)
     weights = np.abs(w.astype("int64") - wz).sum((0, 1) if depthwise else (0, 1, 2)).reshape(-1)
-    return int((weights * reach + np.abs(bias.astype("int64"))).max())
+    return int((weights * x.reach + np.abs(bias.astype("int64"))).max())

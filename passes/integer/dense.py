@@ -201,9 +201,7 @@ def _operands(island: Island, core: Call) -> tuple[Quantized, Quantized, np.ndar
 
 
 def _bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray) -> np.ndarray:
-    info = np.iinfo(x.dtype)
-    reach = max(info.max - x.zero_point, x.zero_point - info.min)
-    return np.abs(w.astype("int64") - wz).sum(1) * reach + np.abs(bias.astype("int64"))
+    return np.abs(w.astype("int64") - wz).sum(1) * x.reach + np.abs(bias.astype("int64"))
 
 
 def _saturating(real: np.ndarray, out: Output) -> np.ndarray:

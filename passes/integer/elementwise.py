@@ -12,6 +12,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
 from tvm_cascade.passes.integer.bias import stored_bias
+from tvm_cascade.passes.integer.broadcast import te_broadcast
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import (
     ISLANDS,
@@ -132,7 +133,7 @@ def _binary(
         x, y = (q, p) if swapped else (p, q)
 
         def at(*index: Index) -> Scalar:
-            scaled = value(_broadcast(x, index), _broadcast(y, index))
+            scaled = value(te_broadcast(x, index), te_broadcast(y, index))
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
         return te.compute(out.shape, at, name=kind)
@@ -186,8 +187,3 @@ def _stored(x: Quantized) -> Quantized:
 def _range(dtype: str) -> tuple[int, int]:
     info = np.iinfo(dtype)
     return int(info.min), int(info.max)
-
-
-def _broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
-    own = index[len(index) - len(x.shape) :]
-    return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]

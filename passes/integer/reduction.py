@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.broadcast import te_broadcast
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp
 from tvm_cascade.passes.integer.island import (
     INDEX,
@@ -57,7 +58,7 @@ def lower_compare(island: Island) -> Value:
 
     def compute(p: Tensor, q: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
-            return _clamped(choose(_broadcast(p, index), _broadcast(q, index)), island)
+            return _clamped(choose(te_broadcast(p, index), te_broadcast(q, index)), island)
 
         return te.compute(island.output.shape, at, name=kind)
 
@@ -107,8 +108,3 @@ def _clamped(value: Scalar, island: Island) -> Scalar:
     if (island.output.lo, island.output.hi) == (info.min, info.max):
         return value
     return te_clamp(value.astype("int32"), island.output.lo, island.output.hi, island.output.dtype)
-
-
-def _broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
-    own = index[len(index) - len(x.shape) :]
-    return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]

@@ -2,7 +2,7 @@
 exists.
 
 A global mean or average pool sums every channel over the map; a fully connected layer behind a flatten adds what each
-row, or pixel, contributes to every unit. Both in int32, in an accumulator that lives in the arena while the segment
+row, or pixel, contributes to every unit. The sums stand in an accumulator that lives in the arena while the segment
 runs.
 
 What the emitter supplies for such an operator is one kernel that runs once for each step of the *input* and knows
