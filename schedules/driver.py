@@ -2,7 +2,7 @@
 
 It is TIR like the kernels, so the C and the LLVM back end print the same program. A segment of one operator is a loop over
 its steps. A segment of several replays its trace, a small program of operator numbers (`schedules.trace`) that lies in flash
-beside the weights: code size does not grow with rows, pixels or stripes. Step counters live in the arena.
+before the weights: code size does not grow with rows, pixels or stripes. Step counters live in the arena.
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -54,6 +54,9 @@ class Lowered:
     counted: bool = False
     spare_bytes: int = 0
     hooked: bool = False  # whether a function is called between steps
+    table_bytes: int = (
+        0  # at the start of `flash`: what the driver reads by index; the rest it hands to kernels by pointer
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,14 @@ class _Driver:
         self.flash = Flash()
         self.macs = tirx.Var("macs", PointerType(PrimType("int64"))) if counted else None
         self.globals = {n: GlobalVar(n) for n in (*(n for own in names for n in own), HOST_FETCH)}
+        self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
+        self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
+        self.bounds = [self._stripes(k, s) for k, s in enumerate(plan.segments)]
+        self.table_bytes = len(self.flash.data)
         constants = [
             [[self.flash.add(f"{op.name} {i}", c) for i, c in enumerate(part.constants)] for part in _parts(k)]
             for op, k in zip(plan.graph.ops, kernels, strict=True)
         ]
-        self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
-        self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
-        self.bounds = [self._stripes(k, s) for k, s in enumerate(plan.segments)]
         self.spare_bytes = _spare_bytes(plan, kernels)
         self.memory = Memory(plan.peak + self.spare_bytes, len(self.flash.data))
         functions = [[self.globals[n] for n in own] for own in names]
@@ -312,6 +316,7 @@ def lower_plan(
         counted,
         driver.spare_bytes,
         hook is not None,
+        driver.table_bytes,
     )
 
 

@@ -17,6 +17,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -212,7 +213,7 @@ def main() -> None:
     # to 2 KiB of the weights that are read most in RAM. `emit="c"` gives C for any compiler, kernels included.
     heading("two networks")
     target = "cortex-m4" if board else "host"
-    common = {"target": target, "emit": "c", "granularity": "row"}
+    common: dict[str, Any] = {"target": target, "emit": "c", "granularity": "row"}
     made = [
         tvm_cascade.compile(MODEL, output=out / "camera", name="camera", hook=True, **common),
         tvm_cascade.compile(

@@ -1,7 +1,8 @@
 """Several networks in one image, sharing one arena.
 
 The networks are compiled with TVM_CASCADE_SHARED_ARENA, which makes each of them use `tvm_cascade_arena` in place of an
-array of its own; `arena.c` defines it, as large as the largest needs: the maximum of the arenas, not their sum.
+array of its own; `arena.c` defines it, as large as the largest needs: the maximum of the arenas, not their sum. Constants
+that several of them have are kept once, in `constants.c`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tvm_cascade.micro.project import (
     template,
     user_callback,
 )
+from tvm_cascade.micro.shared_weights import SOURCE, share
 from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import IMAGES, BuildResult, build_image, require_uart
 from tvm_cascade.publish import publish, require_empty
@@ -53,6 +55,8 @@ class Bundle:
     target: Target
     optimise: str
     board: str = ""  # that it was bundled for
+    shared_weight_bytes: int = 0  # in constants.c, which is there if they are not 0
+    saved_flash_bytes: int = 0  # by them, against networks of their own
 
     @property
     def arena_bytes(self) -> int:
@@ -92,10 +96,13 @@ class BundleResult:
     ram_bytes: int
     flash_bytes: int
     elf: str  # relative to `folder`
+    shared_weight_bytes: int = 0  # of `flash_bytes`: weights that several networks have, kept once
+    saved_flash_bytes: int = 0  # by them
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade bundle --json`."""
         names = ("arena_bytes", "separate_bytes", "ram_bytes", "flash_bytes", "elf")
+        names += ("shared_weight_bytes", "saved_flash_bytes")
         own = {"networks": list(self.networks), "board": self.board}
         return own | {name: getattr(self, name) for name in names}
 
@@ -107,6 +114,7 @@ class BundleResult:
                 f"arena           {self.arena_bytes} bytes, shared; {self.separate_bytes} bytes if each had its own",
                 f"RAM             {self.ram_bytes} bytes of arena, data and bss, without the stack",
                 f"flash           {self.flash_bytes} bytes of code, weights and tables",
+                f"shared weights  {self.shared_weight_bytes} bytes, kept once: {self.saved_flash_bytes} bytes of flash saved",
                 f"image           {self.folder / self.elf}",
             ]
         )
@@ -128,7 +136,8 @@ def make_bundle(folders: Sequence[Path], out: Path, board: Board | str | None = 
         elf = str(built.elf.relative_to(staging))
     separate = sum(project.interface.arena_bytes for project in projects)
     names = tuple(project.name for project in projects)
-    return BundleResult(out, names, board.name, bundle.arena_bytes, separate, built.ram_bytes, built.flash_bytes, elf)
+    sizes = (bundle.arena_bytes, separate, built.ram_bytes, built.flash_bytes)
+    return BundleResult(out, names, board.name, *sizes, elf, bundle.shared_weight_bytes, bundle.saved_flash_bytes)
 
 
 def write_bundle(folder: Path, projects: Sequence[Project], board: Board) -> Bundle:
@@ -144,18 +153,19 @@ def write_bundle(folder: Path, projects: Sequence[Project], board: Board) -> Bun
         for name in (f"{project.name}.h", *project.sources, *project.objects):
             shutil.copyfile(project.folder / name, folder / name)
     networks = tuple(replace(project, folder=folder) for project in projects)
-    bundle = Bundle(folder, networks, target, projects[0].optimise, board.name)
+    bundle = Bundle(folder, networks, target, projects[0].optimise, board.name, *_share_weights(folder, networks))
     copy_runtime(folder, target)
     (folder / "main.c").write_text(fill_template(template("bundle_main.c.in"), _main_text(bundle)), encoding="utf-8")
     (folder / "serial_main.c").write_text(_serial_main(bundle), encoding="utf-8")
-    for network in networks:
-        (folder / _serial_file(network)).write_text(serial_source(network.network()), encoding="utf-8")
+    for project in projects:  # whose digest is that of their own files
+        (folder / _serial_file(project)).write_text(serial_source(project.network()), encoding="utf-8")
     for name in ("CMakeLists.txt", "toolchain.cmake", "README.md"):
         source = "bundle_README.md.in" if name == "README.md" else f"{name}.in"
         (folder / name).write_text(fill_template(template(source), _build_text(bundle)), encoding="utf-8")
     (folder / "arena.c").write_text(arena_text(bundle), encoding="utf-8")
     names = [project.name for project in projects]
     own = {"networks": names, "target": target.name, "board": board.name, "arena_bytes": bundle.arena_bytes}
+    own |= {"shared_weight_bytes": bundle.shared_weight_bytes, "saved_flash_bytes": bundle.saved_flash_bytes}
     own |= {"projects": [project_metadata(project) for project in projects], "hosts": _copy_hosts(folder, projects)}
     (folder / METADATA).write_text(json.dumps({"bundle": own}, indent=2) + "\n", encoding="utf-8")
     add_board(folder, board)
@@ -176,11 +186,23 @@ def read_bundle(folder: Path) -> Bundle:
     try:
         own = json.loads(path.read_text(encoding="utf-8"))["bundle"]
         networks = tuple(project_from_metadata(folder, one) for one in own["projects"])
-        return Bundle(folder, networks, networks[0].target, networks[0].optimise, str(own["board"]))
+        shared = [int(own.get(name, 0)) for name in ("shared_weight_bytes", "saved_flash_bytes")]
+        return Bundle(folder, networks, networks[0].target, networks[0].optimise, str(own["board"]), *shared)
     except OSError as error:
         raise LoadError(path, error.strerror or str(error)) from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise LoadError(path, f"is not the metadata of a bundle ({error}); bundle again") from None
+
+
+def _share_weights(folder: Path, networks: Sequence[Project]) -> tuple[int, int]:
+    """Keep weights once that several networks have; returns their bytes, and those saved."""
+    sources = {n.name: (f"{n.name}.c", f"{n.name}_weights.c") for n in networks}
+    emitted = [n for n in networks if set(sources[n.name]) <= set(n.sources)]
+    texts = {n.name: [(folder / source).read_text(encoding="utf-8") for source in sources[n.name]] for n in emitted}
+    shared = share({name: (source, weights) for name, (source, weights) in texts.items()})
+    for name, text in shared.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return shared.stored, shared.saved
 
 
 def _copy_hosts(folder: Path, projects: Sequence[Project]) -> dict[str, object]:
@@ -200,7 +222,7 @@ def build_bundle(bundle: Bundle, board: Board, image: str = "emulator", jobs: in
     require_uart(board, image)
     own_sources, defines, suffix = IMAGES[image]
     sources = {source: (*n.network_flags, SHARED) for n in bundle.networks for source in n.sources}
-    own: dict[str, tuple[str, ...]] = dict.fromkeys((*own_sources, "arena.c"), (*defines, SHARED))
+    own: dict[str, tuple[str, ...]] = dict.fromkeys((*own_sources, *_own_sources(bundle)), (*defines, SHARED))
     if image == "serial":
         for k, network in enumerate(bundle.networks):
             serve = f"-DTVM_CASCADE_SERVE=serve_{network.name}"
@@ -242,6 +264,11 @@ def _check(folder: Path, projects: Sequence[Project]) -> Target:
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} exists and is not empty; name a new folder")
     return projects[0].target
+
+
+def _own_sources(bundle: Bundle) -> tuple[str, ...]:
+    """Sources of the bundle that belong to no network."""
+    return ("arena.c", SOURCE) if bundle.shared_weight_bytes else ("arena.c",)
 
 
 def _serial_file(network: Project) -> str:
@@ -307,7 +334,7 @@ def _build_text(bundle: Bundle) -> dict[str, str]:
         "link_flags": " ".join(target.family.link_flags),
         "libraries": "\n".join(libraries),
         "library_names": " ".join(f"{n.name}_network" for n in networks),
-        "main_sources": "main.c arena.c startup.c",
+        "main_sources": " ".join(("main.c", *_own_sources(bundle), "startup.c")),
         "network_rows": "\n".join(rows),
     }
 

@@ -9,18 +9,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import tirx
 
 from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.entry import emit_api
 from tvm_cascade.micro.interface import Port, emit_header, place_ports
-from tvm_cascade.micro.names import c_comment, network_identifier
+from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.weights import Weights, emit_weights
 from tvm_cascade.schedules.bind_loads import bind_loads
 from tvm_cascade.schedules.dead_binds import remove_dead_binds
-from tvm_cascade.schedules.driver import FlashItem, Lowered
+from tvm_cascade.schedules.driver import Lowered
 from tvm_cascade.schedules.exact_floats import mark_floats, print_floats
 from tvm_cascade.schedules.streaming import request_order
 
@@ -139,26 +139,6 @@ def _mark_unused(function: re.Match[str]) -> str:
     return "\n".join([head, *(f"  (void){n};" for n in unused), body])
 
 
-def emit_weights(name: str, flash: bytes, items: Sequence[FlashItem]) -> str:
-    """The flash image as a const array of 32-bit words, little-endian, with the place of every constant in comments."""
-    raw = flash + b"\0" * (-len(flash) % 8)
-    words = np.frombuffer(raw, dtype="<u4")
-    lines = [f"/* Weights, tables and traces of {c_comment(name)}: {len(flash)} bytes. */", f'#include "{name}.h"', ""]
-    lines += [f"/* {i.offset:8d} {i.size:8d} bytes  {i.dtype}{list(i.shape)}  {c_comment(i.label)} */" for i in items]
-    lines += [
-        "",
-        "#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__",
-        '#error "this image is little-endian"',
-        "#endif",
-        "",
-        f"{name.upper()}_ALIGNED(8) const uint32_t {name}_flash[{max(len(words), 1)}] = {{",
-    ]
-    text = [f"0x{w:08x}u" for w in words.tolist()] or ["0u"]
-    lines += ["    " + ", ".join(text[i : i + 10]) + "," for i in range(0, len(text), 10)]
-    lines += ["};", ""]
-    return "\n".join(lines)
-
-
 def emit_network(
     lowered: Lowered,
     name: str,
@@ -191,7 +171,8 @@ def emit_network(
     functions = hot_weights.redirect(functions, name, hot)
     files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name, lowered.hooked, hot).encode()
     files[f"{name}.c"] = emit_api(name, ins, outs, functions, prelude, lowered.hooked, hot).encode()
-    files[f"{name}_weights.c"] = emit_weights(name, lowered.flash, lowered.flash_items).encode()
+    weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
+    files[f"{name}_weights.c"] = emit_weights(name, weights).encode()
     return EmittedNetwork(
         name=name,
         files=files,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tvm_cascade.errors import ToolError, UsageError
@@ -19,6 +19,7 @@ from tvm_cascade.micro.family import ARM
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import IoSpec
 from tvm_cascade.micro.project import Project, fill_template, read_project, user_callback
+from tvm_cascade.micro.shared_weights import HEADER, SOURCE
 from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.publish import publish, require_empty
@@ -35,6 +36,7 @@ class _Content:
     networks: tuple[Project, ...]
     arena_bytes: int
     arena: str = ""  # C source of the shared arena, empty for a single network
+    constants: Mapping[str, str] = field(default_factory=dict)  # header and source of weights that several have
 
     @property
     def target(self) -> Target:
@@ -51,12 +53,14 @@ class _Content:
                 yield source, (network.folder / source).read_text(encoding="utf-8")
         if self.arena:
             yield "arena.c", self.arena
+        yield from ((name, text) for name, text in self.constants.items() if name == SOURCE)
 
     def headers(self) -> Iterator[tuple[str, str]]:
         """Names and texts of the headers: with a shared arena they say so themselves, whatever the build defines."""
         for network in self.networks:
             header = f"{network.name}.h"
             yield header, (_SHARED if self.arena else "") + (network.folder / header).read_text(encoding="utf-8")
+        yield from ((name, text) for name, text in self.constants.items() if name == HEADER)
 
     @property
     def uses_math(self) -> bool:
@@ -69,7 +73,10 @@ def _content(folder: Path) -> _Content:
         project = read_project(folder)
         return _single(project)
     bundle = read_bundle(folder)
-    return _Content(c_identifier(folder.resolve().name, NAME), bundle.networks, bundle.arena_bytes, arena_text(bundle))
+    shared = (HEADER, SOURCE) if bundle.shared_weight_bytes else ()
+    constants = {name: (folder / name).read_text(encoding="utf-8") for name in shared}
+    name = c_identifier(folder.resolve().name, NAME)
+    return _Content(name, bundle.networks, bundle.arena_bytes, arena_text(bundle), constants)
 
 
 def _single(project: Project) -> _Content:

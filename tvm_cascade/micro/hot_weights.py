@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from tvm_cascade.schedules.driver import FlashItem, Lowered
 
-_POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")  # of an element of the flash image
-_BYTES = {"int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int64_t": 8, "uint64_t": 8, "double": 8}
+POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")  # of an element of the flash image
+ITEM_BYTES = {"int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int64_t": 8, "uint64_t": 8, "double": 8}
 _ALIGN = 8
 
 
@@ -29,7 +29,7 @@ class HotWeight:
 
 def choose(lowered: Lowered, text: str, budget: int) -> tuple[HotWeight, ...]:
     """Constants of at most `budget` bytes together, among those that the driver `text` points to."""
-    used = {item for match in _POINTER.finditer(text) if (item := _item(lowered.flash_items, match)) is not None}
+    used = {item for match in POINTER.finditer(text) if (item := _item(lowered.flash_items, match)) is not None}
     macs = {op.name: op.macs for op in lowered.plan.graph.ops}
     order = sorted(used, key=lambda item: (-_reads(item, macs), item.offset))
     chosen: list[HotWeight] = []
@@ -50,14 +50,14 @@ def redirect(text: str, name: str, chosen: Sequence[HotWeight]) -> str:
     """The driver with its pointers to `chosen` leading into RAM."""
 
     def pointer(match: re.Match[str]) -> str:
-        at = _place(match)
+        at = place_of_pointer(match)
         for weight in chosen:
             if weight.item.offset <= at < weight.item.offset + weight.item.size:
                 kind, place = match[1] or "int8_t", weight.offset + at - weight.item.offset
                 return f"(({kind}*)(void*)&(((uint8_t*){name}_hot)[{place}]))"
         return match[0]
 
-    return _POINTER.sub(pointer, text)
+    return POINTER.sub(pointer, text)
 
 
 def definition(name: str, chosen: Sequence[HotWeight]) -> list[str]:
@@ -98,13 +98,13 @@ def declaration(name: str, chosen: Sequence[HotWeight]) -> list[str]:
 
 
 def _item(items: Sequence[FlashItem], match: re.Match[str]) -> FlashItem | None:
-    at = _place(match)
+    at = place_of_pointer(match)
     return next((item for item in items if item.offset <= at < item.offset + item.size), None)
 
 
-def _place(match: re.Match[str]) -> int:
+def place_of_pointer(match: re.Match[str]) -> int:
     """The byte of the flash image that a pointer leads to."""
-    return int(match[2]) * (_BYTES.get(match[1], 4) if match[1] else 1)
+    return int(match[2]) * (ITEM_BYTES.get(match[1], 4) if match[1] else 1)
 
 
 def _reads(item: FlashItem, macs: Mapping[str, int]) -> float:

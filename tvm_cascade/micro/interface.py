@@ -228,7 +228,7 @@ def emit_header(
         'extern "C" {',
         "#endif",
         "",
-        *_attributes(upper),
+        *attributes(upper),
         f'#define {upper}_VERSION "tvm_cascade {tvm_cascade.__version__}"',
         "",
         "/* Bytes. */",
@@ -264,7 +264,7 @@ def emit_header(
     return "\n".join(lines)
 
 
-def _attributes(upper: str) -> list[str]:
+def attributes(upper: str) -> list[str]:
     """Macros of alignment and section, in front of a definition; a compiler without the latter links to its own."""
     return [
         "#if defined(__GNUC__)",

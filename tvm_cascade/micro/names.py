@@ -17,8 +17,8 @@ RESERVED = frozenset(
 )
 # What a network cannot be called: its header would hide one of C or of the project, or its name is one of CMake's own.
 _TAKEN = frozenset(
-    """board measure networks port port_host port_semihosting profile serial_main startup uart alloca assert complex ctype
-    errno fenv float inttypes iso646 limits locale malloc math memory regex sched setjmp signal stdalign stdarg stdatomic
+    """board constants measure networks port port_host port_semihosting profile serial_main startup uart alloca assert complex
+    ctype errno fenv float inttypes iso646 limits locale malloc math memory regex sched setjmp signal stdalign stdarg stdatomic
     stdbool stddef stdint stdio stdlib stdnoreturn string strings tgmath threads time uchar unistd wchar wctype arm_acle
     arm_mve arduino all app clean edit_cache help install kernel list_install_components m package package_source
     rebuild_cache test zephyr""".split()  # noqa: SIM905
