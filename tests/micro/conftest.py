@@ -29,11 +29,17 @@ extern uint8_t tvm_cascade_arena[];
 #else
 extern uint8_t toy_arena[];
 #endif
+#ifdef __cplusplus
+extern "C" {{
+#endif
 struct toy_inputs {{ const void *a; const void *b; }};
 struct toy_outputs {{ void *y; }};
 int32_t toy_run(const struct toy_inputs *inputs, const struct toy_outputs *outputs);
 void toy_map_inputs(struct toy_inputs *inputs);
 void toy_map_outputs(struct toy_outputs *outputs);
+#ifdef __cplusplus
+}}
+#endif
 #endif
 """
 

@@ -71,3 +71,13 @@ def test_objects_are_not_built_for_this_machine(compiled: Project, tmp_path: Pat
     as_object = replace(network, files={**network.files, "k.o": b""}, objects=("k.o",))
     with pytest.raises(UsageError, match="use --emit c to build it here"):
         toolchain.build_host(tmp_path, as_object)
+
+
+def test_cores_that_would_compute_something_else_are_refused(compiled: Project, tmp_path: Path) -> None:
+    """Of 16-bit int, as AVR has it, and of the other byte order."""
+    (tmp_path / "limits.h").write_text("#define INT_MAX 32767\n")
+    for option, taken in ((f"-I{compiled.folder}", True), (f"-I{tmp_path}", False), ("-mbig-endian", False)):
+        command = ["arm-none-eabi-gcc", option, "-fsyntax-only", f"{compiled.folder}/{compiled.name}.h"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == taken
+        assert taken or "is for cores with int of 32 bits and the least significant byte first" in done.stderr

@@ -122,6 +122,7 @@ def test_zephyr_module_builds(kind: str, tmp_path: Path, arm_gcc: None, request:
     assert f"config TVM_CASCADE_{name.upper()}\n" in kconfig
     for need in (" select REQUIRES_FULL_LIBC", " depends on CPU_CORTEX_M4 || CPU_CORTEX_M7", " depends on FP_HARDABI"):
         assert (need in kconfig) == objects
+    assert ("arch_allow: arm\n" in (tmp_path / f"module/samples/{name}/sample.yaml").read_text()) == objects
     settings = (tmp_path / f"module/samples/{name}/prj.conf").read_text()
     assert ("CONFIG_FP_HARDABI=y" in settings) == objects
     stand_in = tmp_path / "zephyr"
@@ -177,8 +178,8 @@ def test_arduino_library_compiles(kind: str, tmp_path: Path, arm_gcc: None, requ
     properties = lint_library(tmp_path / "toy")
     assert properties["includes"] == ("toy.h,rows.h" if kind == "duo" else "toy.h")
     assert properties.get("precompiled") == ("true" if objects else None)
-    if objects:
-        assert f"src/cortex-m4/fpv4-sp-d16-hard/lib{name}_kernels.a" in files
+    for core in ("cortex-m4", "cortex-m7", "cortex-m33"):
+        assert (f"src/{core}/lib{name}_kernels.a" in files) == objects
     (tmp_path / "Arduino.h").write_text(ARDUINO_H)
     source = tmp_path / "toy" / "src"
     flags = [*M4.gcc_flags, "-Wall", "-Wextra", "-Werror", f"-I{source}", "-c", "-o", "/dev/null"]
@@ -190,6 +191,35 @@ def test_arduino_library_compiles(kind: str, tmp_path: Path, arm_gcc: None, requ
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "fits", "does_not"),
+    [
+        ("cortex-m0plus", ["-mcpu=cortex-m0", "-mcpu=cortex-m4 -mfloat-abi=soft"], ["M4"]),
+        ("cortex-m3", ["-mcpu=cortex-m3"], ["-mcpu=cortex-m0", "M4"]),
+        ("cortex-m4", ["M4", "M7", "M33"], ["-mcpu=cortex-m4 -mfloat-abi=softfp", "-mcpu=cortex-m3"]),
+        ("cortex-m7", ["M7"], ["-mcpu=cortex-m7 -mfpu=fpv5-sp-d16 -mfloat-abi=hard"]),
+        ("cortex-m33", ["M33", "M55"], ["M7", "-mcpu=cortex-m33+nodsp -mfpu=fpv5-sp-d16 -mfloat-abi=hard"]),
+        ("cortex-m55", ["M55"], ["M33", "-mcpu=cortex-m55+nomve -mfloat-abi=hard"]),
+    ],
+)
+def test_kernels_refuse_boards_that_cannot_take_them(
+    target: str, fits: list[str], does_not: list[str], tmp_path: Path, toy: EmittedNetwork, arm_gcc: None
+) -> None:
+    core = get_target(target)
+    network = replace(toy, files={**toy.files, "toy_kernels.o": b"not looked into"}, objects=("toy_kernels.o",))
+    project = write_project(tmp_path / "p", network, core, load_board(core.default_board))
+    export_arduino(project, tmp_path / "lib")
+    include = f'#include "{tmp_path}/lib/src/toy.h"\n'
+    for boards, taken in ((fits, True), (does_not, False)):
+        for board in boards:
+            name = board.replace("M", "cortex-m") if board[0] == "M" else ""
+            options = get_target(name).gcc_flags if name else ("-mthumb", *board.split())
+            command = ["arm-none-eabi-gcc", *options, "-Werror", "-fsyntax-only", "-x", "c", "-"]
+            done = subprocess.run(command, input=include, capture_output=True, text=True, check=False)
+            assert (done.returncode == 0) == taken, (board, done.stderr)
+            assert taken or "for this board, compile the network with --emit c" in done.stderr
 
 
 def test_networks_of_a_bundle_share_their_arena(tmp_path: Path, duo: Bundle) -> None:
@@ -216,6 +246,7 @@ def test_names_that_other_systems_keep_for_themselves(tmp_path: Path, toy: Emitt
     kernel = write_project(tmp_path / "k", renamed(toy, "kernel"), M4, board)  # the name of a library of Zephyr's
     export_zephyr(kernel, tmp_path / "module")
     assert "zephyr_library_named(tvm_cascade_kernel)" in (tmp_path / "module/CMakeLists.txt").read_text()
+    assert "name: tvm_cascade_kernel\n" in (tmp_path / "module/zephyr/module.yml").read_text()  # modules replace others
 
 
 def test_floats_and_compiled_kernels_of_other_cores(tmp_path: Path, toy: EmittedNetwork) -> None:
@@ -230,6 +261,8 @@ def test_floats_and_compiled_kernels_of_other_cores(tmp_path: Path, toy: Emitted
     files = {**toy.files, "toy_kernels.o": b"not looked into"}
     riscv = replace(toy, files=files, objects=("toy_kernels.o",))
     other = write_project(tmp_path / "r", riscv, get_target("riscv32"), load_board("riscv32-virt"))
+    export_zephyr(other, tmp_path / "other")
+    assert "depends on RISCV && !64BIT\n" in (tmp_path / "other/Kconfig").read_text()
     with pytest.raises(UsageError, match="of Arm cores alone, not of riscv32: compile with --emit c"):
         export_arduino(other, tmp_path / "lib")
     with pytest.raises(UsageError, match="unknown kind of package 'mbed'"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.bundle import NAME, arena_text, is_bundle, read_bundle
 from tvm_cascade.micro.export_layouts import ARDUINO, ZEPHYR
-from tvm_cascade.micro.family import ARM
+from tvm_cascade.micro.family import ARM, RISCV
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import IoSpec
 from tvm_cascade.micro.project import Project, fill_template, read_project, user_callback
@@ -135,6 +135,7 @@ def _export_zephyr(content: _Content, out: Path) -> tuple[str, ...]:
             "archive": archive,
             "flags": " ".join(sorted({flag for network in content.networks for flag in network.network_flags})),
             "needs": _zephyr_needs(content),
+            "arch": f"    arch_allow: {content.target.family.name}\n" if content.has_objects else "",
             "settings": _zephyr_settings(content),
         }
         for place, text in ZEPHYR.items():
@@ -149,6 +150,8 @@ def _zephyr_needs(content: _Content) -> str:
     if content.has_objects and content.target.family is ARM:
         cores = " || ".join(f"CPU_{core.upper().replace('-', '_')}" for core in content.target.runs_on)
         lines.append(f"    depends on {cores}\n")
+    if content.has_objects and content.target.family is RISCV:
+        lines.append("    depends on RISCV && !64BIT\n")
     if _hard_float_objects(content):
         lines.append("    depends on FP_HARDABI\n")
     return "".join(lines)
@@ -184,12 +187,13 @@ def _export_arduino(content: _Content, out: Path) -> tuple[str, ...]:
         name, target = content.name, content.target
         precompiled = ""
         if content.has_objects:
-            _pack(content, folder / "src" / _arduino_folder(target.gcc_flags, target.mcpu) / f"lib{name}_kernels.a")
+            for core in target.runs_on:  # the builder's `build.mcu`; it tries `<core>/<fpu>-<float abi>` before
+                _pack(content, folder / "src" / core / f"lib{name}_kernels.a")
             precompiled = f"precompiled=true\nldflags=-l{name}_kernels\n"
         for source, text in content.sources():
             _write(folder / "src" / source, text)
         for header, text in content.headers():
-            _write(folder / "src" / header, text)
+            _write(folder / "src" / header, (_kernel_guard(target) if content.has_objects else "") + text)
         values = {
             **_values(content),
             # names that begin so are Arduino's own
@@ -201,6 +205,7 @@ def _export_arduino(content: _Content, out: Path) -> tuple[str, ...]:
                 for function in ("run", "map_inputs", "map_outputs")
             ),
             "precompiled": precompiled,
+            "boards": _arduino_boards(content),
         }
         for place, text in ARDUINO.items():
             _write(folder / place.replace("NAME", name), fill_template(text, values))
@@ -215,11 +220,32 @@ _SHARED = """/* The networks of this package share one arena. */
 """
 
 
-def _arduino_folder(flags: tuple[str, ...], mcpu: str) -> str:
-    """Where the Arduino builder looks for compiled code: `<core>/<fpu>-<float abi>`, or `<core>` without an FPU."""
-    options = dict(flag.lstrip("-").split("=", 1) for flag in flags if "=" in flag)
-    fpu, abi = options.get("mfpu", "auto"), options.get("mfloat-abi", "soft")
-    return f"{mcpu}/{fpu}-{abi}" if fpu != "auto" else mcpu
+def _arduino_boards(content: _Content) -> str:
+    """For the README: boards that the library serves."""
+    if not content.has_objects:
+        return "It serves boards of 32 bits."
+    cores = ", ".join(content.target.runs_on)
+    return (
+        f"Its kernels are compiled\nwith `{' '.join(content.target.gcc_flags)}`, for boards that do so too on {cores}.\n"
+        "Arduino IDE 1.8.13 and arduino-cli 0.11 are the first to find them."
+    )
+
+
+def _kernel_guard(target: Target) -> str:
+    """C that refuses a board whose options show that it does not run, or not link, kernels compiled for `target`."""
+    misfits = [f"__ARM_ARCH < {target.triple.removeprefix('thumbv')[0]}"]
+    if target.has_fpu:
+        misfits += ["!defined(__ARM_PCS_VFP)", "!defined(__ARM_FEATURE_DSP)"]
+    else:
+        misfits += ["defined(__ARM_PCS_VFP)"]
+    if "-mfpu=fpv5-d16" in target.gcc_flags:
+        misfits += ["!(__ARM_FP & 8)"]
+    if target.triple.startswith("thumbv8.1m"):
+        misfits += ["!defined(__ARM_FEATURE_MVE)"]
+    return f"""#if {" || ".join(misfits)}
+#error "compiled for {" ".join(target.gcc_flags)}: for this board, compile the network with --emit c"
+#endif
+"""
 
 
 def _values(content: _Content) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 ZEPHYR: Mapping[str, str] = {
     "zephyr/module.yml": """\
-name: @name@
+name: tvm_cascade_@name@
 build:
   cmake: .
   kconfig: Kconfig
@@ -53,7 +53,7 @@ sample:
 tests:
   sample.tvm_cascade.@name@:
     build_only: true
-""",
+@arch@""",
     "samples/NAME/src/main.c": """\
 #include <zephyr/kernel.h>
 #include <zephyr/sys/printk.h>
@@ -86,7 +86,7 @@ includes=@headers@
 # @name@ for Arduino
 
 @what@, compiled by tvm_cascade for @target@. Copy this folder into your sketchbook's `libraries`, then open
-File > Examples > @library@.
+File > Examples > @library@. @boards@
 """,
     "examples/NAME/NAME.ino": """\
 @library_includes@
