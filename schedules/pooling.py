@@ -35,7 +35,7 @@ PAIR_TAPS = 255  # bytes that a halfword can sum
 class Pool:
     """A pool of int8 (max also uint8) maps in NHWC, one batch.
 
-    `requantize` is a mean's; an average divides instead.
+    `requantize` is a mean's, or a scaled average's; a plain average divides instead.
     """
 
     kind: str  # max or average
@@ -44,6 +44,7 @@ class Pool:
     clamp: tuple[int, int]
     input_zero_point: int = 0  # of a mean
     requantize: Requantize | None = None
+    head_room: int = 0  # bits that a sum is shifted up by before it is rescaled
 
     @property
     def taps(self) -> int:
@@ -54,7 +55,11 @@ def read_pool(func: PrimFunc) -> Pool | None:
     """The pool that `func` is, None for other operators, element types and forms."""
     kind = str(attribute(func, "op_kind", ""))
     data, out = parameters(func)[0], parameters(func)[-1]
-    if kind not in ("max_pool2d", "avg_pool2d", "mean") or len(shape_of(data)) != 4 or shape_of(data)[0] != 1:
+    if (
+        kind not in ("max_pool2d", "avg_pool2d", "scaled_avg_pool2d", "mean")
+        or len(shape_of(data)) != 4
+        or shape_of(data)[0] != 1
+    ):
         return None
     known = ("int8", "uint8") if kind == "max_pool2d" else ("int8",)
     if dtype_of(data) not in known or dtype_of(out) != dtype_of(data):
@@ -71,10 +76,12 @@ def read_pool(func: PrimFunc) -> Pool | None:
     located = bool(attribute(func, "located", 0))
     window = Sliding(height, width, channels, rows, columns, (kh, kw), (sy, sx), (top, left), located=located)
     whole = all(window.taps(0, y) == (0, kh) for y in range(rows)) and len(window.column_groups()) == 1
-    if kind == "avg_pool2d" and not whole:  # the divisor differs from pixel to pixel
+    if kind != "max_pool2d" and not whole:  # the divisor differs from pixel to pixel
         return None
     if not window.wraps_once:
         return None
+    if kind == "scaled_avg_pool2d":
+        return _rescaled(func, window, (lo, hi))
     return Pool("max" if kind == "max_pool2d" else "average", window, dtype_of(data), (lo, hi))
 
 
@@ -83,12 +90,18 @@ def _read_mean(func: PrimFunc, clamp: tuple[int, int]) -> Pool | None:
     if integers(func, "axes", ()) != [1, 2]:
         return None
     _, height, width, channels = shape_of(parameters(func)[0])
-    window = Sliding(height, width, channels, 1, 1, (height, width), (height, width), (0, 0))
+    return _rescaled(func, Sliding(height, width, channels, 1, 1, (height, width), (height, width), (0, 0)), clamp)
+
+
+def _rescaled(func: PrimFunc, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
+    """An average with a multiplier, of windows that lie in the map."""
+    taps = window.kernel[0] * window.kernel[1]
     zero_in, zero_out = integers(func, "input_zero_point", (0,))[0], integers(func, "output_zero_point", (0,))[0]
-    low, high = (height * width * (v - zero_in) for v in (-128, 127))
+    head_room = int(attribute(func, "head_room", 0))
+    low, high = (taps * (v - zero_in) << head_room for v in (-128, 127))
     m, s = (np.array([int(attribute(func, n))]) for n in ("multiplier", "shift"))
     q = plan_requantize(m, s, np.array([low]), np.array([high]), zero_out, clamp)
-    return Pool("average", window, "int8", clamp, zero_in, q) if q.short else None
+    return Pool("average", window, "int8", clamp, zero_in, q, head_room) if q.short else None
 
 
 class _Pooling(ABC):
@@ -166,7 +179,7 @@ class _Pooling(ABC):
         k, n, q = self.k, self.pool.taps, self.pool.requantize
         if q is not None:
             m, addend, e, zero = self.numbers
-            return emit_requantize(k, q, k.let(total - zero, "acc"), m, addend, e)
+            return emit_requantize(k, q, k.let((total - zero) * i32(1 << self.pool.head_room), "acc"), m, addend, e)
         half = n // 2
         rounded = k.let(total + tirx.Select(total > 0, i32(half), i32(-half)), "rounded")
         return self.clamped(tirx.truncdiv(rounded, i32(n)))
@@ -284,7 +297,10 @@ class _VectorAverage(_Pooling):
         k, q, (lo, hi) = self.k, self.pool.requantize, self.pool.clamp
         if q is not None:
             m, _, e, zero = self.numbers
-            acc = k.let(total - splat(zero), "acc", "int32x4")
+            acc = total - splat(zero)
+            if self.pool.head_room:
+                acc = acc * splat(i32(1 << self.pool.head_room))
+            acc = k.let(acc, "acc", "int32x4")
             return requantize_lanes(k, q, acc, splat(m), splat(0 - e), i32(q.zero_point))
         factor, shift = reciprocal(self.pool.taps)
         sign = k.let(tirx.shift_right(total, splat(31)), "sign", "int32x4")

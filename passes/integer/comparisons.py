@@ -7,11 +7,13 @@ comparison of floats that the file itself dequantizes is exact.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tvm_cascade.passes.integer.broadcast import te_broadcast
 from tvm_cascade.passes.integer.chains import quantized
-from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_rescale
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import (
     DIRECT,
     ISLANDS,
@@ -25,6 +27,7 @@ from tvm_cascade.passes.integer.island import (
     name_of,
     shape_of,
 )
+from tvm_cascade.passes.integer.one_scale import Operand, in_output_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _HEAD_ROOM = 8  # bits that both sides are shifted up by
@@ -77,20 +80,36 @@ def lower_test(island: Island) -> Value:
 @DIRECT.lowers("where")
 def lower_choice(island: Island) -> Value:
     """One stored value or the other, as it is: the reference does not look at scales."""
-    data = [constant_of(island.reader.define(a)) for a in island.core.args]
+    return _choice(island, [(a, constant_of(island.reader.define(a))) for a in island.core.args])
+
+
+@ISLANDS.lowers("where")
+def lower_real_choice(island: Island) -> Value:
+    """Both sides in the output's quantization first."""
+    condition, *sides = island.core.args
+    test = (condition, constant_of(island.reader.define(condition)))
+    return _choice(island, [test, *(in_output_scale(island, side) for side in sides)])
+
+
+def _choice(island: Island, parts: Sequence[Operand]) -> Value:
+    data = [d for _, d in parts]
     order = sorted(range(3), key=lambda k: data[k] is not None)
+    out, info = island.output, np.iinfo(island.output.dtype)
 
     def compute(*given: Tensor) -> Tensor:
         condition, chosen, other = (given[order.index(k)] for k in range(3))
 
         def at(*index: Index) -> Scalar:
-            return tirx.Select(
+            value = tirx.Select(
                 te_broadcast(condition, index).astype("bool"), te_broadcast(chosen, index), te_broadcast(other, index)
             )
+            if (out.lo, out.hi) == (int(info.min), int(info.max)):
+                return value
+            return te_clamp(value.astype("int32"), out.lo, out.hi, out.dtype)
 
-        return te.compute(island.output.shape, at, name="select")
+        return te.compute(out.shape, at, name="select")
 
-    activations = [island.core.args[k] for k in order if data[k] is None]
+    activations = [parts[k][0] for k in order if data[k] is None]
     constants = [d for d in (data[k] for k in order) if d is not None]
     if not activations:
         raise NotLowered("a choice between constants")

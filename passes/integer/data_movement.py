@@ -10,9 +10,19 @@ import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
 from tvm_cascade.passes.integer.elementwise import lower_requantize
-from tvm_cascade.passes.integer.fixed_point import i32
-from tvm_cascade.passes.integer.gathering import lower_mirror_pad
-from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Island, NotLowered, Output, Quantized, shape_of
+from tvm_cascade.passes.integer.fixed_point import i32, round_half_away
+from tvm_cascade.passes.integer.gathering import lower_moving_pad
+from tvm_cascade.passes.integer.island import (
+    DIRECT,
+    ISLANDS,
+    Emitter,
+    Island,
+    NotLowered,
+    Output,
+    Quantized,
+    number_of,
+    shape_of,
+)
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 
@@ -94,12 +104,26 @@ def _copied(island: Island, values: Sequence[Value], axis: int) -> Value:
 
 @DIRECT.lowers("nn.pad")
 def lower_pad(island: Island) -> Value:
-    core = island.core
-    if str(core.attrs.pad_mode) == "reflect":
-        return lower_mirror_pad(island)
-    if str(core.attrs.pad_mode) != "constant":
-        raise NotLowered(f"padding of mode {core.attrs.pad_mode}")
-    shape, widths = shape_of(core.args[0]), [int(w) for w in core.attrs.pad_width]
+    if str(island.core.attrs.pad_mode) != "constant":
+        return lower_moving_pad(island)
+    return _padded(island, island.core.args[0], pad_value(island.core))
+
+
+@ISLANDS.lowers("nn.pad")
+def lower_pad_island(island: Island) -> Value:
+    """By a number that the input has no stored value for: the input is requantized first."""
+    source, out = island.core.args[0], island.output
+    if str(island.core.attrs.pad_mode) != "constant" or island.reader.dequantized(source) is None:
+        raise NotLowered("padding of a tensor that is not dequantized from integers")
+    inner = Output(shape_of(source), out.dtype, out.scale, out.zero_point, out.lo, out.hi)
+    value = lower_requantize(replace(island, core=island.reader.define(source), output=inner, bounds=None))
+    real = np.clip(np.float32(number_of(island.core.attrs.pad_value)) / out.scale, -(1 << 20), 1 << 20)
+    return _padded(island, value, int(np.clip(round_half_away(real) + out.zero_point, out.lo, out.hi)))
+
+
+def _padded(island: Island, source: Value, fill: int) -> Value:
+    """`source`, of the old function or the new one, padded with a stored value."""
+    shape, widths = shape_of(source), [int(w) for w in island.core.attrs.pad_width]
     before, after = widths[::2], widths[1::2]
     if min(widths, default=0) < 0:
         raise NotLowered("a negative padding")
@@ -109,13 +133,11 @@ def lower_pad(island: Island) -> Value:
             inside = [i >= b for i, b in zip(index, before, strict=True) if b]
             inside += [i < b + d for i, b, d, e in zip(index, before, shape, after, strict=True) if e]
             value = a[tuple(i - b for i, b in zip(index, before, strict=True))]
-            return (
-                tirx.if_then_else(tirx.all(*inside), value, tirx.const(pad_value(core), a.dtype)) if inside else value
-            )
+            return tirx.if_then_else(tirx.all(*inside), value, tirx.const(fill, a.dtype)) if inside else value
 
         return te.compute(island.output.shape, at, name="pad")
 
-    return island.emitter.call("pad", compute, [core.args[0]], attrs={"pad_width": widths, "value": pad_value(core)})
+    return island.emitter.call("pad", compute, [source], attrs={"pad_width": widths, "value": fill})
 
 
 @DIRECT.lowers("permute_dims")
@@ -123,15 +145,21 @@ def lower_transpose(island: Island) -> Value:
     core = island.core
     rank = len(island.output.shape)
     axes = [int(a) % rank for a in core.attrs.axes] if core.attrs.axes is not None else list(reversed(range(rank)))
+    return transposed(island.emitter, core.args[0], axes)
+
+
+def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
+    """A stored tensor, of the old function or the new one, with axis `axes[k]` as its axis `k`."""
+    shape = shape_of(source)
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
-            source = dict(zip(axes, index, strict=True))
-            return a[tuple(source[k] for k in range(rank))]
+            place = dict(zip(axes, index, strict=True))
+            return a[tuple(place[k] for k in range(len(shape)))]
 
-        return te.compute(island.output.shape, at, name="transpose")
+        return te.compute([shape[k] for k in axes], at, name="transpose")
 
-    return island.emitter.call("transpose", compute, [core.args[0]], attrs={"axes": axes})
+    return emitter.call("transpose", compute, [source], attrs={"axes": list(axes)})
 
 
 @DIRECT.lowers("strided_slice")

@@ -26,6 +26,7 @@ from tvm_cascade.passes.integer.island import (
 from tvm_cascade.passes.integer.lookup import elu_input, lower_elu
 from tvm_cascade.passes.integer.prelu import lower_sloped, sloped_input
 from tvm_cascade.passes.integer.roots import differences, squared_difference
+from tvm_cascade.passes.integer.sums import lower_terms, terms
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 
 _BIASED = {
@@ -46,7 +47,10 @@ def lower_add(island: Island) -> Value:
         elu, sloped = elu_input(island), sloped_input(island)
         if sloped is not None:
             return lower_sloped(island, *sloped)
-        return _sum(island, "add") if elu is None else lower_elu(island, elu)
+        if elu is not None:
+            return lower_elu(island, elu)
+        several = terms(island)
+        return _sum(island, "add") if several is None else lower_terms(island, several)
     if bias is None or bias.constant is None:
         raise NotLowered("its bias is not constant")
     if bias.dtype != "int32":
@@ -91,6 +95,11 @@ def lower_requantize(island: Island) -> Value:
     found = island.reader.dequantized(island.core)
     if found is None:
         raise NotLowered("its input's quantization is not constant")
+    return requantized(island, found)
+
+
+def requantized(island: Island, found: Quantized) -> Value:
+    """A stored tensor, of the old function or the new one, in the quantization of the island's output."""
     x, out = _stored(found), island.output
     if (x.step, x.zero_point, x.dtype, out.lo, out.hi) == (out.scale, out.zero_point, out.dtype, *_range(out.dtype)):
         return island.emitter.new(x.value)

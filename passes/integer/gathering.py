@@ -22,6 +22,7 @@ from tvm_cascade.passes.integer.island import (
     constant_of,
     shape_of,
 )
+from tvm_cascade.passes.integer.one_scale import from_scale_of, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
@@ -80,20 +81,24 @@ def lower_broadcast(island: Island) -> Value:
     return island.emitter.call("broadcast", compute, [data])
 
 
-def lower_mirror_pad(island: Island) -> Value:
-    """Padding by reflection without the edge; see `data_movement.lower_pad` for the rest."""
-    data = island.core.args[0]
+def lower_moving_pad(island: Island) -> Value:
+    """Padding with elements of the tensor itself: by reflection without the edge, by the edge, or around the corner.
+    See `data_movement.lower_pad` for the rest."""
+    data, mode = island.core.args[0], str(island.core.attrs.pad_mode)
     shape, widths = shape_of(data), [int(w) for w in island.core.attrs.pad_width]
-    if any(w < 0 or w >= d for d, b, e in zip(shape, widths[::2], widths[1::2], strict=True) for w in (b, e)):
-        raise NotLowered("a reflection wider than its input")
+    sides = list(zip(shape, widths[::2], widths[1::2], strict=True))
+    most = {"reflect": -1, "circular": 0}.get(mode)
+    if min(widths) < 0 or (most is not None and any(max(b, e) > d + most for d, b, e in sides)):
+        raise NotLowered(f"padding of mode {mode}, negative or wider than its input")
+    place = {"reflect": _reflected, "replicate": _at_edge, "circular": _around}[mode]
 
     def compute(a: Tensor) -> Tensor:
         def at(*index: Index) -> Scalar:
-            return a[tuple(_reflected(i, *w) for i, *w in zip(index, shape, widths[::2], widths[1::2], strict=True))]
+            return a[tuple(place(i, *side) for i, side in zip(index, sides, strict=True))]
 
         return te.compute(island.output.shape, at, name="mirror_pad")
 
-    return island.emitter.call("mirror_pad", compute, [data], attrs={"pad_width": widths})
+    return island.emitter.call("mirror_pad", compute, [data], attrs={"pad_width": widths, "mode": mode})
 
 
 @DIRECT.lowers("image.resize2d")
@@ -123,9 +128,11 @@ def lower_resize_nearest(island: Island) -> Value:
 def lower_resize_bilinear(island: Island) -> Value:
     if str(island.core.attrs.method) != "linear":
         raise NotLowered(f"a resize by {island.core.attrs.method}")
-    x = island.operand(0)
-    if x.step != island.output.scale or x.zero_point != island.output.zero_point:
-        raise NotLowered("a resize with unequal scales")
+    x, out = island.operand(0), island.output
+    if x.step != out.scale or x.zero_point != out.zero_point or x.dtype != out.dtype:
+        if not island.real or x.step > out.scale:
+            raise NotLowered("a resize with unequal scales, to smaller steps or in TFLite")
+        return from_scale_of(island, x, lower_resize_bilinear(in_scale_of(island, x)))
     rows, columns = _grids(island)
     blend = _te_blend_uint8 if island.output.dtype == "uint8" else _te_blend_fixed
 
@@ -213,6 +220,17 @@ def _reflected(i: Index, extent: int, before: int, after: int) -> Scalar:
     j = i - before if before else i
     j = tirx.Select(j < 0, 0 - j, j) if before else j
     return tirx.Select(j > extent - 1, i32(2 * extent - 2) - j, j) if after else j
+
+
+def _at_edge(i: Index, extent: int, before: int, after: int) -> Scalar:
+    j = tirx.max(i - before, i32(0)) if before else i
+    return tirx.min(j, i32(extent - 1)) if after else j
+
+
+def _around(i: Index, extent: int, before: int, after: int) -> Scalar:
+    j = i - before if before else i
+    j = tirx.Select(j < 0, j + extent, j) if before else j
+    return tirx.Select(j > extent - 1, j - extent, j) if after else j
 
 
 def _te_fixed_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:

@@ -2,7 +2,8 @@
 
 Average: `(S + n/2) / n` for a positive sum, `(S - n/2) / n` otherwise, in C's division, n the pixels inside of the
 map; no rescale, whatever the scales say. Max: clamped. Mean: the multiplier absorbs the count, with as many bits as
-64 allow.
+64 allow; so it does for averages that the reference has not, those of floats between two quantizations or that count
+their padding, where there is one multiplier for every count.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import te_pad2d
-from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_clamp, te_rescale
+from tvm_cascade.passes.integer.fixed_point import (
+    INT32_MAX,
+    i32,
+    quantize_multiplier,
+    te_clamp,
+    te_rescale,
+    te_rescale_channel,
+)
 from tvm_cascade.passes.integer.island import (
     DIRECT,
     ISLANDS,
@@ -20,17 +28,22 @@ from tvm_cascade.passes.integer.island import (
     Island,
     NotLowered,
     Quantized,
+    bounded_multiplier,
     dtype_of,
     name_of,
+    shape_of,
 )
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+
+_NONE = (0, 0, 0, 0)
+_HEAD_ROOM = 8  # bits that the sum of an average is shifted up by, so that the first of its two roundings turns nothing
 
 
 @DIRECT.lowers("nn.max_pool2d")
 def lower_max_pool2d(island: Island) -> Value:
     x = island.core.args[0]
     out = island.output
-    (kh, kw), (sy, sx), (dy, dx), padding = _window(island.core)
+    (kh, kw), (sy, sx), (dy, dx), padding = _window(island)
 
     def compute(a: Tensor) -> Tensor:
         padded = te_pad2d(a, padding, np.iinfo(out.dtype).min, "max_pool2d_pad")
@@ -51,13 +64,12 @@ def lower_max_pool2d(island: Island) -> Value:
 
 @ISLANDS.lowers("nn.avg_pool2d")
 def lower_average_island(island: Island) -> Value:
-    """An average between two tensors of one quantization."""
+    """As the reference between two tensors of one quantization."""
     x = island.operand(0)
-    if x.step != island.output.scale or x.zero_point != island.output.zero_point:
-        raise NotLowered("an average pool between unequal scales")
-    if bool(island.core.attrs.count_include_pad) and any(_window(island.core)[3]):
-        raise NotLowered("an average pool that counts its padding")
-    return _average(island, x.value)
+    same = x.step == island.output.scale and x.zero_point == island.output.zero_point
+    if same and not (bool(island.core.attrs.count_include_pad) and any(_declared_padding(island.core))):
+        return _average(island, x.value)
+    return _scaled_average(island, x)
 
 
 def lower_average_pool2d(island: Island) -> Value:
@@ -70,7 +82,7 @@ def lower_average_pool2d(island: Island) -> Value:
 
 def _average(island: Island, source: Value) -> Value:
     out = island.output
-    (kh, kw), (sy, sx), dilation, padding = _window(island.core)
+    (kh, kw), (sy, sx), dilation, padding = _window(island)
     if dilation != (1, 1):
         raise NotLowered("a dilated average")
     _, height, width, _ = (int(d) for d in source.ty.shape.values)
@@ -86,8 +98,8 @@ def _average(island: Island, source: Value) -> Value:
         )
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
-            rows = _inside(y, sy, top, kh, height) if padding[0] or padding[2] else i32(kh)
-            columns = _inside(xx, sx, left, kw, width) if padding[1] or padding[3] else i32(kw)
+            rows = _inside(y, sy, top, kh, 0, height) if padding[0] or padding[2] else i32(kh)
+            columns = _inside(xx, sx, left, kw, 0, width) if padding[1] or padding[3] else i32(kw)
             count, total = rows * columns, acc[n, y, xx, c]
             half = tirx.truncdiv(count, i32(2))
             average = tirx.truncdiv(total + tirx.Select(total > i32(0), half, i32(0) - half), count)
@@ -96,6 +108,67 @@ def _average(island: Island, source: Value) -> Value:
         return te.compute(out.shape, finish, name="avg_pool2d")
 
     return island.emitter.call("avg_pool2d", compute, [source], attrs=_attrs(island, padding))
+
+
+def _scaled_average(island: Island, x: Quantized) -> Value:
+    """`rescale(sum of (x - z), s / (s_out n))`, n the pixels inside of the map or, where it counts its padding, inside of
+    that. A table has the multiplier and the shift of every n, where there are several."""
+    out, info = island.output, np.iinfo(x.dtype)
+    (kh, kw), (sy, sx), dilation, padding = _window(island)
+    if dilation != (1, 1) or x.constant is not None:
+        raise NotLowered("a dilated average, or one of a constant")
+    bound = kh * kw * (int(info.max) - int(info.min))
+    if bound > INT32_MAX:
+        raise NotLowered("an average whose sum exceeds 32 bits")
+    head_room = _HEAD_ROOM if bound << _HEAD_ROOM <= INT32_MAX >> 1 else 0
+    bound <<= head_room
+    _, height, width, _ = x.shape
+    declared = _declared_padding(island.core) if bool(island.core.attrs.count_include_pad) else _NONE
+
+    def rows(y: Index, beyond: tuple[int, int, int, int]) -> Scalar:
+        return _inside(y, sy, padding[0], kh, -beyond[0], height + beyond[2])
+
+    def columns(xx: Index, beyond: tuple[int, int, int, int]) -> Scalar:
+        return _inside(xx, sx, padding[1], kw, -beyond[1], width + beyond[3])
+
+    counts = {
+        int(rows(i32(y), declared)) * int(columns(i32(xx), declared))
+        for y in range(out.shape[1])
+        for xx in range(out.shape[2])
+    }
+    ratio = np.float64(x.step) / np.float64(out.scale) / (1 << head_room)
+    pairs = {n: bounded_multiplier(ratio / n) for n in sorted(counts)}
+    tables = np.zeros((2, max(counts) + 1), "int32")
+    for n, pair in pairs.items():
+        tables[:, n] = pair
+    shifts = np.array([s for _, s in pairs.values()])
+
+    def compute(a: Tensor, *given: Tensor) -> Tensor:
+        padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")
+        ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+        acc = te.compute(
+            out.shape,
+            lambda n, y, xx, c: te.sum(padded[n, y * sy + ry, xx * sx + rx, c].astype("int32"), axis=[ry, rx]),
+            name="avg_pool2d_acc",
+        )
+
+        def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+            taps = rows(y, _NONE) * columns(xx, _NONE) if any(padding) else i32(kh * kw)
+            centred = (acc[n, y, xx, c] - taps * i32(x.zero_point)) * i32(1 << head_room)
+            if given:
+                at = rows(y, declared) * columns(xx, declared)
+                scaled = te_rescale_channel(centred, given[0][at], given[1][at], shifts, bound)
+            else:
+                scaled = te_rescale(centred, *next(iter(pairs.values())), bound)
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, finish, name="avg_pool2d")
+
+    attrs = _attrs(island, padding) | {"input_zero_point": x.zero_point, "output_zero_point": out.zero_point}
+    attrs["head_room"] = head_room
+    if len(pairs) == 1:
+        attrs |= dict(zip(("multiplier", "shift"), next(iter(pairs.values())), strict=True))
+    return island.emitter.call("scaled_avg_pool2d", compute, [x.value], list(tables) if len(pairs) > 1 else (), attrs)
 
 
 @ISLANDS.lowers("mean")
@@ -164,22 +237,33 @@ def _with_gaps(index: tuple[Index, ...], axes: list[int], rank: int) -> list[Ind
     return [0 if axis in axes else next(own) for axis in range(rank)]
 
 
-def _inside(y: Index, stride: int, before: int, kernel: int, extent: int) -> Scalar:
-    """Taps of output row `y` that are not padding."""
+def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int) -> Scalar:
+    """Taps of output row `y` in `[low, high)`."""
     first = y * stride - before
-    return tirx.min(first + kernel, i32(extent)) - tirx.max(first, i32(0))
+    return tirx.min(first + kernel, i32(high)) - tirx.max(first, i32(low))
 
 
 def _window(
-    call: Call,
+    island: Island,
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int, int]]:
-    attrs = call.attrs
-    if str(attrs.layout) != "NHWC" or bool(attrs.ceil_mode):
-        raise NotLowered(f"a pool in the layout {attrs.layout}, or with ceil_mode")
+    """Kernel, strides, dilation and padding, with what a window that is rounded up reaches beyond it."""
+    attrs = island.core.attrs
+    if str(attrs.layout) != "NHWC":
+        raise NotLowered(f"a pool in the layout {attrs.layout}")
     (kh, kw), (sy, sx), (dy, dx) = (tuple(int(v) for v in t) for t in (attrs.pool_size, attrs.strides, attrs.dilation))
-    padding = tuple(int(p) for p in attrs.padding)
-    top, left, bottom, right = padding if len(padding) == 4 else (*padding, *padding)
+    top, left, bottom, right = _declared_padding(island.core)
+    _, height, width, _ = shape_of(island.core.args[0])
+    _, rows, columns, _ = island.output.shape
+    bottom = max(bottom, (rows - 1) * sy + (kh - 1) * dy + 1 - height - top)
+    right = max(right, (columns - 1) * sx + (kw - 1) * dx + 1 - width - left)
     return (kh, kw), (sy, sx), (dy, dx), (top, left, bottom, right)
+
+
+def _declared_padding(pool: Call) -> tuple[int, int, int, int]:
+    """Top, left, bottom, right."""
+    top, left, *rest = (int(p) for p in pool.attrs.padding)
+    bottom, right = rest or (top, left)
+    return top, left, bottom, right
 
 
 def _attrs(island: Island, padding: tuple[int, ...]) -> dict[str, object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tvm_cascade.passes.integer.broadcast import te_broadcast
@@ -17,13 +19,20 @@ from tvm_cascade.passes.integer.island import (
     name_of,
     shape_of,
 )
+from tvm_cascade.passes.integer.one_scale import Operand, from_scale_of, in_output_scale, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 
 @ISLANDS.lowers("max", "min")
 def lower_reduce(island: Island) -> Value:
-    """The largest or smallest stored value along some axes."""
-    x = _comparable(island, 0)
+    """The largest or smallest stored value along some axes; of a real operator, requantized where the scales differ."""
+    x = island.operand(0)
+    if not _same(island, x) and island.real:
+        return from_scale_of(island, x, _reduced(in_scale_of(island, x), x))
+    return _reduced(island, _comparable(island, 0))
+
+
+def _reduced(island: Island, x: Quantized) -> Value:
     kind = "reduce_max" if name_of(island.core) == "relax.max" else "reduce_min"
     reduce = te.max if kind == "reduce_max" else te.min
     rank = len(x.shape)
@@ -47,12 +56,28 @@ def lower_reduce(island: Island) -> Value:
 
 @ISLANDS.lowers("maximum", "minimum")
 def lower_compare(island: Island) -> Value:
-    """The larger or smaller of two tensors of one quantization, broadcast."""
-    a, b = _comparable(island, 0), _comparable(island, 1)
+    """The larger or smaller of two tensors, broadcast; of real operators each first in the output's quantization."""
+    if island.real:
+        return _extreme(island, [_real_operand(island, a) for a in island.core.args])
+    parts = [_comparable(island, 0), _comparable(island, 1)]
+    return _extreme(island, [(q.value, q.constant) for q in parts])
+
+
+def _real_operand(island: Island, expr: Value) -> Operand:
+    """An operand, itself a maximum or minimum where a file has one of several tensors."""
+    inner = island.reader.define(expr)
+    if name_of(inner) not in ("relax.maximum", "relax.minimum"):
+        return in_output_scale(island, expr)
+    info = np.iinfo(island.output.dtype)
+    output = replace(island.output, shape=shape_of(expr), lo=int(info.min), hi=int(info.max))
+    return lower_compare(replace(island, core=inner, output=output, bounds=None)), None
+
+
+def _extreme(island: Island, parts: list[Operand]) -> Value:
     kind = name_of(island.core).removeprefix("relax.")
     choose = tirx.max if kind == "maximum" else tirx.min
-    activations = [q.value for q in (a, b) if q.constant is None]
-    constants = [c for c in (a.constant, b.constant) if c is not None]
+    activations = [value for value, data in parts if data is None]
+    constants = [data for _, data in parts if data is not None]
     if not activations:
         raise NotLowered("both operands are constant")
 
@@ -95,10 +120,14 @@ def lower_arg(island: Island) -> Value:
     return island.emitter.call(kind, compute, [data], attrs={"axis": axis})
 
 
+def _same(island: Island, x: Quantized) -> bool:
+    return x.step == island.output.scale and x.zero_point == island.output.zero_point and x.dtype == island.output.dtype
+
+
 def _comparable(island: Island, index: int) -> Quantized:
     """An operand that has the output's quantization, so that stored values compare as real ones do."""
     x = island.operand(index)
-    if x.step != island.output.scale or x.zero_point != island.output.zero_point:
+    if not _same(island, x):
         raise NotLowered("operands and output of unequal scales")
     return x
 

@@ -8,9 +8,12 @@ TFLite's reference softmax and gemmlowp's `exp_on_negative_values` and `one_over
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
+from tvm_cascade.passes.integer.data_movement import transposed
+from tvm_cascade.passes.integer.elementwise import requantized
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -23,7 +26,16 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_saturate,
     te_srdhm,
 )
-from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, NotLowered, constant_of, name_of
+from tvm_cascade.passes.integer.island import (
+    BYTE_TYPES,
+    ISLANDS,
+    Island,
+    NotLowered,
+    Output,
+    Quantized,
+    constant_of,
+    name_of,
+)
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 from tvm_cascade.passes.integer.wide_softmax import lower_wide_softmax
 
@@ -40,19 +52,35 @@ _MINUS_32_OVER_17 = -1010580540
 
 @ISLANDS.lowers("nn.softmax")
 def lower_softmax(island: Island) -> Value:
-    out = island.output
-    rank = len(out.shape)
-    if int(island.core.attrs.axis) % rank != rank - 1:
-        raise NotLowered("a softmax that is not along the last axis")
+    """Along another axis than the last between two transposes."""
+    rank = len(island.output.shape)
+    axis = int(island.core.attrs.axis) % rank
     logits, beta = _logits(island)
     x = island.reader.dequantized(logits)
-    if x is not None and x.dtype == "int16":
+    if x is None or x.constant is not None:
+        raise NotLowered("its input is not dequantized from integers")
+    if axis == rank - 1:
+        return _along_last(island, x, beta)
+    order = [*(a for a in range(rank) if a != axis), axis]
+    shape = tuple(x.shape[a] for a in order)
+    moved = replace(x, value=transposed(island.emitter, x.value, order), shape=shape)
+    value = _along_last(replace(island, output=replace(island.output, shape=shape)), moved, beta)
+    return transposed(island.emitter, value, [order.index(a) for a in range(rank)])
+
+
+def _along_last(island: Island, x: Quantized, beta: float) -> Value:
+    out = island.output
+    if x.dtype == "int16":
         return lower_wide_softmax(island, x, beta)
-    if x is None or x.dtype not in BYTE_TYPES or x.constant is not None:
+    if x.dtype not in BYTE_TYPES:
         raise NotLowered("its input is not dequantized from integers")
     zero_point = int(np.iinfo(out.dtype).min)
     if abs(float(out.scale) * 256 - 1) > _SCALE_TOLERANCE or out.zero_point != zero_point:
-        raise NotLowered(f"a softmax whose result has not the scale 1/256 and the zero point {zero_point}")
+        if not island.real or out.scale * 256 < 1 or out.dtype not in BYTE_TYPES:
+            raise NotLowered(f"a softmax whose result has not the scale 1/256 and the zero point {zero_point}")
+        own = Output(out.shape, out.dtype, np.float32(1 / 256), zero_point, zero_point, zero_point + 255)
+        value = _along_last(replace(island, output=own, bounds=None), x, beta)
+        return requantized(island, Quantized(value, np.array([own.scale]), zero_point, out.dtype, out.shape))
     if out.shape[-1] > 1 << SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
     table = exponentials(float(x.step), beta)
@@ -60,7 +88,7 @@ def lower_softmax(island: Island) -> Value:
     def compute(a: Tensor, exps: Tensor) -> Tensor:
         return _te_softmax(a, exps, out.dtype)
 
-    attrs = {"axis": rank - 1, "clamp": [out.lo, out.hi]}
+    attrs = {"axis": len(out.shape) - 1, "clamp": [out.lo, out.hi]}
     return island.emitter.call("softmax", compute, [x.value], [table], attrs)
 
 

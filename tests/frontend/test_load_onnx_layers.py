@@ -11,67 +11,19 @@ import pytest
 pytest.importorskip("onnx")
 
 import onnx
-from onnx import helper, numpy_helper
 
 from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.testing.onnx_layers import Layers
 from tvm_cascade.testing.reference import Compiled
 
 _LOWER: Any = LowerQuantized()
 
 
-class _Layers:
-    """A graph of input `x`; int8 activations of scale 0.02 around zero."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.nodes: list[Any] = []
-        self.weights: list[Any] = []
-
-    def constant(self, data: Any) -> str:
-        self.weights.append(numpy_helper.from_array(np.asarray(data), f"c{len(self.weights)}"))
-        return self.weights[-1].name
-
-    def node(self, kind: str, *inputs: str, **attrs: Any) -> str:
-        self.nodes.append(helper.make_node(kind, list(inputs), [f"v{len(self.nodes)}"], **attrs))
-        return self.nodes[-1].output[0]
-
-    def stored(self, x: str, scale: float = 0.02) -> str:
-        pair = (self.constant(np.float32(scale)), self.constant(np.int8(3)))
-        return self.node("DequantizeLinear", self.node("QuantizeLinear", x, *pair), *pair)
-
-    def weight(self, shape: tuple[int, ...], axis: int | None = None) -> str:
-        scale = self.rng.uniform(0.002, 0.006, () if axis is None else shape[axis]).astype("float32")
-        data = self.rng.integers(-127, 128, shape).astype("int8")
-        zero = self.constant(np.zeros(scale.shape, "int8"))
-        return self.node("DequantizeLinear", self.constant(data), self.constant(scale), zero, axis=axis or 0)
-
-    def check(self, path: Path, result: str, shape: tuple[int, ...], rank: int, steps: float = 1) -> list[str]:
-        """Saves and compares with ONNX's evaluator in steps of 0.02; the operators that stay float."""
-        from onnx.reference import ReferenceEvaluator
-
-        self.save(path, result, shape, rank)
-        lowered = _LOWER(load(path))
-        evaluator, run = ReferenceEvaluator(str(path)), Compiled(lowered)
-        for seed in range(3):
-            x = np.random.default_rng(seed).uniform(-2, 2, shape).astype("float32")
-            ours, theirs = run(x)[0], np.asarray(evaluator.run(None, {"x": x})[0])  # pyright: ignore[reportArgumentType, reportCallIssue]
-            assert ours.shape == theirs.shape
-            assert np.abs(ours - theirs).max() <= steps * 0.02 + 1e-4
-        return [r.operator.removeprefix("relax.") for r in float_remains(lowered) if r.operator != "dequantize"]
-
-    def save(self, path: Path, result: str, shape: tuple[int, ...], rank: int) -> None:
-        make, kind = helper.make_tensor_value_info, onnx.TensorProto.FLOAT
-        graph = helper.make_graph(
-            self.nodes, "g", [make("x", kind, shape)], [make(result, kind, [None] * rank)], self.weights
-        )
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), path)
-
-
 def test_convolutions_of_rank_three(tmp_path: Path) -> None:
-    net = _Layers()
+    net = Layers()
     a = net.node("Conv", net.stored("x"), net.weight((6, 4, 3), 0), pads=[1, 2], strides=[2])
     a = net.stored(net.node("Relu", a))
     b = net.stored(net.node("MaxPool", a, kernel_shape=[2], strides=[2]))
@@ -94,7 +46,7 @@ def test_convolutions_of_rank_three(tmp_path: Path) -> None:
 def test_transposed_convolutions(
     tmp_path: Path, shape: tuple[int, ...], axis: int | None, groups: int, extra: dict[str, Any]
 ) -> None:
-    net = _Layers()
+    net = Layers()
     a = net.stored(net.node("Conv", net.stored("x"), net.weight((6, 4, 1, 1), 0)))
     y = net.stored(net.node("ConvTranspose", a, net.weight(shape, axis), group=groups, **extra))
     assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4) == []
@@ -108,7 +60,7 @@ def test_a_transposed_convolution_in_groups_is_the_dense_one_with_zeros(tmp_path
         dense[group, :, group] = weights.reshape(3, 2, 2, 3, 3)[group]
     results = []
     for data, groups in ((weights, 3), (dense.reshape(6, 6, 3, 3), 1)):
-        net = _Layers()
+        net = Layers()
         pair = (net.constant(np.float32(0.004)), net.constant(np.int8(0)))
         kernel = net.node("DequantizeLinear", net.constant(data), *pair)
         y = net.stored(net.node("ConvTranspose", net.stored("x"), kernel, group=groups, strides=[2, 1]))
@@ -121,26 +73,27 @@ def test_a_transposed_convolution_in_groups_is_the_dense_one_with_zeros(tmp_path
 
 def test_a_transposed_convolution_with_scales_along_its_inputs_stays_float(tmp_path: Path) -> None:
     """As PT2E's quantizers give them, with as many outputs as inputs: no integer kernel multiplies by them."""
-    net = _Layers()
+    net = Layers()
     a = net.stored(net.node("Conv", net.stored("x"), net.weight((6, 4, 1, 1), 0)))
     y = net.stored(net.node("ConvTranspose", a, net.weight((6, 6, 3, 3), 0), strides=[2, 2]))
     assert "nn.conv2d_transpose" in net.check(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4)
 
 
 def test_a_softmax_of_another_scale_than_its_kernels_write(tmp_path: Path) -> None:
-    net = _Layers()
-    y = net.stored(net.node("Softmax", net.stored("x"), axis=-1), 0.004)
-    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 8), 4, 0.2) == ["nn.softmax"]
+    """To smaller steps it stays float: its kernels' own are too large."""
+    net = Layers()
+    y = net.stored(net.node("Softmax", net.stored("x"), axis=-1), 0.003)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 8), 4, 0.15) == ["nn.softmax"]
 
 
-def _resized(net: _Layers, x: str, **how: Any) -> str:
+def _resized(net: Layers, x: str, **how: Any) -> str:
     sizes = net.constant(np.array([1, 6, 13, 4], "int64"))
     return net.node("Resize", x, "", "", sizes, mode="nearest", **how)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "reduce", "resize"])
 def test_along_and_across_channels(tmp_path: Path, kind: str) -> None:
-    net = _Layers()
+    net = Layers()
     a = net.stored(net.node("Conv", net.stored("x"), net.weight((6, 4, 1, 1), 0)))
     if kind == "softmax":
         pair = (net.constant(np.float32(1 / 256)), net.constant(np.int8(-128)))
@@ -153,27 +106,27 @@ def test_along_and_across_channels(tmp_path: Path, kind: str) -> None:
     assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 8), 3 if kind == "reduce" else 4) == []
 
 
-def test_a_resize_that_rounds_otherwise_keeps_its_rounding(tmp_path: Path) -> None:
-    net = _Layers()
+def test_a_resize_that_rounds_otherwise_gathers_its_pixels(tmp_path: Path) -> None:
+    net = Layers()
     a = net.stored(net.node("Conv", net.stored("x"), net.weight((6, 4, 1, 1), 0)))
     half = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor"}
-    assert net.check(tmp_path / "n.onnx", net.stored(_resized(net, a, **half)), (1, 4, 5, 8), 4) != []
+    assert net.check(tmp_path / "n.onnx", net.stored(_resized(net, a, **half)), (1, 4, 5, 8), 4) == []
 
 
 def test_pads_whose_operands_constants_compute(tmp_path: Path) -> None:
     """Widths as TorchScript's exporter spells them, and a value that a quantizer dequantizes."""
-    net = _Layers()
+    net = Layers()
     a = net.stored(net.node("Conv", net.stored("x"), net.weight((6, 4, 1, 1), 0)))
     spatial, outer = net.constant(np.array([0, 0, 1, 2], "int32")), net.constant(np.array([0, 0, 2, 1], "int32"))
     widths = net.node("Cast", net.node("Concat", spatial, outer, axis=0), to=onnx.TensorProto.INT64)
     pair = (net.constant(np.float32(0.02)), net.constant(np.int8(3)))
     value = net.node("DequantizeLinear", net.constant(np.int8(28)), *pair)
     y = net.stored(net.node("Pad", a, widths, value))
-    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 8), 4) == ["pad"]
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 8), 4) == []
 
 
 def test_a_size_computed_at_run_time_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    net = _Layers()
+    net = Layers()
     y = net.node("Relu", net.node("Tile", "x", net.node("Cast", net.node("Shape", net.node("NonZero", "x")), to=7)))
     net.save(tmp_path / "n.onnx", y, (1, 4), 1)
     with pytest.raises(LoadError, match=r"no static shape.*dynamo=True"):

@@ -19,6 +19,7 @@ from tvm_cascade.schedules import moves, pooling
 from tvm_cascade.schedules.dense import ROUNDING, plan_single, read_dense
 from tvm_cascade.schedules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.kernel import Role, RowKernel
+from tvm_cascade.schedules.requantize import reference
 from tvm_cascade.schedules.select import Core, first_rule
 from tvm_cascade.schedules.tune import Database
 from tvm_cascade.testing.builder import Net
@@ -101,6 +102,25 @@ def test_averages(core: Core, kernel_size: tuple[int, int], tmp_path: Path) -> N
     want = np.trunc((total + np.where(total > 0, count // 2, -(count // 2))) / count).astype(np.int8)
     have = run_rows(kernel, tmp_path, [x], np.zeros((rows, columns, 4), np.int8), lambda y: y)
     np.testing.assert_array_equal(have, want)
+
+
+@pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
+def test_averages_to_another_scale(core: Core, tmp_path: Path) -> None:
+    """The sum with its head room, rescaled as the reference rescales; a padded one is left to the generic kernel."""
+    x = np.random.default_rng(1).integers(-128, 128, (7, 6, 4)).astype(np.int8)
+    x[:3, :3] = -128
+    m, s, window = 1518500250, -13, {"pool_size": [3, 3], "strides": [1, 1], "dilation": [1, 1], "clamp": [-128, 127]}
+    attrs = window | {"input_zero_point": 7, "output_zero_point": -5, "multiplier": m, "shift": s, "head_room": 8}
+    func = operator("scaled_avg_pool2d", [(1, 7, 6, 4)], (1, 5, 4, 4), "int8", padding=[0] * 4, **attrs)
+    kernel = first_rule(func, (), core)
+    assert kernel is not None
+    total = np.stack([[x[y : y + 3, c : c + 3].astype(int).sum((0, 1)) for c in range(4)] for y in range(5)])
+    acc = (total.reshape(-1) - 9 * 7) << 8
+    want = reference(acc, np.full(acc.shape, m), np.full(acc.shape, s), -5, (-128, 127)).reshape(total.shape)
+    have = run_rows(kernel, tmp_path, [x], np.zeros((5, 4, 4), np.int8), lambda y: y)
+    np.testing.assert_array_equal(have, want)
+    padded = operator("scaled_avg_pool2d", [(1, 7, 6, 4)], (1, 7, 6, 4), "int8", padding=[1] * 4, **attrs)
+    assert first_rule(padded, (), core) is None
 
 
 def test_reciprocals_are_exact() -> None:

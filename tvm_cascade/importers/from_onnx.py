@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
+from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
 from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes
 from tvm_cascade.messages import last_line, printable
@@ -31,11 +32,10 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
     """
     try:
         import onnx
-        from tvm.relax.frontend.onnx import from_onnx
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-        from tvm_cascade.importers.onnx_clips import read_clips
-        from tvm_cascade.importers.onnx_pads import constant_pads, fold_pads
+        from tvm_cascade.importers.onnx_converters import Importer
+        from tvm_cascade.importers.onnx_pads import constant_operands, fold_pads
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
     except ImportError as error:
         raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
@@ -50,23 +50,28 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         _check_filled(path, model)
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
-        imported = read_clips(_imported(path, from_onnx, fold_pads(constant_pads(model)), shapes))
+        imported = _imported(path, Importer(shapes, "float32"), fold_pads(constant_operands(model)))
         check_sizes(path, imported)
         _check_static(path, imported)
-        return _finished(path, model, to_channels_last(imported) if is_quantized(imported) else imported)
+        if is_quantized(imported):
+            imported = to_channels_last(store_biases(imported))
+        return _finished(path, model, imported)
     except CascadeError:
         raise
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         raise LoadError(path, f"the importer cannot read it: {last_line(error)}") from error
 
 
-def _imported(path: Path, from_onnx: Any, model: Any, shapes: dict[str, list[int]]) -> tvm.IRModule:
+def _imported(path: Path, importer: Any, model: Any) -> tvm.IRModule:
     """Imports quietly: the importer prints the operator that it fails at to standard output, and warns of the rest."""
+    if model.ir_version < 3:
+        raise LoadError(path, f"ONNX of version {model.ir_version} of its format: convert it to version 3 or later")
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return from_onnx(model, shape_dict=shapes, keep_params_in_input=False)
+            return importer.from_onnx(model.graph, opset)
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         at = re.search(r"Error converting operator (\w+)", said.getvalue())
         where = f"operator {at[1]} is malformed" if at else "the importer cannot read it"

@@ -7,14 +7,11 @@ of rank 3, taken before its dequantize.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import tvm
-from tvm import relax as _relax
 
-ir: Any = tvm.ir  # nodes of TVM get their fields at run time
-relax: Any = _relax
-Value: TypeAlias = Any
+from tvm_cascade.importers.values import Value, ir, name_of, relax, shape_of
 
 _AXIS = {0: 0, 1: 1, 2: 3}  # where an axis of rank 3 lies in rank 4
 _CONVOLUTIONS = {
@@ -27,10 +24,11 @@ _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 
 
 def to_one_row(mod: tvm.IRModule, elementwise: frozenset[str], binary: frozenset[str]) -> tvm.IRModule:
-    """`mod` with its convolutions of rank 3 in rank 4, and what stands between them: operators of the names in
+    """`mod` with its convolutions and pools of rank 3 in rank 4, and what stands between them: operators of the names in
     `elementwise`, and in `binary` those of two operands."""
     main: Any = mod["main"]
-    if not any(_name(b.value) in _CONVOLUTIONS for block in main.body.blocks for b in block.bindings):
+    known = {*_CONVOLUTIONS, *_POOLS}
+    if not any(name_of(b.value) in known for block in main.body.blocks for b in block.bindings):
         return mod
     return _Widening(mod, elementwise, binary).run()
 
@@ -60,17 +58,17 @@ class _Widening:
                     self._bind(binding.var, binding.value)
                 result = self.bb.emit_output(self._narrow(self.main.body.body))
             self.bb.emit_func_output(result)
-        return _relax.transform.DeadCodeElimination()(self.bb.finalize())
+        return relax.transform.DeadCodeElimination()(self.bb.finalize())
 
     def _bind(self, var: Value, value: Value) -> None:
-        name = _name(value)
+        name = name_of(value)
         handler = self.handlers.get(name)
-        widened = handler(value) if handler is not None and len(_shape(var)) == 3 else None
+        widened = handler(value) if handler is not None and len(shape_of(var)) == 3 else None
         if widened is not None:
             self.wide[var] = self.bb.emit(widened)
         elif isinstance(value, relax.Var) and value in self.wide:
             self.wide[var] = self.wide[value]
-        elif name in _VIEWS and (value.args[0] in self.wide or len(_shape(var)) == 3):
+        elif name in _VIEWS and (value.args[0] in self.wide or len(shape_of(var)) == 3):
             self._view(var, value)
         elif name in _REDUCTIONS and value.args[0] in self.wide:
             self._reduction(var, value)
@@ -91,14 +89,14 @@ class _Widening:
         if not isinstance(value, relax.Var):
             return value
         if value not in self.new and value in self.wide:
-            self.new[value] = self._reshaped(self.wide[value], _shape(value))
+            self.new[value] = self._reshaped(self.wide[value], shape_of(value))
         return self.new.get(value, value)
 
     def _widened(self, value: Value) -> Value:
         """`value`, of rank 3 or what broadcasts against it, in rank 4."""
         if value in self.wide:
             return self.wide[value]
-        shape = _shape(value)
+        shape = shape_of(value)
         if len(shape) < 2:
             return self._narrow(value)
         shape = (*[1] * (3 - len(shape)), *shape)
@@ -106,14 +104,14 @@ class _Widening:
 
     def _reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
         """A view, of stored values where `value` is dequantized with one scale, and of a view's own source."""
-        if _shape(value) == shape:
+        if shape_of(value) == shape:
             return value
         call = self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
-        if _name(call) == "reshape":
+        if name_of(call) == "reshape":
             return self._reshaped(call.args[0], shape)
         if isinstance(call, ir.GenericConst):
             return relax.const(call.value.numpy().reshape(shape), str(call.value.dtype))
-        if _name(call) == "dequantize" and _elements(call.args[1]) == 1 and _elements(call.args[0]) == 0:
+        if name_of(call) == "dequantize" and _elements(call.args[1]) == 1 and _elements(call.args[0]) == 0:
             stored = self._reshaped(call.args[0], shape)
             return self.bb.emit(relax.op.dequantize(stored, call.args[1], call.args[2], axis=0))
         return self.bb.emit(relax.op.reshape(value, list(shape)))
@@ -121,10 +119,10 @@ class _Widening:
     # operators: the widened call, None where there is no rule --------------------------------------------------------
 
     def _convolution(self, call: Value) -> Value | None:
-        attrs, (kind, old, new) = call.attrs, _CONVOLUTIONS[_name(call)]
+        attrs, (kind, old, new) = call.attrs, _CONVOLUTIONS[name_of(call)]
         weights = self._narrow(call.args[1])
         weights = self.bb.lookup_binding(weights) if isinstance(weights, relax.Var) else weights
-        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", old) or _name(weights) != "dequantize":
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", old) or name_of(weights) != "dequantize":
             return None
         if not isinstance(weights.args[0], ir.GenericConst):
             return None
@@ -148,7 +146,7 @@ class _Widening:
         attrs = call.attrs
         if str(attrs.layout) != "NCW":
             return None
-        return _POOLS[_name(call)](
+        return _POOLS[name_of(call)](
             self._widened(call.args[0]),
             pool_size=[1, int(attrs.pool_size[0])],
             strides=[1, int(attrs.strides[0])],
@@ -162,9 +160,9 @@ class _Widening:
         if call.args[0] not in self.wide:
             return None
         source, rest = self.wide[call.args[0]], [self._narrow(a) for a in call.args[1:]]
-        if _name(call) == "dequantize":
+        if name_of(call) == "dequantize":
             return relax.op.dequantize(source, *rest, axis=_AXIS[int(call.attrs.axis) % 3])
-        if _name(call) == "quantize":
+        if name_of(call) == "quantize":
             axis = _AXIS[int(call.attrs.axis) % 3]
             return relax.op.quantize(source, *rest, axis=axis, out_dtype=str(call.attrs.out_dtype))
         return relax.Call(call.op, [source, *rest], call.attrs)
@@ -182,8 +180,8 @@ class _Widening:
 
     def _view(self, var: Value, call: Value) -> None:
         """A view of a row reads the same; one that takes the row away gives it back."""
-        source, shape = call.args[0], _shape(var)
-        if source not in self.wide and _shape(source) == (*shape[:2], 1, shape[2]):
+        source, shape = call.args[0], shape_of(var)
+        if source not in self.wide and shape_of(source) == (*shape[:2], 1, shape[2]):
             self.wide[var] = self._narrow(source)
             return
         self.new[var] = self._reshaped(self.wide[source] if source in self.wide else self._narrow(source), shape)
@@ -194,7 +192,7 @@ class _Widening:
         if axes is None or [int(a) % 3 for a in axes] != [2]:
             self.new[var] = self._emitted(self._narrow(call))
             return
-        reduced = self.bb.emit(getattr(relax.op, _name(call))(self.wide[call.args[0]], [2, 3], kept))
+        reduced = self.bb.emit(getattr(relax.op, name_of(call))(self.wide[call.args[0]], [2, 3], kept))
         (self.wide if kept else self.new)[var] = reduced
 
 
@@ -207,12 +205,3 @@ def _padding(attrs: Any) -> list[int]:
 def _elements(value: Value) -> int:
     """Of a constant; 0 for anything else."""
     return int(value.value.numpy().size) if isinstance(value, ir.GenericConst) else 0
-
-
-def _name(value: Value) -> str:
-    return str(getattr(value.op, "name", "")).removeprefix("relax.") if isinstance(value, relax.Call) else ""
-
-
-def _shape(value: Value) -> tuple[int, ...]:
-    dims = getattr(getattr(value.ty, "shape", None), "values", None)
-    return tuple(int(d) for d in dims) if dims is not None else ()

@@ -1,7 +1,6 @@
-"""Explicit pads of ONNX graphs: their operands as constants, and pads folded into the convolutions that they feed.
+"""Operands of ONNX graphs as constants, and explicit pads folded into the convolutions that they feed.
 
-Relax imports Pad as a TIR function of its own, which no later pass sees through. A pad by zero of rows and columns is
-the convolution's own padding, exactly.
+A pad by zero of rows and columns is the convolution's own padding, exactly.
 """
 
 from __future__ import annotations
@@ -13,32 +12,34 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+_CONSTANT = {"Pad": 1, "Clip": 1, "Tile": 1, "Pow": 1, "Resize": 1}  # operators whose operands from here on are numbers
 _MOST_NODES = 100  # that compute an operand
 _SPATIAL_FROM = 2  # NCHW: batch and channels come first
 
 
-def constant_pads(model: Any) -> Any:
-    """A copy of `model` in which what constants alone compute for a Pad (its widths as TorchScript spells them, its
-    value dequantized) is a constant: the importer reads nothing else."""
+def constant_operands(model: Any) -> Any:
+    """A copy of `model` in which what constants alone compute for the operands in `_CONSTANT` (widths of a Pad as
+    TorchScript spells them, a bound dequantized) is a constant, and what they quantize is stored: the importer reads
+    nothing else."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
     producers = {name: node for node in graph.node for name in node.output}
     constants = {w.name: w for w in graph.initializer}
-    for pad in [n for n in graph.node if n.op_type == "Pad"]:
-        for name in pad.input[1:]:
-            nodes = _computation(name, producers, constants)
-            if name and name not in constants and nodes:
-                wanted = helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
-                used = [constants[i] for i in {i for n in nodes for i in n.input} if i in constants]
-                part = helper.make_graph(nodes, "constant", [], [wanted], used)
-                whole = helper.make_model(part, opset_imports=list(made.opset_import), ir_version=made.ir_version)
-                evaluator: Any = ReferenceEvaluator(whole)
-                data = np.asarray(evaluator.run(None, {})[0])
-                constants[name] = numpy_helper.from_array(data, name)
-                graph.initializer.append(constants[name])
-                for i, output in enumerate(producers[name].output):
-                    producers[name].output[i] = f"{name}/computed" if output == name else output
+    wanted = [name for n in graph.node for name in n.input[_CONSTANT.get(n.op_type, len(n.input)) :]]
+    for name in (*wanted, *(n.output[0] for n in graph.node if n.op_type == "QuantizeLinear")):
+        nodes = _computation(name, producers, constants)
+        if name and name not in constants and nodes:
+            result = helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
+            used = [constants[i] for i in {i for n in nodes for i in n.input} if i in constants]
+            part = helper.make_graph(nodes, "constant", [], [result], used)
+            whole = helper.make_model(part, opset_imports=list(made.opset_import), ir_version=made.ir_version)
+            evaluator: Any = ReferenceEvaluator(whole)
+            data = np.asarray(evaluator.run(None, {})[0])
+            constants[name] = numpy_helper.from_array(data, name)
+            graph.initializer.append(constants[name])
+            for i, output in enumerate(producers[name].output):
+                producers[name].output[i] = f"{name}/computed" if output == name else output
     return made
 
 
@@ -48,7 +49,7 @@ def _computation(name: str, producers: dict[str, Any], constants: dict[str, Any]
     waiting = [name]
     while waiting:
         node = producers.get(waiting[-1])
-        if node is None or len(found) + len(waiting) > _MOST_NODES:
+        if node is None or node.domain not in ("", "ai.onnx") or len(found) + len(waiting) > _MOST_NODES:
             return []
         needed = [i for i in node.input if i and i not in constants and producers.get(i) not in found]
         if needed:

@@ -1,8 +1,7 @@
 """Converters for Relax's torch importer: the operators of PT2E networks, and what the importer gets wrong.
 
 PT2E (`torch.ops.quantized_decomposed`) gives scales and zero points as numbers, per channel as tensors, and clamps to
-[quant_min, quant_max]. It leaves biases float: `store_biases` stores them as int32 of scale `sx * sw`, rounded half to
-even, which is what every integer kernel adds; that moves an accumulator by half a unit at most.
+[quant_min, quant_max]. It leaves biases float: see `biases`.
 """
 
 from __future__ import annotations
@@ -21,9 +20,6 @@ Value: TypeAlias = Any
 Node: TypeAlias = Any  # of torch's graph
 Importer: TypeAlias = Any  # Relax's
 Converter = Callable[[Node, Importer], Value]
-
-
-_PRODUCTS = tuple(f"relax.{n}" for n in ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose"))))
 
 
 def _argument(node: Node, index: int, name: str, otherwise: object = None) -> Any:
@@ -155,96 +151,3 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "upsample_nearest2d.vec": _upsample_nearest,
     }
 )
-
-
-def store_biases(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with float biases behind quantized convolutions and products as dequantized int32."""
-    return _Storing(mod).run()
-
-
-class _Storing:
-    """One walk over `main`, emitting its replacement."""
-
-    def __init__(self, mod: Any) -> None:
-        self.mod, self.main = mod, mod["main"]
-        self.bb = relax.BlockBuilder(tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
-        self.renamed: dict[Value, Value] = {}
-        self.definitions = {b.var: b.value for block in self.main.body.blocks for b in block.bindings}
-
-    def run(self) -> tvm.IRModule:
-        attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
-        with self.bb.function("main", list(self.main.params), attrs=attrs):
-            with self.bb.dataflow():
-                for binding in (b for block in self.main.body.blocks for b in block.bindings):
-                    folded = _folded_cast(binding.value)
-                    self.renamed[binding.var] = (
-                        self.bb.emit(self._stored(binding.value), name_hint=binding.var.name)
-                        if folded is None
-                        else folded
-                    )
-                result = self.bb.emit_output(self._new(self.main.body.body))
-            self.bb.emit_func_output(result)
-        return _relax.transform.DeadCodeElimination()(self.bb.finalize())
-
-    def _new(self, value: Value) -> Value:
-        if isinstance(value, relax.Tuple):
-            return relax.Tuple([self._new(f) for f in value.fields])
-        if isinstance(value, relax.TupleGetItem):
-            return relax.TupleGetItem(self._new(value.tuple_value), value.index)
-        if isinstance(value, relax.Call):
-            return relax.Call(value.op, [self._new(a) for a in value.args], value.attrs, value.ty_args)
-        return self.renamed.get(value, value) if isinstance(value, relax.Var) else value
-
-    def _stored(self, value: Value) -> Value:
-        """An addition of a float constant to a quantized product, rewritten; anything else as it is."""
-        product = self._define(value.args[0]) if _name(value) == "relax.add" else None
-        if _name(product) not in _PRODUCTS:
-            return self._new(value)
-        shaped = self._define(value.args[1])
-        data = _constant(self._define(shaped.args[0]) if _name(shaped) == "relax.reshape" else shaped)
-        scales = self._scales(product)
-        if data is None or scales is None or data.dtype != np.float32 or scales.size not in (1, data.size):
-            return self._new(value)
-        flat = np.rint(data.reshape(-1).astype("float64") / np.broadcast_to(scales, data.size))
-        whole = relax.const(np.clip(flat, -(1 << 31), (1 << 31) - 1).astype("int32"))
-        real = self.bb.emit(relax.op.dequantize(whole, relax.const(scales.astype("float32")), _zeros(scales), axis=0))
-        if _name(shaped) == "relax.reshape":
-            real = self.bb.emit(relax.op.reshape(real, [int(d) for d in shaped.ty.shape.values]))
-        return relax.op.add(self._new(value.args[0]), real)
-
-    def _scales(self, product: Value) -> np.ndarray | None:
-        """`sx * sw`, one or one a channel; None for what is not dequantized."""
-        found = []
-        for operand in product.args[:2]:
-            call = self._define(operand)
-            while _name(call) in ("relax.permute_dims", "relax.reshape"):
-                call = self._define(call.args[0])
-            scale = _constant(self._define(call.args[1])) if _name(call) == "relax.dequantize" else None
-            if scale is None:
-                return None
-            found.append(scale.reshape(-1).astype("float64"))
-        scales = found[0] * found[1]
-        return scales if np.all(np.isfinite(scales)) and np.all(scales > 0) else None
-
-    def _define(self, value: Value) -> Value:
-        while isinstance(value, relax.Var) and value in self.definitions:
-            value = self.definitions[value]
-        return value
-
-
-def _folded_cast(value: Value) -> Value | None:
-    """The zero points of weights, cast."""
-    data = _constant(value.args[0]) if _name(value) == "relax.astype" else None
-    return None if data is None else relax.const(data.astype(str(value.attrs.dtype)))
-
-
-def _zeros(like: np.ndarray) -> Value:
-    return relax.const(np.zeros(like.shape, "int32"))
-
-
-def _name(value: Value) -> str:
-    return str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
-
-
-def _constant(value: Value) -> np.ndarray | None:
-    return value.value.numpy() if isinstance(value, ir.GenericConst) else None

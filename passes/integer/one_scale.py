@@ -1,0 +1,61 @@
+"""Operators of ONNX and PyTorch between tensors of unequal scales whose results are elements of their operands: choices,
+maxima and minima.
+
+Quantizing keeps the order of numbers, so `quantize(max(a, b))` is `max(quantize(a), quantize(b))`: every operand is
+requantized to the output's scale first, a reduction afterwards. TFLite refuses such files, or compares what it should
+not; only real operators come here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tvm_cascade.passes.integer.chains import quantized
+from tvm_cascade.passes.integer.elementwise import lower_requantize, requantized
+from tvm_cascade.passes.integer.island import (
+    Island,
+    NotLowered,
+    Output,
+    Quantized,
+    constant_of,
+    name_of,
+    shape_of,
+)
+from tvm_cascade.passes.integer.untyped import Value
+
+Operand = tuple[Value, np.ndarray | None]  # a value, of the old function or the new one, and its data if it is constant
+
+
+def in_output_scale(island: Island, expr: Value) -> Operand:
+    """An operand with the quantization of the island's output.
+
+    Raises
+    ------
+    NotLowered
+        For what is neither constant nor dequantized from integers.
+    """
+    core, out = island.reader.define(expr), island.output
+    data, found = constant_of(core), island.reader.dequantized(expr)
+    if found is not None and found.constant is not None and found.scale.size == 1:
+        data = (found.constant.astype("int64") - found.zero_point).astype("float32") * found.step
+    if data is not None and data.dtype == np.float32:
+        return expr, quantized(data.reshape(-1), out).reshape(data.shape).astype(out.dtype)
+    if found is None or found.constant is not None:
+        raise NotLowered(f"an operand of {name_of(island.core)} is not dequantized from integers")
+    info = np.iinfo(out.dtype)
+    inner = Output(shape_of(expr), out.dtype, out.scale, out.zero_point, int(info.min), int(info.max))
+    return lower_requantize(replace(island, core=core, output=inner, bounds=None)), None
+
+
+def in_scale_of(island: Island, x: Quantized) -> Island:
+    """The island, its output in the quantization of its operand."""
+    info = np.iinfo(x.dtype)
+    output = Output(island.output.shape, x.dtype, x.step, x.zero_point, int(info.min), int(info.max))
+    return replace(island, output=output, bounds=None)
+
+
+def from_scale_of(island: Island, x: Quantized, value: Value) -> Value:
+    """`value`, which `in_scale_of(island, x)` wrote, in the quantization of the island's output."""
+    return requantized(island, Quantized(value, x.scale, x.zero_point, x.dtype, island.output.shape))

@@ -1,0 +1,60 @@
+"""The sum of more than two tensors, as ONNX's Sum has it: one addition with the head room of several.
+
+As the reference adds two, every term is shifted up and rescaled to twice the largest scale, the total to the output's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvm_cascade.passes.integer.broadcast import te_broadcast
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_clamp, te_rescale
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, NotLowered, Quantized, bounded_multiplier, name_of
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
+
+_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # bits above a term, and above what doubles the largest scale
+
+
+def terms(island: Island) -> list[Quantized] | None:
+    """The stored tensors that additions of additions sum up, where there are more than two."""
+    found: list[Quantized] = []
+    waiting = list(island.core.args)
+    while waiting:
+        expr = waiting.pop(0)
+        inner = island.reader.define(expr)
+        if name_of(inner) == "relax.add":
+            waiting[:0] = inner.args
+            continue
+        term = island.reader.dequantized(expr)
+        if term is None or term.scale.size != 1 or term.dtype not in STORED_TYPES:
+            return None
+        found.append(term)
+    return found if len(found) > 2 else None
+
+
+def lower_terms(island: Island, parts: list[Quantized]) -> Value:
+    out = island.output
+    high = 1 << (_HEAD_ROOM[out.dtype] - (len(parts) - 1).bit_length())
+    largest = np.float64(2) * max(float(p.step) for p in parts)
+    scaling = [bounded_multiplier(float(p.step) / largest) for p in parts]
+    final = bounded_multiplier(largest / (high * np.float64(out.scale)))
+    bound = sum(p.reach for p in parts) * high // 2 + len(parts)
+    if bound > INT32_MAX or max(p.reach for p in parts) * high > INT32_MAX:
+        raise NotLowered(f"a sum of {len(parts)} tensors, which may exceed 32 bits")
+    order = sorted(range(len(parts)), key=lambda k: parts[k].constant is not None)
+
+    def compute(*given: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            total: Scalar = i32(0)
+            for k, (part, pair) in enumerate(zip(parts, scaling, strict=True)):
+                centred = te_broadcast(given[order.index(k)], index).astype("int32") - i32(part.zero_point)
+                total = total + te_rescale(centred * i32(high), *pair, part.reach * high)
+            return te_clamp(te_rescale(total, *final, bound) + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, at, name="add_several")
+
+    activations = [parts[k].value for k in order if parts[k].constant is None]
+    constants = [c for c in (parts[k].constant for k in order) if c is not None]
+    if not activations:
+        raise NotLowered("a sum of constants")
+    return island.emitter.call("add_several", compute, activations, constants)

@@ -1,0 +1,163 @@
+"""Operators of several operands, odd axes and float constants in quantized ONNX networks: integers, and close."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from tvm_cascade.frontend import load
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.testing.onnx_layers import Layers
+from tvm_cascade.testing.reference import Compiled
+
+_LOWER: Any = LowerQuantized()
+
+
+def _operands(net: Layers, last: bool) -> tuple[str, str, str]:
+    """Three tensors of unequal scales, with the channels last or first."""
+    x = net.stored("x")
+    if last:
+        x = net.stored(net.node("Conv", x, net.weight((4, 4, 1, 1), 0)))
+    return x, net.stored(net.node("Relu", x), 0.011, -128), net.stored(net.node("Neg", x), 0.015, 7)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", ["Max", "Min", "Sum"])
+def test_of_three(tmp_path: Path, kind: str, last: bool) -> None:
+    net = Layers()
+    y = net.stored(net.node(kind, *_operands(net, last)), 0.031)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4, 1.6) == []
+
+
+@pytest.mark.parametrize("kind", ["Max", "Min"])
+@pytest.mark.parametrize("scale", [0.02, 0.007])
+def test_extremes_with_a_constant_tensor(tmp_path: Path, kind: str, scale: float) -> None:
+    """A float constant of the file is quantized to the output's scale; results saturate."""
+    net = Layers()
+    bound = net.constant(np.random.default_rng(0).uniform(-1, 1, (1, 4, 1, 6)).astype("float32"))
+    y = net.stored(net.node(kind, net.stored("x"), bound), scale)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4, scale / 0.02) == []
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("mask", ["computed", "constant"])
+def test_choices(tmp_path: Path, mask: str, last: bool) -> None:
+    net = Layers()
+    a, _, b = _operands(net, last)
+    chosen = np.random.default_rng(0).random((1, 1, 5, 6)) < 0.5
+    test = net.constant(chosen) if mask == "constant" else net.node("Greater", a, net.constant(np.float32(0.1)))
+    other = net.constant(np.float32(-0.3)) if last else b
+    y = net.stored(net.node("Where", test, net.node("Relu", a) if mask == "relu" else a, other), 0.031)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4, 1.6) == []
+
+
+@pytest.mark.parametrize("kind", ["ReduceMax", "ReduceMin", "GlobalMaxPool"])
+def test_reductions_to_another_scale(tmp_path: Path, kind: str) -> None:
+    net = Layers()
+    axes = [] if kind == "GlobalMaxPool" else [net.constant(np.array([1], "int64"))]
+    y = net.stored(net.node(kind, net.stored("x"), *axes), 0.013, -20)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4, 0.65) == []
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax_along_any_axis(tmp_path: Path, axis: int) -> None:
+    """To the scale of its kernels, and to a larger one behind them."""
+    for scale, zero in ((1 / 256, -128), (0.006, -100)):
+        net = Layers()
+        y = net.stored(net.node("Softmax", net.stored("x"), axis=axis), scale, zero)
+        assert net.check(tmp_path / "n.onnx", y, (3, 4, 5), 3, scale / 0.02) == []
+
+
+@pytest.mark.parametrize("kind", ["Gather", "Tile", "Expand"])
+@pytest.mark.parametrize("last", [False, True])
+def test_moves(tmp_path: Path, kind: str, last: bool) -> None:
+    net = Layers()
+    a = _operands(net, last)[0]
+    if kind == "Gather":
+        b = net.node(
+            "Gather",
+            net.node("Gather", a, net.constant(np.array([2, -1], "int64")), axis=1),
+            net.constant(np.int64(1)),
+            axis=2,
+        )
+    elif kind == "Tile":
+        b = net.node("Tile", a, net.constant(np.array([1, 2, 1, 3], "int64")))
+    else:
+        b = net.node(
+            "Expand",
+            net.stored(net.node("ReduceMax", a, net.constant(np.array([2, 3], "int64")))),
+            net.constant(np.array([2, 4, 3, 2], "int64")),
+        )
+    assert net.check(tmp_path / "n.onnx", net.stored(b), (1, 4, 5, 6), 3 if kind == "Gather" else 4) == []
+
+
+def _real(net: Layers, shape: tuple[int, ...], axis: int) -> str:
+    """Float weights behind a quantize, as fake quantization exports them."""
+    data = net.rng.normal(0, 0.3, shape).astype("float32")
+    scale = (np.abs(data).max(tuple(a for a in range(len(shape)) if a != axis)) / 127).astype("float32")
+    pair = (net.constant(scale), net.constant(np.zeros(scale.shape, "int8")))
+    return net.node(
+        "DequantizeLinear", net.node("QuantizeLinear", net.constant(data), *pair, axis=axis), *pair, axis=axis
+    )
+
+
+def test_float_weights_and_biases(tmp_path: Path) -> None:
+    """Of every product: weights are stored when the file is read, biases in the accumulator's scale."""
+    net = Layers()
+
+    def bias(*shape: int) -> str:
+        return net.constant(net.rng.normal(0, 0.5, shape).astype("float32"))
+
+    a = net.stored(net.node("Conv", net.stored("x"), _real(net, (6, 4, 3, 3), 0), bias(6)))
+    b = net.stored(net.node("ConvTranspose", a, _real(net, (6, 5, 2, 2), 1), bias(5)))
+    c = net.stored(net.node("Add", net.node("Conv", b, _real(net, (4, 5, 1, 1), 0)), bias(4, 1, 1)))
+    d = net.node("PRelu", c, net.stored(bias(4, 1, 1), 0.02, 0))
+    e = net.stored(
+        net.node("Gemm", net.node("Flatten", net.stored(d)), _real(net, (7, 64), 0), bias(7), transB=1), 0.05
+    )
+    y = net.stored(net.node("Add", net.node("MatMul", e, _real(net, (7, 3), 1)), bias(1, 3)), 0.05)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 5), 2, 10) == []
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (1, 5, 1), (2, 3, 5, 5)])
+def test_what_is_added_to_a_product_and_is_no_bias(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """A mask of attention, a constant by row: as in the file."""
+    net = Layers()
+    a = net.stored("x")
+    b = net.stored(net.node("Transpose", a, perm=[0, 1, 3, 2]))
+    mask = net.constant(np.random.default_rng(0).normal(size=shape).astype("float32"))
+    y = net.stored(net.node("Add", net.node("MatMul", a, b), mask), 0.1)
+    net.check(tmp_path / "n.onnx", y, (2, 3, 5, 4), 4, 5)
+
+
+def test_a_bias_beyond_the_accumulator_stays_float(tmp_path: Path) -> None:
+    net = Layers()
+    w = net.node(
+        "DequantizeLinear",
+        net.constant(np.ones((4, 3), "int8")),
+        net.constant(np.float32(1e-12)),
+        net.constant(np.int8(0)),
+    )
+    y = net.stored(net.node("Gemm", net.stored("x"), w, net.constant(np.array([1, -1, 0.5], "float32"))))
+    assert "add" in net.check(tmp_path / "n.onnx", y, (2, 4), 2, 0.01)
+
+
+def test_a_power_of_another_type(tmp_path: Path) -> None:
+    net = Layers()
+    y = net.stored(net.node("Pow", net.stored("x"), net.constant(np.int64(2))), 0.05)
+    assert net.check(tmp_path / "n.onnx", y, (3, 4), 2, 2.5) == []
+
+
+def test_clips_by_one_bound(tmp_path: Path) -> None:
+    net = Layers()
+    a = net.node("Clip", net.stored("x"), net.constant(np.float32(-0.5)))
+    b = net.node("Clip", net.stored(a), "", net.stored(net.constant(np.float32(0.7))))
+    assert net.check(tmp_path / "n.onnx", net.stored(b), (3, 4), 2, 0.01) == []
+    assert len(float_remains(_LOWER(load(tmp_path / "n.onnx")))) == 1
+    assert Compiled(load(tmp_path / "n.onnx"))(np.full((3, 4), 9, "float32"))[0].max() == np.float32(0.7)

@@ -1,0 +1,113 @@
+"""Float biases behind quantized convolutions and products, stored as int32 of scale `sx * sw`.
+
+PT2E leaves biases float, and so do many exporters of ONNX. Rounded half to even, in the scale of the accumulator, they
+are what every integer kernel adds; that moves an accumulator by half a unit at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvm_cascade.importers.values import Value, data_of, name_of, relax, shape_of
+
+_PRODUCTS = ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose")))
+_LARGEST = np.iinfo("int32").max
+
+
+def store_biases(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with float biases behind quantized convolutions and products as dequantized int32."""
+    return _Storing(mod).run()
+
+
+class _Storing:
+    """One walk over `main`, emitting its replacement."""
+
+    def __init__(self, mod: Any) -> None:
+        self.mod, self.main = mod, mod["main"]
+        self.bb = relax.BlockBuilder(tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
+        self.renamed: dict[Value, Value] = {}
+        self.definitions = {b.var: b.value for block in self.main.body.blocks for b in block.bindings}
+
+    def run(self) -> tvm.IRModule:
+        attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
+        with self.bb.function("main", list(self.main.params), attrs=attrs):
+            with self.bb.dataflow():
+                for binding in (b for block in self.main.body.blocks for b in block.bindings):
+                    folded = _folded_cast(binding.value)
+                    self.renamed[binding.var] = (
+                        self.bb.emit(self._stored(binding.value), name_hint=binding.var.name)
+                        if folded is None
+                        else folded
+                    )
+                result = self.bb.emit_output(self._new(self.main.body.body))
+            self.bb.emit_func_output(result)
+        return relax.transform.DeadCodeElimination()(self.bb.finalize())
+
+    def _new(self, value: Value) -> Value:
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._new(f) for f in value.fields])
+        if isinstance(value, relax.TupleGetItem):
+            return relax.TupleGetItem(self._new(value.tuple_value), value.index)
+        if isinstance(value, relax.Call):
+            return relax.Call(value.op, [self._new(a) for a in value.args], value.attrs, value.ty_args)
+        return self.renamed.get(value, value) if isinstance(value, relax.Var) else value
+
+    def _stored(self, value: Value) -> Value:
+        """An addition of a float constant to a quantized product, rewritten; anything else as it is."""
+        product = self._define(value.args[0]) if name_of(value) == "add" else None
+        if name_of(product) not in _PRODUCTS:
+            return self._new(value)
+        shaped, result = self._define(value.args[1]), shape_of(value)
+        data = data_of(self._define(shaped.args[0]) if name_of(shaped) == "reshape" else shaped)
+        channel = len(result) - 1 if name_of(product) == "matmul" else 1
+        scales = self._scales(product)
+        if data is None or scales is None or data.dtype != np.float32 or scales.size not in (1, result[channel]):
+            return self._new(value)
+        if result != shape_of(value.args[0]) or not _along(shape_of(shaped), len(result), channel):
+            return self._new(value)
+        real = np.broadcast_to(data.reshape(-1).astype("float64"), result[channel : channel + 1])
+        whole = np.rint(real / np.broadcast_to(scales, real.shape))
+        if np.abs(whole).max() > _LARGEST:
+            return self._new(value)
+        stored = relax.const(whole.astype("int32"))
+        bias = self.bb.emit(relax.op.dequantize(stored, relax.const(scales.astype("float32")), _zeros(scales), axis=0))
+        if channel < len(result) - 1:
+            bias = self.bb.emit(relax.op.reshape(bias, [-1 if a == channel else 1 for a in range(len(result))]))
+        return relax.op.add(self._new(value.args[0]), bias)
+
+    def _scales(self, product: Value) -> np.ndarray | None:
+        """`sx * sw`, one or one a channel; None for what is not dequantized."""
+        found = []
+        for operand in product.args[:2]:
+            call = self._define(operand)
+            while name_of(call) in ("permute_dims", "reshape"):
+                call = self._define(call.args[0])
+            scale = data_of(self._define(call.args[1])) if name_of(call) == "dequantize" else None
+            if scale is None:
+                return None
+            found.append(scale.reshape(-1).astype("float64"))
+        scales = found[0] * found[1]
+        return scales if np.all(np.isfinite(scales)) and np.all(scales > 0) else None
+
+    def _define(self, value: Value) -> Value:
+        while isinstance(value, relax.Var) and value in self.definitions:
+            value = self.definitions[value]
+        return value
+
+
+def _along(shape: tuple[int, ...], rank: int, axis: int) -> bool:
+    """Whether `shape` has one element, or broadcasts to `rank` axes along `axis` alone."""
+    return all(d == 1 or a == axis for a, d in enumerate(shape, rank - len(shape)))
+
+
+def _folded_cast(value: Value) -> Value | None:
+    """The zero points of weights, cast."""
+    data = data_of(value.args[0]) if name_of(value) == "astype" else None
+    return None if data is None else relax.const(data.astype(str(value.attrs.dtype)))
+
+
+def _zeros(like: np.ndarray) -> Value:
+    return relax.const(np.zeros(like.shape, "int32"))

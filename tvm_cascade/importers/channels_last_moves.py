@@ -1,0 +1,262 @@
+"""Data movement of quantized NCHW networks: where the channels of a value are, and what moves its elements.
+
+The base of the walk in `channels_last`, which has the rules for arithmetic. Whatever moves elements goes before the
+dequantize that feeds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+
+from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources
+from tvm_cascade.importers.values import Value, data_of, name_of, relax, scales_of, shape_of
+
+TO_LAST = [0, 2, 3, 1]
+TO_FIRST = [0, 3, 1, 2]
+LAST_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # where an axis of NCHW lies in NHWC
+_EXACT = 1e-3  # of a step, within which a number is a stored value
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A value of the new function; `last` where its channels are, and were the second axis of the old one."""
+
+    value: Value
+    last: bool = False
+
+
+class Moves:
+    """Rules for operators that move elements, and the values that they read."""
+
+    bb: Value  # the builder of the new function
+
+    def __init__(self) -> None:
+        self.placed: dict[Value, Placed] = {}
+        self.moved: dict[tuple[Value, bool], Value] = {}
+        self.split: dict[Value, Value] = {}  # parts of stored integers, with the dequantize that follows each
+
+    def _other(self, value: Value) -> Placed:
+        """Whatever has no rule: in the old layout."""
+        if isinstance(value, relax.Call):
+            return Placed(
+                self.bb.emit(relax.Call(value.op, [self._first_of(a) for a in value.args], value.attrs, value.ty_args))
+            )
+        if isinstance(value, relax.TupleGetItem):
+            return self._part(value)
+        return self._place(value) if isinstance(value, relax.Var) else Placed(self.bb.emit(self._first_of(value)))
+
+    # where values are ------------------------------------------------------------------------------------------------
+
+    def _place(self, value: Value) -> Placed:
+        return self.placed.get(value, Placed(value)) if isinstance(value, relax.Var) else Placed(value)
+
+    def _first_of(self, value: Value) -> Value:
+        """`value` of the old function in its own layout."""
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self._first_of(f) for f in value.fields])
+        placed = self._place(value)
+        return self._transposed(placed.value, last=False) if placed.last else placed.value
+
+    def _last_of(self, value: Value) -> Value:
+        """`value` of the old function, of rank 4, with its channels last."""
+        placed = self._place(value)
+        return placed.value if placed.last else self._transposed(placed.value, last=True)
+
+    def _transposed(self, value: Value, last: bool) -> Value:
+        """Transposed before its dequantize, if it has one; a constant at once."""
+        key = (value, last)
+        if key not in self.moved:
+            order = TO_LAST if last else TO_FIRST
+            self.moved[key] = self._before_dequantize(value, lambda v: self._permuted(v, order), order)
+        return self.moved[key]
+
+    def _permuted(self, value: Value, order: Sequence[int]) -> Value:
+        data = data_of(value)
+        if data is not None:
+            return relax.const(np.ascontiguousarray(data.transpose(order)), str(data.dtype))
+        return self.bb.emit(relax.op.permute_dims(value, list(order)))
+
+    def _before_dequantize(
+        self, value: Value, move: Callable[[Value], Value], order: Sequence[int] | None = None
+    ) -> Value:
+        """`move(value)`, done on stored integers where `value` is dequantized with one scale or along a kept axis."""
+        call = self._definition(value)
+        if name_of(call) != "dequantize":
+            return move(value)
+        axis, scale = int(call.attrs.axis), data_of(call.args[1])
+        if scale is None or (scale.size > 1 and order is None):
+            return move(value)
+        axis = 0 if scale.size == 1 or order is None else list(order).index(axis % len(order))
+        return self.bb.emit(relax.op.dequantize(move(call.args[0]), call.args[1], call.args[2], axis=axis))
+
+    def _definition(self, value: Value) -> Value:
+        return self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
+
+    # operators -------------------------------------------------------------------------------------------------------
+
+    def _concat(self, call: Value) -> Placed:
+        tuple_value = call.args[0]
+        fields = list(tuple_value.fields) if isinstance(tuple_value, relax.Tuple) else []
+        if not any(self._place(f).last for f in fields):
+            return self._other(call)
+        axis = LAST_AXIS[int(call.attrs.axis) % 4]
+        return Placed(self.bb.emit(relax.op.concat([self._last_of(f) for f in fields], axis=axis)), last=True)
+
+    def _split(self, call: Value) -> Placed:
+        """Parts of stored integers, each dequantized, where the whole was dequantized with one scale."""
+        placed, sections = self._place(call.args[0]), call.attrs.indices_or_sections
+        axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
+        axis = LAST_AXIS[axis] if placed.last else axis
+        at = int(sections) if isinstance(sections, (int, tvm.tirx.IntImm)) else [int(v) for v in sections]
+        whole = self._definition(placed.value)
+        stored = name_of(whole) == "dequantize" and scales_of(whole) == 1
+        parts = self.bb.emit(relax.op.split(whole.args[0] if stored else placed.value, at, axis))
+        if stored:
+            self.split[parts] = whole
+        return Placed(parts, placed.last)
+
+    def _part(self, item: Value) -> Placed:
+        placed = self._place(item.tuple_value)
+        part = self.bb.emit(relax.TupleGetItem(placed.value, item.index))
+        whole = self.split.get(placed.value)
+        if whole is not None:
+            part = self.bb.emit(relax.op.dequantize(part, whole.args[1], whole.args[2], axis=0))
+        return Placed(part, placed.last)
+
+    def _slice(self, call: Value) -> Placed:
+        placed, rank = self._place(call.args[0]), len(shape_of(call.args[0]))
+        axes, *rest = ([int(getattr(f.value, "value", f.value)) for f in a.fields] for a in call.args[1:])
+        axes = [LAST_AXIS[a % rank] if placed.last else a % rank for a in axes]
+        inbound = bool(call.attrs.assume_inbound)
+
+        def sliced(value: Value) -> Value:
+            return self.bb.emit(relax.op.strided_slice(value, axes, *rest, assume_inbound=inbound))
+
+        return Placed(self._before_dequantize(placed.value, sliced), placed.last)
+
+    def _view(self, call: Value) -> Placed:
+        """A reshape of one pixel reads the same in both layouts."""
+        placed, shape = self._place(call.args[0]), shape_of(call)
+        source = placed.value if placed.last and shape_of(call.args[0])[2:] == (1, 1) else self._first_of(call.args[0])
+        if self._is_bias(source):
+            return Placed(self.bb.emit(relax.op.reshape(source, list(shape))))
+        return Placed(self._before_dequantize(source, lambda v: self._reshaped(v, shape)))
+
+    def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
+        """A constant at once."""
+        data = data_of(value)
+        if data is not None:
+            return relax.const(data.reshape(shape), str(data.dtype))
+        return self.bb.emit(relax.op.reshape(value, list(shape)))
+
+    def _permute(self, call: Value) -> Placed:
+        axes = call.attrs.axes
+        order = [int(a) for a in axes] if axes is not None else list(reversed(range(len(shape_of(call)))))
+        source = self._first_of(call.args[0])
+        return Placed(self._before_dequantize(source, lambda v: self._permuted(v, order), order))
+
+    def _pad(self, call: Value) -> Placed:
+        """Before its dequantize where the number that it pads with is a stored value, or elements of the tensor are."""
+        placed, widths = self._place(call.args[0]), [int(w) for w in call.attrs.pad_width]
+        if placed.last:
+            widths = [w for axis in TO_LAST for w in widths[2 * axis : 2 * axis + 2]]
+        mode, value = str(call.attrs.pad_mode), float(call.attrs.pad_value)
+        whole = self._definition(placed.value)
+        fill = self._stored_number(whole, value) if mode == "constant" else 0.0
+        if fill is None or name_of(whole) != "dequantize" or scales_of(whole) != 1:
+            return Placed(self.bb.emit(relax.op.nn.pad(placed.value, widths, mode, value)), placed.last)
+        padded = self._before_dequantize(placed.value, lambda v: self.bb.emit(relax.op.nn.pad(v, widths, mode, fill)))
+        return Placed(padded, placed.last)
+
+    def _stored_number(self, dequantize: Value, value: float) -> float | None:
+        """The stored value of a number in the quantization of a dequantized tensor; None where it has none."""
+        if name_of(dequantize) != "dequantize" or scales_of(dequantize) != 1:
+            return None
+        scale, zero = data_of(dequantize.args[1]), data_of(dequantize.args[2])
+        if scale is None or zero is None or not np.isfinite(value) or scale.reshape(-1)[0] <= 0:
+            return None
+        stored = value / float(scale.reshape(-1)[0]) + float(zero.reshape(-1)[0])
+        info = np.iinfo(str(dequantize.args[0].ty.dtype))
+        return float(round(stored)) if abs(stored - round(stored)) < _EXACT and info.min <= stored <= info.max else None
+
+    def _resize(self, call: Value) -> Placed:
+        attrs, placed = call.attrs, self._place(call.args[0])
+        mode, method = str(attrs.coordinate_transformation_mode), str(attrs.method)
+        stored = name_of(self._definition(placed.value)) == "dequantize"
+        if str(attrs.layout) != "NCHW" or not (placed.last or stored) or mode not in NEAREST_MODES:
+            return self._other(call)
+        source, size = self._last_of(call.args[0]), shape_of(call)[2:]
+        if method == "nearest_neighbor":
+            move = self._nearest(shape_of(call.args[0])[2:], size, mode, str(attrs.rounding_method) or "round")
+            return Placed(self._before_dequantize(source, move), last=True)
+        if mode == "pytorch_half_pixel" and 1 not in size:  # where they are the same
+            mode = "half_pixel"
+        resized = relax.op.image.resize2d(
+            source,
+            size,
+            layout="NHWC",
+            method=method,
+            coordinate_transformation_mode=mode,
+            cubic_alpha=float(attrs.cubic_alpha),
+            cubic_exclude=int(attrs.cubic_exclude),
+        )
+        return Placed(self.bb.emit(resized), last=True)
+
+    def _nearest(
+        self, extents: Sequence[int], size: Sequence[int], mode: str, rounding: str
+    ) -> Callable[[Value], Value]:
+        """A resize in the one form that has a place in a schedule, else pixels gathered."""
+        places = [nearest_sources(d, n, n / d, mode, rounding) for d, n in zip(extents, size, strict=True)]
+        if places == [[i * d // n for i in range(n)] for d, n in zip(extents, size, strict=True)]:
+            how = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric"}
+            return lambda v: self.bb.emit(
+                relax.op.image.resize2d(v, tuple(size), layout="NHWC", rounding_method="floor", **how)
+            )
+
+        def gathered(value: Value) -> Value:
+            for axis, at in enumerate(places, 1):
+                if at != list(range(shape_of(value)[axis])):
+                    value = self.bb.emit(relax.op.take(value, relax.const(np.array(at, "int64")), axis))
+            return value
+
+        return gathered
+
+    def _take(self, call: Value) -> Placed:
+        placed, indices = self._place(call.args[0]), self._first_of(call.args[1])
+        if call.attrs.axis is None or data_of(indices) is None:
+            return self._other(call)
+        last = placed.last and len(shape_of(indices)) == 1
+        source = placed.value if last else self._first_of(call.args[0])
+        axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
+        axis = LAST_AXIS[axis] if last else axis
+        return Placed(
+            self._before_dequantize(source, lambda v: self.bb.emit(relax.op.take(v, indices, axis))), last=last
+        )
+
+    def _tile(self, call: Value) -> Placed:
+        placed, repeats = self._place(call.args[0]), [int(r) for r in call.attrs.repeats]
+        last = placed.last and len(repeats) <= 4
+        source = placed.value if last else self._first_of(call.args[0])
+        if last:
+            repeats = [([1] * (4 - len(repeats)) + repeats)[axis] for axis in TO_LAST]
+        return Placed(self._before_dequantize(source, lambda v: self.bb.emit(relax.op.tile(v, repeats))), last=last)
+
+    def _broadcast_to(self, call: Value) -> Placed:
+        placed, shape = self._place(call.args[0]), shape_of(call)
+        last = placed.last and len(shape) == 4
+        source = placed.value if last else self._first_of(call.args[0])
+        shape = tuple(shape[axis] for axis in TO_LAST) if last else shape
+        return Placed(
+            self._before_dequantize(source, lambda v: self.bb.emit(relax.op.broadcast_to(v, list(shape)))), last=last
+        )
+
+    def _shape_of(self, value: Value) -> tuple[int, ...]:
+        return shape_of(self._place(value).value)
+
+    def _is_bias(self, value: Value) -> bool:
+        call = self._definition(value)
+        return name_of(call) == "dequantize" and len(shape_of(value)) == 1 and data_of(call.args[0]) is not None

@@ -1,0 +1,226 @@
+"""Converters for Relax's ONNX importer: what it gets wrong, and what it spells so that no later pass sees through it.
+
+It imports Pad, Clip and Tile as TIR functions of its own, Max, Min, Sum and Mean as a stack and a reduction, forgets
+`output_shape` of ConvTranspose, rounds the size of SAME_LOWER pools down, and takes the ratio of the sizes for the
+scales of a Resize, which differ where a scale times a size is not whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from tvm_cascade.importers.nearest import nearest_sources
+from tvm_cascade.importers.values import Value, data_of, relax, shape_of
+
+Attributes = dict[str, Any]
+Converter = Callable[
+    [Any, Sequence[Value], Attributes], Value | None
+]  # None: as the importer does, from the attributes
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+
+
+class Importer(ONNXGraphImporter):
+    """Relax's importer with the converters of this module."""
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
+        convert = CONVERTERS.get(op_name)
+        made = convert(self.bb, inputs, attrs) if convert is not None else None
+        if made is None:
+            return super()._convert_operator(op_name, inputs, attrs, opset)
+        return self.bb.normalize(made)
+
+
+def _text(attrs: Attributes, name: str, otherwise: str) -> str:
+    value = attrs.get(name, otherwise)
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _constant(inputs: Sequence[Value], index: int) -> np.ndarray | None:
+    """The data of an input; None where it is left out or not constant."""
+    value = inputs[index]
+    return None if value is None else data_of(value)
+
+
+def _number(inputs: Sequence[Value], index: int, otherwise: float) -> float | None:
+    """A constant scalar input; `otherwise` where it is left out, None where it is not constant."""
+    if inputs[index] is None:
+        return otherwise
+    data = data_of(inputs[index])
+    return None if data is None or data.size != 1 else float(data.reshape(-1)[0])
+
+
+def _pad(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Negative widths, of zeros, crop."""
+    x, mode = inputs[0], _PAD_MODES.get(_text(attrs, "mode", "constant"))
+    shape = shape_of(x)
+    widths = _constant(inputs, 1) if inputs[1] is not None else np.array(attrs.get("pads", ()))
+    value, axes = _number(inputs, 2, float(attrs.get("value", 0.0))), _constant(inputs, 3)
+    if mode is None or not shape or widths is None or value is None or (axes is None and inputs[3] is not None):
+        return None
+    chosen = [int(a) % len(shape) for a in axes] if axes is not None else list(range(len(shape)))
+    if widths.size != 2 * len(chosen):
+        return None
+    before, after = np.zeros((2, len(shape)), "int64")
+    before[chosen], after[chosen] = np.split(widths.reshape(-1), 2)
+    if mode != "constant" and min(*before, *after) < 0:
+        return None
+    if mode == "reflect" and any(max(b, a) >= d for b, a, d in zip(before, after, shape, strict=True)):
+        raise ValueError("a reflection wider than its input")
+    for axis, (b, a, d) in enumerate(zip(before, after, shape, strict=True)):
+        if b < 0 or a < 0:
+            x = bb.normalize(relax.op.strided_slice(x, [axis], [int(max(-b, 0))], [int(d + min(a, 0))], [1]))
+    outer = np.maximum(np.stack([before, after], axis=1), 0).reshape(-1).tolist()
+    return relax.op.nn.pad(x, outer, mode, value) if any(outer) else x
+
+
+def _clip(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Bounds that are constant numbers; one that is no number bounds nothing."""
+    x = inputs[0]
+    lo, hi = (
+        _number(inputs, i, float(attrs.get(name, end))) for i, name, end in ((1, "min", -np.inf), (2, "max", np.inf))
+    )
+    if lo is None or hi is None or str(x.ty.dtype) != "float32":
+        return None
+    lo, hi = (-np.inf if np.isnan(lo) else lo), (np.inf if np.isnan(hi) else hi)
+    if lo == 0 and hi == np.inf:
+        return relax.op.nn.relu(x)
+    if np.isfinite(lo) and np.isfinite(hi) and lo <= hi:
+        return relax.op.clip(x, lo, hi)
+    for bound, operator in ((lo, relax.op.maximum), (hi, relax.op.minimum)):  # the upper bound last: it wins
+        if np.isfinite(bound):
+            x = bb.normalize(operator(x, relax.const(np.float32(bound))))
+    return x
+
+
+def _tile(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
+    repeats = _constant(inputs, 1)
+    return None if repeats is None else relax.op.tile(inputs[0], [int(r) for r in repeats])
+
+
+def _pairwise(operator: Callable[[Value, Value], Value], average: bool = False) -> Converter:
+    """The operands one by one: each step has the form of an operator of two."""
+
+    def convert(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
+        operands = list(inputs)
+        if all(data_of(v) is not None for v in operands):
+            return None
+        total = reduce(lambda a, b: bb.normalize(operator(a, b)), operands)
+        return relax.op.divide(total, relax.const(np.float32(len(operands)))) if average else total
+
+    return convert
+
+
+def _power(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
+    """An exponent of another type than its base."""
+    exponent, kind = _constant(inputs, 1), str(inputs[0].ty.dtype)
+    if exponent is None or str(exponent.dtype) == kind or not kind.startswith("float"):
+        return None
+    return relax.op.power(inputs[0], relax.const(exponent.astype(kind)))
+
+
+def _gather(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Constant indices, those from the end counted from the start."""
+    shape, indices, axis = shape_of(inputs[0]), _constant(inputs, 1), int(attrs.get("axis", 0))
+    if (
+        indices is None
+        or not shape
+        or data_of(inputs[0]) is not None
+        or not str(inputs[0].ty.dtype).startswith("float")
+    ):
+        return None
+    extent = shape[axis]
+    if indices.size == 0 or indices.min() < -extent or indices.max() >= extent:
+        raise ValueError(f"indices outside of an axis of {extent}")
+    return relax.op.take(inputs[0], relax.const(indices % extent, str(indices.dtype)), axis % len(shape))
+
+
+def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """SAME padding spelled out, for the importer itself: `ceil(in / stride)` outputs, the odd one after or before."""
+    mode = _text(attrs, "auto_pad", "NOTSET")
+    extents = shape_of(inputs[0])[2:]
+    if not mode.startswith("SAME"):
+        return None
+    kernel = attrs["kernel_shape"] if "kernel_shape" in attrs else shape_of(inputs[1])[2:]
+    ones = (1,) * len(extents)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    total = [
+        max((-(-d // s) - 1) * s + (k - 1) * e + 1 - d, 0)
+        for d, s, k, e in zip(extents, strides, kernel, dilations, strict=True)
+    ]
+    less = [t // 2 for t in total]
+    more = [t - l for t, l in zip(total, less, strict=True)]
+    attrs["pads"] = (*less, *more) if mode == "SAME_UPPER" else (*more, *less)
+    attrs["auto_pad"], attrs["ceil_mode"] = b"NOTSET", 0
+    return None
+
+
+def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """`output_shape` spelled out as pads and output padding, for the importer itself."""
+    wanted = attrs.pop("output_shape", None)
+    if wanted is None:
+        return None
+    extents, kernel = shape_of(inputs[0])[2:], shape_of(inputs[1])[2:]
+    ones, zeros = (1,) * len(extents), (0,) * len(extents)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+    extra = attrs.get("output_padding", zeros)
+    spare = [
+        s * (d - 1) + e + (k - 1) * f + 1 - w
+        for d, s, k, f, e, w in zip(extents, strides, kernel, dilations, extra, wanted[-len(extents) :], strict=True)
+    ]
+    total = [max(s, 0) for s in spare]
+    less = [t // 2 for t in total]
+    more = [t - l for t, l in zip(total, less, strict=True)]
+    upper = _text(attrs, "auto_pad", "NOTSET") == "SAME_UPPER"
+    attrs["pads"] = (*less, *more) if upper else (*more, *less)
+    attrs["output_padding"] = tuple(e + max(-s, 0) for e, s in zip(extra, spare, strict=True))
+    attrs["auto_pad"] = b"NOTSET"
+    return None
+
+
+def _resize(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Scales that give no whole size: nearest pixels are gathered, blends refused."""
+    scales, shape = _constant(inputs, 2), shape_of(inputs[0])
+    if scales is None or scales.size != len(shape):
+        return None
+    how, mode = _text(attrs, "coordinate_transformation_mode", "half_pixel"), _text(attrs, "mode", "nearest")
+    sizes = [int(np.floor(s * d)) for s, d in zip(scales, shape, strict=True)]
+    exact = all(float(s * np.float32(d)) == n for s, d, n in zip(scales, shape, sizes, strict=True))
+    if exact or how in ("align_corners", "tf_crop_and_resize") or min(sizes) < 1:
+        return None
+    if mode != "nearest":
+        raise ValueError(
+            f"a resize of mode {mode} by scales {[float(s) for s in scales]} that give no whole size of {list(shape)}: "
+            "export it with sizes (torch: interpolate(size=...) or recompute_scale_factor=True)"
+        )
+    x = inputs[0]
+    for axis, (scale, extent, size) in enumerate(zip(scales, shape, sizes, strict=True)):
+        places = nearest_sources(extent, size, float(scale), how, _text(attrs, "nearest_mode", "round_prefer_floor"))
+        if places != list(range(extent)):
+            x = bb.normalize(relax.op.take(x, relax.const(np.array(places, "int64")), axis))
+    return x
+
+
+CONVERTERS: Mapping[str, Converter] = MappingProxyType(
+    {
+        "Pad": _pad,
+        "Clip": _clip,
+        "Tile": _tile,
+        "Sum": _pairwise(relax.op.add),
+        "Mean": _pairwise(relax.op.add, average=True),
+        "Max": _pairwise(relax.op.maximum),
+        "Min": _pairwise(relax.op.minimum),
+        "Pow": _power,
+        "Gather": _gather,
+        "Conv": _window,
+        "MaxPool": _window,
+        "AveragePool": _window,
+        "ConvTranspose": _transposed,
+        "Resize": _resize,
+    }
+)
