@@ -220,6 +220,8 @@ def test_real_networks_of_both_back_ends_in_one_library(
         expected[network.name] = made[y.name].ravel()
     flags = found(library, M4.mcpu, "fpv4-sp-d16", "hard")
     assert len(flags) == 2
+    assert found(library, "cortex-m7", "fpv5-sp-d16", "hard")  # as the STM32 platform has it
+    assert not found(library, "cortex-m3", "", "")
     done = build(builder, sketchbook, sketch)
     assert done.returncode != 0 and "undefined reference to `ad01_int8_" in done.stderr
     done = build(builder, sketchbook, sketch, flags)

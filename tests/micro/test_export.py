@@ -149,6 +149,57 @@ def test_zephyr_module_builds(kind: str, tmp_path: Path, arm_gcc: None, request:
     assert (output / "libapp.a").exists()
 
 
+# Of Zephyr's own options those that a module asks for; its tools read Kconfig with a kconfiglib of their own.
+ZEPHYR_KCONFIG = """\
+mainmenu "Zephyr"
+config @CORE@
+    bool
+    default y
+config CPU_HAS_FPU
+    bool
+    default y
+config FPU
+    bool "Floating point unit"
+    depends on CPU_HAS_FPU
+choice
+    prompt "Floating point ABI"
+    depends on FPU
+    default FP_SOFTABI
+config FP_HARDABI
+    bool "hard"
+config FP_SOFTABI
+    bool "soft"
+endchoice
+config REQUIRES_FULL_LIBC
+    bool
+config MAIN_STACK_SIZE
+    int "bytes"
+    default 1024
+osource "@MODULE@/Kconfig"
+"""
+
+
+@pytest.mark.parametrize("core", ["CPU_CORTEX_M4", "CPU_CORTEX_M7", "CPU_CORTEX_M3"])
+@pytest.mark.parametrize("kind", ["project", "object_project"])
+def test_zephyr_configures_the_sample(kind: str, core: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Options that nobody knows are a warning; where needs are not met the module is off, at which Zephyr's build stops."""
+    kconfiglib = pytest.importorskip("kconfiglib")
+    export_folder(request.getfixturevalue(kind).folder, "zephyr", tmp_path / "module")
+    text = ZEPHYR_KCONFIG.replace("@CORE@", core).replace("@MODULE@", str(tmp_path / "module"))
+    (tmp_path / "Kconfig").write_text(text)
+    tree = kconfiglib.Kconfig(str(tmp_path / "Kconfig"), warn_to_stderr=False)
+    tree.load_config(str(tmp_path / "module/samples/toy/prj.conf"))
+    held = {name: tree.syms[name].str_value for name in ("TVM_CASCADE_TOY", "FP_HARDABI", "REQUIRES_FULL_LIBC")}
+    objects, fits = kind == "object_project", kind == "project" or core != "CPU_CORTEX_M3"
+    asked = "y" if objects else "n"
+    assert not tree.warnings
+    assert held == {
+        "TVM_CASCADE_TOY": "y" if fits else "n",
+        "FP_HARDABI": asked,
+        "REQUIRES_FULL_LIBC": asked if fits else "n",
+    }
+
+
 def lint_library(folder: Path) -> dict[str, str]:
     """The rules of Arduino's library specification 1.5 and of arduino-lint that concern what is exported."""
     properties = dict(line.split("=", 1) for line in (folder / "library.properties").read_text().splitlines())

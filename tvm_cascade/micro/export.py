@@ -226,8 +226,8 @@ def _arduino_boards(content: _Content) -> str:
         return "It serves boards of 32 bits."
     cores = ", ".join(content.target.runs_on)
     return (
-        f"Its kernels are compiled\nwith `{' '.join(content.target.gcc_flags)}`, for boards that do so too on {cores}.\n"
-        "Arduino IDE 1.8.13 and arduino-cli 0.11 are the first to find them."
+        f"Its kernels are compiled\nwith `{' '.join(content.target.gcc_flags)}`, for boards of {cores}\n"
+        "with the same `-mfloat-abi`. Arduino IDE 1.8.13 and arduino-cli 0.11 are the first to find them."
     )
 
 
