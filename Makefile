@@ -23,9 +23,11 @@ test-torch: torch
 bench: $(STAMP) tools
 	$(BIN)/python benchmarks/run_all.py
 
+# .pt2 files take part after `make torch`
+FUZZ_SECONDS ?= 300
 fuzz: $(STAMP)
 	-$(BIN)/pip install -q --disable-pip-version-check --only-binary :all: atheris
-	$(BIN)/python fuzz/run.py --seconds 300
+	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
 lint: $(STAMP)
 	$(BIN)/pip install -q --disable-pip-version-check ".[lint]"

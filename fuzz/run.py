@@ -1,6 +1,8 @@
-"""Fuzz the loaders: `python fuzz/run.py --seconds 300` (`make fuzz`). Exit status 1 where something was found.
+"""Fuzz the loaders: `python fuzz/run.py --seconds 300` (`make fuzz`, which takes FUZZ_SECONDS). Exit status 1 where
+something was found.
 
-Seeds are the shapes network, single operators and small networks that are built here. libFuzzer (through atheris)
+Seeds are the shapes network, single operators and small networks that are built here; archives of torch.export where torch
+is installed. libFuzzer (through atheris)
 bounds time and memory of every input, and saves what crashes, hangs, or raises anything other than the project's own
 errors in `fuzz/found/`.
 """
@@ -19,11 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
+from tvm_cascade.errors import MissingToolError
+from tvm_cascade.frontend import load
 from tvm_cascade.testing import activation_cases, move_cases, weighted_cases
 from tvm_cascade.testing.operator_cases import Generator
 from tvm_cascade.testing.tflite import ModelWriter
 
 HERE = Path(__file__).parent
+KINDS = ("tflite", "onnx", "pt2")
 INPUT_SECONDS = 60  # longer is a hang
 MEMORY_MB = 4096
 
@@ -39,6 +44,34 @@ def _operators() -> list[tuple[str, Generator, str]]:
     ]
 
 
+def _torch_seeds(corpus: Path) -> None:
+    """Archives of torch.export: a convolution with its pool, a dense layer, an open size."""
+    import torch
+
+    nn = torch.nn
+    free = ({0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=8, max=64)},)
+    small = {
+        "conv": (nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)), (1, 2, 6, 6), None),
+        "dense": (nn.Sequential(nn.Flatten(), nn.Linear(8, 3), nn.Softmax(-1)), (1, 2, 4), None),
+        "open": (nn.Conv2d(2, 2, 3), (2, 2, 8, 8), free),
+    }
+    for name, (module, shape, dynamic) in small.items():
+        exported = torch.export.export(module.eval(), (torch.zeros(shape),), dynamic_shapes=dynamic)
+        torch.export.save(exported, corpus / f"{name}.pt2")
+
+
+def _without_torch() -> str:
+    """What the loader says of an archive where torch is not installed: one line."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "net.pt2"
+        path.write_bytes(b"PK\3\4")
+        try:
+            load(path)
+        except MissingToolError as error:
+            return str(error)
+    raise AssertionError("a .pt2 file was read without torch")
+
+
 def write_seeds(kind: str, corpus: Path) -> None:
     """Small files of `kind` that load."""
     if kind == "tflite":
@@ -48,6 +81,9 @@ def write_seeds(kind: str, corpus: Path) -> None:
             writer = ModelWriter()
             generate(np.random.default_rng(0), dtype, writer)
             (corpus / name).write_bytes(writer.finish())
+        return
+    if kind == "pt2":
+        _torch_seeds(corpus)
         return
     from onnx import TensorProto, helper
 
@@ -105,19 +141,22 @@ def fuzz(kind: str, seconds: int, seed: int, found: Path) -> int:
 
 
 def main() -> int:
-    """Fuzz both loaders for half the time each."""
+    """Fuzz every loader for the same time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=300, help="altogether")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=["tflite", "onnx"])
+    parser.add_argument("--kind", choices=KINDS)
     args = parser.parse_args()
     if importlib.util.find_spec("atheris") is None:
         print("fuzzing needs atheris (pip install atheris), whose wheels are for CPython on Linux", file=sys.stderr)
         return 2
     found = HERE / "found"
     found.mkdir(exist_ok=True)
-    kinds = [args.kind] if args.kind else ["tflite", "onnx"]
+    kinds = [args.kind] if args.kind else list(KINDS)
     failed = 0
+    if "pt2" in kinds and importlib.util.find_spec("torch") is None:
+        kinds.remove("pt2")
+        print(f"pt2: not fuzzed, {_without_torch()}", flush=True)
     for kind in kinds:
         try:
             tried = fuzz(kind, args.seconds // len(kinds), args.seed, found)

@@ -1,4 +1,4 @@
-"""One fuzzing process: `python fuzz/target.py tflite|onnx CORPUS [libFuzzer options]`. Started by `run.py`.
+"""One fuzzing process: `python fuzz/target.py tflite|onnx|pt2 CORPUS [libFuzzer options]`. Started by `run.py`.
 
 Whatever the bytes are, reading them as a model must give a module or a `CascadeError` of one line. What loads goes on
 through the integer lowering and the reading of the graph.
@@ -6,11 +6,15 @@ through the integer lowering and the reading of the graph.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import random
+import re
 import sys
 import tempfile
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +86,48 @@ def mutate_onnx(data: bytes, size: int, seed: int) -> bytes:
         return atheris.Mutate(data, size)
 
 
+def mutate_pt2(data: bytes, size: int, seed: int) -> bytes:
+    """A change that leaves an archive: of a member's bytes, its numbers, its name or its presence; or a truncated file."""
+    draw = random.Random(seed)
+    if draw.random() < 0.2:
+        return data[: draw.randrange(len(data) + 1)]
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = [(name, archive.read(name)) for name in archive.namelist()]
+        k = draw.randrange(len(members))
+        name, content = members[k]
+        match draw.randrange(6):
+            case 0:
+                del members[k]
+            case 1:
+                members[k] = (draw.choice(members)[0], content)
+            case 2:
+                members[k] = (name, content[: draw.randrange(len(content) + 1)])
+            case 3:
+                members[k] = (name, atheris.Mutate(content, len(content) + 64))
+            case _:  # the graph is JSON: one of its numbers or words becomes another
+                k = next(i for i, (n, _) in enumerate(members) if n.endswith("model.json") or i == len(members) - 1)
+                name, content = members[k]
+                places = list(re.finditer(rb"-?\b\d+\b|\"[\w.:]+\"", content))
+                place = draw.choice(places)
+                odd = [b"0", b"-1", b"7", b"255", b"1099511627776", b"null", b"[]", b"{}", b'""', b"1e400"]
+                new = draw.choice([*odd, draw.choice(places)[0]])
+                members[k] = (name, content[: place.start()] + new + content[place.end() :])
+        made = io.BytesIO()
+        how = draw.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+        with warnings.catch_warnings(), zipfile.ZipFile(made, "w", how) as archive:
+            warnings.simplefilter("ignore")  # two members of one name
+            for name, content in members:
+                archive.writestr(name, content)
+        return made.getvalue()[:size]
+    except Exception:  # no archive any more: any change of bytes will do
+        return atheris.Mutate(data, size)
+
+
 def main() -> None:
     """Fuzz until libFuzzer's options say stop."""
-    mutator = {"custom_mutator": mutate_onnx} if KIND == "onnx" else {}
+    mutators = {"onnx": mutate_onnx, "pt2": mutate_pt2}
+    mutator = {"custom_mutator": mutators[KIND]} if KIND in mutators else {}
     atheris.Setup([sys.argv[0], *sys.argv[2:], f"-max_len={LARGEST}"], test_one_input, **mutator)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TVM_CASCADE_FUZZ_FOLDER"] = folder
