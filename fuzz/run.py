@@ -10,6 +10,7 @@ errors in `fuzz/found/`.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import os
 import re
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +48,7 @@ def _operators() -> list[tuple[str, Generator, str]]:
 
 def _torch_seeds(corpus: Path) -> None:
     """Archives of torch.export: a convolution with its pool, a dense layer, an open size."""
-    import torch
+    torch: Any = importlib.import_module("torch")
 
     nn = torch.nn
     free = ({0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=8, max=64)},)

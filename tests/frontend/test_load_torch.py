@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ def test_without_torch_one_message_says_what_to_do(tmp_path: Path, monkeypatch: 
     with pytest.raises(
         MissingToolError, match=r"torch is not installed: pip install 'tvm-cascade\[torch\]', or export"
     ):
+        load(tmp_path / "net.pt2")
+
+
+def test_an_archive_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with zipfile.ZipFile(tmp_path / "net.pt2", "w") as archive:
+        archive.writestr("net/models/model.json", "{}")
+    data = bytearray((tmp_path / "net.pt2").read_bytes())
+    at = data.rindex(b"PK\1\2") + 24  # of the central directory: the size of the member, unpacked
+    data[at : at + 4] = (1 << 31).to_bytes(4, "little")
+    (tmp_path / "net.pt2").write_bytes(data)
+    with pytest.raises(LoadError, match="holds 2147483648 bytes when unpacked, more than 1073741824"):
         load(tmp_path / "net.pt2")
 
 

@@ -12,6 +12,7 @@ import contextlib
 import io
 import logging
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tvm_cascade.passes.lower_quantized import with_real_operators
 
 relax: Any = _relax  # its nodes get their fields at run time
 
+_MOST_BYTES = 1 << 30  # of an archive's members together
 # kept whole by the decomposition, since the operators themselves have a form here
 _KEPT = ("hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu", "silu")
 
@@ -47,8 +49,14 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
     from tvm.relax.frontend.torch import from_exported_program  # imports torch
 
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > _MOST_BYTES:
+            raise LoadError(path, f"holds {unpacked} bytes when unpacked, more than {_MOST_BYTES}")
         with _quietly():
             exported = torch.export.load(io.BytesIO(data))
+    except CascadeError:
+        raise
     except Exception as error:  # zip, pickle and version errors, by version
         raise LoadError(path, f"not an archive of torch.export, or truncated: {last_line(error)}") from error
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -216,8 +216,14 @@ def _copy_hosts(folder: Path, projects: Sequence[Project]) -> dict[str, object]:
     return found
 
 
-def build_bundle(bundle: Bundle, board: Board, image: str = "emulator", jobs: int = 2) -> BuildResult:
-    """Build an image of a bundle: `emulator` (measured), `serial` or `application`. Raises as `toolchain.build_project`."""
+def build_bundle(
+    bundle: Bundle,
+    board: Board,
+    image: str = "emulator",
+    jobs: int = 2,
+    unless_current: Callable[[str], None] | None = None,
+) -> BuildResult:
+    """Build an image of a bundle: `emulator` (measured), `serial` or `application`. As `toolchain.build_project`."""
     board.require_target(bundle.target)
     require_uart(board, image)
     own_sources, defines, suffix = IMAGES[image]
@@ -238,6 +244,7 @@ def build_bundle(bundle: Bundle, board: Board, image: str = "emulator", jobs: in
         arena_bytes=bundle.arena_bytes,
         output=bundle.folder / "build" / (board.name + suffix),
         jobs=jobs,
+        unless_current=unless_current,
     )
 
 

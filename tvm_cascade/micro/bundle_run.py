@@ -166,10 +166,7 @@ def _emulate(
     progress: Callable[[str], None],
 ) -> tuple[dict[str, np.ndarray], int, int | None, int | None]:
     board = find_board(bundle.folder, where)
-    elf = bundle.folder / "build" / board.name / f"{NAME}.elf"
-    if not elf.is_file():
-        progress(f"{NAME}: linking for {board.name}")
-        elf = build_bundle(bundle, board).elf
+    elf = build_bundle(bundle, board, unless_current=progress).elf
     progress(f"{NAME}: emulating {board.name}")
     result = emulator.run(elf, board, bundle, [list(feed.values())], timeout_s or EMULATOR_S)
     names = [f"{n.name}/{s.name}" for n in bundle.networks for s in n.interface.outputs]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_cascade.errors import CascadeError, LoadError, UsageError
+from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.bundle import is_bundle
 from tvm_cascade.micro.firmware import HOST_FOLDER
@@ -238,7 +238,7 @@ def run_project(
     elif where == "host":
         made, high, stack, instructions = dict(host.outputs[0]), host.arena_high_water, None, None
     else:
-        made, high, stack, instructions = _emulate(folder, metadata, project, where, feed, timeout_s, progress)
+        made, high, stack, instructions = _emulate(folder, project, where, feed, timeout_s, progress)
     match, gap = (None, None) if expected is None else _compared(expected, made, project)
     report = RunReport(
         board=where,
@@ -276,7 +276,6 @@ def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray])
 
 def _emulate(
     folder: Path,
-    metadata: dict,
     project: Project,
     where: str,
     feed: Mapping[str, np.ndarray],
@@ -284,13 +283,7 @@ def _emulate(
     progress,
 ):
     board = find_board(folder, where)
-    if board == find_board(folder, project.board):
-        elf = folder / str(metadata["image"]["elf"])
-        if not elf.is_file():
-            raise CascadeError(f"{elf} is missing; compile again")
-    else:
-        progress(f"{project.name}: linking for {board.name}")
-        elf = build_project(project, board).elf
+    elf = build_project(project, board, unless_current=progress).elf
     progress(f"{project.name}: emulating {board.name}")
     arrays = [feed[s.name] for s in project.interface.inputs]
     return _named(project, emulator.run(elf, board, project.interface, [arrays], timeout_s or EMULATOR_S))

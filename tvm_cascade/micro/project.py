@@ -177,7 +177,7 @@ def add_board(folder: Path, board: Board) -> Path:
     for name, text in _board_files(board).items():
         path = place / name
         old = path.read_text(encoding="utf-8") if path.is_file() else None
-        if name == _BOARD or old is None or old == _marked(old[: old.rfind("/*")]):
+        if old != text and (name == _BOARD or old is None or old == _marked(old[: old.rfind("/*")])):
             path.write_text(text, encoding="utf-8")
     return place
 

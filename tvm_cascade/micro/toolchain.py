@@ -1,14 +1,16 @@
 """Compiling and linking a project folder with Arm's GNU toolchain: the same commands as the folder's CMakeLists.txt.
 
-Objects land in `build/<board>/`, beside the image `<name>.elf`. The image is the one that the emulator measures.
+Objects land in `build/<board>/`, beside the image `<name>.elf`. The image is the one that the emulator measures. A digest of
+what it was made of lies beside it: a run takes the image that is there as long as that holds.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import Project, add_board, write_host_project, write_project
 from tvm_cascade.micro.target import Target
+from tvm_cascade.publish import whole_file
 
 # Images of a folder: sources beside the network's, definitions, suffix of the file name.
 IMAGES = {
@@ -121,11 +124,18 @@ def require_uart(board: Board, image: str = "serial") -> None:
         raise UsageError(f"board {board.name} names no uart; add one to its board file")
 
 
-def build_project(project: Project, board: Board, jobs: int = 2, image: str = "emulator") -> BuildResult:
+def build_project(
+    project: Project,
+    board: Board,
+    jobs: int = 2,
+    image: str = "emulator",
+    unless_current: Callable[[str], None] | None = None,
+) -> BuildResult:
     """Build an image of an existing folder for `board`, which need not be the board it was compiled for.
 
     `image` is `emulator` (measured through semihosting), `serial` (answers `run --port`) or `application` (main.c as
-    the user has written it).
+    the user has written it). With `unless_current` an image that was made of the same files and board is taken as it is, and
+    the function is told why where there is none.
     """
     board.require_target(project.target)
     require_uart(board, image)
@@ -143,6 +153,7 @@ def build_project(project: Project, board: Board, jobs: int = 2, image: str = "e
         arena_bytes=project.interface.arena_bytes,
         output=project.folder / "build" / (board.name + suffix),
         jobs=jobs,
+        unless_current=unless_current,
     )
 
 
@@ -158,12 +169,22 @@ def build_image(
     arena_bytes: int,
     output: Path,
     jobs: int = 2,
+    unless_current: Callable[[str], None] | None = None,
 ) -> BuildResult:
     """Compile `sources` (files of `folder`, each with options of its own), link them with `objects` into `output`."""
-    gcc = find_tool(target.family.gcc, target.family.compiler_remedy)
     folder, output = folder.absolute(), output.absolute()  # a name that begins with a dash is no option
     board_folder = add_board(folder, board)
+    elf, stamp = output / f"{name}.elf", output / f"{name}.made-of"
+    options = (*target.gcc_flags, *target.family.link_flags, *compile_flags(optimise))
+    digest = _digest(folder, board_folder, options, sources, objects)
+    if unless_current is not None:
+        if elf.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == digest:
+            return BuildResult(elf, *memory_use(elf, board), arena_bytes)
+        changed = f": its files or {board_folder.relative_to(folder)} changed since it was" if stamp.is_file() else ""
+        unless_current(f"{name}: linking for {board.name}{changed}")
+    gcc = find_tool(target.family.gcc, target.family.compiler_remedy)
     output.mkdir(parents=True, exist_ok=True)
+    stamp.unlink(missing_ok=True)
     flags = (*target.gcc_flags, *compile_flags(optimise), f"-I{folder}", f"-I{board_folder}")
 
     def compile_one(source: str) -> str:
@@ -174,14 +195,31 @@ def build_image(
     # Largest first: the weights' file takes as long as all others together.
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         made = list(pool.map(compile_one, sorted(sources, key=lambda source: -(folder / source).stat().st_size)))
-    elf = output / f"{name}.elf"
     link_flags = (*target.gcc_flags, *target.family.link_flags, f"-T{board_folder / 'link.ld'}")
     inputs = sorted([*made, *(str(folder / one) for one in objects)])
     partial = output / f"{name}.partial"  # a linker that is killed leaves half an image
     _link((gcc, *link_flags, *inputs, "-lm", "-o", str(partial)), board)
     partial.replace(elf)
-    ram_bytes, flash_bytes = memory_use(elf, board)
-    return BuildResult(elf, ram_bytes, flash_bytes, arena_bytes)
+    with whole_file(stamp) as written:
+        written.write_text(digest, encoding="utf-8")
+    return BuildResult(elf, *memory_use(elf, board), arena_bytes)
+
+
+def _digest(
+    folder: Path,
+    board_folder: Path,
+    options: Sequence[str],
+    sources: Mapping[str, Sequence[str]],
+    objects: Sequence[str],
+) -> str:
+    """SHA-256 of what an image is made of: options, sources, headers, objects, the board's files."""
+    found = hashlib.sha256(repr((tuple(options), sorted((k, tuple(v)) for k, v in sources.items()))).encode())
+    headers = sorted(path.name for path in folder.glob("*.h"))
+    board = sorted(str(path.relative_to(folder)) for path in board_folder.iterdir() if path.is_file())
+    for file in sorted({*sources, *objects, *headers, *board}):
+        content = (folder / file).read_bytes()
+        found.update(f"{file} {len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 def _link(command: Sequence[str], board: Board) -> None:
