@@ -22,7 +22,17 @@ from tvm_cascade.testing.tflite import ModelWriter
 
 MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
 BOARD = load_board("mps2-an386")
-STRICT = ("-Wcast-align", "-Wundef", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wdouble-promotion", "-Wformat=2")
+STRICT = (
+    "-Wcast-align",
+    "-Wcast-qual",
+    "-Wundef",
+    "-Wredundant-decls",
+    "-Wwrite-strings",
+    "-Wstrict-prototypes",
+    "-Wmissing-prototypes",
+    "-Wdouble-promotion",
+    "-Wformat=2",
+)
 WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror", *STRICT)
 ARENAS = ("", "-DTVM_CASCADE_SHARED_ARENA", "-DTVM_CASCADE_ARENA_POINTER")
 
@@ -129,7 +139,7 @@ def test_no_warnings(compiler: str, hooked: Project, streaming: Project, as_obje
     sources.append(as_object.folder / "plain.c")
     _run(*compiler.split(), *WARNINGS, "-c", *map(str, sources), cwd=tmp_path)
     for arena in ARENAS[1:]:
-        _run(*compiler.split(), *WARNINGS, arena, "-fsyntax-only", *map(str, sources))
+        _run(*compiler.split(), *WARNINGS, arena, "-std=c11", "-fsyntax-only", *map(str, sources))
 
 
 def test_header_is_fit_for_cpp(hooked: Project, tmp_path: Path) -> None:
@@ -137,7 +147,12 @@ def test_header_is_fit_for_cpp(hooked: Project, tmp_path: Path) -> None:
     if gpp is None:
         pytest.skip("arm-none-eabi-g++ is not installed")
     (tmp_path / "use.cpp").write_text('#include "shapes.h"\nint32_t use() { return shapes_run(nullptr, nullptr); }\n')
-    _run(gpp, "-Wall", "-Werror", f"-I{hooked.folder}", "-c", str(tmp_path / "use.cpp"), "-o", str(tmp_path / "use.o"))
+    strict = ("-Wall", "-Wextra", "-Wconversion", "-Wold-style-cast", "-Wshadow", "-pedantic", "-Werror")
+    command = (*strict, f"-I{hooked.folder}", "-c", str(tmp_path / "use.cpp"), "-o", str(tmp_path / "use.o"))
+    for other in filter(shutil.which, ("g++", "clang++")):
+        _run(other, "-std=c++11", "-DTVM_CASCADE_ARENA_POINTER", *command)
+        _run(other, "-std=c++20", "-DTVM_CASCADE_SHARED_ARENA", *command)
+    _run(gpp, *command)
     assert "U shapes_run" in _run("arm-none-eabi-nm", str(tmp_path / "use.o"))
 
 

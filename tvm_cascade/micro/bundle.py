@@ -352,8 +352,8 @@ def _prepare(network: Project) -> list[str]:
     lines = [
         f"struct {name}_inputs inputs;",
         f"struct {name}_outputs outputs;",
-        f"{name}_map_inputs(&inputs);",
-        f"{name}_map_outputs(&outputs);",
+        f"(void){name}_map_inputs(&inputs);",
+        f"(void){name}_map_outputs(&outputs);",
     ]
     for spec in network.interface.inputs:
         if spec.stream_axis is not None:

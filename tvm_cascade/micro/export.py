@@ -283,8 +283,8 @@ static int32_t call_{name}(void)
     struct {name}_inputs inputs;
     struct {name}_outputs outputs;
 
-    {name}_map_inputs(&inputs);
-    {name}_map_outputs(&outputs);
+    (void){name}_map_inputs(&inputs);
+    (void){name}_map_outputs(&outputs);
 """
         + "".join(f"    inputs.{spec.c_name} = read_{name}_{spec.c_name};\n" for spec in streamed)
         + f"""    /* USER CODE: write the inputs, in place.
