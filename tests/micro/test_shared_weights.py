@@ -81,6 +81,20 @@ def test_every_pointer_leads_where_it_led(seed: int) -> None:
     assert all(len(names) == 1 or len(content) < LEAST for content, names in users.items())
 
 
+def test_a_network_that_keeps_nothing_of_its_own() -> None:
+    item = FlashItem("conv2d 0", "int8", (32,), 0, 32)
+    networks = {}
+    for name in ("a", "b"):
+        head = f'#include "{name}.h"\nstatic int32_t {name}_invoke(int8_t* arena, int8_t* flash) {{\n'
+        source = f"{head}  k(arena, (&(flash[0])));\n}}\nvoid {name}_run(void) {{\n  flash = 0;\n}}\n"
+        networks[name] = (source, emit_weights(name, Weights(bytes(range(32)), (item,), 0)))
+    done = share(networks)
+    assert (done.stored, done.saved) == (32, 32)
+    for name in networks:
+        assert f"int8_t* flash) {{\n  (void)flash;\n  k(arena, ((int8_t*)(uintptr_t)" in done.files[f"{name}.c"]
+        assert f"{name}_flash[1] = {{\n    0u,\n}};" in done.files[f"{name}_weights.c"]
+
+
 def test_another_layout_is_left_alone() -> None:
     rng = np.random.default_rng(0)
     source, weights, _ = _random_network(rng, "a", [b"x" * 32])

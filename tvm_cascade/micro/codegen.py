@@ -22,6 +22,7 @@ from tvm_cascade.schedules.bind_loads import bind_loads
 from tvm_cascade.schedules.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.driver import Lowered
 from tvm_cascade.schedules.exact_floats import mark_floats, print_floats
+from tvm_cascade.schedules.helpers import needed
 from tvm_cascade.schedules.streaming import request_order
 
 _LOWERING = (
@@ -167,10 +168,11 @@ def emit_network(
     else:
         functions, objects = emit_c_driver(lowered, symbol), (f"{name}_kernels.o",)
         files[objects[0]] = emit_object(lowered, target, symbol)
+    helpers = needed(prelude, functions)
     hot = hot_weights.choose(lowered, functions, ram_weights) if ram_weights else ()
     functions = hot_weights.redirect(functions, name, hot)
     files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name, lowered.hooked, hot).encode()
-    files[f"{name}.c"] = emit_api(name, ins, outs, functions, prelude, lowered.hooked, hot).encode()
+    files[f"{name}.c"] = emit_api(name, ins, outs, functions, helpers, lowered.hooked, hot).encode()
     weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
     files[f"{name}_weights.c"] = emit_weights(name, weights).encode()
     return EmittedNetwork(
