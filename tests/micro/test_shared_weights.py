@@ -91,7 +91,7 @@ def test_a_network_that_keeps_nothing_of_its_own() -> None:
     done = share(networks)
     assert (done.stored, done.saved) == (32, 32)
     for name in networks:
-        assert f"int8_t* flash) {{\n  (void)flash;\n  k(arena, ((int8_t*)(uintptr_t)" in done.files[f"{name}.c"]
+        assert "int8_t* flash) {\n  (void)flash;\n  k(arena, ((int8_t*)(uintptr_t)" in done.files[f"{name}.c"]
         assert f"{name}_flash[1] = {{\n    0u,\n}};" in done.files[f"{name}_weights.c"]
 
 
