@@ -27,7 +27,7 @@ from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowerin
 )
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.chains import lower_chain
-from tvm_cascade.passes.integer.data_movement import lower_split_part
+from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
 from tvm_cascade.passes.integer.island import (
     DIRECT,
     FLOAT,
@@ -55,7 +55,9 @@ from tvm_cascade.passes.rename_variables import substitute
 
 REAL_ATTR = "cascade_real_operators"
 _ACTIVATED = ("relax.add", "relax.subtract", "relax.multiply", "relax.nn.conv2d", "relax.matmul", "relax.concat")
+_TRANSPOSE = "relax.permute_dims"
 _VIEWS = frozenset({"relax.reshape", "relax.squeeze", "relax.expand_dims", "relax.flatten"})
+_MOVES = _VIEWS | {_TRANSPOSE}
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerQuantized")
@@ -163,8 +165,9 @@ class _Lowering:
         return function(Island(value, self._stored_output(last, clip), self.reader, emitter))
 
     def _island(self, quantize: Call, last: Value, clip: Binding | None, emitter: Emitter) -> Value | None:
-        source = quantize.args[0]
-        while name_of(self.reader.define(source)) in _VIEWS:  # a view of what is quantized is the same view of integers
+        source, moves = quantize.args[0], []
+        while name_of(self.reader.define(source)) in _MOVES:  # what moves numbers moves their integers alike
+            moves.append(source)
             source = self.reader.define(source).args[0]
         core = self.reader.define(source)
         scale, zero_point = (constant_of(self.reader.define(a)) for a in quantize.args[1:3])
@@ -185,6 +188,11 @@ class _Lowering:
         lo, hi = _clipped(*activation_range(bounds, step, zero, dtype_of(last)), clip)
         output = Output(shape_of(source), dtype_of(last), step, zero, lo, hi)
         lowered = self._lowered_core(source, Island(core, output, self.reader, emitter, bounds))
+        for move in reversed(moves):
+            call = self.reader.define(move)
+            if name_of(call) == _TRANSPOSE:
+                shape = shape_of(call.args[0])
+                lowered = transposed(emitter, emitter.reshape(lowered, shape), transpose_axes(call))
         return emitter.reshape(lowered, shape_of(last))
 
     def _lowered_core(self, source: Value, island: Island) -> Value:

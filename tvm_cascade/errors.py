@@ -39,11 +39,17 @@ class UnsupportedOperatorError(LoadError):
     """A model file with operators that the project cannot import or lower."""
 
     def __init__(
-        self, path: object, operators: Sequence[str], supported: Sequence[str] = (), partial: object = None
+        self,
+        path: object,
+        operators: Sequence[str],
+        supported: Sequence[str] = (),
+        partial: object = None,
+        remedy: str = "",
     ) -> None:
         """`partial` is the network with zeros for what those operators write, where it could be imported so."""
         known = f"; supported: {', '.join(supported)}" if 0 < len(supported) <= _FEW else ""
-        super().__init__(path, f"unsupported operator {', '.join(operators)}{known}")
+        what_helps = f": {remedy}" if remedy else ""
+        super().__init__(path, f"unsupported operator {', '.join(operators)}{known}{what_helps}")
         self.operators = tuple(operators)
         self.supported = tuple(supported)
         self.partial = partial

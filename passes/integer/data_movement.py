@@ -23,7 +23,7 @@ from tvm_cascade.passes.integer.island import (
     number_of,
     shape_of,
 )
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 
 @ISLANDS.lowers("concat")
@@ -142,10 +142,13 @@ def _padded(island: Island, source: Value, fill: int) -> Value:
 
 @DIRECT.lowers("permute_dims")
 def lower_transpose(island: Island) -> Value:
-    core = island.core
-    rank = len(island.output.shape)
-    axes = [int(a) % rank for a in core.attrs.axes] if core.attrs.axes is not None else list(reversed(range(rank)))
-    return transposed(island.emitter, core.args[0], axes)
+    return transposed(island.emitter, island.core.args[0], transpose_axes(island.core))
+
+
+def transpose_axes(call: Call) -> list[int]:
+    """The axis of its input that each axis of a transpose is."""
+    rank = len(shape_of(call.args[0]))
+    return [int(a) % rank for a in call.attrs.axes] if call.attrs.axes is not None else list(reversed(range(rank)))
 
 
 def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
+from tvm_cascade.errors import LoadError
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
@@ -161,3 +162,30 @@ def test_clips_by_one_bound(tmp_path: Path) -> None:
     assert net.check(tmp_path / "n.onnx", net.stored(b), (3, 4), 2, 0.01) == []
     assert len(float_remains(_LOWER(load(tmp_path / "n.onnx")))) == 1
     assert Compiled(load(tmp_path / "n.onnx"))(np.full((3, 4), 9, "float32"))[0].max() == np.float32(0.7)
+
+
+def test_sizes_that_the_graph_computes(tmp_path: Path) -> None:
+    """As PyTorch's exporters write `view(n, -1, h * w)` for sizes that `--input-shape` fixes."""
+    import onnx
+
+    net = Layers()
+    height, width = (net.node("Squeeze", net.node("Shape", "x", start=k, end=k + 1)) for k in (2, 3))
+    one = net.constant(np.array([-1], "int64"))
+    area = net.node("Reshape", net.node("Mul", height, width), one)
+    sizes = net.node("Concat", net.node("Shape", "x", end=1), one, area, axis=0)
+    y = net.stored(net.node("Reshape", net.stored(net.node("Relu", "x")), sizes))
+    net.save(tmp_path / "n.onnx", y, (1, 4, 5, 6), 3)
+    model = onnx.load(tmp_path / "n.onnx")
+    for axis in (2, 3):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"d{axis}"
+    onnx.save(model, tmp_path / "n.onnx")
+    run = Compiled(_LOWER(load(tmp_path / "n.onnx", {"x": (1, 4, 3, 7)})))
+    assert run(np.zeros((1, 4, 3, 7), "float32"))[0].shape == (1, 4, 21)
+
+
+def test_recurrent_operators_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    net = Layers()
+    y = net.node("GRU", "x", net.constant(np.zeros((1, 9, 4), "float32")), net.constant(np.zeros((1, 9, 3), "float32")))
+    net.save(tmp_path / "n.onnx", y, (5, 1, 4), 4)
+    with pytest.raises(LoadError, match=r"unsupported operator GRU: save the network with torch.export as .pt2"):
+        load(tmp_path / "n.onnx")

@@ -165,12 +165,22 @@ class Moves:
         if placed.last:
             widths = [w for axis in TO_LAST for w in widths[2 * axis : 2 * axis + 2]]
         mode, value = str(call.attrs.pad_mode), float(call.attrs.pad_value)
-        whole = self._definition(placed.value)
+        source = self._before_dequantize(placed.value, lambda v: self._cropped(v, widths))
+        widths = [max(w, 0) for w in widths]
+        whole = self._definition(source)
         fill = self._stored_number(whole, value) if mode == "constant" else 0.0
         if fill is None or name_of(whole) != "dequantize" or scales_of(whole) != 1:
-            return Placed(self.bb.emit(relax.op.nn.pad(placed.value, widths, mode, value)), placed.last)
-        padded = self._before_dequantize(placed.value, lambda v: self.bb.emit(relax.op.nn.pad(v, widths, mode, fill)))
+            return Placed(self.bb.emit(relax.op.nn.pad(source, widths, mode, value)), placed.last)
+        padded = self._before_dequantize(source, lambda v: self.bb.emit(relax.op.nn.pad(v, widths, mode, fill)))
         return Placed(padded, placed.last)
+
+    def _cropped(self, value: Value, widths: list[int]) -> Value:
+        """Without what negative widths take away."""
+        for axis, (before, after) in enumerate(zip(widths[::2], widths[1::2], strict=True)):
+            if min(before, after) < 0:
+                end = shape_of(value)[axis] + min(after, 0)
+                value = self.bb.emit(relax.op.strided_slice(value, [axis], [max(-before, 0)], [end], [1]))
+        return value
 
     def _stored_number(self, dequantize: Value, value: float) -> float | None:
         """The stored value of a number in the quantization of a dequantized tensor; None where it has none."""

@@ -20,6 +20,8 @@ from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, at
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
 
+_RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
+
 
 def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
     """See `tvm_cascade.frontend.load`. Symbolic sizes must be given by `input_shapes`, except a leading batch, which
@@ -37,6 +39,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm_cascade.importers.onnx_converters import Importer
         from tvm_cascade.importers.onnx_pads import constant_operands, fold_pads
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
+        from tvm_cascade.importers.onnx_shapes import fold_shapes
     except ImportError as error:
         raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
     try:
@@ -50,7 +53,8 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         _check_filled(path, model)
         shapes = _static_shapes(path, model, input_shapes)
         _check_operators(path, model, _get_convert_map())
-        imported = _imported(path, Importer(shapes, "float32"), fold_pads(constant_operands(model)))
+        ready = fold_pads(constant_operands(fold_shapes(model, shapes)))
+        imported = _imported(path, Importer(shapes, "float32"), ready)
         check_sizes(path, imported)
         _check_static(path, imported)
         if is_quantized(imported):
@@ -81,7 +85,8 @@ def _imported(path: Path, importer: Any, model: Any) -> tvm.IRModule:
 def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> None:
     missing = {n.op_type: None for n in model.graph.node if n.op_type not in known and n.op_type != "Constant"}
     if missing:
-        raise UnsupportedOperatorError(path, [printable(m) for m in missing], sorted(known))
+        remedy = "save the network with torch.export as .pt2, which has it unrolled" if _RECURRENT & {*missing} else ""
+        raise UnsupportedOperatorError(path, [printable(m) for m in missing], sorted(known), remedy=remedy)
 
 
 def _check_static(path: Path, mod: Any) -> None:

@@ -33,7 +33,7 @@ relax: Any = _relax  # its nodes get their fields at run time
 
 _MOST_BYTES = 1 << 30  # of an archive's members together
 # kept whole by the decomposition, since the operators themselves have a form here
-_KEPT = ("hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu", "silu")
+_KEPT = ("hardswish", "hardsigmoid", "hardtanh", "leaky_relu", "elu", "silu", "pad")
 
 
 def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:

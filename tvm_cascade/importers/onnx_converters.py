@@ -55,8 +55,7 @@ def _number(inputs: Sequence[Value], index: int, otherwise: float) -> float | No
     return None if data is None or data.size != 1 else float(data.reshape(-1)[0])
 
 
-def _pad(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Negative widths, of zeros, crop."""
+def _pad(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
     x, mode = inputs[0], _PAD_MODES.get(_text(attrs, "mode", "constant"))
     shape = shape_of(x)
     widths = _constant(inputs, 1) if inputs[1] is not None else np.array(attrs.get("pads", ()))
@@ -72,11 +71,7 @@ def _pad(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
         return None
     if mode == "reflect" and any(max(b, a) >= d for b, a, d in zip(before, after, shape, strict=True)):
         raise ValueError("a reflection wider than its input")
-    for axis, (b, a, d) in enumerate(zip(before, after, shape, strict=True)):
-        if b < 0 or a < 0:
-            x = bb.normalize(relax.op.strided_slice(x, [axis], [int(max(-b, 0))], [int(d + min(a, 0))], [1]))
-    outer = np.maximum(np.stack([before, after], axis=1), 0).reshape(-1).tolist()
-    return relax.op.nn.pad(x, outer, mode, value) if any(outer) else x
+    return relax.op.nn.pad(x, np.stack([before, after], axis=1).reshape(-1).tolist(), mode, value)
 
 
 def _clip(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:

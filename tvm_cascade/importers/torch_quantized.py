@@ -11,12 +11,10 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
-import tvm
-from tvm import relax as _relax
 
-ir: Any = tvm.ir  # nodes of TVM get their fields at run time
-relax: Any = _relax
-Value: TypeAlias = Any
+from tvm_cascade.importers.nearest import nearest_sources
+from tvm_cascade.importers.values import Value, relax, shape_of
+
 Node: TypeAlias = Any  # of torch's graph
 Importer: TypeAlias = Any  # Relax's
 Converter = Callable[[Node, Importer], Value]
@@ -91,23 +89,120 @@ def _hardswish(node: Node, importer: Importer) -> Value:
 
 
 def _upsample_nearest(node: Node, importer: Importer) -> Value:
-    """Pixel `floor(i * in / out)`, as torch takes it; the importer takes the one nearest to the middle."""
-    x, size = importer.env[node.args[0]], list(node.meta["val"].shape[2:])
-    if not all(isinstance(d, int) for d in size):  # symbolic: bound to numbers when the importer is done
-        factors = _argument(node, 2, "scale_factors") or ()
-        if len(factors) != len(size) or any(f != int(f) for f in factors):
-            raise NotImplementedError("an interpolate to a symbolic size: export it with fixed sizes")
-        size = [d * int(f) for d, f in zip(x.ty.shape.values[2:], factors, strict=True)]
+    """Pixel `floor(i / scale)`, as torch takes it; the importer takes the one nearest to the middle."""
+    x, factors = importer.env[node.args[0]], _scale_factors(node, 2)
+    size = _resized(node, importer, factors)
+    if size is None:  # by scales that give no whole size
+        for axis, factor in enumerate(factors or (), 2):
+            places = nearest_sources(
+                shape_of(x)[axis], int(node.meta["val"].shape[axis]), factor, "asymmetric", "floor"
+            )
+            x = importer.block_builder.emit(relax.op.take(x, relax.const(np.array(places, "int64")), axis))
+        return x
     return importer.block_builder.emit(
         relax.op.image.resize2d(
             x,
-            tuple(size),
+            size,
             layout="NCHW",
             method="nearest_neighbor",
             coordinate_transformation_mode="asymmetric",
             rounding_method="floor",
         )
     )
+
+
+def _upsample_bilinear(node: Node, importer: Importer) -> Value:
+    """The importer takes the ratio of the sizes for the scales."""
+    aligned = bool(_argument(node, 2, "align_corners", False))
+    size = _resized(node, importer, None if aligned else _scale_factors(node, 3))
+    if size is None:
+        raise NotImplementedError(
+            f"a bilinear interpolate by {_scale_factors(node, 3)}, which gives no whole size: export it with "
+            "interpolate(size=...) or recompute_scale_factor=True"
+        )
+    mode = "align_corners" if aligned else "half_pixel"
+    return importer.block_builder.emit(
+        relax.op.image.resize2d(
+            importer.env[node.args[0]], size, layout="NCHW", method="linear", coordinate_transformation_mode=mode
+        )
+    )
+
+
+def _scale_factors(node: Node, index: int) -> list[float] | None:
+    factors = _argument(node, index, "scale_factors")
+    return [float(f) for f in factors] if factors else None
+
+
+def _resized(node: Node, importer: Importer, factors: list[float] | None) -> tuple[Any, ...] | None:
+    """Rows and columns of an interpolation; None where `factors` times the input's are not whole."""
+    source, size = importer.env[node.args[0]].ty.shape.values[2:], list(node.meta["val"].shape[2:])
+    if not all(isinstance(d, int) for d in size):  # symbolic: bound to numbers when the importer is done
+        if factors is None or any(f != int(f) for f in factors):
+            raise NotImplementedError("an interpolate to a symbolic size: export it with fixed sizes")
+        return tuple(d * int(f) for d, f in zip(source, factors, strict=True))
+    if factors is not None and any(int(d) * f != n for d, f, n in zip(source, factors, size, strict=True)):
+        return None
+    return tuple(size)
+
+
+def _clamp(lower: int | None, upper: int | None) -> Converter:
+    """With bounds at those places of the arguments. The importer clips by infinite numbers, which integers have not."""
+
+    def convert(node: Node, importer: Importer) -> Value:
+        x, bb = importer.env[node.args[0]], importer.block_builder
+        lo, hi = (
+            None if place is None else _argument(node, place, name) for place, name in ((lower, "min"), (upper, "max"))
+        )
+        if lo is not None and hi is not None and lo <= hi:
+            return bb.emit(relax.op.clip(x, float(lo), float(hi)))
+        kind = str(x.ty.dtype)
+        if (lo, hi, kind) == (0, None, "float32"):
+            return bb.emit(relax.op.nn.relu(x))
+        for bound, operator in ((lo, relax.op.maximum), (hi, relax.op.minimum)):  # the upper bound last: it wins
+            if bound is not None:
+                x = bb.emit(operator(x, relax.const(np.array(bound, kind), kind)))
+        return x
+
+    return convert
+
+
+def _avg_pool(node: Node, importer: Importer) -> Value:
+    """The importer leaves out `divisor_override`."""
+    kernel, stride, padding = (
+        _pair(_argument(node, i, n)) for i, n in ((1, "kernel_size"), (2, "stride"), (3, "padding"))
+    )
+    ceil_mode, counted = bool(_argument(node, 4, "ceil_mode")), bool(_argument(node, 5, "count_include_pad", True))
+    divisor = _argument(node, 6, "divisor_override")
+    if divisor is not None and ceil_mode:
+        raise NotImplementedError("an average pool with divisor_override and ceil_mode")
+    window = {"strides": stride or kernel, "padding": padding or [0, 0], "ceil_mode": ceil_mode}
+    pooled = importer.block_builder.emit(
+        relax.op.nn.avg_pool2d(
+            importer.env[node.args[0]], kernel, count_include_pad=counted or divisor is not None, **window
+        )
+    )
+    if divisor is None:
+        return pooled
+    return importer.block_builder.emit(
+        relax.op.multiply(pooled, relax.const(np.float32(kernel[0] * kernel[1] / int(divisor))))
+    )
+
+
+def _adaptive_average(node: Node, importer: Importer) -> Value:
+    """A pool with one window where the sizes divide."""
+    x, size = importer.env[node.args[0]], _pair(_argument(node, 1, "output_size"))
+    dims = x.ty.shape.values[-2:]
+    whole = all(hasattr(d, "value") and int(d) % n == 0 for d, n in zip(dims, size, strict=True))
+    if len(x.ty.shape.values) != 4 or not whole:
+        return importer._adaptive_avg_pool2d(node)
+    kernel = [int(d) // n for d, n in zip(dims, size, strict=True)]
+    return importer.block_builder.emit(relax.op.nn.avg_pool2d(x, kernel, strides=kernel))
+
+
+def _pair(value: Any) -> list[int]:
+    """One number for both axes, or one each."""
+    numbers = [int(value)] if isinstance(value, int) else [int(v) for v in value or ()]
+    return numbers * 2 if len(numbers) == 1 else numbers
 
 
 def _extreme(operator: Any) -> Converter:
@@ -149,5 +244,11 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "amax.default": _extreme(relax.op.max),
         "amin.default": _extreme(relax.op.min),
         "upsample_nearest2d.vec": _upsample_nearest,
+        "upsample_bilinear2d.vec": _upsample_bilinear,
+        "clamp_min.default": _clamp(1, None),
+        "clamp_max.default": _clamp(None, 1),
+        "clamp.default": _clamp(1, 2),
+        "avg_pool2d.default": _avg_pool,
+        "_adaptive_avg_pool2d.default": _adaptive_average,
     }
 )

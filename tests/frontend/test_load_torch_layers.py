@@ -1,0 +1,82 @@
+"""Single layers of PT2E networks as PyTorch users write them: integers where they have a form, and right either way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.frontend import load
+from tvm_cascade.importers.torch_package import torch_package
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.testing.reference import Compiled
+
+_LOWER: Any = LowerQuantized()
+torch: Any = torch_package()
+_F: Any = torch.nn.functional
+
+
+def _stored(x: Any, scale: float = 0.02) -> Any:
+    ops, how = torch.ops.quantized_decomposed, (scale, 3, -128, 127, torch.int8)
+    return ops.dequantize_per_tensor(ops.quantize_per_tensor(x, *how), *how)
+
+
+def _check(path: Path, layer: Callable[[Any], Any], shape: tuple[int, ...], steps: float) -> list[str]:
+    """The operators that stay float; results to a larger scale lie within `steps` of torch's."""
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return _stored(layer(_stored(x)), 0.031)
+
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(1)) * 4 - 2
+    torch.export.save(torch.export.export(Network().eval(), (x,)), path)
+    lowered = _LOWER(load(path))
+    ours, theirs = Compiled(lowered)(x.numpy())[0], Network()(x).numpy()
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() <= steps * 0.031 + 1e-5
+    return [r.operator.removeprefix("relax.") for r in float_remains(lowered) if r.operator != "dequantize"]
+
+
+_LAYERS: dict[str, tuple[Callable[[Any], Any], float]] = {
+    "reflected": (lambda x: _F.pad(x, (1, 2, 1, 0), mode="reflect"), 0),
+    "replicated": (lambda x: _F.pad(x, (1, 2, 1, 0), mode="replicate"), 0),
+    "circular": (lambda x: _F.pad(x, (1, 2, 1, 0), mode="circular"), 0),
+    "padded by a number": (lambda x: _F.pad(x, (1, 2, -1, 0), value=0.513), 0),
+    "average, padding counted": (lambda x: _F.avg_pool2d(x, 3, 2, 1), 0),
+    "average, rounded up": (lambda x: _F.avg_pool2d(x, (3, 2), 2, 1, ceil_mode=True, count_include_pad=False), 0),
+    "adaptive": (lambda x: _F.adaptive_avg_pool2d(x, (3, 4)), 0),
+    "nearest": (lambda x: _F.interpolate(x, scale_factor=1.7), 0),
+    "bilinear": (lambda x: _F.interpolate(x, scale_factor=2, mode="bilinear"), 1),
+    "at least": (lambda x: x.clamp(min=-0.5), 0),
+    "at most": (lambda x: x.clamp_max(0.5), 0),
+    "stacked": (lambda x: torch.stack([x, _stored(-x)], 1), 0),
+    "larger": (lambda x: torch.maximum(x, _stored(-x, 0.015)), 1),
+    "chosen": (lambda x: torch.where(x > 0.1, x, _stored(-x, 0.015)), 1),
+}
+
+
+@pytest.mark.parametrize("name", _LAYERS)
+def test_layers_stay_integers(tmp_path: Path, name: str) -> None:
+    layer, steps = _LAYERS[name]
+    assert _check(tmp_path / "n.pt2", layer, (1, 4, 9, 8), steps) == []
+
+
+def test_pools_of_rank_three(tmp_path: Path) -> None:
+    assert _check(tmp_path / "n.pt2", lambda x: _F.avg_pool1d(x, 3, 2, 1), (1, 4, 17), 0) == []
+
+
+def test_an_average_keeps_its_divisor(tmp_path: Path) -> None:
+    layer = lambda x: _F.avg_pool2d(x, 3, 2, 1, divisor_override=5)  # noqa: E731
+    assert _check(tmp_path / "n.pt2", layer, (1, 4, 9, 8), 0) == ["nn.avg_pool2d", "multiply"]
+
+
+def test_a_blend_by_scales_that_give_no_whole_size_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="which gives no whole size: export it with interpolate"):
+        _check(tmp_path / "n.pt2", lambda x: _F.interpolate(x, scale_factor=1.7, mode="bilinear"), (1, 4, 9, 8), 0)
