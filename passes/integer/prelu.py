@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
+from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale, te_rescale_channel
 from tvm_cascade.passes.integer.island import (
     ISLANDS,
     STORED_TYPES,
@@ -17,19 +17,50 @@ from tvm_cascade.passes.integer.island import (
 )
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
+_HEAD_ROOM = 8  # bits
+
 
 @ISLANDS.lowers("nn.prelu")
 def lower_prelu(island: Island) -> Value:
     """One slope a channel, which the importer reshapes to one axis, or one for all of them."""
     given = island.reader.define(island.core.args[1])
     slopes = island.reader.dequantized(given.args[0] if name_of(given) == "relax.reshape" else given)
-    if slopes is None or slopes.constant is None:
-        raise NotLowered("slopes that are not constant integers")
     axis = int(island.core.attrs.axis) % len(island.output.shape)
+    real = constant_of(given)
+    if slopes is None and real is not None and island.real:
+        return _by_floats(island, island.operand(0), real.reshape(-1).astype("float64"), axis)
+    if slopes is None or slopes.constant is None:
+        raise NotLowered("slopes that are not constant")
     data = slopes.constant.reshape(-1)
     if data.size not in (1, island.output.shape[axis]):
         raise NotLowered(f"{data.size} slopes for {island.output.shape[axis]} channels")
     return _sloped(island, island.operand(0), slopes, data, axis if data.size > 1 else None)
+
+
+def _by_floats(island: Island, x: Quantized, slopes: np.ndarray, axis: int) -> Value:
+    """Slopes that the file leaves float: each is a multiplier, of differences with head room."""
+    out = island.output
+    if x.dtype not in STORED_TYPES or x.constant is not None or slopes.size not in (1, out.shape[axis]):
+        raise NotLowered(f"a prelu of {x.dtype} with {slopes.size} slopes")
+    ratio, bound = np.float64(x.step) / np.float64(out.scale) / (1 << _HEAD_ROOM), x.reach << _HEAD_ROOM
+    above = bounded_multiplier(ratio)
+    pairs = [bounded_multiplier(ratio * slope) for slope in slopes]
+    m, s = (np.array(numbers, "int32") for numbers in zip(*pairs, strict=True))
+
+    def compute(a: Tensor, multipliers: Tensor, shifts: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            d = (a[index].astype("int32") - i32(x.zero_point)) * i32(1 << _HEAD_ROOM)
+            channel = index[axis] if slopes.size > 1 else i32(0)
+            scaled = tirx.Select(
+                d >= i32(0),
+                te_rescale(d, *above, bound),
+                te_rescale_channel(d, multipliers[channel], shifts[channel], s, bound),
+            )
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, at, name="prelu")
+
+    return island.emitter.call("scaled_prelu", compute, [x.value], [m, s])
 
 
 def sloped_input(island: Island) -> tuple[Value, Value] | None:

@@ -126,6 +126,16 @@ def test_float_weights_and_biases(tmp_path: Path) -> None:
     assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 5), 2, 10) == []
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", [(4, 1, 1), (1,)])
+def test_float_slopes(tmp_path: Path, shape: tuple[int, ...], last: bool) -> None:
+    """Of both signs, and zero: multipliers of their own."""
+    net = Layers()
+    slopes = np.array([0.25, -0.7, 0.0, 1.3], "float32")[: np.prod(shape)].reshape(shape)
+    y = net.stored(net.node("PRelu", _operands(net, last)[0], net.constant(slopes)), 0.031, -5)
+    assert net.check(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4, 2.1 if last else 1.6) == []
+
+
 @pytest.mark.parametrize("shape", [(5, 5), (1, 5, 1), (2, 3, 5, 5)])
 def test_what_is_added_to_a_product_and_is_no_bias(tmp_path: Path, shape: tuple[int, ...]) -> None:
     """A mask of attention, a constant by row: as in the file."""
