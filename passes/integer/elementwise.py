@@ -16,7 +16,6 @@ from tvm_cascade.passes.integer.broadcast import te_broadcast
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import (
     ISLANDS,
-    STORED_TYPES,
     Island,
     NotLowered,
     Quantized,
@@ -25,6 +24,7 @@ from tvm_cascade.passes.integer.island import (
 )
 from tvm_cascade.passes.integer.lookup import elu_input, lower_elu
 from tvm_cascade.passes.integer.prelu import lower_sloped, sloped_input
+from tvm_cascade.passes.integer.requantize import requantized, rescaled, stored
 from tvm_cascade.passes.integer.roots import differences, squared_difference
 from tvm_cascade.passes.integer.sums import lower_terms, terms
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
@@ -70,7 +70,7 @@ def lower_multiply(island: Island) -> Value:
     if pair is not None:
         square, attrs = squared_difference(*pair, island.output)
         return _binary(island, "squared_difference", *pair, square, attrs)
-    a, b = _stored(island.operand(0)), _stored(island.operand(1))
+    a, b = stored(island.operand(0)), stored(island.operand(1))
     out = island.output
     m, s = bounded_multiplier(np.float64(np.float32(np.float32(a.step * b.step) / out.scale)))
     bound = a.reach * b.reach
@@ -85,8 +85,8 @@ def lower_multiply(island: Island) -> Value:
 @ISLANDS.lowers("nn.relu", "clip")
 def lower_relu(island: Island) -> Value:
     """relu, relu6, relu_n1_to_1 and relu_0_to_1 on their own: a rescale and a clamp."""
-    x = _stored(island.operand(0))
-    return _rescaled(island, "relu", x, np.float64(np.float32(x.step / island.output.scale)))
+    x = stored(island.operand(0))
+    return rescaled(island, "relu", x, np.float64(np.float32(x.step / island.output.scale)))
 
 
 @ISLANDS.lowers("dequantize")
@@ -98,16 +98,8 @@ def lower_requantize(island: Island) -> Value:
     return requantized(island, found)
 
 
-def requantized(island: Island, found: Quantized) -> Value:
-    """A stored tensor, of the old function or the new one, in the quantization of the island's output."""
-    x, out = _stored(found), island.output
-    if (x.step, x.zero_point, x.dtype, out.lo, out.hi) == (out.scale, out.zero_point, out.dtype, *_range(out.dtype)):
-        return island.emitter.new(x.value)
-    return _rescaled(island, "requantize", x, np.float64(x.step) / np.float64(island.output.scale))
-
-
 def _sum(island: Island, kind: str) -> Value:
-    a, b = _stored(island.operand(0)), _stored(island.operand(1))
+    a, b = stored(island.operand(0)), stored(island.operand(1))
     out = island.output
     high = 1 << _HEAD_ROOM[out.dtype]
     twice = np.float64(np.float32(2) * max(a.step, b.step))
@@ -162,37 +154,3 @@ def _binary(
             **attrs,
         },
     )
-
-
-def _rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Value:
-    if x.constant is not None:
-        raise NotLowered("its input is constant")
-    out = island.output
-    m, s = bounded_multiplier(ratio)
-
-    def compute(a: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            scaled = te_rescale(a[index].astype("int32") - i32(x.zero_point), m, s, x.reach)
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
-
-        return te.compute(out.shape, at, name=kind)
-
-    attrs = {
-        "input_zero_point": x.zero_point,
-        "output_zero_point": out.zero_point,
-        "multiplier": m,
-        "shift": s,
-        "clamp": [out.lo, out.hi],
-    }
-    return island.emitter.call(kind, compute, [x.value], attrs=attrs)
-
-
-def _stored(x: Quantized) -> Quantized:
-    if x.dtype not in STORED_TYPES:
-        raise NotLowered(f"an operand of type {x.dtype}")
-    return x
-
-
-def _range(dtype: str) -> tuple[int, int]:
-    info = np.iinfo(dtype)
-    return int(info.min), int(info.max)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tvm_cascade.passes.integer.chains import quantized
-from tvm_cascade.passes.integer.elementwise import lower_requantize, requantized
+from tvm_cascade.passes.integer.elementwise import lower_requantize
 from tvm_cascade.passes.integer.island import (
     Island,
     NotLowered,
@@ -23,6 +23,7 @@ from tvm_cascade.passes.integer.island import (
     name_of,
     shape_of,
 )
+from tvm_cascade.passes.integer.requantize import requantized
 from tvm_cascade.passes.integer.untyped import Value
 
 Operand = tuple[Value, np.ndarray | None]  # a value, of the old function or the new one, and its data if it is constant

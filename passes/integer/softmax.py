@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from tvm_cascade.passes.integer.data_movement import transposed
-from tvm_cascade.passes.integer.elementwise import requantized
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -36,6 +35,7 @@ from tvm_cascade.passes.integer.island import (
     constant_of,
     name_of,
 )
+from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 from tvm_cascade.passes.integer.wide_softmax import lower_wide_softmax
 
@@ -80,7 +80,7 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
             raise NotLowered(f"a softmax whose result has not the scale 1/256 and the zero point {zero_point}")
         own = Output(out.shape, out.dtype, np.float32(1 / 256), zero_point, zero_point, zero_point + 255)
         value = _along_last(replace(island, output=own, bounds=None), x, beta)
-        return requantized(island, Quantized(value, np.array([own.scale]), zero_point, out.dtype, out.shape))
+        return from_own_scale(island, own, value)
     if out.shape[-1] > 1 << SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
     table = exponentials(float(x.step), beta)

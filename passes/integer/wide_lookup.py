@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -22,6 +23,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale,
 )
 from tvm_cascade.passes.integer.island import Island, NotLowered, Output, Quantized
+from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _INTEGER_BITS = 3  # of the power-of-two input scale that needs no multiplier
@@ -46,6 +48,11 @@ def lower_wide_function(island: Island, x: Quantized, function: str) -> Value:
     out = island.output
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
         raise NotLowered(f"a {function} of int16 with zero points, or to another type")
+    if island.real and float(out.scale) * (1 << 15) > 1:
+        info = np.iinfo("int16")
+        own = Output(out.shape, "int16", np.float32(1 / (1 << 15)), 0, int(info.min), int(info.max))
+        value = lower_wide_function(replace(island, output=own, bounds=None), x, function)
+        return from_own_scale(island, own, value)
     if float(out.scale) != 1 / (1 << 15):
         raise NotLowered(f"a {function} of int16 whose output scale is not 1/32768")
     m, s = _input_multiplier(float(x.step))

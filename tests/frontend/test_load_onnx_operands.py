@@ -199,3 +199,25 @@ def test_recurrent_operators_are_refused_with_the_remedy(tmp_path: Path) -> None
     net.save(tmp_path / "n.onnx", y, (5, 1, 4), 4)
     with pytest.raises(LoadError, match=r"unsupported operator GRU: save the network with torch.export as .pt2"):
         load(tmp_path / "n.onnx")
+
+
+@pytest.mark.parametrize("kind", ["Sigmoid", "Tanh", "Softmax"])
+@pytest.mark.parametrize("scale", [1 / 32767, 1e-3])
+def test_functions_of_sixteen_bits(tmp_path: Path, kind: str, scale: float) -> None:
+    """To scales that their kernels have not: within two steps of 65536, as the kernels themselves are."""
+    net = Layers()
+
+    def pair(step: float) -> tuple[str, str]:
+        return net.constant(np.float32(step)), net.constant(np.int16(0))
+
+    a, b = pair(2**-12), pair(scale)
+    x = net.node("DequantizeLinear", net.node("QuantizeLinear", "x", *a), *a)
+    y = net.node("DequantizeLinear", net.node("QuantizeLinear", net.node(kind, x), *b), *b)
+    net.save(tmp_path / "n.onnx", y, (3, 40), 2)
+    lowered = _LOWER(load(tmp_path / "n.onnx"))
+    assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
+    given = np.random.default_rng(0).uniform(-6, 6, (3, 40)).astype("float32")
+    real = np.rint(given * 4096) / 4096
+    grown = np.exp(real)
+    want = {"Sigmoid": grown / (1 + grown), "Tanh": np.tanh(real), "Softmax": grown / grown.sum(1, keepdims=True)}[kind]
+    assert np.abs(Compiled(lowered)(given)[0] - np.clip(want, -32768 * scale, 32767 * scale)).max() < 2.5 * scale
