@@ -161,7 +161,10 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
         make = grouped_row_kernel if groups_of(call.func) else row_kernel
         kernel = make(call.func, call.constants, access, call.name)
     except tvm.error.InternalError as error:  # 64-bit tensors beside 64-bit indices, which cannot be narrowed apart
-        raise GraphError(f"operator {call.name} cannot be computed with 32-bit indices: {last_line(error)}") from error
+        raise GraphError(
+            f"operator {call.name} computes with 64-bit integers, which kernels do not mix with indices: let the model "
+            f"compute them as int32 or float32, or end before ({last_line(error)})"
+        ) from error
     rows, pixels = outputs[0].rows if outputs else 1, None
     if kernel.whole:
         single = all(t.rows == 1 for t in outputs) and kernel.reason is None

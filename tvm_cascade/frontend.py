@@ -17,6 +17,7 @@ from tvm_cascade.importers.from_onnx import load_onnx
 from tvm_cascade.importers.from_tflite import load_tflite
 from tvm_cascade.importers.from_torch import load_torch
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, io_spec
+from tvm_cascade.importers.limits import check_types
 from tvm_cascade.importers.stored_io import storable_inputs, store_io
 
 __all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "storable_inputs"]
@@ -65,6 +66,7 @@ def load(
     data = _read(path)
     loader = _LOADERS.get(path.suffix.lower()) or _by_content(path, data)
     mod = loader(path, data, dict(input_shapes or {}))
+    check_types(path, mod)
     return store_io(mod) if stored_io else mod
 
 

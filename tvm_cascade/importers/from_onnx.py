@@ -17,6 +17,7 @@ from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, Unsupp
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
 from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes
+from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
 
@@ -58,6 +59,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         check_sizes(path, imported)
         _check_static(path, imported)
         if is_quantized(imported):
+            check_scales(path, imported)
             imported = to_channels_last(store_biases(imported))
         return _finished(path, model, imported)
     except CascadeError:
@@ -78,7 +80,9 @@ def _imported(path: Path, importer: Any, model: Any) -> tvm.IRModule:
             return importer.from_onnx(model.graph, opset)
     except Exception as error:  # the importer signals malformed operators by whatever breaks first
         at = re.search(r"Error converting operator (\w+)", said.getvalue())
-        where = f"operator {at[1]} is malformed" if at else "the importer cannot read it"
+        known = isinstance(error, (NotImplementedError, tvm.error.OpNotImplemented))
+        what = "has a form that is not supported" if known else "is malformed, or of a form that is not supported"
+        where = f"operator {at[1]} {what}" if at else "the importer cannot read it"
         raise LoadError(path, f"{where}: {last_line(error)}") from error
 
 

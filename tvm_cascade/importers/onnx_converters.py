@@ -1,13 +1,15 @@
 """Converters for Relax's ONNX importer: what it gets wrong, and what it spells so that no later pass sees through it.
 
 It imports Pad, Clip and Tile as TIR functions of its own, Max, Min, Sum and Mean as a stack and a reduction, forgets
-`output_shape` of ConvTranspose, rounds the size of SAME_LOWER pools down, and takes the ratio of the sizes for the
-scales of a Resize, which differ where a scale times a size is not whole.
+`output_shape` of ConvTranspose, rounds the size of SAME_LOWER pools down, takes the ratio of the sizes for the
+scales of a Resize, which differ where a scale times a size is not whole, reads no `axes` and no antialias of it, and
+leaves indices of 64 bits to kernels that count in 32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from types import MappingProxyType
 from typing import Any
@@ -19,14 +21,23 @@ from tvm_cascade.importers.nearest import nearest_sources
 from tvm_cascade.importers.values import Value, data_of, relax, shape_of
 
 Attributes = dict[str, Any]
-Converter = Callable[
-    [Any, Sequence[Value], Attributes], Value | None
-]  # None: as the importer does, from the attributes
+Converter = Callable[[Any, list[Value], Attributes], Value | None]  # None: as the importer does, from the attributes
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
+_FIXED = "export it with sizes (torch: interpolate(size=...) or recompute_scale_factor=True)"
 
 
 class Importer(ONNXGraphImporter):
     """Relax's importer with the converters of this module."""
+
+    def from_onnx(self, graph: Any, opset: int) -> Any:
+        """As the importer does; where it fails, with the blocks that it opened closed: TVM warns of open ones."""
+        try:
+            return super().from_onnx(graph, opset)
+        except BaseException:
+            with suppress(Exception):  # says that none is open
+                while True:
+                    self.bb._end_block()
+            raise
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)
@@ -120,19 +131,41 @@ def _power(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | Non
 
 
 def _gather(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    """Constant indices, those from the end counted from the start."""
-    shape, indices, axis = shape_of(inputs[0]), _constant(inputs, 1), int(attrs.get("axis", 0))
-    if (
-        indices is None
-        or not shape
-        or data_of(inputs[0]) is not None
-        or not str(inputs[0].ty.dtype).startswith("float")
-    ):
+    shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
+    places = _places(inputs, shape[axis : axis + 1 or None])
+    return None if places is None else relax.op.take(inputs[0], places, axis % len(shape))
+
+
+def _gather_elements(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
+    places = _places(inputs, shape[axis : axis + 1 or None])
+    return None if places is None else relax.op.gather_elements(inputs[0], places, axis % len(shape))
+
+
+def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+    """Along one axis that holds the leading ones."""
+    shape, indices = shape_of(inputs[0]), _constant(inputs, 1)
+    if indices is None or not indices.ndim or attrs.get("batch_dims"):
         return None
-    extent = shape[axis]
-    if indices.size == 0 or indices.min() < -extent or indices.max() >= extent:
-        raise ValueError(f"indices outside of an axis of {extent}")
-    return relax.op.take(inputs[0], relax.const(indices % extent, str(indices.dtype)), axis % len(shape))
+    count = indices.shape[-1]
+    places = _places(inputs, shape[:count])
+    if places is None:
+        return None
+    flat = bb.normalize(relax.op.reshape(inputs[0], (-1, *shape[count:])))
+    at = np.ravel_multi_index(tuple(np.moveaxis(places.value.numpy(), -1, 0)), shape[:count])
+    return relax.op.take(flat, relax.const(np.array(at, "int32")), 0)
+
+
+def _places(inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
+    """Constant indices into axes of `extents`, those from the end counted from the start, of 32 bits: kernels compute
+    with no wider ones. None where they are computed, or an operand is a size or a constant."""
+    indices = _constant(inputs, 1)
+    if indices is None or not shape_of(inputs[0]) or data_of(inputs[0]) is not None or not extents:
+        return None
+    bounds = np.array(extents)
+    if indices.size == 0 or (indices < -bounds).any() or (indices >= bounds).any():
+        raise ValueError(f"indices outside of an axis of {', '.join(map(str, extents))}")
+    return relax.const((indices % bounds).reshape(indices.shape).astype("int32"), "int32")
 
 
 def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
@@ -178,8 +211,51 @@ def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value |
     return None
 
 
-def _resize(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+def _spread(inputs: list[Value], attrs: Attributes) -> None:
+    """Scales or sizes of some `axes` as those of all."""
+    shape, axes = shape_of(inputs[0]), attrs.pop("axes", None)
+    for index, name in ((2, "scales"), (3, "sizes")):
+        if axes is not None and inputs[index] is not None:
+            given = _constant(inputs, index)
+            if given is None:
+                raise NotImplementedError(f"{name} that are computed: {_FIXED}")
+            whole = np.ones(len(shape), "float32") if name == "scales" else np.array(shape, "int64")
+            whole[list(axes)] = given
+            inputs[index] = relax.const(whole)
+
+
+def _upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """Resize by the same scales, its coordinates counted from the corner."""
+    x, scales = inputs[0], _constant(inputs, 1) if inputs[1] is not None else attrs.get("scales")
+    if scales is None or len(shape_of(x)) != 4 or any(float(s) != 1 for s in scales[:2]):
+        raise NotImplementedError(f"scales that are computed, or of other axes than the last two of four: {_FIXED}")
+    how = {
+        "mode": _text(attrs, "mode", "nearest"),
+        "coordinate_transformation_mode": "asymmetric",
+        "nearest_mode": "floor",
+    }
+    resized = _resize(bb, [x, None, relax.const(np.array(scales, "float32")), None], how)
+    if resized is not None:
+        return resized
+    size = [int(np.float32(s) * np.float32(d)) for s, d in zip(scales[2:], shape_of(x)[2:], strict=True)]
+    method = "nearest_neighbor" if how["mode"] == "nearest" else how["mode"]
+    return relax.op.image.resize2d(
+        x,
+        size,
+        layout="NCHW",
+        method=method,
+        coordinate_transformation_mode="asymmetric",
+        rounding_method="floor" if how["mode"] == "nearest" else "",
+    )
+
+
+def _resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
     """Scales that give no whole size: nearest pixels are gathered, blends refused."""
+    policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
+    if attrs.get("antialias") or policy != "stretch":
+        what = "antialias" if attrs.get("antialias") else f"keep_aspect_ratio_policy {policy}"
+        raise NotImplementedError(f"{what}: export it without")
+    _spread(inputs, attrs)
     scales, shape = _constant(inputs, 2), shape_of(inputs[0])
     if scales is None or scales.size != len(shape):
         return None
@@ -189,10 +265,8 @@ def _resize(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None
     if exact or how in ("align_corners", "tf_crop_and_resize") or min(sizes) < 1:
         return None
     if mode != "nearest":
-        raise ValueError(
-            f"a resize of mode {mode} by scales {[float(s) for s in scales]} that give no whole size of {list(shape)}: "
-            "export it with sizes (torch: interpolate(size=...) or recompute_scale_factor=True)"
-        )
+        by = [float(s) for s in scales]
+        raise NotImplementedError(f"mode {mode} by scales {by} that give no whole size of {list(shape)}: {_FIXED}")
     x = inputs[0]
     for axis, (scale, extent, size) in enumerate(zip(scales, shape, sizes, strict=True)):
         places = nearest_sources(extent, size, float(scale), how, _text(attrs, "nearest_mode", "round_prefer_floor"))
@@ -212,10 +286,13 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Min": _pairwise(relax.op.minimum),
         "Pow": _power,
         "Gather": _gather,
+        "GatherElements": _gather_elements,
+        "GatherND": _gather_nd,
         "Conv": _window,
         "MaxPool": _window,
         "AveragePool": _window,
         "ConvTranspose": _transposed,
         "Resize": _resize,
+        "Upsample": _upsample,
     }
 )

@@ -12,7 +12,14 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-_CONSTANT = {"Pad": 1, "Clip": 1, "Tile": 1, "Pow": 1, "Resize": 1}  # operators whose operands from here on are numbers
+_CONSTANT = {
+    "Pad": 1,
+    "Clip": 1,
+    "Tile": 1,
+    "Pow": 1,
+    "Resize": 1,
+    "Upsample": 1,
+}  # operators whose operands from here on are numbers
 _MOST_NODES = 100  # that compute an operand
 _SPATIAL_FROM = 2  # NCHW: batch and channels come first
 

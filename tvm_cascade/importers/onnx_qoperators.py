@@ -38,6 +38,7 @@ class _Writer:
 
     def __init__(self, model: Any) -> None:
         self.graph = model.graph
+        self.opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
         self.weights = {w.name: w for w in self.graph.initializer}
         nodes = (name for node in self.graph.node for name in (*node.input, *node.output))
         self.taken = {*self.weights, *nodes, *(value.name for value in (*self.graph.input, *self.graph.output))}
@@ -166,11 +167,27 @@ def _of_one(kind: str) -> _Rule:
         if _attributes(node).get("channels_last"):
             writer.graph.node.append(node)
             return
-        attrs = _attributes(node, "channels_last", "opset")
+        attrs = _attributes(node, "channels_last")
         result = writer.node(kind, [writer.real(*node.input[0:3])], **attrs)
         writer.stored(result, _input(node, 3), _input(node, 4), node.output[0])
 
     return rule
+
+
+def _softmax(writer: _Writer, node: Any) -> None:
+    """Of `opset` 13 along one axis, before along that one and all behind it, whatever the model's own opset is."""
+    attrs = _attributes(node)
+    axis, flat, old = attrs.get("axis", -1), attrs["opset"] < 13, writer.opset < 13
+    if axis != -1 and old and not flat:  # left to the importer to refuse
+        writer.graph.node.append(node)
+        return
+    x = writer.real(*node.input[0:3])
+    if axis == -1 or flat == old:
+        result = writer.node("Softmax", [x], axis=axis)
+    else:
+        rows = writer.node("Softmax", [writer.node("Flatten", [x], axis=axis)], axis=-1)
+        result = writer.node("Reshape", [rows, writer.node("Shape", [x])])
+    writer.stored(result, _input(node, 3), _input(node, 4), node.output[0])
 
 
 def _concat(writer: _Writer, node: Any) -> None:
@@ -190,7 +207,7 @@ RULES: Mapping[str, _Rule] = MappingProxyType(
         "QLinearGlobalAveragePool": _of_one("GlobalAveragePool"),
         "QLinearLeakyRelu": _of_one("LeakyRelu"),
         "QLinearSigmoid": _of_one("Sigmoid"),
-        "QLinearSoftmax": _of_one("Softmax"),
+        "QLinearSoftmax": _softmax,
         "QLinearReduceMean": _of_one("ReduceMean"),
         "QLinearConcat": _concat,
     }

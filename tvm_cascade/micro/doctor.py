@@ -131,7 +131,8 @@ class Doctor:
 def diagnose(model: str | Path | None = None) -> Doctor:
     """Check this machine, and name every operator of `model` that is missing or stays float.
 
-    Raises `LoadError` if the model cannot be read for another reason than its operators.
+    Raises `LoadError` if the model cannot be read for another reason than its operators, `GraphError` for an operator
+    that can be imported and not compiled.
     """
     checks = check_all()
     if model is None:
@@ -141,6 +142,7 @@ def diagnose(model: str | Path | None = None) -> Doctor:
     import tvm  # may itself be what is missing: not at the top
 
     from tvm_cascade.frontend import load
+    from tvm_cascade.passes.extract_graph import extract_graph
     from tvm_cascade.passes.float_remains import float_remains
     from tvm_cascade.passes.lower_quantized import LowerQuantized, holds_integers
 
@@ -151,7 +153,10 @@ def diagnose(model: str | Path | None = None) -> Doctor:
         mod, missing = error.partial, error.operators
     if not isinstance(mod, tvm.IRModule):
         return Doctor(checks, missing, (), str(model))
-    remains = float_remains(tvm.transform.Sequential([LowerQuantized()])(mod))
+    lowered = tvm.transform.Sequential([LowerQuantized()])(mod)
+    remains = float_remains(lowered)
+    if not missing:
+        extract_graph(lowered)  # says what of it no kernel can be cut from
     if not holds_integers(mod):
         return Doctor(checks, missing, (), str(model), max((one.bytes for one in remains), default=0))
     left = tuple(LeftFloat(one.operator, one.reason, one.bytes, one.macs, one.flash_bytes) for one in remains)

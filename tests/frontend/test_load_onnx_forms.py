@@ -1,0 +1,152 @@
+"""Forms of ONNX's operators that Relax's importer leaves out: right, or refused by name with the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+import onnx
+from onnx import helper
+
+from tvm_cascade.errors import CascadeError, GraphError, LoadError
+from tvm_cascade.frontend import load
+from tvm_cascade.micro.doctor import diagnose
+from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.float_remains import float_remains
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.testing.onnx_layers import Layers
+from tvm_cascade.testing.reference import Compiled
+
+_LOWER: Any = LowerQuantized()
+
+
+def _network(net: Layers, path: Path, result: str, shape: tuple[int, ...], opset: int = 19, dtype: int = 1) -> None:
+    x, y = helper.make_tensor_value_info("x", dtype, shape), onnx.ValueInfoProto(name=result)
+    graph = helper.make_graph(net.nodes, "g", [x], [y], net.weights)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+
+
+_SHAPE = (2, 4, 3)
+_X = np.arange(24, dtype="float32").reshape(_SHAPE) / 10
+_GATHERS = [
+    ("Gather", np.int64(-1), {"axis": 1}, _X[:, -1]),
+    ("Gather", np.array([[0, -1], [2, 1]]), {"axis": 1}, _X[:, [[0, -1], [2, 1]]]),
+    ("GatherElements", np.array([[[0, -1, 1]]]), {"axis": 1}, np.take_along_axis(_X[:1], np.array([[[0, 3, 1]]]), 1)),
+    ("GatherND", np.array([[0, -1], [1, 2]]), {}, _X[[0, 1], [3, 2]]),
+]
+
+
+@pytest.mark.parametrize(("kind", "indices", "how", "want"), _GATHERS)
+@pytest.mark.parametrize("quantized", [False, True])
+def test_gathers_by_constant_indices(
+    tmp_path: Path, kind: str, indices: Any, how: dict[str, Any], want: np.ndarray, quantized: bool
+) -> None:
+    """Of int64, as every exporter writes them: a graph that kernels can be cut from, with ONNX's elements."""
+    net = Layers()
+    x = net.stored("x", 0.1, 0) if quantized else "x"
+    y = net.node(kind, x, net.constant(np.asarray(indices, "int64")), **how)
+    _network(net, tmp_path / "n.onnx", net.stored(y, 0.1, 0) if quantized else y, _SHAPE)
+    lowered = _LOWER(load(tmp_path / "n.onnx"))
+    assert len(extract_graph(lowered).graph.outputs) == 1
+    np.testing.assert_allclose(Compiled(lowered)(_X)[0], want, atol=1e-6)
+    if quantized and kind == "Gather":
+        assert [r.operator for r in float_remains(lowered)] == ["dequantize"]
+
+
+@pytest.mark.parametrize("axes", [[2, 3], [-1]])
+@pytest.mark.parametrize("name", ["scales", "sizes"])
+def test_resizes_of_some_axes(tmp_path: Path, axes: list[int], name: str) -> None:
+    net = Layers()
+    given = [2.0, 3.0][-len(axes) :] if name == "scales" else [10, 21][-len(axes) :]
+    operands = ["", net.constant(np.array(given, "float32"))] if name == "scales" else ["", "", net.constant(given)]
+    _network(net, tmp_path / "n.onnx", net.node("Resize", "x", *operands, mode="nearest", axes=axes), (1, 2, 5, 7))
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 2, 5, 7)).astype("float32")
+    want = x.repeat(3, 3) if len(axes) == 1 else x.repeat(2, 2).repeat(3, 3)
+    np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(x)[0], want)
+
+
+@pytest.mark.parametrize("by", [(2, 3), (1.5, 1.3)])
+def test_upsample(tmp_path: Path, by: tuple[float, float]) -> None:
+    """Its scales are an operand since opset 9; its pixels are those whose corner is nearest before."""
+    net = Layers()
+    y = net.node("Upsample", "x", net.constant(np.array([1, 1, *by], "float32")), mode="nearest")
+    _network(net, tmp_path / "n.onnx", y, (1, 2, 5, 7), opset=9)
+    x = np.random.default_rng(0).uniform(-1, 1, (1, 2, 5, 7)).astype("float32")
+    rows, columns = (np.floor(np.arange(int(d * s)) / s).astype(int) for d, s in zip((5, 7), by, strict=True))
+    np.testing.assert_array_equal(Compiled(load(tmp_path / "n.onnx"))(x)[0], x[:, :, rows][..., columns])
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [({"antialias": 1}, "antialias"), ({"keep_aspect_ratio_policy": "not_larger"}, "not_larger")]
+)
+def test_resizes_of_other_forms_are_refused(tmp_path: Path, how: dict[str, Any], said: str, capfd: Any) -> None:
+    """In one error, and nothing from TVM."""
+    net = Layers()
+    y = net.node("Resize", "x", "", "", net.constant(np.array([1, 2, 3, 4])), mode="linear", **how)
+    _network(net, tmp_path / "n.onnx", y, (1, 2, 5, 7))
+    with pytest.raises(LoadError, match=f"operator Resize has a form that is not supported: .*{said}.*without"):
+        load(tmp_path / "n.onnx")
+    assert capfd.readouterr() == ("", "")
+
+
+def _softmax(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    e = np.exp(x - x.max(axes, keepdims=True))
+    return e / e.sum(axes, keepdims=True)
+
+
+@pytest.mark.parametrize(("opset", "axes"), [(11, (1, 2)), (13, (1,))])
+def test_softmax_of_its_own_opset(tmp_path: Path, opset: int, axes: tuple[int, ...]) -> None:
+    """ONNX Runtime's operator says by itself along which axes it sums."""
+    net = Layers()
+    pair = net.constant(np.float32(0.1)), net.constant(np.uint8(3))
+    out = net.constant(np.float32(1 / 256)), net.constant(np.uint8(0))
+    how: dict[str, Any] = {"domain": "com.microsoft", "axis": 1, "opset": opset}
+    y = net.node("QLinearSoftmax", net.node("QuantizeLinear", "x", *pair), *pair, *out, **how)
+    _network(net, tmp_path / "n.onnx", net.node("DequantizeLinear", y, *out), _SHAPE)
+    off = Compiled(_LOWER(load(tmp_path / "n.onnx")))(_X)[0] - _softmax(_X, axes)
+    assert np.abs(off).max() <= 1.5 / 256
+
+
+def _cast(net: Layers) -> str:
+    return net.node("Cast", net.node("Mul", net.node("Cast", "x", to=7), net.constant(np.int64(3))), to=1)
+
+
+def _half(net: Layers) -> str:
+    return net.node("Mul", "x", net.constant(np.array(3, "float16")))
+
+
+def _dynamic(net: Layers) -> str:
+    net.nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]))
+    return net.node("DequantizeLinear", "q", "s", "z")
+
+
+@pytest.mark.parametrize(
+    ("build", "dtype", "kind", "said"),
+    [
+        (_cast, 1, GraphError, "computes with 64-bit integers, .* as int32 or float32"),
+        (_half, 10, LoadError, "tensor x is float16, .* convert the model to float32"),
+        (_dynamic, 1, LoadError, "quantized dynamically, .* quantize it statically"),
+    ],
+)
+def test_doctor_finds_what_plan_refuses(
+    tmp_path: Path, build: Any, dtype: int, kind: type[CascadeError], said: str
+) -> None:
+    net = Layers()
+    _network(net, tmp_path / "n.onnx", build(net), _SHAPE, dtype=dtype)
+    with pytest.raises(kind, match=said):
+        extract_graph(_LOWER(load(tmp_path / "n.onnx")))
+    with pytest.raises(kind, match=said):
+        diagnose(tmp_path / "n.onnx")
+
+
+def test_weights_of_half_floats_are_no_obstacle(tmp_path: Path) -> None:
+    net = Layers()
+    weight = net.node("Cast", net.constant(np.array([1, 2, 3], "float16")), to=1)
+    _network(net, tmp_path / "n.onnx", net.node("Mul", "x", weight), _SHAPE)
+    np.testing.assert_allclose(Compiled(load(tmp_path / "n.onnx"))(_X)[0], _X * np.float32([1, 2, 3]), rtol=1e-6)

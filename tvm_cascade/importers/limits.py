@@ -1,0 +1,59 @@
+"""What imported networks may not hold: tensors of types, and scales, that kernels have no form for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tvm_cascade.errors import LoadError
+from tvm_cascade.importers.values import Value, name_of, relax
+from tvm_cascade.messages import printable
+
+_NO_KERNELS = ("float16", "bfloat16", "float8", "float4")
+
+
+def check_types(path: object, mod: Any) -> None:
+    """Refuses inputs, and what is computed from them, of half floats and shorter ones; weights may be stored as such.
+
+    Raises
+    ------
+    LoadError
+        Naming the tensor, with the remedy.
+    """
+    main = mod["main"]
+    for var in (*main.params, *(var for var, _ in _computed(main))):
+        for kind in getattr(var.ty, "fields", [var.ty]):
+            if str(getattr(kind, "dtype", "")).startswith(_NO_KERNELS):
+                raise LoadError(
+                    path,
+                    f"tensor {printable(str(var.name))} is {kind.dtype}, which has no kernels: convert the model to "
+                    "float32, or quantize it to int8",
+                )
+
+
+def check_scales(path: object, mod: Any) -> None:
+    """Refuses activations that are quantized by scales computed at run time.
+
+    Raises
+    ------
+    LoadError
+        Naming the tensor, with the remedy.
+    """
+    made = dict(_computed(mod["main"]))
+    for var, value in made.items():
+        if name_of(value) in ("quantize", "dequantize") and any(a in made for a in value.args[1:]):
+            raise LoadError(
+                path,
+                f"tensor {printable(str(var.name))} is quantized dynamically, by a scale that the network computes: "
+                "quantize it statically, with calibration data (onnxruntime: quantize_static)",
+            )
+
+
+def _computed(main: Any) -> Iterator[tuple[Value, Value]]:
+    """Variables that depend on inputs, with their definitions, in order."""
+    found = set(main.params)
+    for binding in (b for block in main.body.blocks for b in block.bindings):
+        value = getattr(binding, "value", None)
+        if value is not None and any(v in found for v in relax.analysis.free_vars(value)):
+            found.add(binding.var)
+            yield binding.var, value
