@@ -97,27 +97,31 @@ class Place:
     dtype: str
     by_pixels: bool  # the ring holds no whole number of rows
     apart: bool = False  # part of a join: pixels lie further apart than they are long, and so do rows
+    streamed: bool = False  # rows come with all their planes, and lie so
 
 
 def places(plan: Plan) -> list[Place]:
     """The place of every tensor."""
     found: list[Place] = []
+    streamed = {t for segment in plan.segments for t in segment.streamed}
     for tensor, storage in zip(plan.graph.tensors, plan.storages, strict=True):
         by_pixels = storage.granularity is Granularity.PIXEL
         pixels = storage.pixels if by_pixels else storage.height * tensor.columns
         row = storage.pitch * tensor.columns or tensor.row_bytes
         apart = storage.pitch > 0
-        found.append(Place(place_of(plan, tensor.index), storage.height, pixels, row, tensor.dtype, by_pixels, apart))
+        start, comes = place_of(plan, tensor.index), tensor.index in streamed
+        found.append(Place(start, storage.height, pixels, row, tensor.dtype, by_pixels, apart, comes))
     return found
 
 
 def strides(tensor: Tensor, place: Place) -> tuple[int, int]:
-    """Elements from plane to plane and from row to row: a ring keeps the rows of all planes together."""
+    """Elements from plane to plane and from row to row: a ring, and a tensor that comes by rows, keeps the rows of all
+    planes together."""
     row = place.row_bytes // ITEM_BYTES[place.dtype]
     if tensor.row_axis is None or place.apart:
         return row, row
     across = prod(tensor.shape[tensor.row_axis + 1 :])
-    whole = place.height >= tensor.rows
+    whole = place.height >= tensor.rows and not place.streamed
     return (across * tensor.rows, across) if whole and row != across else (across, row)
 
 

@@ -299,6 +299,7 @@ def compile(
     outlook = pipeline.outlook(
         chosen.graph, options, made, report is not None, lambda line: progress(f"{stem}: {line}")
     )
+    alone = pipeline.left_out(prepared.graph, made, options)
     progress(f"{stem}: an arena of {made.peak} bytes; writing the project")
     written: list[firmware.Written] = []
 
@@ -316,7 +317,7 @@ def compile(
         stem,
         made,
         outlook.points,
-        pipeline.left_out(prepared.graph, made, options),
+        alone,
         time.perf_counter() - started,
         rewritten,
         folder,

@@ -250,7 +250,8 @@ def _why_alone(
         return "the plan fits its cap with this operator as it is; a smaller --sram takes it in"
     if segment == peak:
         return "the arena is largest here, and no cascade with its neighbours is smaller; --max-macs allows more forms"
-    names = [graph.ops[o].name for o in plan.segments[peak].ops if not graph.ops[o].view]
+    there = plan.segments[peak].ops
+    names = [graph.ops[o].name for o in there if not graph.ops[o].view] or [graph.ops[o].name for o in there]
     where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
     return f"a cascade with its neighbours would not lower the peak, which lies at {where}; that must shrink first"
 

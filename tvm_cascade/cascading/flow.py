@@ -326,6 +326,23 @@ def outermost(t: Tensor) -> bool:
     return t.row_axis is None or all(d == 1 for d in t.shape[: t.row_axis])
 
 
+def streamable(graph: Graph, tensor: int) -> bool:
+    """Whether an input can come row by row. A row of several planes (NCHW, batches) lies together in its ring, and so it
+    does where the ring holds all rows: nothing may then read the tensor as a whole."""
+    t = graph.tensors[tensor]
+    if t.row_axis is None or outermost(t):
+        return t.row_axis is not None
+    reads = [(op, k) for op in graph.ops for k, read in enumerate(op.inputs) if read == tensor]
+    return tensor not in graph.outputs and all(reads_rows(graph, op, k) for op, k in reads)
+
+
+def reads_rows(graph: Graph, op: Op, k: int) -> bool:
+    """Whether an operator reads the rows of its input k one by one, from wherever they lie."""
+    window = op.windows[k] if k < len(op.windows) else None
+    by_rows = window is not None and window.stride > 0
+    return by_rows and has_rows(graph, op.index) and not op.view and not op.part_offsets
+
+
 def has_pixels(t: Tensor) -> bool:
     """Whether the pixels of a row, and the rows, are contiguous slices."""
     return t.row_axis is not None and t.col_axis == t.row_axis + 1 and outermost(t)

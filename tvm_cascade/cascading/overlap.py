@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.cascading.flow import Flow, Units, end_bytes, front_bytes
+from tvm_cascade.cascading.flow import Flow, Units, end_bytes, front_bytes, outermost
 from tvm_cascade.cascading.simulate import Cascade
 
 
@@ -99,6 +99,8 @@ class Overlaps:
 
     def _alike(self, x: int, y: int) -> bool:
         one, other = self.flow.graph.tensors[x], self.flow.graph.tensors[y]
+        if x in self.flow.streamed and not outermost(one):
+            return False  # its planes lie together row by row, those of the output one behind the other
         return self.in_place and (one.shape, one.dtype, one.row_axis) == (other.shape, other.dtype, other.row_axis)
 
     def _done(self, cascade: Cascade, maker: int, reader: int) -> Units | None:

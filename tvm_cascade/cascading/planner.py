@@ -13,7 +13,7 @@ from itertools import islice
 
 from tvm_cascade.cascading.assemble import BRIEF, Figures, Layout, assemble
 from tvm_cascade.cascading.floors import NEVER
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.flow import Flow, streamable
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
@@ -291,7 +291,7 @@ def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
 @lru_cache(maxsize=16)
 def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
     """Costs of the file's order, which searches with other options share."""
-    rowwise = [t for t in graph.inputs if graph.tensors[t].row_axis is not None]
+    rowwise = [t for t in graph.inputs if streamable(graph, t)]
     return SegmentCosts(Flow(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
 
 

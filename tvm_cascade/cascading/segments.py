@@ -125,7 +125,7 @@ class SegmentCosts:
         if not self.settings.in_place or len(members) != 1 or members[0] < 0:
             return None
         node = flow.graph.ops[members[0]]
-        own = all(flow.roots[t].tensor == t for t in (*node.inputs, *node.outputs))
+        own = all(flow.roots[t].tensor == t and t not in flow.streamed for t in (*node.inputs, *node.outputs))
         return node.index if node.over_bytes and own and node.inputs[0] in self._dying(i, j) else None
 
     def state_bytes(self, i: int, j: int) -> int:

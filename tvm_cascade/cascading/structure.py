@@ -7,6 +7,7 @@ have one name, or that a driver has no room for its counters: the emitter would 
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.errors import ValidationError
@@ -29,8 +30,24 @@ def check_structure(plan: Plan, alignment: int) -> None:
     for t, times in streamed.items():
         if times > 1 or t not in graph.inputs or plan.storages[t].granularity is not Granularity.ROW:
             raise ValidationError(f"tensor {t} cannot come from a source: that gives each input once, row by row")
+        _check_planes(plan, t)
     for s, segment in enumerate(plan.segments):
         _check_segment(plan, s, segment)
+
+
+def _check_planes(plan: Plan, t: int) -> None:
+    """A tensor of several planes that comes row by row lies so, which no kernel of whole tensors knows."""
+    tensor, graph = plan.graph.tensors[t], plan.graph
+    if prod(tensor.shape[: tensor.row_axis]) == 1:
+        return
+    over = {o for segment in plan.segments for o in segment.over}
+    for op in graph.ops:
+        window = dict(zip(op.inputs, op.windows, strict=False)).get(t)
+        whole = window is None or window.stride == 0 or op.opaque is not None or op.view
+        if t in op.inputs and (whole or op.index in over):
+            raise ValidationError(f"{op.name} reads the planes of {tensor.name}, which comes row by row, as a whole")
+    if t in graph.outputs:
+        raise ValidationError(f"{tensor.name} comes row by row, and is an output")
 
 
 def _check_names(plan: Plan, alignment: int) -> None:

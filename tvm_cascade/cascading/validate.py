@@ -51,11 +51,13 @@ class _Memory:
     plan: Plan
     tags: Indices = field(init=False)
     offset: dict[str, int] = field(init=False)
+    streamed: frozenset[int] = field(init=False)  # come row by row, and lie so
     high: int = 0
     start: dict[int, int] = field(default_factory=dict)  # first column in the rings of the running stripe
 
     def __post_init__(self) -> None:
         self.tags = np.full(self.plan.allocation.peak, -1, np.int64)
+        self.streamed = frozenset(t for segment in self.plan.segments for t in segment.streamed)
         self.offset = dict(zip(self.plan.buffers, self.plan.allocation.offsets, strict=True))
         sizes = [t.bytes for t in self.plan.graph.tensors]
         self.base = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -94,7 +96,7 @@ class _Memory:
             elements = (pixel[:, None] * pitch + spread).reshape(-1)
             return place + ((pixel % slots)[:, None] * pitch + spread).reshape(-1), own + elements
         elements = (rows[:, None] * inner + within).reshape(-1)
-        if storage.height >= tensor.rows:
+        if storage.height >= tensor.rows and area.tensor not in self.streamed:
             return place + elements, own + elements
         slot = (rows % storage.height) * tensor.row_bytes
         return place + (slot[:, None] + np.arange(tensor.row_bytes, dtype=np.int64)).reshape(-1), own + elements
@@ -137,9 +139,8 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
     tensors = plan.graph.tensors
     check_structure(plan, alignment)
     memory = _Memory(plan)
-    streamed = {t for segment in plan.segments for t in segment.streamed}
     for t in plan.graph.inputs:
-        if t not in streamed:
+        if t not in memory.streamed:
             memory.write(*memory.area(_Area(t, 0, tensors[t].rows)), tensors[t].name)
     macs = sum(_run(memory, s, segment) for s, segment in enumerate(plan.segments))
     for t in plan.graph.outputs:
