@@ -119,6 +119,8 @@ class Reader:
         if np.unique(zero_point).size > 1:
             raise NotLowered("zero points that differ by channel")
         stored = call.args[0]
+        if not dtype_of(stored).startswith(("int", "uint")):
+            raise NotLowered(f"a dequantize of {dtype_of(stored)}")
         value = self.define(stored) if constant_of(self.define(stored)) is not None else stored
         if not np.all(np.isfinite(scale)) or 0 in shape_of(stored):
             raise NotLowered("a scale that is no number, or an empty tensor")

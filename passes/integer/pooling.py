@@ -136,6 +136,8 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
         for y in range(out.shape[1])
         for xx in range(out.shape[2])
     }
+    if min(counts) < 1:
+        raise NotLowered("an average with a window outside of its map")
     ratio = np.float64(x.step) / np.float64(out.scale) / (1 << head_room)
     pairs = {n: bounded_multiplier(ratio / n) for n in sorted(counts)}
     tables = np.zeros((2, max(counts) + 1), "int32")

@@ -221,3 +221,15 @@ def test_functions_of_sixteen_bits(tmp_path: Path, kind: str, scale: float) -> N
     grown = np.exp(real)
     want = {"Sigmoid": grown / (1 + grown), "Tanh": np.tanh(real), "Softmax": grown / grown.sum(1, keepdims=True)}[kind]
     assert np.abs(Compiled(lowered)(given)[0] - np.clip(want, -32768 * scale, 32767 * scale)).max() < 2.5 * scale
+
+
+def test_a_dequantize_of_floats_is_no_island(tmp_path: Path) -> None:
+    """As no file should have it: the convolution stays float, and nothing asks for the range of its type."""
+    net = Layers()
+    pair = (net.constant(np.float32(0.02)), net.constant(np.int8(0)))
+    weights = net.weight((4, 4, 1, 1), 0)
+    y = net.stored(
+        net.node("Conv", net.node("DequantizeLinear", "x", *pair), weights, net.constant(np.ones(4, "float32")))
+    )
+    net.save(tmp_path / "n.onnx", y, (1, 4, 5, 6), 4)
+    assert "relax.nn.conv2d" in {r.operator for r in float_remains(_LOWER(load(tmp_path / "n.onnx")))}

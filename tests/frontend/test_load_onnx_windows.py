@@ -114,6 +114,14 @@ def test_transposed_convolutions_of_a_given_size(tmp_path: Path, wanted: list[in
     )
 
 
+def test_an_average_of_nothing_stays_float(tmp_path: Path) -> None:
+    """A window in the padding alone, which ONNX forbids."""
+    net = Layers()
+    y = net.stored(net.node("AveragePool", net.stored("x"), kernel_shape=[2, 2], pads=[3, 0, 0, 0]), 0.05)
+    net.save(tmp_path / "n.onnx", y, (1, 3, 4, 4), 4)
+    assert "relax.nn.avg_pool2d" in {r.operator for r in float_remains(_LOWER(load(tmp_path / "n.onnx")))}
+
+
 def test_pools_of_rank_three(tmp_path: Path) -> None:
     net = Layers()
     a = net.stored(net.node("AveragePool", net.stored("x"), kernel_shape=[3], strides=[2], pads=[1, 1]), 0.03)
@@ -177,6 +185,14 @@ def test_nearest_resizes(tmp_path: Path, mode: str, rounding: str) -> None:
     scales = net.constant(np.array([1, 1, 0.7, 1.8], "float32"))
     y = net.stored(net.node("Resize", a, "", scales, **how))
     assert net.check(tmp_path / "n.onnx", y, (1, 3, 5, 7), 4, 0.01) == []
+
+
+def test_a_resize_to_more_than_memory_is_refused(tmp_path: Path) -> None:
+    net = Layers()
+    y = net.node("Resize", "x", "", net.constant(np.array([1, 1, 1e9 / 3, 1.5], "float32")), mode="nearest")
+    net.save(tmp_path / "n.onnx", y, (1, 3, 5, 7), 4)
+    with pytest.raises(LoadError, match="exceeds"):
+        load(tmp_path / "n.onnx")
 
 
 def test_a_blend_by_scales_that_give_no_whole_size_is_refused(tmp_path: Path) -> None:

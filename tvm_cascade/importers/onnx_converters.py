@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
+from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.nearest import nearest_sources
 from tvm_cascade.importers.values import Value, data_of, relax, shape_of
 
@@ -262,7 +264,7 @@ def _resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
     how, mode = _text(attrs, "coordinate_transformation_mode", "half_pixel"), _text(attrs, "mode", "nearest")
     sizes = [int(np.floor(s * d)) for s, d in zip(scales, shape, strict=True)]
     exact = all(float(s * np.float32(d)) == n for s, d, n in zip(scales, shape, sizes, strict=True))
-    if exact or how in ("align_corners", "tf_crop_and_resize") or min(sizes) < 1:
+    if exact or how in ("align_corners", "tf_crop_and_resize") or min(sizes) < 1 or prod(sizes) > MAX_ELEMENTS:
         return None
     if mode != "nearest":
         by = [float(s) for s in scales]
