@@ -64,7 +64,9 @@ def test_gathers_by_constant_indices(
 def test_resizes_of_some_axes(tmp_path: Path, axes: list[int], name: str) -> None:
     net = Layers()
     given = [2.0, 3.0][-len(axes) :] if name == "scales" else [10, 21][-len(axes) :]
-    operands = ["", net.constant(np.array(given, "float32"))] if name == "scales" else ["", "", net.constant(given)]
+    operands = (
+        ["", net.constant(np.array(given, "float32"))] if name == "scales" else ["", "", net.constant(np.array(given))]
+    )
     _network(net, tmp_path / "n.onnx", net.node("Resize", "x", *operands, mode="nearest", axes=axes), (1, 2, 5, 7))
     x = np.random.default_rng(0).uniform(-1, 1, (1, 2, 5, 7)).astype("float32")
     want = x.repeat(3, 3) if len(axes) == 1 else x.repeat(2, 2).repeat(3, 3)
@@ -149,4 +151,4 @@ def test_weights_of_half_floats_are_no_obstacle(tmp_path: Path) -> None:
     net = Layers()
     weight = net.node("Cast", net.constant(np.array([1, 2, 3], "float16")), to=1)
     _network(net, tmp_path / "n.onnx", net.node("Mul", "x", weight), _SHAPE)
-    np.testing.assert_allclose(Compiled(load(tmp_path / "n.onnx"))(_X)[0], _X * np.float32([1, 2, 3]), rtol=1e-6)
+    np.testing.assert_allclose(Compiled(load(tmp_path / "n.onnx"))(_X)[0], _X * np.array([1, 2, 3], "float32"), rtol=1e-6)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+from tvm_cascade.errors import LoadError, MissingToolError
 from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.sensitivity import turned
@@ -74,3 +77,87 @@ def test_what_the_reference_sums_wrongly_is_said(tmp_path: Path) -> None:
     path.write_bytes(w.finish())
     expected = reference_outputs(path, {"x": np.zeros((1, 4, 6), "int8")})
     assert expected.note == "LiteRT's reference SUM reads signed integers as unsigned bytes"
+
+
+def _model(path: Path, kind: str, shape: tuple[int, ...], opset: int = 19, **attrs: Any) -> dict[str, np.ndarray]:
+    """One operator with a weight where it needs one; its input."""
+    onnx = pytest.importorskip("onnx")
+    helper, rng = onnx.helper, np.random.default_rng(0)
+    weight = rng.standard_normal((4, 3, 3, 3)).astype("float32")
+    held = [onnx.numpy_helper.from_array(weight, "w")] if kind == "ConvTranspose" else []
+    node = helper.make_node(kind, ["x", *(w.name for w in held)], ["y"], **attrs)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
+    graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")], held)
+    graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9), path)
+    return {"x": rng.standard_normal(shape).astype("float32")}
+
+
+_WRONG: list[tuple[str, tuple[int, ...], int, dict[str, Any], str]] = [
+    ("Softmax", (1, 4, 5, 6), 11, {"axis": 1}, "Softmax of opset 11"),
+    ("LRN", (1, 4, 5, 6), 19, {"size": 3, "alpha": 0.1}, "LRN"),
+    ("ConvTranspose", (1, 4, 5, 6), 19, {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, "ConvTranspose of SAME_UPPER"),
+    ("GlobalMaxPool", (1, 4, 5), 19, {}, "GlobalMaxPool of another rank than 4"),
+    (
+        "MaxPool",
+        (1, 4, 5, 7),
+        19,
+        {"auto_pad": "SAME_LOWER", "kernel_shape": [4, 2], "strides": [2, 3]},
+        "MaxPool of SAME_LOWER",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "shape", "opset", "attrs", "about"), _WRONG)
+def test_where_onnx_s_evaluator_is_wrong_it_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    shape: tuple[int, ...],
+    opset: int,
+    attrs: dict[str, Any],
+    about: str,
+) -> None:
+    x = _model(tmp_path / "m.onnx", kind, shape, opset, **attrs)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    note = f"ONNX's evaluator, which is wrong about {about}: pip install onnxruntime, which --check then uses"
+    assert _note(tmp_path / "m.onnx", x) == note
+
+
+def _note(path: Path, x: dict[str, np.ndarray]) -> str:
+    return reference_outputs(path, x).note
+
+
+def test_of_the_last_axis_softmax_is_the_same_in_every_opset(tmp_path: Path) -> None:
+    x = _model(tmp_path / "m.onnx", "Softmax", (3, 7), 11, axis=1)
+    assert _note(tmp_path / "m.onnx", x) == ""
+
+
+def test_what_the_evaluator_refuses_names_onnxruntime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    x = _model(tmp_path / "m.onnx", "ConvTranspose", (1, 4, 5, 6), group=2)
+    with pytest.raises(
+        MissingToolError, match="pip install onnxruntime, which --check then uses: ONNX's evaluator says"
+    ):
+        reference_outputs(tmp_path / "m.onnx", x)
+
+
+def test_onnxruntime_stands_in(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    x = _model(tmp_path / "m.onnx", "ConvTranspose", (1, 4, 5, 6), group=2)
+    expected = reference_outputs(tmp_path / "m.onnx", x)
+    assert expected.note.startswith("ONNX Runtime, since ONNX's evaluator refuses: ")
+    assert (expected.outputs["y"].shape, expected.reach) == ((1, 6, 7, 8), None)
+    x = _model(tmp_path / "m.onnx", "Softmax", (1, 4, 5, 6), 11, axis=1)
+    expected = reference_outputs(tmp_path / "m.onnx", x)
+    assert expected.note == "ONNX Runtime, since ONNX's evaluator is wrong about Softmax of opset 11"
+    np.testing.assert_allclose(expected.outputs["y"].sum(), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["m.tflite", "m.onnx", "m.pt2"])
+@pytest.mark.parametrize("data", [b"", b"garbage, and more of it", b"\x08\x00\x00\x00TFL3\xff\xff\xff\x7f"])
+def test_files_that_hold_no_model_are_refused(tmp_path: Path, name: str, data: bytes) -> None:
+    pytest.importorskip({"m.onnx": "onnx", "m.pt2": "torch"}.get(name, "ai_edge_litert"))
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(LoadError, match=r"not a|is empty"):
+        reference_outputs(tmp_path / name, {"x": np.zeros((1, 2), "float32")})

@@ -1,5 +1,5 @@
-"""The oracle: LiteRT's reference kernels on a `.tflite` file (the `test` extra), ONNX's evaluator on `.onnx`, torch on
-`.pt2`.
+"""The oracle: LiteRT's reference kernels on a `.tflite` file (the `test` extra), ONNX's evaluator on `.onnx`
+(or ONNX Runtime, `micro.onnx_reference`), torch on `.pt2`.
 
 The last two compute quantized networks in floats, rounded after every operator, where kernels add and rescale
 integers: their results are equal to within what the network itself makes of a rounding (`micro.sensitivity`).
@@ -17,7 +17,9 @@ import numpy as np
 
 from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch_package import torch_package
-from tvm_cascade.micro.sensitivity import float_reach, onnx_evaluator
+from tvm_cascade.messages import last_line
+from tvm_cascade.micro.onnx_reference import onnx_outputs, read_onnx
+from tvm_cascade.micro.sensitivity import float_reach
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,15 @@ def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray], scales: Scal
     """Outputs of one inference by the reference kernels. Stored integers where the model takes floats are dequantized
     by their `scales` first.
 
-    Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other kinds of file.
+    Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other kinds of file,
+    `LoadError` for what is no such file, or that the reference refuses.
     """
     if path.suffix == ".tflite":
         return _litert(path, inputs, scales or {})
     if path.suffix in (".onnx", ".pt2"):
         inputs = {name: real(a, *(scales or {}).get(name, (None, None))) for name, a in inputs.items()}
-        made = (_onnx if path.suffix == ".onnx" else _torch)(path, inputs)
-        return Expected(made, reach=float_reach(path, inputs, made), step=output_step(path))
+        made, note = (_onnx if path.suffix == ".onnx" else _torch)(path, inputs)
+        return Expected(made, note, _reach(path, inputs, made, note), output_step(path))
     raise UsageError(f"--check knows .tflite, .onnx and .pt2 files, not {path.name}")
 
 
@@ -75,32 +78,45 @@ def output_step(path: Path) -> float | None:
 
 
 def _exported(path: Path) -> Any:
-    return torch_package().export.load(str(path))
+    torch = torch_package()
+    try:
+        return torch.export.load(str(path))
+    except Exception as error:  # of many types, by version
+        raise LoadError(path, f"not a program of torch.export: {last_line(error)}") from error
 
 
-def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
     torch, exported = torch_package(), _exported(path)
     signature = exported.graph_signature
     _require_same(path, dict.fromkeys(str(n) for n in signature.user_inputs), inputs)
     with torch.no_grad():
         made = exported.module()(*(torch.from_numpy(np.array(inputs[str(n)])) for n in signature.user_inputs))
     values = list(made) if isinstance(made, (list, tuple)) else [made]
-    return {str(n): v.detach().numpy() for n, v in zip(signature.user_outputs, values, strict=True)}
+    return {str(n): v.detach().numpy() for n, v in zip(signature.user_outputs, values, strict=True)}, ""
 
 
-def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    try:
-        session = onnx_evaluator(path)
-    except ImportError:
-        raise MissingToolError("onnx", "pip install 'tvm-cascade[onnx]'") from None
-    _require_same(path, dict.fromkeys(str(n) for n in session.input_names), inputs)
-    values = session.run(None, dict(inputs))
-    assert isinstance(values, (list, tuple))
-    return {str(name): np.asarray(value) for name, value in zip(session.output_names, values, strict=True)}
+def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
+    graph = read_onnx(path).graph
+    weights = {w.name for w in graph.initializer}
+    _require_same(path, dict.fromkeys(str(i.name) for i in graph.input if i.name not in weights), inputs)
+    return onnx_outputs(path, inputs)
+
+
+def _reach(path: Path, inputs: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray], note: str) -> float | None:
+    """`float_reach`, where it is the evaluator that computed; beside another one the least, a step of the outputs."""
+    if note:
+        return None if output_step(path) is None else 0.0
+    return float_reach(path, inputs, made)
 
 
 def _litert(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales) -> Expected:
-    interpreter, note = _interpreter(path.read_bytes(), path, inputs)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise LoadError(path, error.strerror or str(error)) from error
+    if data[4:8] != b"TFL3":
+        raise LoadError(path, "not a TFLite model" if data else "is empty")
+    interpreter, note = _interpreter(data, path, inputs)
     details = interpreter.get_input_details()
     floats = {d["name"] for d in details if np.dtype(d["dtype"]).kind == "f"}
     inputs = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in inputs.items()}
@@ -146,9 +162,13 @@ def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> t
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError:
         raise MissingToolError("ai-edge-litert", "pip install 'tvm-cascade[test]'") from None
+    try:
+        cleared = _cleared(data)
+    except Exception as error:  # flatbuffers raises whatever reading beyond the end gives
+        raise LoadError(path, "not a TFLite model, or truncated") from error
     reasons: list[str] = []
     for resolver in (OpResolverType.BUILTIN_REF, OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES):
-        for content in (data, _cleared(data)):
+        for content in (data, cleared):
             try:
                 interpreter = Interpreter(model_content=content, experimental_op_resolver_type=resolver, num_threads=1)
                 _resize(interpreter, inputs)

@@ -1,0 +1,119 @@
+"""Outputs of ONNX models: by ONNX's own evaluator, or by ONNX Runtime where that one is wrong or refuses.
+
+The evaluator is the definition in Python, and compares bits of quantized networks best. Some of its operators follow
+another definition than the specification's; what those are is written down here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.errors import LoadError, MissingToolError
+from tvm_cascade.messages import last_line
+from tvm_cascade.micro.sensitivity import onnx_evaluator
+
+Arrays = Mapping[str, np.ndarray]
+_INSTALL = "pip install onnxruntime, which --check then uses"
+_ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: along an axis and all behind it
+_PADS = {
+    "ConvTranspose": (b"SAME_UPPER", b"SAME_LOWER"),
+    "MaxPool": (b"SAME_LOWER",),
+}  # which it places or counts wrongly
+
+
+def read_onnx(path: Path) -> Any:
+    """The model in a file.
+
+    Raises `MissingToolError` without the `onnx` package, `LoadError` for a file that holds no model.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise MissingToolError("onnx", "pip install 'tvm-cascade[onnx]'") from None
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf raises types of its own, by version
+        raise LoadError(path, "not an ONNX model, or truncated") from error
+    if not model.graph.node:
+        raise LoadError(path, "not an ONNX model: its graph has no operator")
+    return model
+
+
+def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str]:
+    """Outputs of one inference by name, and a note that says by what, where it is not the evaluator, or who is not to
+    be trusted.
+
+    Raises
+    ------
+    MissingToolError
+        Where the evaluator refuses the model and ONNX Runtime is not installed.
+    LoadError
+        Where both refuse it.
+    """
+    model = read_onnx(path)
+    from tvm_cascade.importers.onnx_qoperators import spell_out  # needs onnx, as the line before does
+
+    doubts = ", ".join(dict.fromkeys(untrusted(spell_out(model))))
+    refusal = None
+    try:
+        session = onnx_evaluator(path)
+        made = dict(zip(session.output_names, session.run(None, dict(inputs)), strict=True))
+    except Exception as error:  # whatever an operator breaks at first
+        refusal, made = last_line(error), {}
+    if refusal is None and not doubts:
+        return {str(n): np.asarray(v) for n, v in made.items()}, ""
+    try:
+        other = _runtime(path, inputs)
+    except ImportError:
+        if refusal is not None:
+            raise MissingToolError("onnxruntime", f"{_INSTALL}: ONNX's evaluator says: {refusal}") from None
+        note = f"ONNX's evaluator, which is wrong about {doubts}: {_INSTALL}"
+        return {str(n): np.asarray(v) for n, v in made.items()}, note
+    except Exception as error:
+        raise LoadError(path, f"ONNX Runtime refuses it: {last_line(error)}") from error
+    why = f"refuses: {refusal}" if refusal is not None else f"is wrong about {doubts}"
+    return other, f"ONNX Runtime, since ONNX's evaluator {why}"
+
+
+def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
+    import onnxruntime  # pyright: ignore[reportMissingImports]
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return {str(n): np.asarray(v) for n, v in zip(names, session.run(names, dict(inputs)), strict=True)}
+
+
+def untrusted(model: Any) -> Iterator[str]:
+    """The operators of a model that ONNX's evaluator computes by another definition than the specification's."""
+    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    ranks = _ranks(model)
+    for node in model.graph.node:
+        attrs = {a.name: a for a in node.attribute}
+        rank = ranks.get(node.input[0], 0) if node.input else 0
+        if node.op_type in _ALONG_THE_REST and opset < 13:
+            axis = attrs["axis"].i if "axis" in attrs else 1
+            if axis not in (-1, rank - 1):
+                yield f"{node.op_type} of opset {opset}"
+        elif node.op_type == "LRN":
+            yield "LRN"
+        elif "auto_pad" in attrs and attrs["auto_pad"].s in _PADS.get(node.op_type, ()):
+            yield f"{node.op_type} of {attrs['auto_pad'].s.decode()}"
+        elif node.op_type == "GlobalMaxPool" and rank != 4:
+            yield "GlobalMaxPool of another rank than 4"
+
+
+def _ranks(model: Any) -> dict[str, int]:
+    import onnx
+
+    try:
+        graph = onnx.shape_inference.infer_shapes(model).graph
+    except Exception:  # malformed: the evaluator says so
+        return {}
+    values = (v for v in (*graph.input, *graph.value_info) if v.type.tensor_type.HasField("shape"))
+    return {v.name: len(v.type.tensor_type.shape.dim) for v in values}
