@@ -258,6 +258,8 @@ def compile(
     started = time.perf_counter()
     folder = Path(output)
     _require_free(folder)
+    if name is not None and not name.strip():
+        raise UsageError("the network's name is empty: functions and files are called after it")
     made_for = get_target(target)
     on = None if target == "host" else load_board(board or made_for.default_board)
     if target == "host" and board not in (None, "host"):

@@ -36,6 +36,7 @@ from tvm_cascade.options import (
     require_factor,
     require_new_file,
     require_picture,
+    require_seconds,
     require_tvm_target,
 )
 
@@ -236,6 +237,7 @@ def compile(
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
+    callback=require_seconds,
     metavar="SECONDS",
     help="For the emulation [600], or for one answer of the board at --port, an inference included [60].",
 )

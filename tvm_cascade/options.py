@@ -62,6 +62,12 @@ def require_factor(_context: click.Context, _option: click.Parameter, value: flo
     return value
 
 
+def require_seconds(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not value < float("inf"):  # written so that nan is refused too
+        raise click.BadParameter(f"{value} is no number of seconds")
+    return value
+
+
 INPUT_SHAPE = click.option(
     "--input-shape",
     "input_shapes",

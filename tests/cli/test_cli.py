@@ -164,6 +164,18 @@ def test_export_and_bundle(project: tuple[Path, dict], tmp_path: Path) -> None:
     refused(call("bundle", folder, tmp_path / "2", "-o", tmp_path / "b"), 2, "not empty")
 
 
+def test_what_a_run_on_this_machine_cannot_do(host: Path, tmp_path: Path) -> None:
+    refused(call("run", host, "--port", "/dev/null"), 2, "not for a board behind a port")
+    refused(call("run", host, "--timeout", "nan"), 2, "nan is no number of seconds")
+    for name, content in (
+        ("empty.tflite", b""),
+        ("half.tflite", Path(MODEL).read_bytes()[:3000]),
+        ("text.onnx", b"text"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        refused(call("run", host, "--check", tmp_path / name), 2, name)
+
+
 def test_caps_name_what_is_needed_and_available(tmp_path: Path) -> None:
     out = tmp_path / "p"
     result = call("compile", MODEL, "--target", "cortex-m4", "--sram", "1000", "-o", out)
@@ -186,6 +198,7 @@ def test_caps_name_what_is_needed_and_available(tmp_path: Path) -> None:
         (("--target", "cortex-m4", "--input-shape", "a"), "is no input shape"),
         (("--target", "cortex-m4", "--max-macs", "0.5"), "--max-macs"),
         (("--target", "cortex-m4", "--emit", "asm"), "--emit"),
+        (("--target", "host", "--name", ""), "name is empty"),
         ((), "--target"),
     ],
 )

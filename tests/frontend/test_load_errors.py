@@ -221,3 +221,14 @@ def test_activations_of_scale_zero_are_refused(tmp_path: Path, dtype: str) -> No
     x = writer.activation((1, 4), dtype, 0.5)
     writer.operator("RELU", [x], [writer.tensor((1, 4), dtype, 0.0)])
     assert _refused(tmp_path / "m.tflite", writer.finish(), "scale of 0") is not None
+
+
+def test_quantized_integers_of_32_bits_are_unsupported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Not malformed; and TVM says nothing beside the error."""
+    writer = ModelWriter()
+    x, y = writer.activation((1, 4), "int32", 0.1), writer.tensor((1, 4), "int32", 0.1)
+    writer.operator("ADD", [x, x], [y], "AddOptions")
+    (tmp_path / "m.tflite").write_bytes(writer.finish())
+    with pytest.raises(UnsupportedOperatorError, match="unsupported operator ADD"):
+        load(tmp_path / "m.tflite")
+    assert capfd.readouterr() == ("", "")

@@ -151,4 +151,6 @@ def test_weights_of_half_floats_are_no_obstacle(tmp_path: Path) -> None:
     net = Layers()
     weight = net.node("Cast", net.constant(np.array([1, 2, 3], "float16")), to=1)
     _network(net, tmp_path / "n.onnx", net.node("Mul", "x", weight), _SHAPE)
-    np.testing.assert_allclose(Compiled(load(tmp_path / "n.onnx"))(_X)[0], _X * np.array([1, 2, 3], "float32"), rtol=1e-6)
+    np.testing.assert_allclose(
+        Compiled(load(tmp_path / "n.onnx"))(_X)[0], _X * np.array([1, 2, 3], "float32"), rtol=1e-6
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
+from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
 
 # the package's generated classes type every accessor as optional: here it is untyped
@@ -41,8 +42,16 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
         model = open_model(data)
         spec = _with_input_shapes(path, model, _interface(path, model), input_shapes)
         missing: list[str] = []
-        converter: Any = partial(Converter, missing=missing)
-        mod = import_tflite(model, _named_shapes(model, spec), op_converter=converter)
+        builders: list[Any] = []
+
+        def made(*args: Any) -> Converter:
+            one = Converter(*args, missing=missing)
+            builders.append(one.bb)
+            return one
+
+        converter: Any = made  # which the importer's own annotation wants to be a class
+        with blocks_closed(builders):
+            mod = import_tflite(model, _named_shapes(model, spec), op_converter=converter)
         if missing:
             raise UnsupportedOperatorError(path, [printable(o) for o in missing], supported_operators(), mod)
         check_sizes(path, mod)

@@ -26,6 +26,7 @@ from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
 from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
+from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
 
@@ -46,7 +47,7 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
         Without torch.
     """
     torch = torch_package()
-    from tvm.relax.frontend.torch import from_exported_program  # imports torch
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter  # imports torch
 
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -63,9 +64,9 @@ def load_torch(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ..
         with _quietly():
             exported = exported.run_decompositions(_decompositions(torch))
             _check_operators(path, exported)
-            mod = from_exported_program(
-                exported, unwrap_unit_return_tuple=True, custom_convert_map=dict(CONVERTERS), run_ep_decomposition=False
-            )
+            importer = ExportedProgramImporter()
+            with blocks_closed([importer.block_builder]):
+                mod = importer.from_exported_program(exported, False, True, False, dict(CONVERTERS))
         return _finished(path, exported, mod, input_shapes)
     except CascadeError:
         raise

@@ -9,7 +9,6 @@ leaves indices of 64 bits to kernels that count in 32.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import reduce
 from math import prod
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.nearest import nearest_sources
-from tvm_cascade.importers.values import Value, data_of, relax, shape_of
+from tvm_cascade.importers.values import Value, blocks_closed, data_of, relax, shape_of
 
 Attributes = dict[str, Any]
 Converter = Callable[[Any, list[Value], Attributes], Value | None]  # None: as the importer does, from the attributes
@@ -32,14 +31,8 @@ class Importer(ONNXGraphImporter):
     """Relax's importer with the converters of this module."""
 
     def from_onnx(self, graph: Any, opset: int) -> Any:
-        """As the importer does; where it fails, with the blocks that it opened closed: TVM warns of open ones."""
-        try:
+        with blocks_closed([self.bb]):
             return super().from_onnx(graph, opset)
-        except BaseException:
-            with suppress(Exception):  # says that none is open
-                while True:
-                    self.bb._end_block()
-            raise
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)

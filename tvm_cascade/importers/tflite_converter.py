@@ -126,7 +126,9 @@ class Converter(ChoiceConverters):
                 name = self.get_op_code_str(op)
                 try:
                     self._convert(name, op)
-                except _UNSUPPORTED as error:
+                except Exception as error:
+                    if not isinstance(error, _UNSUPPORTED) and not self._quantizes_wide(op):
+                        raise
                     missing[f"{name} (operator {i}): {last_line(error)}"] = None
                     self._stand_in(op)
             except Exception as error:  # malformed operators, and what reads stand-ins, raise whatever breaks first
@@ -137,6 +139,11 @@ class Converter(ChoiceConverters):
             raise Unsupported(list(missing))
         if self._missing is not None:
             self._missing.extend(missing)
+
+    def _quantizes_wide(self, op: Operator) -> bool:
+        """Whether an operator writes quantized numbers of 32 bits or more, for which the importer has no form."""
+        wide = (tflite.TensorType.INT32, tflite.TensorType.INT64)
+        return any(t.qnn_params and t.tensor.Type() in wide for t in self.get_output_tensors(op))
 
     def _stand_in(self, op: Operator) -> None:
         """Zeros for what an operator writes that cannot be converted, so that the rest are looked at too."""

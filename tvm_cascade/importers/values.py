@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,3 +35,16 @@ def scales_of(dequantize: Value) -> int:
     """How many scales a dequantize has; 0 where they are not constant."""
     scale = data_of(dequantize.args[1])
     return 0 if scale is None else int(scale.size)
+
+
+@contextmanager
+def blocks_closed(builders: Sequence[Any]) -> Iterator[None]:
+    """Where an importer fails, closes the blocks that its builders have open: TVM warns of them on standard error."""
+    try:
+        yield
+    except BaseException:
+        for builder in builders:
+            with suppress(Exception):  # says that none is open
+                while True:
+                    builder._end_block()
+        raise

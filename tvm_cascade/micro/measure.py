@@ -222,6 +222,10 @@ def run_project(
         raise LoadError(check, "no such file to check against")
     metadata, project = _metadata(folder), read_project(folder)
     feed = _read_inputs(project, inputs)
+    if port is not None and (board or project.board) == "host":
+        raise UsageError(
+            f"{folder} is a project for this machine, not for a board behind a port: compile it for a target"
+        )
     where = port or board or project.board
     if where != "host":
         find_board(folder, board or project.board)  # its mistakes before minutes of work
