@@ -67,16 +67,17 @@ def lower_log(island: Island) -> Value:
 
 @ISLANDS.lowers("negative")
 def lower_negative(island: Island) -> Value:
-    """The reference negates stored values and wraps: right where no side has an offset or another scale. A negation of
-    real numbers saturates."""
+    """The reference negates stored values and wraps, whatever the zero points and scales say. A negation of real numbers
+    saturates."""
     wide = _wide_operand(island, island.core.args[0])
     if wide is not None:
         return lower_wide_negative(island, wide)
     x, out = _operand(island, island.core.args[0]), island.output
+    if not island.real and x.dtype == out.dtype:
+        return lookup(island, x, (-_centred(x) - x.zero_point).astype(out.dtype))
     if x.zero_point or out.zero_point or x.step != out.scale:
-        raise NotLowered("a negation between zero points or scales, which the reference ignores")
-    opposite = -_centred(x)
-    return lookup(island, x, _clipped(opposite, out) if island.real else opposite.astype(out.dtype))
+        raise NotLowered("a negation of real numbers between zero points or scales")
+    return lookup(island, x, _clipped(-_centred(x), out))
 
 
 @ISLANDS.lowers("nn.leakyrelu")

@@ -149,10 +149,11 @@ def lower_wide_abs(island: Island, x: Quantized) -> Value:
 
 
 def lower_wide_negative(island: Island, x: Quantized) -> Value:
-    """The lowest value, which has no opposite, stays as it is: the reference wraps. Of real numbers it saturates."""
+    """The lowest value, which has no opposite, stays as it is: the reference wraps, whatever the scales say. Of real
+    numbers it saturates."""
     out = _symmetric(island, x, "negation")
-    if x.step != out.scale:
-        raise NotLowered("a negation between scales, which the reference ignores")
+    if island.real and x.step != out.scale:
+        raise NotLowered("a negation of real numbers between scales")
     lowest = i32(_HIGHEST if island.real else _LOWEST)
     return _elementwise(island, x, "negative", lambda v: tirx.Select(v == i32(_LOWEST), lowest, i32(0) - v))
 

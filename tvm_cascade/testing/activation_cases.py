@@ -89,9 +89,11 @@ def l2_normalization(rng: np.random.Generator, dtype: str, w: ModelWriter) -> No
 
 
 def neg(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
-    shape, scale = dims(rng, 3, 4, 5), log_uniform(rng, 1e-3, 1.0)
-    x = w.activation(shape, dtype, scale, 0)
-    w.operator("NEG", [x], [w.tensor(shape, dtype, scale, 0)], "NegOptions")
+    """The reference negates what is stored, so half of the cases have other scales and zero points behind it."""
+    shape, pair = dims(rng, 3, 4, 5), quantized(rng, dtype)
+    x = w.activation(shape, dtype, *pair)
+    other = quantized(rng, dtype) if rng.integers(2) else pair
+    w.operator("NEG", [x], [w.tensor(shape, dtype, *other)], "NegOptions")
 
 
 OPERATORS: Mapping[str, Generator] = MappingProxyType(
