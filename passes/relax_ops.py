@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import topi
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.fold import Folder
@@ -54,10 +55,26 @@ def legalize(mod: Any) -> Any:
     passes = [
         relax.transform.InlinePrivateFunctions(),
         relax.transform.DecomposeOpsForInference(),
-        relax.transform.LegalizeOps(),
+        relax.transform.LegalizeOps({"relax.take": _take}),
         relax.transform.DeadCodeElimination(),
     ]
     return tvm.transform.Sequential(passes)(mod.clone())
+
+
+def _take(bb: Any, call: Any) -> Any:
+    """As TVM's own form without checks of the indices, which warns on standard error that it has none."""
+    axis = call.attrs.axis
+    if str(call.attrs.mode) != "fast" or axis is None:
+        return bb.call_te(topi.take, *call.args[:2], axis, mode=str(call.attrs.mode))
+
+    def take(data: Any, places: Any) -> Any:
+        at, rank = int(axis) % len(data.shape), len(places.shape)
+        shape = (*data.shape[:at], *places.shape, *data.shape[at + 1 :])
+        return te.compute(
+            shape, lambda *i: data[(*i[:at], places[tuple(i[at : at + rank])], *i[at + rank :])], name="T_take"
+        )
+
+    return bb.call_te(take, *call.args[:2])
 
 
 def read_function(mod: Any, function: str) -> Source:
@@ -107,7 +124,7 @@ class _Reader:
     def _call(self, call: Any, var: Any) -> Value:
         op = getattr(call.op, "name", str(call.op))
         if op != "relax.call_tir" or len(call.args) != 2:
-            raise GraphError(f"{op} has no TIR form that a kernel can be cut from")
+            raise GraphError(f"{op} has no TIR form that a kernel can be cut from: end the network before it")
         target = call.args[0]
         func = self._mod[target]
         given = [self._value(a, None) for a in _fields(call.args[1])]

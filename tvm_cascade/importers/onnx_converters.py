@@ -163,6 +163,12 @@ def _places(inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
     return relax.const((indices % bounds).reshape(indices.shape).astype("int32"), "int32")
 
 
+def _local_normalization(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> None:
+    """As the importer does, which knows windows around a channel alone."""
+    if int(attrs["size"]) % 2 == 0:
+        raise NotImplementedError(f"a window of {attrs['size']} channels: give it an odd size")
+
+
 def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
     """SAME padding spelled out, for the importer itself: `ceil(in / stride)` outputs, the odd one after or before."""
     mode = _text(attrs, "auto_pad", "NOTSET")
@@ -283,6 +289,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Gather": _gather,
         "GatherElements": _gather_elements,
         "GatherND": _gather_nd,
+        "LRN": _local_normalization,
         "Conv": _window,
         "MaxPool": _window,
         "AveragePool": _window,
