@@ -16,6 +16,7 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.fold import Folder
 from tvm_cascade.schedules.tir import PrimFunc, leaf_blocks, loads, outputs_of, relax, stores, te, tirx, without_blocks
 
+ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 Value = Any  # a tensor's number, a constant array, or a tuple of values
 
 
@@ -62,7 +63,8 @@ def legalize(mod: Any) -> Any:
 
 
 def _take(bb: Any, call: Any) -> Any:
-    """As TVM's own form without checks of the indices, which warns on standard error that it has none."""
+    """As TVM's own form without checks of the indices, which warns on standard error that it has none. Computed indices
+    are held within the tensor, those below zero counted from its end: no input makes firmware read beyond it."""
     axis = call.attrs.axis
     if str(call.attrs.mode) != "fast" or axis is None:
         return bb.call_te(topi.take, *call.args[:2], axis, mode=str(call.attrs.mode))
@@ -70,9 +72,17 @@ def _take(bb: Any, call: Any) -> Any:
     def take(data: Any, places: Any) -> Any:
         at, rank = int(axis) % len(data.shape), len(places.shape)
         shape = (*data.shape[:at], *places.shape, *data.shape[at + 1 :])
-        return te.compute(
-            shape, lambda *i: data[(*i[:at], places[tuple(i[at : at + rank])], *i[at + rank :])], name="T_take"
-        )
+        extent = data.shape[at]
+
+        def at_index(*i: Any) -> Any:
+            place = places[tuple(i[at : at + rank])]
+            if not isinstance(call.args[1], ir.GenericConst):
+                zero, count = tirx.const(0, places.dtype), tirx.const(int(extent), places.dtype)
+                place = tirx.Select(place < zero, place + count, place)
+                place = tirx.min(tirx.max(place, zero), count - tirx.const(1, places.dtype))
+            return data[(*i[:at], place, *i[at + rank :])]
+
+        return te.compute(shape, at_index, name="T_take")
 
     return bb.call_te(take, *call.args[:2])
 
