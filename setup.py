@@ -49,7 +49,7 @@ setup(
         "onnx": ["onnx"],
         "torch": ["torch"],
         "plot": ["matplotlib"],
-        "test": ["pytest", "pytest-xdist", "onnx", "matplotlib", "ai-edge-litert", "kconfiglib"],
+        "test": ["pytest", "pytest-xdist", "onnx", "onnxruntime", "matplotlib", "ai-edge-litert", "kconfiglib"],
         "lint": ["ruff", "pyright"],
     },
     entry_points={"console_scripts": ["tvm-cascade = tvm_cascade.cli:main"]},

@@ -195,6 +195,7 @@ def test_in_the_emulator(projects: list[Project], tmp_path: Path, emulator_tools
     assert built.arena_bytes < built.ram_bytes <= built.arena_bytes + 8  # a byte, and what aligns its end
     (bundle.folder / "main.c").write_text(MAIN + ON_BOARD)
     names = ["main.c", "startup.c", "port_semihosting.c", "arena.c", *(s for p in projects for s in p.sources)]
+    names += ["constants.c"] if (bundle.folder / "constants.c").is_file() else []
     elf = build_image(
         name="busy",
         folder=bundle.folder,
