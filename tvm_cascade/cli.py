@@ -53,8 +53,22 @@ class _Terminated(BaseException):
     """SIGTERM, as an exception: what is unfinished is removed, the emulator ended."""
 
 
+_stopping = threading.Event()  # TVM makes errors of its own of what is raised while it calls back
+
+
 def _terminate(_signal: int, _frame: object) -> None:
+    _stopping.set()
     raise _Terminated
+
+
+def _stoppable(command: Callable[[], None]) -> None:
+    try:
+        command()
+    except BaseException:
+        if not _stopping.is_set():
+            raise
+    if _stopping.is_set():
+        raise _Terminated
 
 
 def _guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -65,7 +79,7 @@ def _guarded(command: Callable[..., None]) -> Callable[..., None]:
         try:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, _terminate)
-            command(*args, **kwargs)
+            _stoppable(lambda: command(*args, **kwargs))
         except CascadeError as error:
             if os.environ.get("TVM_CASCADE_DEBUG"):
                 raise

@@ -159,3 +159,23 @@ def test_a_full_disk_is_one_message(models: Path, tmp_path: Path) -> None:
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("tvm-cascade: cannot write") and "File too large" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("swallow", ["pass", "raise RuntimeError('of a library') from None"])
+def test_a_library_that_swallows_the_signal_changes_nothing(tmp_path: Path, swallow: str) -> None:
+    code = f"""
+import os, signal, sys
+import tvm_cascade.api
+from tvm_cascade.cli import main
+def plan(*args, **kwargs):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    except BaseException:
+        {swallow}
+tvm_cascade.api.plan = plan
+main(["plan", sys.argv[1]])
+"""
+    model = tmp_path / "m.tflite"
+    model.write_bytes(b"")
+    done = subprocess.run((sys.executable, "-c", code, str(model)), capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (143, b"tvm-cascade: terminated\n")
