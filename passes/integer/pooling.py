@@ -37,6 +37,7 @@ from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Valu
 
 _NONE = (0, 0, 0, 0)
 _HEAD_ROOM = 8  # bits that the sum of an average is shifted up by, so that the first of its two roundings turns nothing
+_OUTSIDE = "an average with a window outside of its map"
 
 
 @DIRECT.lowers("nn.max_pool2d")
@@ -87,15 +88,13 @@ def _average(island: Island, source: Value) -> Value:
         raise NotLowered("a dilated average")
     _, height, width, _ = (int(d) for d in source.ty.shape.values)
     top, left = padding[:2]
+    ends = [int(_inside(i32(y), sy, top, kh, 0, height)) for y in (0, out.shape[1] - 1)]
+    ends += [int(_inside(i32(x), sx, left, kw, 0, width)) for x in (0, out.shape[2] - 1)]
+    if min(ends) < 1:
+        raise NotLowered(_OUTSIDE)
 
     def compute(a: Tensor) -> Tensor:
-        padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")  # 0 adds nothing to a sum of stored values
-        ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
-        acc = te.compute(
-            out.shape,
-            lambda n, y, xx, c: te.sum(padded[n, y * sy + ry, xx * sx + rx, c].astype("int32"), axis=[ry, rx]),
-            name="avg_pool2d_acc",
-        )
+        acc = _window_sums(island, a)
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             rows = _inside(y, sy, top, kh, 0, height) if padding[0] or padding[2] else i32(kh)
@@ -108,6 +107,18 @@ def _average(island: Island, source: Value) -> Value:
         return te.compute(out.shape, finish, name="avg_pool2d")
 
     return island.emitter.call("avg_pool2d", compute, [source], attrs=_attrs(island, padding))
+
+
+def _window_sums(island: Island, a: Tensor) -> Tensor:
+    """Sums of the stored values in every window, to which padding adds nothing."""
+    (kh, kw), (sy, sx), _, padding = _window(island)
+    padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")
+    ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
+    return te.compute(
+        island.output.shape,
+        lambda n, y, xx, c: te.sum(padded[n, y * sy + ry, xx * sx + rx, c].astype("int32"), axis=[ry, rx]),
+        name="avg_pool2d_acc",
+    )
 
 
 def _scaled_average(island: Island, x: Quantized) -> Value:
@@ -137,7 +148,7 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
         for xx in range(out.shape[2])
     }
     if min(counts) < 1:
-        raise NotLowered("an average with a window outside of its map")
+        raise NotLowered(_OUTSIDE)
     ratio = np.float64(x.step) / np.float64(out.scale) / (1 << head_room)
     pairs = {n: bounded_multiplier(ratio / n) for n in sorted(counts)}
     tables = np.zeros((2, max(counts) + 1), "int32")
@@ -146,13 +157,7 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
     shifts = np.array([s for _, s in pairs.values()])
 
     def compute(a: Tensor, *given: Tensor) -> Tensor:
-        padded = te_pad2d(a, padding, 0, "avg_pool2d_pad")
-        ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
-        acc = te.compute(
-            out.shape,
-            lambda n, y, xx, c: te.sum(padded[n, y * sy + ry, xx * sx + rx, c].astype("int32"), axis=[ry, rx]),
-            name="avg_pool2d_acc",
-        )
+        acc = _window_sums(island, a)
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             taps = rows(y, _NONE) * columns(xx, _NONE) if any(padding) else i32(kh * kw)

@@ -69,6 +69,16 @@ def test_average_pools(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.02, 0.05])
+def test_an_average_of_nothing_is_no_integer(tmp_path: Path, scale: float) -> None:
+    """Padding as wide as the window leaves one without a pixel: ONNX forbids it, and no integer is divided by zero."""
+    net = Layers()
+    pooled = net.node("AveragePool", net.stored("x", 0.02, 3), kernel_shape=[2, 2], pads=[2, 0, 0, 0])
+    net.save(tmp_path / "n.onnx", net.stored(pooled, scale, 3), (1, 2, 5, 5), 4)
+    lowered = _LOWER(load(tmp_path / "n.onnx"))
+    assert any("avg_pool2d" in r.operator for r in float_remains(lowered))
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.05])
 def test_average_pools_of_one_quantization_are_the_references(tmp_path: Path, scale: float) -> None:
     """Where no padding is counted; where the scales differ, another kernel."""
     net = Layers()
