@@ -30,7 +30,7 @@ fuzz: $(STAMP)
 	$(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS)
 
 lint: $(STAMP)
-	$(BIN)/pip install -q --disable-pip-version-check ".[lint]"
+	$(BIN)/pip install -q --disable-pip-version-check -e ".[lint]"
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python

@@ -1,16 +1,29 @@
 """Packaging: `passes/` and `schedules/` stand at the top level and are installed inside of `tvm_cascade`."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 LINKED = ("passes", "schedules")
+CHECKOUT_ONLY = (
+    "tvm_cascade.testing",
+    "tvm_cascade.testing.*",
+)  # networks and references of tests, benchmarks, tutorials
+
+
+def version() -> str:
+    """The version, which `tvm_cascade/__init__.py` states."""
+    text = (HERE / "tvm_cascade" / "__init__.py").read_text(encoding="utf-8")
+    found = re.search(r'^__version__ = "([^"]+)"$', text, re.M)
+    assert found is not None
+    return found[1]
 
 
 def packages() -> list[str]:
     """Every package of the project under the name it is imported by."""
-    core = [p for p in find_packages(str(HERE), include=["tvm_cascade", "tvm_cascade.*"])]
+    core = [p for p in find_packages(str(HERE), include=["tvm_cascade", "tvm_cascade.*"], exclude=CHECKOUT_ONLY)]
     core = [p for p in core if not any(p == f"tvm_cascade.{l}" or p.startswith(f"tvm_cascade.{l}.") for l in LINKED)]
     linked = [f"tvm_cascade.{p}" for l in LINKED for p in [l, *(f"{l}.{q}" for q in find_packages(str(HERE / l)))]]
     return core + linked
@@ -18,7 +31,7 @@ def packages() -> list[str]:
 
 setup(
     name="tvm-cascade",
-    version="0.1.0",
+    version=version(),
     description="Memory and latency scheduling for Apache TVM: networks that fit, programs that run faster",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
@@ -32,11 +45,11 @@ setup(
     },
     package_data={
         "tvm_cascade.micro": ["boards/*.json", "templates/*"],
-        "tvm_cascade.testing": ["data/*"],
+        "tvm_cascade": ["py.typed"],
         "tvm_cascade.schedules": ["data/*"],
     },
     install_requires=[
-        "apache-tvm>=0.27",
+        "apache-tvm>=0.27,<0.28",  # what is tested: TVM moves its modules between minor versions
         "apache-tvm-ffi>=0.1.14.post0,<0.1.15",  # what 0.27 was built with; with 0.1.15 saving JSON of TVM's types crashes
         "numpy>=2",
         "scipy",
@@ -50,7 +63,7 @@ setup(
         "torch": ["torch"],
         "plot": ["matplotlib"],
         "test": ["pytest", "pytest-xdist", "onnx", "onnxruntime", "matplotlib", "ai-edge-litert", "kconfiglib"],
-        "lint": ["ruff", "pyright"],
+        "lint": ["ruff==0.17.6", "pyright==1.1.414"],
     },
     entry_points={"console_scripts": ["tvm-cascade = tvm_cascade.cli:main"]},
 )

@@ -153,7 +153,7 @@ def built_rows() -> Iterator[dict[str, Any]]:
 
     from tvm_cascade import pipeline
     from tvm_cascade.passes import LowerQuantized
-    from tvm_cascade.schedules.select import Core
+    from tvm_cascade.schedules.rules.select import Core
     from tvm_cascade.testing.host_check import run_plan
     from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2 as built
 

@@ -39,7 +39,7 @@ from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import build
-from tvm_cascade.schedules.tune import Database
+from tvm_cascade.schedules.tuning.tune import Database
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -41,7 +41,7 @@ from tvm_cascade.parallel.lattice import count
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
-from tvm_cascade.schedules.stage_records import SHIPPED
+from tvm_cascade.schedules.stages.stage_records import SHIPPED
 from tvm_cascade.testing.zoo.inception import inception_e
 
 # The authors' latencies on a V100, ms: sequential, greedy, merge, parallel, both.

@@ -27,7 +27,7 @@ from tvm_cascade.runtime.finalists import in_turn, judge
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import search_learned
 from tvm_cascade.runtime.tune_stages import tune_stages
-from tvm_cascade.schedules.metaschedule import Search
+from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.substitution.export_onnx import export_onnx
 from tvm_cascade.testing.zoo.inception import inception_e
 

@@ -40,7 +40,7 @@ from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session, compile_stages, host_target, require_cuda
 from tvm_cascade.runtime.stages import measured_model, search_measured
 from tvm_cascade.runtime.tune_stages import tune_stages
-from tvm_cascade.schedules.metaschedule import Search
+from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.testing.zoo import nasnet, randwire
 from tvm_cascade.testing.zoo.inception import inception_v3
 from tvm_cascade.testing.zoo.squeezenet import squeezenet

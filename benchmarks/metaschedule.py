@@ -27,9 +27,9 @@ from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.tune_kernels import tune_kernels
-from tvm_cascade.schedules.driver import lower_plan
-from tvm_cascade.schedules.metaschedule import Search
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.driver.lower_plan import lower_plan
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.tuning.metaschedule import Search
 
 
 def build(mod: tvm.IRModule, prepared: PreparedGraph, plan: Plan) -> Any:

@@ -22,9 +22,9 @@ from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.passes.plan_concats import plan_concats
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewrite_for_memory import without_concats
-from tvm_cascade.schedules.barrier import with_barriers
-from tvm_cascade.schedules.driver import Lowered, lower_plan, place_of
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.tir.barrier import with_barriers
 
 ENTRY = "cascade_main"
 

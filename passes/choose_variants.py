@@ -1,4 +1,4 @@
-"""From an extracted graph to the variant of every shape in it: what `schedules.tune` needs to know of a network."""
+"""From an extracted graph to the variant of every shape in it: what `schedules.tuning.tune` needs to know of a network."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.extract_graph import Extracted
-from tvm_cascade.schedules.access import RowAccess
-from tvm_cascade.schedules.counting import Counter, task_of
-from tvm_cascade.schedules.kernel_cost import kernel_cost
-from tvm_cascade.schedules.row_kernel import RowKernel
-from tvm_cascade.schedules.select import GENERIC, Core, serves, variants_of
-from tvm_cascade.schedules.tune import PER_CALL, RUNTIME, Candidate, Database, Shape, choices_for, tune
-from tvm_cascade.schedules.variants import shape_key
+from tvm_cascade.schedules.forms.access import RowAccess
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.select import GENERIC, Core, serves, variants_of
+from tvm_cascade.schedules.rules.variants import shape_key
+from tvm_cascade.schedules.tuning.counting import Counter, task_of
+from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
+from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME, Candidate, Database, Shape, choices_for, tune
 
 
 def choose_variants(extracted: Extracted, core: Core, database: Database, counter: Counter | None = None) -> Core:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.schedules.instrument import evaluate
+from tvm_cascade.schedules.driver.instrument import evaluate
 from tvm_cascade.schedules.tir import PrimFunc, dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores, tvm_ffi
 
 

@@ -1,7 +1,7 @@
 """Concats whose makers write into place: the operator and its copy vanish.
 
 Along the rows a part is a contiguous piece of the whole. Along the channels of an NHWC tensor it lies in pieces, one in
-each pixel of the whole, so its maker writes with the whole's pixels apart (`schedules.pitch`). That is free where the
+each pixel of the whole, so its maker writes with the whole's pixels apart (`schedules.forms.pitch`). That is free where the
 parts need no requantization, nobody else reads them, and the kernels of their makers can write so. The graph keeps its
 operators: the concat becomes a join, a view with `part_offsets`.
 """
@@ -15,8 +15,8 @@ from typing import TypeVar
 from tvm_cascade.cascading.flow import goes_by_pixels, has_pixels
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.schedules.moves import read_move
-from tvm_cascade.schedules.pitch import NotPitchedError, pitched
+from tvm_cascade.schedules.forms.pitch import NotPitchedError, pitched
+from tvm_cascade.schedules.rules.moves import read_move
 
 Made = TypeVar("Made", bound=PreparedGraph)
 

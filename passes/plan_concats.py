@@ -22,7 +22,7 @@ from tvm_cascade.ordering.rewriting import fold_concats
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats
-from tvm_cascade.schedules.select import GENERIC
+from tvm_cascade.schedules.rules.select import GENERIC
 
 Made = TypeVar("Made", bound=PreparedGraph)
 _FEW = 4  # concats of which each is left out in turn

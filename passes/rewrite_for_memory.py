@@ -2,7 +2,7 @@
 
 Before: `c = concat(a, b); y = conv2d(c, w)`. After: `y = concat_conv2d(a, b, w)`, one PrimFunc that reads each part
 where it lies. The paper's form, partial convolutions that add up, needs int32 sums of the whole map to be exact in
-integers and then costs more than it saves; reading the parts costs next to no memory (`schedules.parts`), keeps every
+integers and then costs more than it saves; reading the parts costs next to no memory (`schedules.rules.parts`), keeps every
 bit, and works for any consumer, also where the concat rescales its parts. Concats are removed only where that lowers the
 peak of the best order.
 """

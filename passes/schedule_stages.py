@@ -35,7 +35,7 @@ from tvm_cascade.passes.stage_emit import Emitter, keys
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_program import MemoryPlan, Program, check_groups, plan_memory, plan_program
-from tvm_cascade.schedules.stage_records import TunedKernels
+from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
 PARALLEL_WORK = 400_000  # multiply-accumulates, or values read, above which a kernel alone uses all threads
 

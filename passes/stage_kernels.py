@@ -1,7 +1,7 @@
 """From scheduling units to kernels: one unscheduled PrimFunc per kernel, its constants computed and packed.
 
 A kernel is an anchor with what rides along (`parallel.units`). Its operators become one primitive Relax function, which
-TVM legalizes and fuses. On CPUs float convolutions without groups are written as `schedules.cpu_float.direct_conv2d`
+TVM legalizes and fuses. On CPUs float convolutions without groups are written as `schedules.stages.cpu_float.direct_conv2d`
 with weights packed here. Merged operators get one kernel, weights stacked and enlarged with zeros.
 """
 
@@ -22,7 +22,7 @@ from tvm.tirx import PrimFunc
 from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_merge import Merge
-from tvm_cascade.schedules.cpu_float import direct_conv2d, direct_product, pack_columns, pack_weights
+from tvm_cascade.schedules.stages.cpu_float import direct_conv2d, direct_product, pack_columns, pack_weights
 
 
 @dataclass(frozen=True)

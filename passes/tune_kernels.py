@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from tvm_cascade.passes.extract_graph import with_kernels
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.schedules.kernel import RowKernel
-from tvm_cascade.schedules.metaschedule import Operator, Search, Tuned, plain, tune
+from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.tuning.metaschedule import Operator, Search, Tuned, plain, tune
 
 Prepared = TypeVar("Prepared", bound=PreparedGraph)
 
@@ -37,7 +37,7 @@ def tune_kernels(
 
     Plans of the two differ by the scratch of the tuned kernels at most. Without `vectors` kernels have plain loops, for
     C compilers. Kernels that count their work, and parts of rows, keep the order of loops and lose the vectors.
-    Raises what `schedules.metaschedule.tune` raises.
+    Raises what `schedules.tuning.metaschedule.tune` raises.
     """
     made = prepared.extracted
     operators = [

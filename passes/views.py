@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.schedules.instrument import evaluate
+from tvm_cascade.schedules.driver.instrument import evaluate
 from tvm_cascade.schedules.tir import (
     PrimFunc,
     collect,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvm_cascade.schedules.primitives import buffer_bytes, rolling_buffer, stripe
-from tvm_cascade.schedules.striping import StripeError
+from tvm_cascade.schedules.primitives.stripe import buffer_bytes, rolling_buffer, stripe
+from tvm_cascade.schedules.primitives.striping import StripeError
 
 __all__ = ["StripeError", "buffer_bytes", "rolling_buffer", "stripe"]

@@ -15,8 +15,8 @@ from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.host import HostPort, host_program, run_host
 from tvm_cascade.report.text import segment_table, summary
-from tvm_cascade.schedules.driver import place_of
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.driver.lower_plan import place_of
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2
 
 CAP = 256 * 1024

@@ -17,7 +17,7 @@ from tvm import s_tir, te
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.schedules import buffer_bytes, rolling_buffer, stripe
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 
 

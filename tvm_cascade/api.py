@@ -28,9 +28,9 @@ from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.passes.plan_concats import Choice
 from tvm_cascade.publish import publish
 from tvm_cascade.results import CompileResult, PlanResult
-from tvm_cascade.schedules.counting import Counter
-from tvm_cascade.schedules.select import Core
-from tvm_cascade.schedules.tune import Database, shipped, with_shipped
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.tuning.counting import Counter
+from tvm_cascade.schedules.tuning.tune import Database, shipped, with_shipped
 
 __all__ = [
     "BundleResult",
@@ -184,7 +184,7 @@ def _tuner(
 ) -> Callable[[pipeline.Prepared], pipeline.Prepared]:
     """Row kernels tuned by MetaSchedule, from the records in `folder` or new measurements."""
     from tvm_cascade.passes.tune_kernels import tune_kernels
-    from tvm_cascade.schedules.metaschedule import Search
+    from tvm_cascade.schedules.tuning.metaschedule import Search
 
     def tune(prepared: pipeline.Prepared) -> pipeline.Prepared:
         made, tuned = tune_kernels(prepared, folder, Search(trials=trials), vectors=False, progress=progress)

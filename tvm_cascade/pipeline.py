@@ -34,13 +34,13 @@ from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena, re
 from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.report.estimate import Estimate, estimate
 from tvm_cascade.report.text import block_rows, live_bytes
-from tvm_cascade.schedules.counting import Counter
-from tvm_cascade.schedules.driver import Lowered, lower_plan
-from tvm_cascade.schedules.instrument import count_macs
-from tvm_cascade.schedules.intrinsics import C_PRELUDE
-from tvm_cascade.schedules.row_kernel import RowKernel
-from tvm_cascade.schedules.select import Core
-from tvm_cascade.schedules.tune import Database
+from tvm_cascade.schedules.driver.instrument import count_macs
+from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.tuning.counting import Counter
+from tvm_cascade.schedules.tuning.tune import Database
 
 __all__ = ["Prepared", "core_of", "front_phases", "left_out", "lower", "outlook", "plan_graph", "prepare", "replay"]
 

@@ -15,7 +15,7 @@ from tvm_cascade.micro import bundle as bundles
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.shared_weights import LEAST, SOURCE, SYMBOL, SharedWeights, share
 from tvm_cascade.micro.weights import Weights, emit_weights, laid_out, read_weights
-from tvm_cascade.schedules.driver import FlashItem
+from tvm_cascade.schedules.driver.lower_plan import FlashItem
 from tvm_cascade.testing.tflite import ModelWriter
 
 SIZES = {"int8_t": 1, "int16_t": 2, "int32_t": 4, "int64_t": 8, "float": 4}

@@ -11,9 +11,9 @@ from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.host import HostPort, host_program, run_host
-from tvm_cascade.schedules.driver import place_of
-from tvm_cascade.schedules.select import Core
-from tvm_cascade.schedules.streaming import streamed_inputs
+from tvm_cascade.schedules.driver.lower_plan import place_of
+from tvm_cascade.schedules.driver.streaming import streamed_inputs
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.random_networks import random_network
 

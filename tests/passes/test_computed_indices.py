@@ -10,7 +10,7 @@ from tvm import relax as _relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.host_check import run_plan
 
 relax: Any = _relax

@@ -13,8 +13,8 @@ from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, layerwise, offsets_of, plan_graph, validate
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.places import overwrites
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.driver.places import overwrites
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 

@@ -19,8 +19,8 @@ from tvm_cascade.ordering import order
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.pitch import NotPitchedError, pitched
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.forms.pitch import NotPitchedError, pitched
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan

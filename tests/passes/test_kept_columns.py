@@ -22,7 +22,7 @@ from tvm_cascade.cascading.stripes import interleaving
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.report.text import block_rows
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 

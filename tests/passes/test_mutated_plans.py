@@ -16,7 +16,7 @@ from tvm_cascade.cascading import PlanOptions, plan_graph, validate
 from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.mutations import mutant

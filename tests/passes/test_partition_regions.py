@@ -17,7 +17,7 @@ from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cascading.regions import partition
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.partition_regions import LEFT_OUT, OPERATORS, REGION, regions_of
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.random_networks import random_network
 

@@ -16,8 +16,8 @@ from tvm_cascade.cost.instructions import STEP_MODELS
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.driver import lower_plan
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.driver.lower_plan import lower_plan
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 
 

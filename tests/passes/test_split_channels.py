@@ -25,7 +25,7 @@ from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes import LowerQuantized, SplitChannels
 from tvm_cascade.passes.prepare_graph import prepare_graph
 from tvm_cascade.passes.split_channels import with_channel_groups
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import PlanRun, run_plan
 

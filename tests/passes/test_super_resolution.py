@@ -14,8 +14,8 @@ from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.frontend import load
 from tvm_cascade.graph import Window
 from tvm_cascade.micro.host import HostPort, host_program, run_host
-from tvm_cascade.schedules.driver import place_of
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.driver.lower_plan import place_of
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.zoo.super_resolution import espcn, fsrcnn
 
 HEIGHT, WIDTH = 41, 9

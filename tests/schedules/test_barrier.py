@@ -8,7 +8,7 @@ from tvm import relax
 
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 

@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
 from tvm_cascade.micro import codegen
-from tvm_cascade.schedules.emit import Builder, i32
+from tvm_cascade.schedules.rules.emit import Builder, i32
 
 
 def kernel() -> tvm.IRModule:

@@ -13,16 +13,16 @@ import tvm
 from tvm import te
 
 from tvm_cascade.micro.codegen import print_c
-from tvm_cascade.schedules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
-from tvm_cascade.schedules.conv_row import Blocking
-from tvm_cascade.schedules.elementwise_mve import vector_elementwise
-from tvm_cascade.schedules.few_taps import few_taps
-from tvm_cascade.schedules.geometry import Sliding
-from tvm_cascade.schedules.intrinsics import C_PRELUDE
-from tvm_cascade.schedules.quantized import Part, QuantizedConv, read_conv
-from tvm_cascade.schedules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
-from tvm_cascade.schedules.row_kernel import Role, RowKernel
-from tvm_cascade.schedules.select import Core, first_rule
+from tvm_cascade.schedules.forms.row_kernel import Role, RowKernel
+from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
+from tvm_cascade.schedules.rules.conv_row import Blocking
+from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
+from tvm_cascade.schedules.rules.few_taps import few_taps
+from tvm_cascade.schedules.rules.geometry import Sliding
+from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
+from tvm_cascade.schedules.rules.quantized import Part, QuantizedConv, read_conv
+from tvm_cascade.schedules.rules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
+from tvm_cascade.schedules.rules.select import Core, first_rule
 
 HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tvm_cascade.schedules.helpers import needed
-from tvm_cascade.schedules.intrinsics import C_PRELUDE, INTRINSICS
+from tvm_cascade.schedules.rules.helpers import needed
+from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE, INTRINSICS
 
 _POINTERS = {"copy4": 2, "copy16": 2, "ld32": 1, "ldr": 1}
 COMPILERS = (

@@ -13,16 +13,16 @@ from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.micro.host import HostPort, host_program, run_host
 from tvm_cascade.passes.tune_kernels import tune_kernels
-from tvm_cascade.schedules import metaschedule
-from tvm_cascade.schedules.driver import place_of
-from tvm_cascade.schedules.host_call import run_rows
-from tvm_cascade.schedules.instrument import count_macs
-from tvm_cascade.schedules.kernel import RowKernel
-from tvm_cascade.schedules.metaschedule import Search, plain
-from tvm_cascade.schedules.row_form import NotTunableError, row_form, splice
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.driver.instrument import count_macs
+from tvm_cascade.schedules.driver.lower_plan import place_of
+from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of, s_tir, shape_of, tirx
+from tvm_cascade.schedules.tuning import metaschedule
+from tvm_cascade.schedules.tuning.metaschedule import Search, plain
+from tvm_cascade.schedules.tuning.row_form import NotTunableError, row_form, splice
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.host_call import run_rows
 
 
 def network() -> Any:

@@ -10,8 +10,8 @@ from tvm.ir import IRModule
 from tvm_cascade import api
 from tvm_cascade.cascading import planner
 from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.choose import wrapping
-from tvm_cascade.schedules.patch import Patch
+from tvm_cascade.schedules.forms.choose import wrapping
+from tvm_cascade.schedules.forms.patch import Patch
 from tvm_cascade.testing.builder import Net
 
 

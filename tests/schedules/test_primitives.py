@@ -14,8 +14,9 @@ import pytest
 import tvm
 
 from tvm_cascade.errors import CascadeError, UsageError
-from tvm_cascade.schedules import buffer_bytes, rolling_buffer, stripe, striping
-from tvm_cascade.schedules.striping import StripeError
+from tvm_cascade.schedules import buffer_bytes, rolling_buffer, stripe
+from tvm_cascade.schedules.primitives import striping
+from tvm_cascade.schedules.primitives.striping import StripeError
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir, replace, s_tir, shape_of, te, tirx
 
 Stage = Any
@@ -197,7 +198,7 @@ def test_random_chains_stay_as_they_were(seed: int) -> None:
 
 
 def test_a_ring_of_one_row_less_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tvm_cascade.schedules import rings
+    from tvm_cascade.schedules.primitives import rings
 
     exact, tried = striping.ring_height, 0
     monkeypatch.setattr(rings, "ring_height", lambda *a: max(exact(*a) - 1, 1))

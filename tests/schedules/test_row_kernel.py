@@ -11,11 +11,11 @@ import tvm
 from tvm import te, tirx, topi
 
 from tvm_cascade.passes.windows import AccessPattern, row_windows
-from tvm_cascade.schedules.access import RowAccess
-from tvm_cascade.schedules.host_call import run_pixels, run_rows
-from tvm_cascade.schedules.pixel_kernel import pixel_kernel
-from tvm_cascade.schedules.row_kernel import Role, RowKernel, row_kernel
+from tvm_cascade.schedules.forms.access import RowAccess
+from tvm_cascade.schedules.forms.pixel_kernel import pixel_kernel
+from tvm_cascade.schedules.forms.row_kernel import Role, RowKernel, row_kernel
 from tvm_cascade.schedules.tir import collect, ir, is_if_then_else
+from tvm_cascade.testing.host_call import run_pixels, run_rows
 
 GARBAGE = 77
 

@@ -10,10 +10,10 @@ import pytest
 import tvm
 from tvm import te, tirx, topi
 
-from tvm_cascade.schedules.accumulate import Accumulating, accumulate_kernel
-from tvm_cascade.schedules.host_call import HostKernel
-from tvm_cascade.schedules.instrument import count_macs
-from tvm_cascade.schedules.kernel import Param, Role
+from tvm_cascade.schedules.driver.instrument import count_macs
+from tvm_cascade.schedules.forms.accumulate import Accumulating, accumulate_kernel
+from tvm_cascade.schedules.forms.kernel import Param, Role
+from tvm_cascade.testing.host_call import HostKernel
 
 
 def act(*shape: int, dtype: str = "int8", name: str = "x") -> te.Tensor:

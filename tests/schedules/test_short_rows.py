@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from tvm_cascade.schedules.elementwise import table_kernel
+from tvm_cascade.schedules.rules.elementwise import table_kernel
 from tvm_cascade.schedules.tir import collect
 
 

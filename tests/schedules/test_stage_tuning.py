@@ -27,11 +27,8 @@ from tvm_cascade.runtime import Session, compile_stages, has_cuda, host_target
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import stages
 from tvm_cascade.runtime.tune_stages import CpuMachine, tune_stages
-from tvm_cascade.schedules import metaschedule
-from tvm_cascade.schedules.cpu_float import convolution_shape, schedule_cpu
-from tvm_cascade.schedules.in_process import local_pair
-from tvm_cascade.schedules.metaschedule import Search, ms
-from tvm_cascade.schedules.stage_records import (
+from tvm_cascade.schedules.stages.cpu_float import convolution_shape, schedule_cpu
+from tvm_cascade.schedules.stages.stage_records import (
     SHIPPED,
     KernelRecords,
     Record,
@@ -41,7 +38,10 @@ from tvm_cascade.schedules.stage_records import (
     plain_trace,
     threaded,
 )
-from tvm_cascade.schedules.stage_tuning import Machine, design, tune
+from tvm_cascade.schedules.stages.stage_tuning import Machine, design, tune
+from tvm_cascade.schedules.tuning import metaschedule
+from tvm_cascade.schedules.tuning.in_process import local_pair
+from tvm_cascade.schedules.tuning.metaschedule import Search, ms
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
 

@@ -9,7 +9,7 @@ from tvm.ir import IRModule
 
 from tvm_cascade import api
 from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.stripe_patch import NONE, StripePatch
+from tvm_cascade.schedules.forms.stripe_patch import NONE, StripePatch
 from tvm_cascade.testing.builder import Net
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_cascade.schedules.trace import compress
+from tvm_cascade.schedules.driver.trace import compress
 
 
 @pytest.mark.parametrize("seed", range(40))

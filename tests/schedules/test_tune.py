@@ -20,11 +20,11 @@ from tvm_cascade.passes.choose_variants import choose_variants, shapes_of
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.counting import Count, Task
-from tvm_cascade.schedules.kernel_cost import kernel_cost
-from tvm_cascade.schedules.select import GENERIC
-from tvm_cascade.schedules.tune import Database, choices_for, choose, code_of, shipped, tune
-from tvm_cascade.schedules.tune_model import LEAST, CountModel, shape_features
+from tvm_cascade.schedules.rules.select import GENERIC
+from tvm_cascade.schedules.tuning.counting import Count, Task
+from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
+from tvm_cascade.schedules.tuning.tune import Database, choices_for, choose, code_of, shipped, tune
+from tvm_cascade.schedules.tuning.tune_model import LEAST, CountModel, shape_features
 
 MODEL = Path(api.__file__).parent / "testing" / "data" / "shapes.tflite"
 CORE = core_of("cortex-m4", "c")
@@ -136,7 +136,7 @@ def test_trees_learn_what_the_analytic_model_misses() -> None:
 
 
 def kernel_cost_of(instructions: int):
-    from tvm_cascade.schedules.kernel_cost import KernelCost
+    from tvm_cascade.schedules.tuning.kernel_cost import KernelCost
 
     return KernelCost(float(instructions), 300.0)
 

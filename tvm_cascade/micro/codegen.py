@@ -18,12 +18,12 @@ from tvm_cascade.micro.interface import Port, emit_header, place_ports
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.weights import Weights, emit_weights
-from tvm_cascade.schedules.bind_loads import bind_loads
-from tvm_cascade.schedules.dead_binds import remove_dead_binds
-from tvm_cascade.schedules.driver import Lowered
-from tvm_cascade.schedules.exact_floats import mark_floats, print_floats
-from tvm_cascade.schedules.helpers import needed
-from tvm_cascade.schedules.streaming import request_order
+from tvm_cascade.schedules.driver.lower_plan import Lowered
+from tvm_cascade.schedules.driver.streaming import request_order
+from tvm_cascade.schedules.rules.helpers import needed
+from tvm_cascade.schedules.tir.bind_loads import bind_loads
+from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
+from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
 
 _LOWERING = (
     tirx.transform.FlattenBuffer,

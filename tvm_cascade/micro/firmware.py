@@ -25,8 +25,8 @@ from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import MemoryOverflowError, build_project
 from tvm_cascade.pipeline import Prepared, lower
 from tvm_cascade.report.text import block_rows, live_bytes
-from tvm_cascade.schedules.driver import place_of
-from tvm_cascade.schedules.streaming import streamed_inputs
+from tvm_cascade.schedules.driver.lower_plan import place_of
+from tvm_cascade.schedules.driver.streaming import streamed_inputs
 
 __all__ = ["METADATA", "Written", "keep_users_files", "users_files", "write"]
 

@@ -20,8 +20,8 @@ from tvm import tirx
 from tvm.ir import Call, GlobalVar
 
 from tvm_cascade.errors import UsageError, ValidationError
-from tvm_cascade.schedules.barrier import with_barriers
-from tvm_cascade.schedules.driver import Lowered
+from tvm_cascade.schedules.driver.lower_plan import Lowered
+from tvm_cascade.schedules.tir.barrier import with_barriers
 
 _CANARY = 64  # bytes on either side of the arena
 _ENTRY, _KERNELS = "host_main", "host_kernels"

@@ -16,8 +16,8 @@ from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.micro.hot_weights import HotWeight, declaration, total_bytes
 from tvm_cascade.micro.names import c_comment, unique_identifier
 from tvm_cascade.micro.network import C_TYPES, IoSpec
-from tvm_cascade.schedules.driver import place_of
-from tvm_cascade.schedules.streaming import streamed_inputs
+from tvm_cascade.schedules.driver.lower_plan import place_of
+from tvm_cascade.schedules.driver.streaming import streamed_inputs
 
 _NUMBERED = re.compile(r"(?:in|out)put[0-9]+")  # how the header numbers inputs and outputs
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.micro.names import c_comment
-from tvm_cascade.schedules.driver import FlashItem
+from tvm_cascade.schedules.driver.lower_plan import FlashItem
 
 _HEAD = re.compile(r"/\* Weights, tables and traces of .*: (\d+) bytes, tables in the first (\d+)\. \*/")
 _ITEM = re.compile(r"/\* +(\d+) +(\d+) bytes  (\w+)\[([0-9, ]*)\]  (.*) \*/")

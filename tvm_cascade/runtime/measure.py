@@ -22,7 +22,7 @@ from tvm_cascade.passes.stage_graph import StageGraph
 from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_merge import merge_units
 from tvm_cascade.runtime.execute import host_target, threads
-from tvm_cascade.schedules.stage_records import TunedKernels
+from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
 _MIN_MS = 2  # of one timed repetition
 

@@ -18,7 +18,7 @@ from tvm_cascade.passes.stage_probe import probe_module
 from tvm_cascade.runtime.cuda import require_cuda, with_architecture
 from tvm_cascade.runtime.execute import Session, compile_stages, host_target
 from tvm_cascade.runtime.measure import KernelBook, device_name
-from tvm_cascade.schedules.stage_records import TunedKernels
+from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
 _COPIES = 16  # of a stage in one graph: its launch is shared by so many
 _STREAMS = 8  # groups that are priced as concurrent, at most

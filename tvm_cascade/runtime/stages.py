@@ -20,8 +20,8 @@ from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.runtime.finalists import keep_fastest
 from tvm_cascade.runtime.tune_stages import tune_stages
-from tvm_cascade.schedules.metaschedule import Progress, Search
-from tvm_cascade.schedules.stage_records import TunedKernels
+from tvm_cascade.schedules.stages.stage_records import TunedKernels
+from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 
 COSTS = ("analytic", "measured", "learned")
 _LEARNED_BUDGET = 400  # measurements of a learned search, besides the operators alone

@@ -20,12 +20,12 @@ from tvm_cascade.passes.stage_kernels import Spec, build_kernels
 from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.runtime.cuda import choose_compiler, has_cuda, require_cuda, with_architecture
 from tvm_cascade.runtime.execute import host_target
-from tvm_cascade.schedules.cpu_float import schedule_cpu
-from tvm_cascade.schedules.in_process import local_pair, tensor_of
-from tvm_cascade.schedules.metaschedule import Progress, Search
-from tvm_cascade.schedules.metaschedule import host_target as one_core
-from tvm_cascade.schedules.stage_records import KernelRecords, record_target
-from tvm_cascade.schedules.stage_tuning import Machine, Report, tune
+from tvm_cascade.schedules.stages.cpu_float import schedule_cpu
+from tvm_cascade.schedules.stages.stage_records import KernelRecords, record_target
+from tvm_cascade.schedules.stages.stage_tuning import Machine, Report, tune
+from tvm_cascade.schedules.tuning.in_process import local_pair, tensor_of
+from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
+from tvm_cascade.schedules.tuning.metaschedule import host_target as one_core
 
 _ROUNDS = 5  # of finalists in turn
 _REPEATS = 10  # least of so many short measurements: another program's time does not count

@@ -10,8 +10,8 @@ import numpy as np
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan
 from tvm_cascade.micro.host import HostPort, host_program, run_host
-from tvm_cascade.schedules.driver import place_of
-from tvm_cascade.schedules.streaming import streamed_inputs
+from tvm_cascade.schedules.driver.lower_plan import place_of
+from tvm_cascade.schedules.driver.streaming import streamed_inputs
 
 
 @dataclass(frozen=True)

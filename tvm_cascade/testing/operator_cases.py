@@ -193,7 +193,7 @@ def _binary(name: str, options: str, product: bool) -> Generator:
         out = w.tensor(result, dtype, float(np.float32(typical * log_uniform(rng, 1e-2, 1e2))), zero_point(rng, dtype))
         inputs = [a, b] if rng.random() < 0.5 or left != right else [b, a]
         # as the converter of 16x8 networks writes it: the other kernel knows powers of two alone
-        plain = {} if product else {"potScaleInt16": False}
+        plain: dict[str, Any] = {} if product else {"potScaleInt16": False}
         w.operator(name, inputs, [out], options, fusedActivationFunction=activation(rng), **plain)
 
     return generate

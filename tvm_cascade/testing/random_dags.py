@@ -28,7 +28,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_concats import Choice
-from tvm_cascade.schedules.select import Core
+from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 

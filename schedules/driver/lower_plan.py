@@ -1,0 +1,333 @@
+"""The driver of a plan: one function that calls the row kernels in the order the plan's traces give.
+
+It is TIR like the kernels, so the C and the LLVM back end print the same program. A segment of one operator is a loop over
+its steps. A segment of several replays its trace, a small program of operator numbers (`schedules.driver.trace`) that lies in
+flash before the weights: code size does not grow with rows, pixels or stripes. Step counters live in the arena.
+"""
+
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import GlobalVar, IRModule, PointerType, PrimType
+from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
+
+from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.schedules.driver.calls import Calls
+from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, i32, overwrites, place_of
+from tvm_cascade.schedules.driver.streaming import HOST_FETCH, host_fetch, streamed_inputs
+from tvm_cascade.schedules.driver.trace import Program, compress
+from tvm_cascade.schedules.forms.accumulate import Accumulating
+from tvm_cascade.schedules.forms.choose import Kernel
+from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.forms.patch import Patch
+from tvm_cascade.schedules.forms.stripe_patch import StripePatch
+
+__all__ = ["FlashItem", "Lowered", "lower_plan", "place_of"]
+
+STATUS_OK = 0
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A plan as functions over two pointers, the arena and the flash image.
+
+    `mod` holds the private row kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`.
+    With streamed inputs or a hook, `context` goes to them, and `status` receives the first answer that is not 0.
+    Kernels other than those that were planned may need more scratch than the arena has: `spare_bytes` behind it.
+    """
+
+    plan: Plan
+    mod: IRModule
+    invoke: str
+    flash: bytes
+    flash_items: tuple[FlashItem, ...]
+    kernels: tuple[tuple[str, ...], ...]  # functions of every operator, none for views
+    counted: bool = False
+    spare_bytes: int = 0
+    hooked: bool = False  # whether a function is called between steps
+    table_bytes: int = (
+        0  # at the start of `flash`: what the driver reads by index; the rest it hands to kernels by pointer
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """A segment's program in flash: index of the first element of each table."""
+
+    program: Program
+    steps: int  # of the uint8 (or uint16) view
+    runs: int  # of the uint16 (or uint32) view: start, length, count
+    blocks: int
+    step_dtype: str
+    loop_dtype: str
+
+
+class _Driver:
+    def __init__(
+        self,
+        plan: Plan,
+        kernels: Sequence[Kernel | None],
+        names: Sequence[Sequence[str]],
+        counted: bool,
+        fetch: str | None,
+        hook: str | None,
+    ) -> None:
+        self.plan = plan
+        self.streamed = streamed_inputs(plan)
+        self.hook = hook
+        self.can_fail = bool(self.streamed) or hook is not None
+        self.done = tirx.decl_buffer((1,), "int32", "done")  # steps, for the hook
+        self.status_pointer = tirx.Var("status", PointerType(PrimType("int32")))
+        self.status = tirx.decl_buffer((1,), "int32", "status_data", data=self.status_pointer)
+        self.flash = Flash()
+        self.macs = tirx.Var("macs", PointerType(PrimType("int64"))) if counted else None
+        self.globals = {n: GlobalVar(n) for n in (*(n for own in names for n in own), HOST_FETCH)}
+        self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
+        self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
+        self.bounds = [self._stripes(k, s) for k, s in enumerate(plan.segments)]
+        self.table_bytes = len(self.flash.data)
+        constants = [
+            [[self.flash.add(f"{op.name} {i}", c) for i, c in enumerate(part.constants)] for part in _parts(k)]
+            for op, k in zip(plan.graph.ops, kernels, strict=True)
+        ]
+        self.spare_bytes = _spare_bytes(plan, kernels)
+        self.memory = Memory(plan.peak + self.spare_bytes, len(self.flash.data))
+        functions = [[self.globals[n] for n in own] for own in names]
+        self.calls = Calls(plan, kernels, functions, constants, self.memory, self.macs, fetch, self.globals[HOST_FETCH])
+
+    def _trace(self, index: int, segment: Segment) -> _Trace | None:
+        local = {actor: k for k, actor in enumerate(self.actors[index])}
+        if len(local) < 2:
+            return None
+        program = compress([local[a] for a in segment.trace])
+        step_dtype = "uint8" if len(local) <= 256 else "uint16"
+        rows = [np.array([[l.start, l.length, l.count] for l in t]) for t in (program.runs, program.blocks)]
+        loop_dtype = "uint16" if max(int(r.max()) for r in rows) < 1 << 16 else "uint32"
+        steps = self.flash.add(f"trace {index}", np.array(program.steps, step_dtype))
+        runs, blocks = (self.flash.add(f"trace {index}, loops", r.astype(loop_dtype)) for r in rows)
+        item = np.dtype(loop_dtype).itemsize
+        return _Trace(
+            program, steps // np.dtype(step_dtype).itemsize, runs // item, blocks // item, step_dtype, loop_dtype
+        )
+
+    def _stripes(self, index: int, segment: Segment) -> int | None:
+        """Index of a segment's table of columns, by stripe and operator, in the uint16 view of flash."""
+        if not segment.stripes:
+            return None
+        return self.flash.add(f"stripes {index}", np.array(segment.stripes, np.uint16)) // 2
+
+    def segment(self, index: int) -> list[tirx.Stmt]:
+        """Statements of a segment, in order."""
+        table = self.bounds[index]
+        if table is None:
+            return self._once(index)
+        stripe = tirx.Var(f"stripe{index}", "int32")
+        self.calls.striped.stripes[index] = (stripe, table)
+        count = len(self.plan.segments[index].stripes)
+        return [For(stripe, 0, count, tirx.ForKind.SERIAL, SeqStmt(self._once(index)))]
+
+    def _once(self, index: int) -> list[tirx.Stmt]:
+        actors, trace = self.actors[index], self.traces[index]
+        if not actors:
+            return []
+        if trace is None:
+            return [self._alone(actors[0], index)]
+        state = self.memory.view("arena", "int32")
+        first = self.calls.offsets[f"state {index}"] // 4
+        zero = tirx.Var(f"k{index}", "int32")
+        clear = For(zero, 0, len(actors), tirx.ForKind.SERIAL, BufferStore(state, i32(0), [zero + first]))
+        which = tirx.Var(f"which{index}", "int32")
+        chain = self._advance(actors[-1], first + len(actors) - 1, index)
+        for k in range(len(actors) - 2, -1, -1):
+            chain = IfThenElse(tirx.EQ(which, i32(k)), self._advance(actors[k], first + k, index), chain)
+        return [clear, self._replay(index, trace, which, chain)]
+
+    def _replay(self, index: int, trace: _Trace, which: tirx.Var, body: tirx.Stmt) -> tirx.Stmt:
+        """The nested loops over the tables of a program, or one loop where nothing repeats."""
+        steps = self.memory.view("flash", trace.step_dtype)
+        program = trace.program
+        at = tirx.Var(f"step{index}", "int32")
+        if len(program.runs) == len(program.blocks) == 1 and program.runs[0].count == program.blocks[0].count == 1:
+            fetch = tirx.Bind(which, steps[at + trace.steps].astype("int32"))
+            return For(at, 0, len(program.steps), tirx.ForKind.SERIAL, SeqStmt([fetch, body]))
+        fetch = tirx.Bind(which, steps[at].astype("int32"))
+        inner = SeqStmt([fetch, body])
+        run, again, block, round_ = (tirx.Var(f"{n}{index}", "int32") for n in ("run", "again", "block", "round"))
+        inner = self._table_loop(trace, at, trace.steps, trace.runs, run, again, inner, f"_run{index}")
+        inner = self._table_loop(trace, run, 0, trace.blocks, block, round_, inner, f"_block{index}")
+        return For(block, 0, len(program.blocks), tirx.ForKind.SERIAL, inner)
+
+    def _table_loop(
+        self,
+        trace: _Trace,
+        item: tirx.Var,
+        base: int,
+        table: int,
+        row: tirx.Var,
+        again: tirx.Var,
+        body: tirx.Stmt,
+        suffix: str,
+    ) -> tirx.Stmt:
+        """`for again in range(count): for item in range(base + start, ... + length): body`, from row `row` of a table."""
+        loops = self.memory.view("flash", trace.loop_dtype)
+        start, length, count = (tirx.Var(f"{n}{suffix}", "int32") for n in ("start", "length", "count"))
+        binds = [
+            tirx.Bind(v, loops[row * 3 + (table + k)].astype("int32")) for k, v in enumerate((start, length, count))
+        ]
+        offset = tirx.Var(f"{item.name}_offset", "int32")
+        bind = tirx.Bind(item, offset + start + base)
+        each = For(offset, 0, length, tirx.ForKind.SERIAL, SeqStmt([bind, body]))
+        return SeqStmt([*binds, For(again, 0, count, tirx.ForKind.SERIAL, each)])
+
+    def _advance(self, actor: int, counter: int, segment: int) -> tirx.Stmt:
+        """The next step of an operator, or of the source of a streamed input."""
+        state = self.memory.view("arena", "int32")
+        step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
+        bump = BufferStore(state, step + 1, [i32(counter)])
+        return self._unless_failed(
+            SeqStmt([tirx.Bind(step, state[i32(counter)]), self._step(actor, step, segment), bump])
+        )
+
+    def _step(self, actor: int, step: tvm.ir.Expr, segment: int) -> tirx.Stmt:
+        if actor >= 0:
+            return self.calls.operator(actor, step, segment)
+        return BufferStore(self.status, self.calls.source(-1 - actor, step), [i32(0)])
+
+    def _unless_failed(self, body: tirx.Stmt) -> tirx.Stmt:
+        """`body`, and then the hook; skipped once a source or the hook has failed, where there is one."""
+        if not self.can_fail:
+            return body
+        if self.hook is not None:
+            body = SeqStmt([body, *self._call_hook(self.hook)])
+        return IfThenElse(tirx.EQ(self.status[i32(0)], i32(STATUS_OK)), body, None)
+
+    def _call_hook(self, hook: str) -> list[tirx.Stmt]:
+        """Count the step; unless it failed, tell the hook, whose answer is the status."""
+        zero = i32(0)
+        call = tirx.call_extern("int32", hook, self.memory.context, self.done[zero])
+        stmts: list[tirx.Stmt] = [BufferStore(self.status, call, [zero])]
+        if self.streamed:
+            stmts = [IfThenElse(tirx.EQ(self.status[zero], i32(STATUS_OK)), stmts[0], None)]
+        return [BufferStore(self.done, self.done[zero] + 1, [zero]), *stmts]
+
+    def _alone(self, actor: int, segment: int) -> tirx.Stmt:
+        steps = len(self.plan.segments[segment].trace)
+        if steps == 1:
+            return self._unless_failed(self._step(actor, i32(0), segment))
+        step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
+        return For(step, 0, steps, tirx.ForKind.SERIAL, self._unless_failed(self._step(actor, step, segment)))
+
+    def build(self) -> PrimFunc:
+        steps = [s for k in range(len(self.plan.segments)) for s in self.segment(k)]
+        params = [self.memory.arena, self.memory.flash]
+        params += [self.memory.context, self.status_pointer] if self.can_fail else []
+        params += [self.macs] if self.macs is not None else []
+        table = self.calls.striped.table
+        begin: list[tirx.Stmt] = [] if table is None else [tirx.AllocBuffer(table)]
+        if self.can_fail:
+            begin += [
+                tirx.DeclBuffer(self.status, data=self.status_pointer),
+                BufferStore(self.status, i32(STATUS_OK), [i32(0)]),
+            ]
+        if self.hook is not None:
+            begin += [tirx.AllocBuffer(self.done), BufferStore(self.done, i32(0), [i32(0)])]
+        # the LLVM back end returns constants only: what can fail goes through the status pointer
+        stmts = [*self.memory.declarations(), *begin, *steps, tirx.Return(i32(STATUS_OK))]
+        body = SeqStmt(stmts) if len(stmts) > 1 else stmts[0]  # nothing runs where all operators are views
+        return PrimFunc(params, body, PrimType("int32"), attrs=tvm.ir.make_node("ir.DictAttrs", **{}))
+
+
+def _parts(kernel: Kernel | None) -> list[RowKernel]:
+    """The kernels with constants of their own."""
+    if isinstance(kernel, Patch | StripePatch):
+        return [v.kernel for v in kernel.variants]
+    if isinstance(kernel, Accumulating):
+        return [kernel.kernel]
+    return [] if kernel is None else [kernel]
+
+
+def _functions(kernel: Kernel | None, kind: str) -> list[tuple[str, PrimFunc]]:
+    """What the driver calls for an operator, with the start of each name."""
+    if isinstance(kernel, Patch | StripePatch):
+        return [(prefix or kind, f) for prefix, f in kernel.functions()]
+    if isinstance(kernel, Accumulating):
+        return [(f"{kind}_sum", kernel.kernel.func)]
+    return [] if kernel is None else [(kind, kernel.func)]
+
+
+def _spare_bytes(plan: Plan, kernels: Sequence[Kernel | None]) -> int:
+    """Bytes behind the arena for kernels that need more scratch than their segment was planned with."""
+    planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
+    needed = {o: max((p.scratch_bytes for p in _parts(k)), default=0) for o, k in enumerate(kernels)}
+    over = [b for o, b in needed.items() if b > planned[o]]
+    return -plan.peak % 8 + max(over) if over else 0
+
+
+def lower_plan(
+    plan: Plan,
+    kernels: Sequence[Kernel | None],
+    *,
+    name: str = "invoke",
+    transform: Callable[[PrimFunc], PrimFunc] | None = None,
+    counted: bool = False,
+    fetch: str | None = None,
+    hook: str | None = None,
+) -> Lowered:
+    """Turn a plan and the kernels of its operators (None for views) into functions.
+
+    A kernel is a row kernel, or a pixel kernel or patch where the operator's segment goes by pixels (`schedules.forms.choose`).
+    `transform` is applied to every kernel (the counting of multiply-accumulates, for one); with `counted` the kernels
+    and the driver take a last parameter `int64* macs`. Rows of streamed inputs come from the C function `fetch(context,
+    input, row, destination)`; None takes them from whole inputs that lie one behind the other at `context`.
+    With `hook`, the C function `hook(context, done)` is called after every step, and ends the run unless it returns 0.
+    """
+    functions: dict[str, PrimFunc] = {}
+    by_hash: dict[int, list[str]] = {}
+    names: list[list[str]] = []
+    for op, kernel in zip(plan.graph.ops, kernels, strict=True):
+        aliased = any(plan.storages[t].root is not None for t in op.outputs) or overwrites(plan, op)
+        names.append([])
+        for stem, func in _functions(kernel, op.kind):
+            func = func if transform is None else transform(func)
+            func = func.without_attr("tirx.noalias") if aliased else func
+            names[-1].append(_share(func.without_attr("global_symbol"), stem, functions, by_hash))
+    driver = _Driver(plan, kernels, names, counted, fetch, hook)
+    invoke = driver.build()
+    if driver.streamed and fetch is None:
+        functions[HOST_FETCH] = host_fetch(plan)
+    mod = IRModule({driver.globals[n]: functions[n] for n in functions} | {GlobalVar(name): invoke})
+    flash = driver.flash
+    return Lowered(
+        plan,
+        mod,
+        name,
+        bytes(flash.data),
+        tuple(flash.items),
+        tuple(tuple(n) for n in names),
+        counted,
+        driver.spare_bytes,
+        hook is not None,
+        driver.table_bytes,
+    )
+
+
+def _share(func: PrimFunc, kind: str, functions: dict[str, PrimFunc], by_hash: dict[int, list[str]]) -> str:
+    """The name of a function equal to `func`: equal shapes share a kernel."""
+    digest = tvm_ffi.structural_hash(func)
+    for name in by_hash.get(digest, ()):
+        if tvm_ffi.structural_equal(functions[name], func):
+            return name
+    stem = "".join(c if c.isalnum() and c.isascii() else "_" for c in kind) or "op"
+    name = f"{stem}_{len(functions)}"
+    functions[name] = func
+    by_hash.setdefault(digest, []).append(name)
+    return name

@@ -1,0 +1,1 @@
+"""Schedule primitives for hand use on any PrimFunc: stripes, and rolling buffers between them."""

@@ -1,0 +1,355 @@
+"""Schedule primitives for hand use on any PrimFunc: stripes, and rolling buffers between them.
+
+Arm's RFC "Cascade scheduling" breaks operators into sub-operators on stripes, and asks for buffers that roll where
+stripes overlap. `stripe` does the first, `rolling_buffer` the second; what they return is an ordinary s_tir function,
+whose blocks may be scheduled further. A cascade that `passes.Cascade` plans needs neither: there a driver calls row
+kernels on demand.
+
+TVM's own `rolling_buffer` takes one buffer of a chain ("should have at least one dimension range that matches a rolling
+pattern") and recomputes the sums below it. Here the loop over stripes is skewed: in iteration i every rolled block
+computes the slices that its readers need and that nobody has computed yet, as many as the readers advance by. It begins
+as many iterations before the output as it must be ahead, so that no ring holds more than what lies between its newest
+slice and the oldest still to be read (3 rows for each of a chain of 3x3 convolutions, where stages that warm up one
+after the other need 8, 7, 6, …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, TypeVar
+
+import tvm
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules.primitives import striping
+from tvm_cascade.schedules.primitives.rings import Rings, lengthened
+from tvm_cascade.schedules.primitives.stripe_loops import STRIPE, Cut, striped, with_statements
+from tvm_cascade.schedules.primitives.striping import Group, Stage, StripeError
+from tvm_cascade.schedules.tir import (
+    PrimFunc,
+    Stmt,
+    collect,
+    dtype_of,
+    int_value,
+    narrow_indices,
+    outputs_of,
+    s_tir,
+    shape_of,
+    staging,
+    tirx,
+    tvm_ffi,
+)
+
+__all__ = ["StripeError", "buffer_bytes", "rolling_buffer", "stripe"]
+
+Target = TypeVar("Target")  # a PrimFunc or an s_tir.Schedule
+
+
+def stripe(
+    target: Target,
+    height: int = 1,
+    width: int | None = None,
+    *,
+    block: str | None = None,
+    producers: Sequence[str] | None = None,
+    axes: tuple[int, int] = (1, 2),
+) -> Target:
+    """Compute a block stripe by stripe, and what it reads at the loop over the stripes.
+
+    Parameters
+    ----------
+    target : PrimFunc or s_tir.Schedule
+        Of static shapes, its blocks as `te.create_prim_func` or TVMScript made them; it is left as it is. Blocks that
+        only move data (padding) are inlined; a block that one reader reads element for element (the accumulator of a
+        convolution) is computed pixel by pixel with it.
+    height, width : int
+        Rows and columns of a stripe; without `width` stripes are as wide as the output. Stripes of a width are
+        worked from top to bottom, one column of them after the other.
+    block : str, optional
+        The output's block; by default the one that writes the last parameter that is written.
+    producers : sequence of str, optional
+        The blocks to compute at the stripe; by default all that the output needs. The others run before, whole.
+    axes : (int, int)
+        Axes of the output along which `height` and `width` are counted: NHWC by default.
+
+    Returns
+    -------
+    A function or a schedule, as `target` is one. Slices that two stripes need are computed twice: `rolling_buffer`
+    changes that. Lowering shrinks every intermediate to what a stripe needs (`buffer_bytes` tells).
+
+    Raises
+    ------
+    StripeError
+        A block that has no stripes: it reads all of a producer whatever the stripe, by indices that are not linear, or
+        is scheduled already.
+    UsageError
+        A size or a name that cannot be right.
+
+    Examples
+    --------
+    The maximum of three rows over the minimum of three rows, before::
+
+        for y, x, r in T.grid(10, 8, 3):
+            with T.sblock("low"):
+                v_y, v_x, v_r = T.axis.remap("SSR", [y, x, r])
+                T.reads(a[v_y + v_r, v_x])
+                T.writes(low[v_y, v_x])
+                with T.init():
+                    low[v_y, v_x] = T.int8(127)
+                low[v_y, v_x] = T.min(low[v_y, v_x], a[v_y + v_r, v_x])
+        for y, x, r in T.grid(8, 8, 3):
+            with T.sblock("high"):
+                v_y, v_x, v_r = T.axis.remap("SSR", [y, x, r])
+                T.reads(low[v_y + v_r, v_x])
+                T.writes(high[v_y, v_x])
+                with T.init():
+                    high[v_y, v_x] = T.int8(-128)
+                high[v_y, v_x] = T.max(high[v_y, v_x], low[v_y + v_r, v_x])
+
+    After `stripe(func, 2, axes=(0, 1))`; of `low` 4 rows are alive, and two of them are computed again::
+
+        for yo in T.serial(4, annotations={"stripe": [2, 0]}):
+            for y, x, r in T.grid(4, 8, 3):
+                with T.sblock("low"):
+                    v_y = T.axis.spatial(10, yo * 2 + y)
+                    v_x, v_r = T.axis.remap("SR", [x, r])
+                    T.reads(a[v_y + v_r, v_x])
+                    T.writes(low[v_y, v_x])
+                    with T.init():
+                        low[v_y, v_x] = T.int8(127)
+                    low[v_y, v_x] = T.min(low[v_y, v_x], a[v_y + v_r, v_x])
+            for y, x, r in T.grid(2, 8, 3):
+                with T.sblock("high"):
+                    v_y = T.axis.spatial(8, yo * 2 + y)
+                    v_x, v_r = T.axis.remap("SR", [x, r])
+                    T.reads(low[v_y + v_r, v_x])
+                    T.writes(high[v_y, v_x])
+                    with T.init():
+                        high[v_y, v_x] = T.int8(-128)
+                    high[v_y, v_x] = T.max(high[v_y, v_x], low[v_y + v_r, v_x])
+    """
+    return _applied(target, lambda func: _stripe(func, height, width, block, producers, axes))
+
+
+def rolling_buffer(target: Target, *blocks: str) -> Target:
+    """Let blocks of a striped function keep in a ring what the next stripe needs again.
+
+    Parameters
+    ----------
+    target : PrimFunc or s_tir.Schedule
+        What `stripe` returned, not scheduled further; it is left as it is.
+    blocks : str
+        The blocks whose results become rings; by default all of which stripes would compute parts twice.
+
+    Returns
+    -------
+    A function or a schedule in which no row of these blocks is computed twice (within one column of stripes). Their
+    buffers have as many rows as ever live at once; row r lies at row `r % height`. Each row of such a block is a block
+    of its own, `NAME_row`, whose axis is opaque: further schedules go inside of it.
+
+    Raises
+    ------
+    StripeError
+        A name that is no striped intermediate, or a function that was scheduled after `stripe`.
+
+    Examples
+    --------
+    What `stripe` gave in its example, after `rolling_buffer(striped, "low")`: a ring of 4 rows, filled one iteration
+    before the output begins, and no row computed again::
+
+        low = T.sblock_alloc_buffer((4, 8), "int8")
+        for yo in T.serial(5, annotations={"stripe": [2, 0]}):
+            for y in range(2):
+                with T.sblock("low_row"):
+                    v_row = T.axis.opaque(10, yo * 2 + y)
+                    T.reads(a[0:12, 0:8])
+                    T.writes(low[0:4, 0:8])
+                    for x, r in T.grid(8, 3):
+                        with T.sblock("low"):
+                            v_y = T.axis.spatial(10, v_row)
+                            v_x, v_r = T.axis.remap("SR", [x, r])
+                            T.reads(a[v_y + v_r, v_x])
+                            T.writes(low[v_y % 4, v_x])
+                            with T.init():
+                                low[v_y % 4, v_x] = T.int8(127)
+                            low[v_y % 4, v_x] = T.min(low[v_y % 4, v_x], a[v_y + v_r, v_x])
+            for y, x, r in T.grid(2, 8, 3):
+                with T.sblock("high"):
+                    v_y = T.axis.spatial(8, yo * 2 + y - 2)
+                    v_x, v_r = T.axis.remap("SR", [x, r])
+                    T.where(yo * 2 + y - 2 >= 0)
+                    T.reads(low[(v_y + v_r) % 4, v_x])
+                    T.writes(high[v_y, v_x])
+                    with T.init():
+                        high[v_y, v_x] = T.int8(-128)
+                    high[v_y, v_x] = T.max(high[v_y, v_x], low[(v_y + v_r) % 4, v_x])
+    """
+    return _applied(target, lambda func: _roll(func, blocks))
+
+
+def buffer_bytes(target: object) -> dict[str, int]:
+    """Bytes of every intermediate of a PrimFunc or an s_tir.Schedule after TVM's lowering has shrunk them, by name."""
+    lowered = staging.lower_blocks(tvm.IRModule({"main": narrow_indices(_function(target)[0])}))["main"]
+    found: dict[str, int] = {}
+    for alloc in collect(lowered.body, tirx.AllocBuffer):
+        buffer = alloc.buffer
+        found[buffer.name] = found.get(buffer.name, 0) + prod(shape_of(buffer)) * ITEM_BYTES[dtype_of(buffer)]
+    return found
+
+
+def _function(target: Any) -> tuple[PrimFunc, str]:
+    if isinstance(target, tirx.PrimFunc):
+        return target, "main"
+    if not isinstance(target, s_tir.Schedule):
+        raise UsageError(f"a PrimFunc or an s_tir.Schedule is striped, not a {type(target).__name__}")
+    named = target.func_working_on
+    gv = named if named is not None else next(iter(target.mod.functions))
+    return target.mod[gv], gv.name_hint
+
+
+def _applied(target: Any, change: Callable[[PrimFunc], PrimFunc]) -> Any:
+    func, name = _function(target)
+    func = change(narrow_indices(func))
+    if isinstance(target, tirx.PrimFunc):
+        return func
+    mod = target.mod.clone()
+    mod[mod.get_global_var(name)] = func
+    made = s_tir.Schedule(mod)
+    made.work_on(name)
+    return made
+
+
+def _stripe(
+    func: PrimFunc,
+    height: int,
+    width: int | None,
+    block: str | None,
+    producers: Sequence[str] | None,
+    axes: tuple[int, int],
+) -> PrimFunc:
+    if _stripe_loops(func):
+        raise UsageError("the function is striped already")
+    output = _output(func, block)
+    func = _inlined(func, output)
+    stages = striping.stages_of(func)
+    last = next(s for s in stages if s.name == output)
+    chosen = _chosen(stages, last, producers)
+    for stage in chosen:
+        if not striping.untouched(stage):
+            raise StripeError(stage.name, "it is scheduled already; stripe before other schedules")
+    _nobody_else_reads(func, stages, chosen, last)
+    groups = striping.grouped(chosen, last)
+    shape, cuts = shape_of(last.buffer), []
+    for axis, size, name in ((axes[0], height, "yo"), (axes[1], width, "xo")):
+        if size is None:
+            continue
+        if not 0 <= axis < len(shape) or not 1 <= size <= shape[axis]:
+            raise UsageError(f"stripes of {size} along axis {axis} of {shape}, which '{output}' writes")
+        cuts.append(Cut.of(groups, axis, size, tirx.Var(name, "int32")))
+    place = stages.index(last)
+    before = [s.statement for s in stages[:place] if s not in chosen]
+    after = [s.statement for s in stages[place + 1 :]]
+    rings = Rings(groups, cuts)
+    return with_statements(func, [*before, striped(groups, cuts, rings.block), *after], rings.buffers)
+
+
+def _output(func: PrimFunc, block: str | None) -> str:
+    stages = striping.stages_of(func)
+    if block is not None:
+        return _known(block, stages)
+    written = outputs_of(func)
+    if not written:
+        raise UsageError("the function writes none of its parameters")
+    return [s.name for s in stages if s.buffer.same_as(written[-1])][-1]
+
+
+def _known(name: str, stages: Sequence[Stage]) -> str:
+    if all(s.name != name for s in stages):
+        raise UsageError(f"no block '{name}' among {', '.join(s.name for s in stages)}")
+    return name
+
+
+def _inlined(func: PrimFunc, output: str) -> PrimFunc:
+    """Blocks that only move data become part of their readers."""
+    sch: Any = s_tir.Schedule(tvm.IRModule({"main": func}))
+    sch.work_on("main")
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        name, written = sch.get(block).name_hint, [r.source for r in sch.get(block).writes]
+        own = not any(b.same_as(p) for b in written for p in func.params)
+        if name != output and own and staging.moves_data(sch, block):
+            sch.compute_inline(block)
+    return sch.mod["main"]
+
+
+def _chosen(stages: Sequence[Stage], last: Stage, producers: Sequence[str] | None) -> list[Stage]:
+    """The blocks that are striped: the output and what it needs, of that what is named."""
+    wanted = None if producers is None else {_known(p, stages) for p in producers}
+    chosen = [last]
+    for stage in reversed(stages[: stages.index(last)]):
+        if any(s.reads(stage.buffer) for s in chosen) and (wanted is None or stage.name in wanted):
+            chosen.insert(0, stage)
+    for name in producers or ():
+        if all(s.name != name for s in chosen):
+            raise StripeError(name, f"nothing that is striped reads it, so it cannot be computed for '{last.name}'")
+    return chosen
+
+
+def _nobody_else_reads(func: PrimFunc, stages: Sequence[Stage], chosen: Sequence[Stage], last: Stage) -> None:
+    for stage in chosen:
+        if stage is last:
+            continue
+        if any(stage.buffer.same_as(p) for p in func.params):
+            raise StripeError(stage.name, "it writes an output of the function, of which stripes need only parts")
+        other = next((s for s in stages if s not in chosen and s.reads(stage.buffer)), None)
+        if other is not None:
+            raise StripeError(stage.name, f"'{other.name}' reads it too and is not striped")
+
+
+def _stripe_loops(func: PrimFunc) -> list[Any]:
+    """The loops over stripes, innermost first."""
+    found = [f for f in collect(func.body, tirx.For) if STRIPE in f.annotations]
+    return sorted(found, key=lambda f: len(collect(f, tirx.For)))
+
+
+def _roll(func: PrimFunc, blocks: Sequence[str]) -> PrimFunc:
+    loops = _stripe_loops(func)
+    if not loops:
+        raise UsageError("there are no stripes to roll between: call stripe first")
+    realizes = collect(loops[0].body, s_tir.SBlockRealize)
+    if any(iv.iter_type == tirx.IterVar.Opaque for r in realizes for iv in r.block.iter_vars):
+        raise UsageError("the function has rolling buffers already: name all of them in one call")
+    long, whole = lengthened(realizes)
+    stages = [striping.stage_of(r) for r in long]
+    groups = striping.grouped(stages, stages[-1])
+    cuts = []
+    for loop in loops:
+        size, axis = (int_value(v) or 0 for v in loop.annotations[STRIPE])
+        cuts.append(Cut.of(groups, axis, size, loop.loop_var))
+    plain = Rings(groups, cuts)
+    func = with_statements(func, _statements(func), whole)
+    if not tvm_ffi.structural_equal(striped(groups, cuts, plain.block), loops[-1], map_free_vars=True):
+        raise StripeError(stages[-1].name, "its stripes were scheduled further; roll first, then schedule")
+    rolled = _to_roll(groups, cuts[0], blocks)
+    cuts[0] = Cut.of(groups, cuts[0].axis, cuts[0].size, cuts[0].loop, rolled)
+    rings = Rings(groups, cuts, rolled)
+    made = striped(groups, cuts, rings.block, rolled)
+    statements = [made if s.same_as(loops[-1]) else s for s in _statements(func)]
+    return with_statements(func, statements, rings.buffers)
+
+
+def _statements(func: PrimFunc) -> list[Stmt]:
+    body = func.body.block.body
+    return list(getattr(body, "seq", [body]))
+
+
+def _to_roll(groups: Sequence[Group], cut: Cut, names: Sequence[str]) -> list[Group]:
+    inner = {g.name: g for g in groups[:-1]}
+    for name in names:
+        if name not in inner:
+            known = ", ".join(inner) or "none"
+            raise StripeError(name, f"is no striped intermediate; those are: {known}")
+    if names:
+        return [inner[n] for n in inner if n in names]
+    return [g for g in groups[:-1] if cut.spans[g].length > cut.spans[g].period]

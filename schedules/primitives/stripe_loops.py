@@ -1,0 +1,149 @@
+"""The loops of striped blocks: what `schedules.primitives.stripe` writes for the groups of `schedules.primitives.striping`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from tvm_cascade.schedules.primitives.striping import Group, Reader, Span, Stage, reaches, spans, warm_up
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, i32, ir, s_tir, shape_of, sym, tirx
+
+STRIPE = "stripe"  # annotation of a loop over stripes: [slices of a stripe, axis of the output]
+BlockOf = Callable[[Stage], Any]
+
+
+def own_block(stage: Stage) -> Any:
+    """The block of a stage as it is."""
+    return stage.realize.block
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One axis along which groups are cut: its loop, and what every group computes in one iteration."""
+
+    loop: Var
+    size: int  # slices of a stripe
+    axis: int  # of the last group's result
+    axes: Mapping[Group, int]  # of every group's result
+    readers: Mapping[Group, Sequence[Reader]]
+    spans: Mapping[Group, Span]
+    iterations: range  # 0 is the first that the output takes part in
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], axis: int, size: int, loop: Var, rolled: Sequence[Group] = ()) -> Cut:
+        axes, readers = reaches(groups, axis)
+        made = spans(groups, axes, readers, size, rolled)
+        extent = shape_of(groups[-1].head.buffer)[axis]
+        return cls(loop, size, axis, axes, readers, made, range(-warm_up(made, rolled), -(-extent // size)))
+
+    def slice(self, group: Group, inner: Var) -> Expr:
+        """The slice that an iteration computes at `inner` of a group's own loop."""
+        span = self.spans[group]
+        first = span.start + span.period * self.iterations.start
+        return sym.Analyzer().simplify(self.loop * span.period + inner + first)
+
+    def guards(self, group: Group, value: Expr) -> list[Expr]:
+        """Conditions that keep a slice inside of the tensor, where it may lie outside."""
+        span = self.spans[group]
+        low = span.period * self.iterations.start + span.start
+        high = span.period * (self.iterations.stop - 1) + span.stop
+        return ([value >= 0] if low < 0 else []) + ([value < span.extent] if high > span.extent else [])
+
+
+def striped(
+    groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf = own_block, rolled: Collection[Group] = ()
+) -> Stmt:
+    """All groups in the loops over stripes, those of the first cut innermost."""
+    nests = [_rolled_nest(g, cuts, block_of) if g in rolled else _nest(g, cuts, block_of) for g in groups]
+    body = tirx.SeqStmt(nests) if len(nests) > 1 else nests[0]
+    for cut in cuts:
+        mark = {STRIPE: [i32(cut.size), i32(cut.axis)]}
+        body = tirx.For(cut.loop, i32(0), i32(len(cut.iterations)), tirx.ForKind.SERIAL, body, None, mark)
+    return body
+
+
+def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[Var, Expr] | None = None) -> Stmt:
+    """The loops of a group: those of its head's pixels, inside of them its stages one after the other.
+
+    Variables of the head that are `fixed` have no loops.
+    """
+    head = group.head
+    axes = [cut.axes[group] for cut in cuts]
+    pixel = head.target[: max(*axes, axes[0] + 1) + 1] if len(group.members) > 1 else head.variables
+    loops = {v: tirx.Var(_loop_name(v), "int32") for v in head.variables if v in pixel and v not in (fixed or {})}
+    extents, values = head.extents, {**loops, **(fixed or {})}
+    guards: list[Expr] = []
+    for cut in cuts:
+        variable = head.slice_variable(cut.axes[group])
+        if variable in loops:
+            extents[variable] = cut.spans[group].length
+            values[variable] = cut.slice(group, loops[variable])
+            guards += cut.guards(group, values[variable])
+    place = [values.get(v) for v in head.target]
+    body = [_at(stage, place, _all(guards), block_of) for stage in group.members[:-1]]
+    body.append(_realized(head, values, _all(guards), block_of))
+    return _looped(tirx.SeqStmt(body) if len(body) > 1 else body[0], [(loop, extents[v]) for v, loop in loops.items()])
+
+
+def _at(stage: Stage, place: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
+    """A stage in the loops of a pixel: `place` are the indices that it writes, None where it has a loop of its own."""
+    known = {v: value for v, value in zip(stage.target, place, strict=True) if value is not None}
+    return _realized(stage, known, predicate, block_of)
+
+
+def _realized(stage: Stage, known: Mapping[Var, Expr], predicate: Expr, block_of: BlockOf) -> Stmt:
+    """A block in loops over its variables, those that are known left out."""
+    own = {v: tirx.Var(_loop_name(v), "int32") for v in stage.variables if v not in known}
+    inner = s_tir.SBlockRealize([known.get(v, own.get(v)) for v in stage.variables], predicate, block_of(stage))
+    return _looped(inner, [(loop, stage.extents[v]) for v, loop in own.items()])
+
+
+def _rolled_nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf) -> Stmt:
+    """The rows of a rolled group: a loop over blocks of one row each.
+
+    The row is an opaque axis of such a block. That tells TVM that rows hang together, so that the ring is allocated
+    outside of the stripes, and leaves the blocks inside of it free to be scheduled.
+    """
+    cut, head = cuts[0], group.head
+    loop, row = tirx.Var(_loop_name(head.slice_variable(cut.axes[group])), "int32"), tirx.Var("v_row", "int32")
+    fixed = {head.slice_variable(cut.axes[group]): row}
+    value, span = cut.slice(group, loop), cut.spans[group]
+    axis = tirx.IterVar(ir.Range(0, span.extent), row, tirx.IterVar.Opaque)
+    made = [s.buffer for s in group.members]
+    reads = {r.source: _whole(r) for s in group.members for r in block_of(s).reads if r.source not in made}
+    writes = [_whole(r) for r in block_of(head).writes]
+    block = s_tir.SBlock([axis], list(reads.values()), writes, f"{head.name}_row", _nest(group, cuts, block_of, fixed))
+    realize = s_tir.SBlockRealize([value], _all(cut.guards(group, value)), block)
+    return _looped(realize, [(loop, span.length)])
+
+
+def _whole(region: Any) -> Any:
+    return tirx.BufferRegion(region.source, [ir.Range(0, d) for d in shape_of(region.source)])
+
+
+def _all(conditions: Sequence[Expr]) -> Expr:
+    return reduce(tirx.And, conditions) if conditions else tirx.const(True, "bool")
+
+
+def _looped(body: Stmt, loops: Sequence[tuple[Var, int]]) -> Stmt:
+    for var, extent in reversed(loops):
+        body = tirx.For(var, i32(0), i32(extent), tirx.ForKind.SERIAL, body)
+    return body
+
+
+def _loop_name(variable: Var) -> str:
+    return variable.name.removeprefix("v_")
+
+
+def with_statements(
+    func: PrimFunc, statements: Sequence[Stmt], buffers: Mapping[Buffer, Buffer] | None = None
+) -> PrimFunc:
+    """`func` with other statements below its root block, and some of its own buffers exchanged."""
+    root = func.body.block
+    own = [(buffers or {}).get(b, b) for b in root.alloc_buffers]
+    body = statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
+    block = s_tir.SBlock([], [], [], root.name_hint, body, None, own, [], root.annotations)
+    realize = s_tir.SBlockRealize([], func.body.predicate, block)
+    return tirx.PrimFunc(func.params, realize, func.ret_type, attrs=func.attrs)

@@ -1,0 +1,268 @@
+"""The stages of a PrimFunc, who reads whom and by how many slices: what `schedules.primitives.stripe` decides on.
+
+A stage is a computing block that writes one buffer, one element an iteration. A group is a stage with the stages that
+only it reads, element for element (the accumulator of a convolution below its requantization): they are computed
+together, so that nothing but the group's result is ever a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_cascade.errors import CascadeError
+from tvm_cascade.schedules.primitives.reach import Reach, reach_of
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    collect,
+    int_value,
+    is_own,
+    loads,
+    s_tir,
+    shape_of,
+    stores,
+    tirx,
+    uses,
+)
+
+
+class StripeError(CascadeError):
+    """A block that cannot be striped or rolled; `block` is its name."""
+
+    def __init__(self, block: str, reason: str) -> None:
+        super().__init__(f"block '{block}': {reason}")
+        self.block = block
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A computing block, in the loops in which it stands."""
+
+    name: str
+    statement: Stmt | None  # its loops below the root block, where it stands alone in them
+    realize: Any
+    buffer: Buffer  # that it writes
+
+    @property
+    def variables(self) -> tuple[Var, ...]:
+        return tuple(iv.var for iv in self.realize.block.iter_vars)
+
+    @property
+    def extents(self) -> dict[Var, int]:
+        return {iv.var: int(iv.dom.extent) for iv in self.realize.block.iter_vars}
+
+    @property
+    def target(self) -> tuple[Expr, ...]:
+        """The indices that it writes."""
+        return tuple(stores(self.realize.block.body)[0].indices)
+
+    @property
+    def reduces(self) -> bool:
+        return any(iv.iter_type == tirx.IterVar.CommReduce for iv in self.realize.block.iter_vars)
+
+    def reads(self, buffer: Buffer | None = None) -> list[Any]:
+        """Its loads, but for those of its own accumulator."""
+        store = stores(self.realize.block.body)[0]
+        found = [x for x in loads(store.value) if not is_own(x, store)]
+        return found if buffer is None else [x for x in found if x.source.same_as(buffer)]
+
+    def slice_variable(self, axis: int) -> Var:
+        """The variable that counts along an axis of what it writes."""
+        index = self.target[axis]
+        if not isinstance(index, tirx.Var):
+            raise StripeError(self.name, f"axis {axis} of what it writes is no loop of its own")
+        return index
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Stages that are computed together, the last of them the head; the others in the order of the function."""
+
+    members: tuple[Stage, ...]
+
+    @property
+    def head(self) -> Stage:
+        return self.members[-1]
+
+    @property
+    def name(self) -> str:
+        return self.head.name
+
+
+def stages_of(func: PrimFunc) -> list[Stage]:
+    """The stages below the root block, in order.
+
+    Raises `StripeError` for blocks in blocks, loops with several blocks, and blocks that write more than one element.
+    """
+    root = func.body.block
+    found = []
+    for statement in getattr(root.body, "seq", [root.body]):
+        realizes = collect(statement, s_tir.SBlockRealize)
+        if not realizes:
+            raise StripeError(root.name_hint, "statements outside of blocks cannot be striped")
+        name = realizes[0].block.name_hint
+        if len(realizes) > 1:
+            raise StripeError(name, "other blocks stand in its loops already; stripe before other schedules")
+        found.append(stage_of(realizes[0], statement))
+    return found
+
+
+def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
+    """The stage of a block; `statement` are the loops in which it stands alone."""
+    written = stores(realize.block.body)
+    if len(written) != 1 or len(realize.block.writes) != 1:
+        raise StripeError(realize.block.name_hint, "it writes more than one element an iteration")
+    return Stage(realize.block.name_hint, statement, realize, written[0].buffer)
+
+
+def untouched(stage: Stage) -> bool:
+    """Whether a block stands in one loop for every variable, as it was made."""
+    loops = {f.loop_var: f.extent for f in collect(stage.statement, tirx.For)}
+    for value, extent in zip(stage.realize.iter_values, stage.extents.values(), strict=True):
+        if isinstance(value, tirx.Var) and int_value(loops.get(value, -1)) == extent:
+            continue
+        if int_value(value) != 0 or extent != 1:
+            return False
+    return int_value(stage.realize.predicate) == 1
+
+
+def grouped(stages: Sequence[Stage], output: Stage) -> list[Group]:
+    """`stages` as groups, in order of their heads."""
+    into: dict[Stage, Stage] = {}
+    for stage in stages:
+        readers = [s for s in stages if s.reads(stage.buffer) and s is not stage]
+        if stage is not output and len(readers) == 1 and _element_for_element(stage, readers[0]):
+            into[stage] = readers[0]
+
+    def head_of(stage: Stage) -> Stage:
+        while stage in into:
+            stage = into[stage]
+        return stage
+
+    heads = [s for s in stages if s not in into]
+    return [Group(tuple(s for s in stages if head_of(s) is head)) for head in heads]
+
+
+def _element_for_element(stage: Stage, reader: Stage) -> bool:
+    if reader.reduces or shape_of(stage.buffer) != shape_of(reader.buffer):
+        return False
+    same = (list(x.indices) for x in reader.reads(stage.buffer))
+    return all(all(a.same_as(b) for a, b in zip(i, reader.target, strict=True)) for i in same) and all(
+        isinstance(i, tirx.Var) for i in (*stage.target, *reader.target)
+    )
+
+
+Reader = tuple[Group, Reach]
+
+
+def reaches(groups: Sequence[Group], axis: int) -> tuple[dict[Group, int], dict[Group, list[Reader]]]:
+    """The axis of every group's result along which it is cut, and for every group its readers with their reach.
+
+    `axis` is that of the last group's result. Raises `StripeError` where a read is not understood.
+    """
+    made = {g.head.buffer: g for g in groups}
+    axes: dict[Group, int] = {groups[-1]: axis}
+    readers: dict[Group, list[Reader]] = {g: [] for g in groups}
+    for group in reversed(groups):
+        if group not in axes:
+            raise StripeError(group.name, "none of the blocks that are striped reads it")
+        for stage in group.members:
+            for load in stage.reads():
+                producer = made.get(load.source)
+                if producer is None or producer is group:
+                    continue
+                cut, reach = _read(stage, load, axes[group], producer)
+                if axes.setdefault(producer, cut) != cut:
+                    raise StripeError(producer.name, "its readers cut it along different axes")
+                readers[producer].append((group, reach))
+    return axes, readers
+
+
+def _read(stage: Stage, load: Any, axis: int, producer: Group) -> tuple[int, Reach]:
+    variable = stage.slice_variable(axis)
+    cuts = [k for k, index in enumerate(load.indices) if uses(index, variable)]
+    leave = f"leave '{producer.name}' and all before it out: producers=(...)"
+    if not cuts:
+        raise StripeError(stage.name, f"each of its slices reads the same part of '{producer.name}'; {leave}")
+    if len(cuts) > 1:
+        raise StripeError(stage.name, f"one slice of it reads '{producer.name}' along several axes; {leave}")
+    reach = reach_of(load.indices[cuts[0]], variable, stage.extents)
+    if reach is None:
+        raise StripeError(stage.name, f"the slices of '{producer.name}' that it reads are not understood; {leave}")
+    return cuts[0], reach
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The slices `[period * i + start, period * i + stop)` that iteration i computes, those outside `[0, extent)` left out."""
+
+    period: int
+    start: int
+    stop: int
+    extent: int
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+    def at(self, i: int) -> range:
+        low, high = self.period * i + self.start, self.period * i + self.stop
+        return range(min(max(low, 0), self.extent), max(min(high, self.extent), 0))
+
+
+def spans(
+    groups: Sequence[Group],
+    axes: Mapping[Group, int],
+    readers: Mapping[Group, Sequence[Reader]],
+    step: int,
+    rolled: Sequence[Group] = (),
+) -> dict[Group, Span]:
+    """What every group computes in an iteration in which the last makes `step` slices.
+
+    A rolled group computes what is new alone: as many slices as its readers advance by.
+    """
+    found: dict[Group, Span] = {}
+    for group in reversed(groups):
+        extent = shape_of(group.head.buffer)[axes[group]]
+        if group is groups[-1]:
+            found[group] = Span(step, 0, step, extent)
+            continue
+        starts, stops, periods = [], [], set()
+        for reader, reach in readers[group]:
+            span = found[reader]
+            if span.period * reach.stride % reach.denominator:
+                raise StripeError(
+                    reader.name,
+                    f"stripes must be multiples of {reach.denominator} slices where it reads '{group.name}'",
+                )
+            periods.add(span.period * reach.stride // reach.denominator)
+            starts.append(reach.lowest(span.start))
+            stops.append(reach.highest(span.stop - 1) + 1)
+        if len(periods) > 1:
+            raise StripeError(group.name, "its readers advance at different rates")
+        period = periods.pop()
+        found[group] = Span(period, max(stops) - period if group in rolled else min(starts), max(stops), extent)
+    return found
+
+
+def ring_height(span: Span, readers: Sequence[Reader], all_spans: Mapping[Group, Span], iterations: range) -> int:
+    """Slices of a rolled group that live at once, found by going through the iterations."""
+    oldest, most = span.extent, 1
+    for i in reversed(iterations):
+        for reader, reach in readers:
+            made = all_spans[reader].at(i)
+            if made:
+                oldest = min(oldest, max(reach.lowest(made.start), 0))
+        done = min(max(span.period * i + span.stop, 0), span.extent)
+        most = max(most, done - oldest)
+    return most
+
+
+def warm_up(all_spans: Mapping[Group, Span], rolled: Sequence[Group]) -> int:
+    """Iterations before the first of the output in which a rolled group already computes."""
+    return max((-(-all_spans[g].start // all_spans[g].period) for g in rolled if all_spans[g].start > 0), default=0)

@@ -1,0 +1,1 @@
+"""Performance schedules: what makes the fast kernels of a core, and what they share."""

@@ -1,0 +1,292 @@
+"""What every hand-scheduled convolution row has in common: blocks of pixels and channels, edges, bias, requantization.
+
+A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
+blocks of output channels the inner one, so that the packed weights stream in order. A kernel of several rows
+(`schedules.forms.tall`) goes the other way round: the weights of a block of channels serve all pixels of all rows before those
+of the next are read. A subclass adds one run of taps to a
+block's accumulators: a kernel row, or a single tap where its neighbours' inputs lie apart (dilation, groups). Where the
+input is a concat that does not exist, its parts are gathered, or the kernel has a term for each, which adds to the same
+accumulators (`schedules.rules.parts`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.geometry import (
+    Columns,
+    Sliding,
+    bias_index,
+    channel_table,
+    folded_bias,
+    row_bases,
+    row_offsets,
+    store_bases,
+    table_width,
+    valid_row,
+)
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.packing import interleave
+from tvm_cascade.schedules.rules.parts import Gather, gathered_bytes, gathers, inputs_of, of_part, tables_of
+from tvm_cascade.schedules.rules.quantized import QuantizedConv
+from tvm_cascade.schedules.rules.requantize import emit_requantize
+
+Value = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """The shape of a block; `pixels * channels` accumulators are live at a time."""
+
+    pixels: int
+    channels: int  # of a packed block; where fewer pixels are left, several packed blocks are taken at once
+    unroll: int = 4  # passes up to which the loop over a kernel row is written out
+    step: int = 4  # most steps in one pass of a rolled loop
+    rows: bool = False  # whether the loop over kernel rows is written out, with a test at rows that may be padding
+
+    @property
+    def name(self) -> str:
+        """Pixels x channels, passes written out, steps a pass."""
+        return f"{self.pixels}x{self.channels} u{self.unroll} s{self.step}{' rows' if self.rows else ''}"
+
+
+class ConvRow(ABC):
+    """Builder of one convolution's row kernel. `group` taps of a kernel row are read at once."""
+
+    group: int
+    x: Value  # what is read: an input, or gathered windows
+    terms: list[Any]  # what adds up: the kernel itself, or one of its kind for each part
+    span: tuple[Value, int] | None = None  # of a kernel of several rows: first and number of the channels at hand
+    below: Value = 0  # and pixels of the rows before the one at hand
+
+    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+        self.blocking, self.offset = blocking, 0
+        self._reads(conv)
+        summed = conv.parts if not gathers(conv) else ()
+        self.terms = [self._term(i) for i in range(len(summed))] or [self]
+        weights = [t.pack_weights() for t in self.terms]
+        for term, before in zip(self.terms[1:], accumulate(w.size for w in weights), strict=False):
+            term.offset = before
+        constants = (np.concatenate(weights) if summed else weights[0], self.pack_table(), *tables_of(conv))
+        scratch = gathered_bytes(conv, blocking.pixels)
+        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], scratch, self.g.located)
+        self.gather = Gather(k, conv, blocking.pixels) if scratch else None
+        for i, term in enumerate(self.terms):
+            term.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
+        self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
+        self.table = k.view(k.constants[1], "int32", "table")
+        self.out = k.view(k.outputs[0], conv.dtype, "outs")
+
+    def _reads(self, conv: QuantizedConv) -> None:
+        self.conv = conv
+        self.g: Sliding = conv.window
+        kh, kw, self.depth, _ = conv.weights.shape
+        self.length = self.depth * (1 if conv.apart else kw)  # of a run
+        self.taps = kh * kw * self.depth  # of an output channel
+        self.whole = self.length // self.group * self.group
+
+    def _term(self, index: int) -> ConvRow:
+        """What adds the products of a part: the same kernel over its channels alone."""
+        term = copy(self)
+        term._reads(of_part(self.conv, index))
+        return term
+
+    def pack_weights(self) -> np.ndarray:
+        """Weights in the order in which they are read."""
+        return self.arranged(lambda w: interleave(w, self.blocking.channels, self.group))
+
+    def pack_table(self) -> np.ndarray:
+        """What a channel needs beside."""
+        folded = folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
+        return channel_table(self.g, self.conv.requantize.table, folded)
+
+    def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """The weights by runs, arranged for each group of channels on its own."""
+        w = self.conv.weights
+        runs = w.reshape(-1, 1, *w.shape[2:]) if self.conv.apart else w
+        return np.concatenate([arrange(own) for own in np.split(runs, self.conv.groups, axis=3)])
+
+    def run_lengths(self) -> list[int]:
+        """Lengths of the runs of every column group."""
+        return [self.depth if self.conv.apart else (c.k1 - c.k0) * self.depth for c in self.g.column_groups()]
+
+    def build(self) -> RowKernel:
+        k, g = self.k, self.g
+        if g.step:
+            return self._several_rows()
+        if self.gather is not None:
+            self.rows = self.gather.rows()
+        else:
+            for i, term in enumerate(self.terms):
+                term.rows = row_offsets(k, term.g, i) if self.written_out else row_bases(k, term.g, i)
+        self.r0, self.r1 = g.bounds(k, k.y)
+        for term in self.terms:  # all but what it reads is the whole's
+            vars(term).update({name: value for name, value in vars(self).items() if name not in vars(term)})
+        self.bias = bias_index(k, g, k.y)
+        for index, group in enumerate(g.column_groups()):
+            self._columns(index, group)
+        return k.kernel()
+
+    def _several_rows(self) -> RowKernel:
+        """All rows and pixels for one block of channels, then for the next. Of one input, in one group of channels."""
+        k, g, outputs = self.k, self.g, self.conv.outputs
+        table = None if self.written_out else k.local(g.kernel[0], "rows")
+        widest = max(group.stop - group.start for group in g.column_groups())
+        size = min(self._channels_of(min(widest, self.blocking.pixels), outputs), outputs)
+        with k.loop(outputs // size, "ob") as ob:
+            self._span(k.let(ob * size, "channel"), size, table)
+        if outputs % size:
+            self._span(i32(outputs - outputs % size), outputs % size, table)
+        return k.kernel(g.step)
+
+    def _span(self, channel: Value, count: int, table: Value) -> None:
+        k, g = self.k, self.g
+        self.span = channel, count
+        with k.loop(g.step, "row") as row:
+            y = k.let(k.y + row, "y") if g.step > 1 else k.y
+            if table is None:
+                self.rows = row_offsets(k, g, start=row * g.strides[0])
+            else:
+                store_bases(k, g, table, start=row * g.strides[0])
+                self.rows = table
+            self.r0, self.r1 = g.bounds(k, y)
+            self.bias, self.below = bias_index(k, g, y), row * g.out_width
+            for index, group in enumerate(g.column_groups()):
+                self._columns(index, group)
+
+    def _channels_of(self, pixels: int, outputs: int) -> int:
+        """Channels of a block of so many pixels: several packed blocks where that leaves none over."""
+        size = self.blocking.channels
+        room = self.blocking.pixels * size // pixels
+        return size * max((n for n in range(1, room // size + 1) if outputs % (n * size) == 0), default=1)
+
+    @property
+    def written_out(self) -> bool:
+        return self.blocking.rows or self.g.kernel[0] == 1 or self.gather is not None
+
+    def _columns(self, index: int, group: Columns) -> None:
+        count, pixels = group.stop - group.start, self.blocking.pixels
+        if count >= pixels:
+            with self.k.loop(count // pixels, "xb") as xb:
+                self._pixels(index, group, xb * pixels + group.start, pixels)
+        if count % pixels:
+            self._pixels(index, group, i32(group.stop - count % pixels), count % pixels)
+
+    def _pixels(self, index: int, group: Columns, x: Value, pixels: int) -> None:
+        if self.span is not None:
+            self._block(index, group, x, pixels, *self.span, 0)
+            return
+        outputs = self.conv.outputs // self.conv.groups
+        size = self._channels_of(pixels, outputs)
+        if self.gather is not None:
+            self.gather.fill(group, x, pixels, self.r0, self.r1)
+        with self.k.loop(self.conv.groups, "nth") as nth:
+            if outputs >= size:
+                with self.k.loop(outputs // size, "ob") as ob:
+                    self._block(index, group, x, pixels, ob * size + nth * outputs, size, nth)
+            if outputs % size:
+                last = i32(outputs - outputs % size) + nth * outputs
+                self._block(index, group, x, pixels, last, outputs % size, nth)
+
+    def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
+        acc = self.start(index, channel, pixels, size)
+        for term in self.terms:
+            term.add(acc, group, x, pixels, channel, size, nth)
+        self.outputs(acc, x + self.below if self.g.step else x, channel, pixels, size)
+
+    def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
+        """Adds the products of a block of the `nth` group of channels."""
+        k, g, column = self.k, self.g, 0
+        if self.gather is None:
+            column = (x * g.strides[1] - g.padding[1] + group.k0 * g.dilation[1]) * g.channels + nth * self.depth
+        runs = g.kernel[1] if self.conv.apart else 1  # of a kernel row
+        stride = self.length * self.packed(size)
+        weights = channel * self.taps + self.offset
+        if self.written_out:
+            for r, row in enumerate(self.rows):
+                with valid_row(k, g, r, self.r0, self.r1):
+                    at = k.let(row + column, "at")
+                    self._kernel_row(acc, at, weights + r * runs * stride, stride, group, pixels, size)
+        else:
+            with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
+                at = k.let(self.rows[r] + column, "at")
+                places = k.let(weights + r * (runs * stride), "wat")
+                self._kernel_row(acc, at, places, stride, group, pixels, size)
+
+    def _kernel_row(
+        self, acc: Value, at: Value, weights: Value, stride: int, group: Columns, pixels: int, size: int
+    ) -> None:
+        if not self.conv.apart:
+            self.row(acc, at, weights, group, pixels, size)
+            return
+        k, hop = self.k, self.g.dilation[1] * self.g.channels
+        one = Columns(group.start, group.stop, 0, 1)
+        with k.loop(group.k1 - group.k0, "tap") as tap:
+            place = k.let(at + tap * hop, "at")
+            self.row(acc, place, k.let(weights + (tap + group.k0) * stride, "wat"), one, pixels, size)
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        """Fresh accumulators [pixels][size] that hold the biases of column group `index`."""
+        k, width = self.k, table_width(self.g)
+        acc = k.local(pixels * size, "acc")
+        for j in range(size):
+            bias = k.let(self.table[(channel + j) * width + self.bias + index], "start")
+            for p in range(pixels):
+                k.store(acc, p * size + j, bias)
+        return acc
+
+    @abstractmethod
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        """Adds the valid taps of one run; `at` is the first of them in `x`, `weights` the block's run in `w`."""
+
+    def packed(self, size: int) -> int:
+        """Channels of a packed block: the last block of all may be smaller."""
+        return min(size, self.blocking.channels)
+
+    def place(self, weights: Value, size: int, j: int, tap: Value) -> Value:
+        """Where the `group` weights from `tap` on (a multiple of `group`) of the block's channel `j` start."""
+        packed = self.packed(size)
+        block = weights + j // packed * (self.taps * packed)
+        return block + tap * packed + j % packed * self.group
+
+    def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
+        """Where the weight of one tap of channel `j` lies."""
+        if tap < self.whole:
+            return self.place(weights, size, j, tap // self.group * self.group) + tap % self.group
+        packed = self.packed(size)
+        return self.place(weights, size, j, 0) - j % packed * (self.group - 1) + tap * packed
+
+    def singles(self, acc: Value, at: Value, weights: Value, taps: range, lo: int, pixels: int, size: int) -> None:
+        """Multiplies and adds tap by tap; `lo` is the tap that `at` points to."""
+        k, g = self.k, self.g
+        for tap in taps:
+            places = [at + (tap - lo) + p * g.strides[1] * g.channels for p in range(pixels)]
+            values = [k.let(self.x[place].astype("int32"), "xv") for place in places]
+            for j in range(size):
+                weight = k.let(self.w[self.single_place(weights, size, j, tap)].astype("int32"), "wv")
+                for p, value in enumerate(values):
+                    k.store(acc, p * size + j, call("mla", value, weight, acc[i32(p * size + j)]))
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        """Requantizes and stores a block."""
+        k, q = self.k, self.conv.requantize
+        width = table_width(self.g)
+        for j in range(size):
+            m, addend, shift = (k.let(self.table[(channel + j) * width + i], s) for i, s in enumerate(("m", "r", "e")))
+            for p in range(pixels):
+                value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, shift)
+                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.dtype))
+
+
+def best_step(count: int, most: int) -> int:
+    """The largest step up to `most` that divides `count`."""
+    return max(u for u in range(1, most + 1) if count % u == 0)

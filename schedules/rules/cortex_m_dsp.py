@@ -1,0 +1,122 @@
+"""Row kernels for Cortex-M4, M7 and M33: two 16-bit products an instruction.
+
+Convolutions take 2 pixels x 2 channels at a time: four int8 of each are widened by `sxtb16` (bytes 0 and 2) and
+`sxtb16 ror 8` (bytes 1 and 3) and multiplied by `smlad`; wider blocks spill on 14 registers. Depthwise ones are the
+scalar kernels: without a reduction over channels the widening costs more than `smlabb` and `smlatt` save (3.3 against
+2.6 instructions a product on 12x12x64).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.rules.dense import read_dense
+from tvm_cascade.schedules.rules.emit import i32
+from tvm_cascade.schedules.rules.few_taps import MOST_TAPS, few_taps
+from tvm_cascade.schedules.rules.geometry import Columns
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.packing import PAIRED, interleave, paired
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.rules.variants import Variant
+
+Value = Any
+BLOCKING = Blocking(pixels=2, channels=2)
+OTHERS = (
+    Blocking(pixels=2, channels=2, unroll=2, step=2),
+    Blocking(pixels=2, channels=2, unroll=8, step=8),
+    Blocking(pixels=1, channels=4, unroll=2, step=2),
+    Blocking(pixels=2, channels=2, unroll=1, step=1),
+    Blocking(pixels=1, channels=2, unroll=2, step=2),
+    Blocking(pixels=1, channels=2, unroll=1, step=1),
+)
+
+
+class _Conv(ConvRow):
+    group = 4
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        """Four taps at a time where the valid ones line up with the packed weights, one by one elsewhere."""
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
+        if lo % 4 or (hi % 4 and hi < self.whole):
+            self.singles(acc, at, weights, range(lo, hi), lo, pixels, size)
+            return
+        words = (min(hi, self.whole) - lo) // 4
+        step = words if words <= self.blocking.unroll else best_step(words, self.blocking.step)
+        if words:
+            with self.k.loop(words // step, "i") as i:
+                for u in range(step):
+                    self._word(acc, at, weights, i * step + u, lo, pixels, size)
+        self.singles(acc, at, weights, range(lo + words * 4, hi), lo, pixels, size)
+
+    def _word(self, acc: Value, at: Value, weights: Value, i: Value, lo: int, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        pairs = []
+        for p in range(pixels):
+            word = k.let(call("ldr", tirx.address_of(self.x[at + i * 4 + p * g.strides[1] * g.channels])), "xw")
+            pairs.append((k.let(call("sxtb16", word), "xa"), k.let(call("sxtb16_ror8", word), "xb")))
+        for j in range(size):
+            word = k.let(call("ld32", tirx.address_of(self.w[self.place(weights, size, j, i * 4 + lo)])), "ww")
+            even, odd = k.let(call("sxtb16", word), "wa"), k.let(call("sxtb16_ror8", word), "wb")
+            for p, (xa, xb) in enumerate(pairs):
+                first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
+                k.store(acc, p * size + j, call("smlad", xb, odd, first))
+
+
+class _WideConv(_Conv):
+    """Weights as halfwords: nothing to widen, twice the flash. The only form for uint8, whose weights need nine bits."""
+
+    def pack_weights(self) -> np.ndarray:
+        return self.arranged(lambda w: interleave(paired(w.astype(np.int16)), self.blocking.channels, self.group))
+
+    def single_place(self, weights: Value, size: int, j: int, tap: int) -> Value:
+        moved = tap // 4 * 4 + PAIRED.index(tap % 4) if tap < self.whole else tap
+        return super().single_place(weights, size, j, moved)
+
+    def _word(self, acc: Value, at: Value, weights: Value, i: Value, lo: int, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
+        pairs = []
+        for p in range(pixels):
+            word = k.let(call("ldr", tirx.address_of(self.x[at + i * 4 + p * g.strides[1] * g.channels])), "xw")
+            pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
+        for j in range(size):
+            place = self.place(weights, size, j, i * 4 + lo)
+            even = k.let(call("ld32", tirx.address_of(self.w[place])), "wa")
+            odd = k.let(call("ld32", tirx.address_of(self.w[place + 2])), "wb")
+            for p, (xa, xb) in enumerate(pairs):
+                first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
+                k.store(acc, p * size + j, call("smlad", xb, odd, first))
+
+
+def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, wide: bool = False) -> RowKernel:
+    """K x K and 1 x 1 convolution; `wide` keeps weights as halfwords, as uint8 always does."""
+    if wide or conv.dtype == "uint8":
+        return _WideConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
+    return _Conv(conv, blocking).build()
+
+
+def conv_variants(conv: QuantizedConv) -> list[Variant]:
+    """Kernels of a convolution, the usual one first, small code last."""
+    if conv.depthwise:
+        return scalar.depthwise_variants(conv)
+    rows = [replace(BLOCKING, rows=True)] if conv.window.kernel[0] > 1 else []
+    blockings = [BLOCKING, *rows, *OTHERS]
+    few = conv.groups == 1 and conv.weights[..., 0].size <= MOST_TAPS
+    made = [Variant("few taps", partial(few_taps, conv))] if few else []
+    return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
+
+
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for `func` on a core with the DSP extension."""
+    conv = (read_conv(func, constants) or read_dense(func, constants)) if core.dsp else None
+    return [] if conv is None else conv_variants(conv)

@@ -1,0 +1,369 @@
+"""Row kernels for Cortex-M55 and M85: the M-profile vector extension, through LLVM.
+
+- Convolutions whose input channels are a multiple of eight: 2 pixels x 4 channels, sixteen (or eight widened) products
+  a `vmladava`. Tails of eight use int16 lanes, so nothing is read beyond the row.
+- First layers and other odd depths: lanes over four output channels, one input value times a vector at a time.
+- Depthwise: lanes over eight channels. Two products fit int16 (weights are at least -127, proved per layer), so two
+  taps are multiplied and added there before they are widened into the accumulators of even and odd channels.
+
+Two pixels by four channels take eight even registers, lr among them: LLVM must not make low-overhead loops of these
+(`-disable-arm-loloops`; the feature `lob` itself has to stay on, or LLVM 22 drops vector copies). Requantization:
+`schedules.rules.lanes`. The C back end cannot print vectors of TIR: there this core takes the DSP kernels.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import PrimFunc, Shuffle
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.rules.dense import read_dense
+from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding, folded_bias, row_offsets, valid_row
+from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
+from tvm_cascade.schedules.rules.packing import lane_records, lane_table, tailed_interleave
+from tvm_cascade.schedules.rules.parts import Source, in_eights, inputs_of, sources
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.rules.requantize import emit_requantize
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.rules.variants import Variant
+
+Value = Any
+
+
+class _LaneOutputs(ConvRow):
+    """Channels in fours: a table of `[m][shift][biases...]` vectors per four."""
+
+    def pack_table(self) -> np.ndarray:
+        conv = self.conv
+        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point)
+        self.words = LANES * (2 + folded.shape[0] * folded.shape[1])
+        self.passes = self.pass_counts()
+        head = [*self.passes, conv.requantize.zero_point]
+        self.head = -(-len(head) // LANES) * LANES
+        head = np.array(head + [0] * (self.head - len(head)), np.int32)
+        return np.concatenate([head, lane_table(conv.requantize.table, folded.reshape(-1, conv.outputs))])
+
+    def pass_counts(self) -> list[int]:
+        """Passes of the loops over a kernel row that must stay loops.
+
+        They lie in front of the table, where LLVM cannot see them: it would write the loops out, move the loads of all
+        passes to the front and spill.
+        """
+        rows = [t.split(taps) for t in self.terms for taps in t.run_lengths()]
+        return sorted({n for n, _ in rows if n > 1})
+
+    def split(self, taps: int) -> tuple[int, int]:
+        """Passes and steps a pass of the loop over `taps` of a kernel row."""
+        count = taps // self.group
+        step = count if count <= self.blocking.unroll else best_step(count, self.blocking.step)
+        return (count // step, step) if count else (0, 0)
+
+    def opaque(self, passes: int) -> Value:
+        return self.k.let(self.table[i32(self.passes.index(passes))], "passes") if passes > 1 else passes
+
+    def block_words(self, channel: Value, j: int) -> Value:
+        """Where the words of the four channels from `channel + j` on start."""
+        first = channel // LANES if isinstance(channel, int) else tirx.truncdiv(channel, i32(LANES))
+        return first * self.words + (j // LANES * self.words + self.head)
+
+    def bias_words(self, index: int) -> Value:
+        """Offset of the bias vector for the row at hand and column group `index`: `bias_index` counts from 3."""
+        return (self.bias + (index - 1)) * LANES
+
+    def finish_lanes(self, acc: Value, x: Value, channel: Value, words: Value, p: int, j: int) -> None:
+        m, shift = vector(self.table, words, LANES), vector(self.table, words + LANES, LANES)
+        zero = self.table[i32(len(self.passes))]
+        value = requantize_lanes(self.k, self.conv.requantize, acc, m, shift, zero)
+        put(self.k, self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8x4"), LANES)
+
+
+class _Dot(_LaneOutputs):
+    """Sixteen products at a time along a kernel row."""
+
+    group = 16
+
+    def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
+        super().__init__(conv, blocking)
+        self.words_of_w = self.k.view(self.k.constants[0], "int32", "ww")
+
+    def pack_weights(self) -> np.ndarray:
+        conv = self.conv
+        aligned = conv.apart or self.depth % 16 == 0 or len(conv.window.column_groups()) == 1
+        self.group = 16 if aligned else 8
+        self.whole = self.length // self.group * self.group
+        return self.arranged(lambda w: tailed_interleave(w, LANES, self.group))
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        acc = self.k.local(pixels * size, "acc")
+        for j in range(size):
+            words = self.block_words(channel, j) + self.bias_words(index) + j % LANES
+            bias = self.k.let(self.table[words], "start")
+            for p in range(pixels):
+                self.k.store(acc, p * size + j, bias)
+        return acc
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        k = self.k
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
+        passes, step = self.split(hi - lo)
+        if passes:
+            with k.loop(self.opaque(passes), "i") as i:
+                for u in range(step):
+                    self._dot(acc, at, weights, (i * step + u) * self.group, lo, self.group, pixels, size)
+        if hi > self.whole:
+            self._dot(acc, at, weights, i32(passes * step * self.group), lo, 8, pixels, size)
+
+    def _dot(
+        self, acc: Value, at: Value, weights: Value, tap: Value, lo: int, lanes: int, pixels: int, size: int
+    ) -> None:
+        k, g = self.k, self.g
+        wide = {16: "int8x16", 8: "int16x8"}[lanes]
+        xs = [
+            k.let(vector(self.x, at + tap + p * g.strides[1] * g.channels, lanes).astype(wide), "xv", wide)
+            for p in range(pixels)
+        ]
+        for j in range(size):
+            block = weights + j // LANES * (self.taps * LANES)
+            place = block + (tap + lo) * LANES + j % LANES * lanes
+            w = k.let(self._weights(place) if lanes == 16 else vector(self.w, place, lanes).astype(wide), "wv", wide)
+            for p, x in enumerate(xs):
+                value = acc[i32(p * size + j)]
+                total = tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.vmldava", 0, 0, 0, value, x, w)
+                k.store(acc, p * size + j, total)
+
+    def _weights(self, place: Value) -> Value:
+        """Sixteen weights, loaded as words (flash is aligned): immediate offsets then reach four times as far."""
+        words = vector(self.words_of_w, place // 4 if isinstance(place, int) else tirx.truncdiv(place, i32(4)), LANES)
+        return tirx.reinterpret("int8x16", words)
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        if not self.conv.requantize.short:
+            self._singly(acc, x, channel, pixels, size)
+            return
+        lanes = [i32(i) for i in range(LANES)]
+        for p in range(pixels):
+            for j in range(0, size, LANES):
+                values = [acc[i32(p * size + j + i)] for i in range(LANES)]
+                four = self.k.let(Shuffle(values, lanes), "four", "int32x4")
+                self.finish_lanes(four, x, channel, self.block_words(channel, j), p, j)
+
+    def _singly(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        """Outputs one by one, where lanes cannot requantize them: rounded once."""
+        k, q = self.k, self.conv.requantize
+        for j in range(size):
+            words = self.block_words(channel, j) + j % LANES
+            m, e = k.let(self.table[words], "m"), k.let(0 - self.table[words + LANES], "e")
+            addend = k.let(tirx.shift_left(i32(1), e - 1), "r")
+            for p in range(pixels):
+                value = emit_requantize(k, q, acc[i32(p * size + j)], m, addend, e)
+                k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype("int8"))
+
+
+class _Outer(_LaneOutputs):
+    """One input value times the weights of four output channels at a time."""
+
+    group = 1
+
+    def pack_weights(self) -> np.ndarray:
+        return self.arranged(lambda w: tailed_interleave(w, LANES, 1))
+
+    def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
+        acc = self.k.local(pixels * size, "acc")
+        for j in range(0, size, LANES):
+            words = self.block_words(channel, j) + self.bias_words(index)
+            bias = self.k.let(vector(self.table, words, LANES), "start", "int32x4")
+            for p in range(pixels):
+                put(self.k, acc, p * size + j, bias, LANES)
+        return acc
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        k = self.k
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
+        passes, step = self.split(hi - lo)
+        with k.loop(self.opaque(passes), "i") as i:
+            for u in range(step):
+                self._tap(acc, at + i * step + u, weights, i * step + u + lo, pixels, size)
+
+    def _tap(self, acc: Value, at: Value, weights: Value, tap: Value, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        ws = []
+        for j in range(0, size, LANES):
+            block = weights + j // LANES * (self.taps * LANES)
+            ws.append(k.let(vector(self.w, block + tap * LANES, LANES).astype("int32x4"), "wv", "int32x4"))
+        for p in range(pixels):
+            x = k.let(self.x[at + p * g.strides[1] * g.channels].astype("int32"), "xv")
+            for j, w in enumerate(ws):
+                place = p * size + j * LANES
+                put(k, acc, place, vector(acc, place, LANES) + splat(x) * w, LANES)
+
+    def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
+        for p in range(pixels):
+            for j in range(0, size, LANES):
+                self.finish_lanes(vector(acc, p * size + j, LANES), x, channel, self.block_words(channel, j), p, j)
+
+
+DOT = Blocking(pixels=2, channels=LANES, unroll=4, step=3)
+OUTER = Blocking(pixels=4, channels=LANES, unroll=9, step=4)
+_OTHER_DOTS = (
+    Blocking(pixels=2, channels=LANES, unroll=6, step=6),
+    Blocking(pixels=2, channels=LANES, unroll=2, step=2),
+    Blocking(pixels=2, channels=LANES, unroll=1, step=1),
+    Blocking(pixels=1, channels=LANES, unroll=2, step=2),
+    Blocking(pixels=1, channels=LANES, unroll=1, step=1),
+)
+_OTHER_OUTERS = (
+    Blocking(pixels=6, channels=LANES, unroll=9, step=4),
+    Blocking(pixels=5, channels=LANES, unroll=9, step=4),
+    Blocking(pixels=3, channels=LANES, unroll=9, step=4),
+    Blocking(pixels=4, channels=LANES, unroll=3, step=3),
+    Blocking(pixels=4, channels=LANES, unroll=1, step=1),
+    Blocking(pixels=2, channels=LANES, unroll=1, step=1),
+)
+
+
+def conv2d(conv: QuantizedConv, blocking: Blocking | None = None, dot: bool | None = None) -> RowKernel | None:
+    """K x K and 1 x 1 convolution with outputs in fours; None for other numbers of outputs.
+
+    By dot products (`dot`, the default where inputs are a multiple of eight) or by lanes of outputs.
+    """
+    dot = in_eights(conv) if dot is None else dot
+    if conv.outputs // conv.groups % LANES or not (conv.requantize.short or (conv.requantize.once and dot)):
+        return None
+    if dot:
+        return _Dot(conv, blocking or DOT).build()
+    return _Outer(conv, blocking or OUTER).build()
+
+
+def conv_variants(conv: QuantizedConv) -> list[Variant]:
+    """Kernels of a convolution, the usual one first."""
+    if conv.depthwise:
+        return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in (2, 1, 3, 4)]
+    outers = [Variant(f"outer {b.name}", partial(conv2d, conv, b, False)) for b in (OUTER, *_OTHER_OUTERS)]
+    if not in_eights(conv):
+        return outers
+    dots = [Variant(f"dot {b.name}", partial(conv2d, conv, b, True)) for b in (DOT, *_OTHER_DOTS)]
+    return dots + (outers[:1] if conv.weights.shape[2] == 8 else [])
+
+
+def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
+    """Depthwise convolution with channels in eights; None for others."""
+    if conv.multiplier != 1 or not in_eights(conv) or not conv.requantize.short or conv.weights.min() < -127:
+        return None
+    return _Depthwise(conv, pixels).build()
+
+
+class _Depthwise:
+    """The zero point, then records of eight channels: m, shift and biases of even and odd ones, weights, eight a tap."""
+
+    def __init__(self, conv: QuantizedConv, pixels: int) -> None:
+        self.conv, self.pixels = conv, pixels
+        self.g: Sliding = conv.window
+        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
+        records, self.words = lane_records(conv.weights, folded[:, 0], conv.requantize.table)
+        records = np.concatenate([np.array([conv.requantize.zero_point, 0, 0, 0], records.dtype), records])
+        self.weights_at = (4 + 2 * folded.shape[0]) * LANES
+        self.k = k = KernelBuilder(inputs_of(conv), (records,), ["int8"], located=self.g.located)
+        self.sources = sources(k, conv)
+        self.record = k.view(k.constants[0], "int32", "record")
+        self.w = k.view(k.constants[0], "int8", "ws")
+        self.out = k.view(k.outputs[0], "int8", "outs")
+
+    def build(self) -> RowKernel:
+        k, g = self.k, self.g
+        rows = [row_offsets(k, s.window, s.index) for s in self.sources]
+        self.r0, self.r1 = g.bounds(k, k.y)
+        self.bias = 0 if len(g.row_variants()) == 1 else k.let(g.variant(k.y), "bias")
+        for run in g.runs(self.pixels):
+            with k.loop(run.count, "xb") as xb:
+                for source, starts in zip(self.sources, rows, strict=True):
+                    self._channels(run, xb * self.pixels + run.start, source, starts)
+        return k.kernel()
+
+    def _channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
+        k, g = self.k, self.g
+        pixels = range(len(run.taps))
+        channels, first = source.window.channels, source.first // 8
+        column = (x * g.strides[1] - g.padding[1]) * channels
+        with k.loop(channels // 8, "cb") as block:
+            cb = block + first
+            words = cb * self.words + LANES
+            acc = k.local(8 * len(pixels), "acc")
+            for odd in range(2):
+                place = words + (4 + odd) * LANES + self.bias * (2 * LANES)
+                start = k.let(vector(self.record, place, LANES), "start", "int32x4")
+                for p in pixels:
+                    put(k, acc, p * 8 + odd * LANES, start, LANES)
+            self._pad(acc, words, run)
+            for r in range(g.kernel[0]):
+                with valid_row(k, g, r, self.r0, self.r1):
+                    self._row(acc, rows[r] + column + block * 8, self._weights(words, r), run, source)
+            self._outputs(acc, x, cb, words, len(pixels))
+
+    def _weights(self, words: Value, r: int) -> Value:
+        return (words + self.weights_at) * 4 + r * (self.g.kernel[1] * 8)
+
+    def _pad(self, acc: Value, words: Value, run: Run) -> None:
+        """Columns of padding count as the zero point, in every valid row."""
+        k, g = self.k, self.g
+        missing = [(p, kx) for p, (k0, k1) in enumerate(run.taps) for kx in (*range(k0), *range(k1, g.kernel[1]))]
+        if not missing or not self.conv.input_zero_point:
+            return
+        for r in range(g.kernel[0]):
+            with valid_row(k, g, r, self.r0, self.r1):
+                for p, kx in missing:
+                    w = vector(self.w, self._weights(words, r) + kx * 8, 8).astype("int16x8")
+                    z = tirx.const(self.conv.input_zero_point, "int16")
+                    self._widen(acc, p, k.let(w * splat(z, 8), "pad", "int16x8"))
+
+    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
+        """Taps in pairs: two products are summed in int16."""
+        k, g = self.k, self.g
+        for first in range(0, g.kernel[1], 2):
+            taps = range(first, min(first + 2, g.kernel[1]))
+            ws = {kx: k.let(vector(self.w, weights + kx * 8, 8).astype("int16x8"), "wv", "int16x8") for kx in taps}
+            for p, (k0, k1) in enumerate(run.taps):
+                products = []
+                for kx in taps:
+                    if k0 <= kx < k1:
+                        place = at + (kx * g.dilation[1] + p * g.strides[1]) * source.window.channels
+                        products.append(vector(source.x, place, 8).astype("int16x8") * ws[kx])
+                if products:
+                    self._widen(acc, p, k.let(sum(products[1:], products[0]), "two", "int16x8"))
+
+    def _widen(self, acc: Value, p: int, value: Value) -> None:
+        for odd in range(2):
+            half = Shuffle([value], [i32(2 * i + odd) for i in range(LANES)]).astype("int32x4")
+            place = p * 8 + odd * LANES
+            put(self.k, acc, place, vector(acc, place, LANES) + half, LANES)
+
+    def _outputs(self, acc: Value, x: Value, cb: Value, words: Value, pixels: int) -> None:
+        k = self.k
+        order = [i32(i // 2 + i % 2 * LANES) for i in range(8)]
+        for p in range(pixels):
+            halves = []
+            for odd in range(2):
+                m, shift = (vector(self.record, words + (2 * i + odd) * LANES, LANES) for i in range(2))
+                four, zero = vector(acc, p * 8 + odd * LANES, LANES), self.record[i32(0)]
+                value = requantize_lanes(k, self.conv.requantize, four, m, shift, zero)
+                halves.append(k.let(value.astype("int16x4"), "half", "int16x4"))
+            both = k.let(Shuffle(halves, order), "both", "int16x8")
+            put(k, self.out, (x + p) * self.g.channels + cb * 8, both.astype("int8x8"), 8)
+
+
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for `func` on a core with vectors."""
+    if not core.mve or core.backend != "llvm":
+        return []
+    conv = read_conv(func, constants) or read_dense(func, constants)
+    if conv is not None and conv.dtype != "int8":
+        return []
+    if conv is None:
+        return [Variant("elements", partial(vector_elementwise, func, constants))]
+    return conv_variants(conv)

@@ -1,0 +1,175 @@
+"""Row kernels for cores with one multiply-accumulate at a time: Cortex-M0+ and M3, RISC-V.
+
+Convolutions keep eight accumulators, 4 pixels x 2 channels: six loads for eight products. Depthwise ones take one
+channel of 3 to 7 pixels at a time and load every input of the block once. The zero point is folded into the bias; a
+depthwise edge adds it back tap by tap, so that only the rows cut at the top and bottom need biases of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.rules.dense import read_dense
+from tvm_cascade.schedules.rules.elementwise import scalar_elementwise
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.geometry import (
+    Columns,
+    Run,
+    Sliding,
+    fewest_blocks,
+    folded_bias,
+    row_offsets,
+    valid_row,
+)
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.packing import scalar_records
+from tvm_cascade.schedules.rules.parts import Source, inputs_of, sources, tables_of
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
+from tvm_cascade.schedules.rules.requantize import emit_requantize
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.rules.variants import Variant
+
+Value = Any
+BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
+OTHERS = (
+    Blocking(pixels=4, channels=2),
+    Blocking(pixels=2, channels=4, unroll=9),
+    Blocking(pixels=3, channels=2, unroll=9),
+    Blocking(pixels=2, channels=2),
+    Blocking(pixels=4, channels=2, unroll=1, step=2),
+    Blocking(pixels=2, channels=2, unroll=1, step=2),
+    Blocking(pixels=1, channels=2, unroll=1, step=2),
+)
+DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
+
+
+class _Conv(ConvRow):
+    group = 1
+
+    def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
+        k, g = self.k, self.g
+        lo, hi = group.k0 * self.depth, group.k1 * self.depth
+        step = hi - lo if hi - lo <= self.blocking.unroll else best_step(hi - lo, self.blocking.step)
+        with k.loop((hi - lo) // step, "i") as i:
+            for u in range(step):
+                tap = i * step + u
+                values = [
+                    k.let(self.w[self.place(weights, size, j, tap + lo)].astype("int32"), "wv") for j in range(size)
+                ]
+                for p in range(pixels):
+                    x = k.let(self.x[at + tap + p * g.strides[1] * g.channels].astype("int32"), "xv")
+                    for j, value in enumerate(values):
+                        k.store(acc, p * size + j, call("mla", x, value, acc[i32(p * size + j)]))
+
+
+def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
+    """K x K and 1 x 1 convolution."""
+    return _Conv(conv, blocking).build()
+
+
+def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
+    """Depthwise convolution, any multiplier."""
+    return _Depthwise(conv, pixels or fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)).build()
+
+
+class _Depthwise:
+    """All that an output channel needs lies in one record: requantization, a bias per row variant, the weights."""
+
+    def __init__(self, conv: QuantizedConv, pixels: int) -> None:
+        self.conv, self.pixels = conv, pixels
+        self.g: Sliding = conv.window
+        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
+        records, self.words = scalar_records(conv.weights, folded[:, 0], conv.requantize.table)
+        self.weights_at = (3 + folded.shape[0]) * 4
+        item = conv.weights.dtype.itemsize
+        self.weights_at, self.weight_words = self.weights_at // item, self.words * 4 // item
+        constants = (records, *tables_of(conv))
+        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], located=self.g.located)
+        self.sources = sources(k, conv)
+        self.record = k.view(k.constants[0], "int32", "record")
+        self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
+        self.out = k.view(k.outputs[0], conv.dtype, "outs")
+
+    def build(self) -> RowKernel:
+        k, g = self.k, self.g
+        rows = [row_offsets(k, s.window, s.index) for s in self.sources]
+        self.r0, self.r1 = g.bounds(k, k.y)
+        self.bias = 3 if len(g.row_variants()) == 1 else k.let(g.variant(k.y) + 3, "bias")
+        for run in g.runs(self.pixels):
+            with k.loop(run.count, "xb") as xb:
+                for source, starts in zip(self.sources, rows, strict=True):
+                    self._channels(run, xb * self.pixels + run.start, source, starts)
+        return k.kernel()
+
+    def _channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
+        k, g, times = self.k, self.g, self.conv.multiplier
+        pixels = range(len(run.taps))
+        column = (x * g.strides[1] - g.padding[1]) * source.window.channels
+        with k.loop(source.window.channels, "c") as c, k.loop(times, "t") as t:
+            channel = (c + source.first) * times + t
+            acc = k.local(len(pixels), "acc")
+            start = k.let(self.record[channel * self.words + self.bias], "start")
+            for p in pixels:
+                k.store(acc, p, start)
+            for r in range(g.kernel[0]):
+                with valid_row(k, g, r, self.r0, self.r1):
+                    weights = channel * self.weight_words + self.weights_at + r * g.kernel[1]
+                    self._row(acc, rows[r] + column + c, weights, run, source)
+            m, addend, e = (k.let(self.record[channel * self.words + i], s) for i, s in enumerate(("m", "r", "e")))
+            for p in pixels:
+                value = emit_requantize(k, self.conv.requantize, acc[i32(p)], m, addend, e)
+                k.store(self.out, (x + p) * (g.channels * times) + channel, value.astype(self.conv.dtype))
+
+    def _row(self, acc: Value, at: Value, weights: Value, run: Run, source: Source) -> None:
+        """Every input column of the block is loaded once; columns of padding count as the zero point."""
+        k, g = self.k, self.g
+        kw, stride, hop = g.kernel[1], g.strides[1], g.dilation[1]
+        values = [k.let(self.w[weights + kx].astype("int32"), "wv") for kx in range(kw)]
+        for p, (k0, k1) in enumerate(run.taps):
+            for kx in (*range(k0), *range(k1, kw)):
+                k.store(acc, p, acc[i32(p)] + values[kx] * self.conv.input_zero_point)
+        reads: dict[int, list[tuple[int, int]]] = {}  # by column: pixels and taps
+        for p, (k0, k1) in enumerate(run.taps):
+            for kx in range(k0, k1):
+                reads.setdefault(p * stride + kx * hop, []).append((p, kx))
+        for column, uses in sorted(reads.items()):
+            x = k.let(source.load(at + column * source.window.channels), "xv")
+            for p, kx in uses:
+                k.store(acc, p, call("mla", x, values[kx], acc[i32(p)]))
+
+
+def conv_variants(conv: QuantizedConv) -> list[Variant]:
+    """Blockings of a convolution or pixels of a depthwise one, the usual first, small code last."""
+    if conv.depthwise:
+        return depthwise_variants(conv)
+    rows = [replace(b, rows=True) for b in (BLOCKING, OTHERS[0])] if conv.window.kernel[0] > 1 else []
+    blockings = [BLOCKING, *rows, *OTHERS]
+    return [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
+
+
+def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
+    """Depthwise kernels by pixels a block, the usual one first."""
+    usual = fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)
+    pixels = sorted({usual, *(min(p, conv.window.out_width) for p in (1, 2, *DEPTHWISE_PIXELS))})
+    pixels.sort(key=lambda p: p != usual)
+    return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in pixels]
+
+
+def scalar_variants(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> list[Variant]:
+    """Kernels for `func` in plain arithmetic; empty where none here applies."""
+    conv = read_conv(func, constants) or read_dense(func, constants)
+    if conv is None:
+        return [Variant("elements", partial(scalar_elementwise, func, constants))]
+    return conv_variants(conv)
+
+
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for `func` on a Cortex-M without packed products."""
+    return scalar_variants(func, constants) if core.name.startswith("cortex-m") else []

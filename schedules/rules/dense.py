@@ -1,0 +1,83 @@
+"""Fully connected layers as 1 x 1 convolutions of one pixel a row, and their requantization, which rounds once.
+
+The lowered operator computes `clamp(((acc m + 2^(k-1) + (acc >> 31)) >> k) + zo)` with `k = 31 - s`: the reference's
+double arithmetic, rounded half away from zero. Convolutions round twice (`schedules.rules.requantize`). Both are monotone in
+acc; where they take every step of the output at the same acc, the layer gets the short form of convolutions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.rules.geometry import Sliding
+from tvm_cascade.schedules.rules.quantized import QuantizedConv, attribute, dtype_of, integers, parameters, shape_of
+from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, plan_requantize
+
+ROUNDING = "once, half away from zero"
+
+
+def read_dense(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedConv | None:
+    """The convolution that an int8 fully connected layer is; None for others and for multipliers beyond 31 bits."""
+    if str(attribute(func, "op_kind", "")) != "dense" or len(constants) != 4:
+        return None
+    weights, bias, multiplier, shift = constants
+    data, out = parameters(func)[0], parameters(func)[-1]
+    if dtype_of(data) != "int8" or dtype_of(out) != "int8" or weights.dtype != np.int8 or weights.ndim != 2:
+        return None
+    if multiplier.dtype != np.int32 or any(integers(func, "weight_zero_point", (0,))):
+        return None
+    if str(attribute(func, "rounding", "")) != ROUNDING or str(attribute(func, "kernel_layout", "")) != "OI":
+        return None
+    if len(shape_of(data)) != 2 or shape_of(data)[1] != weights.shape[1]:
+        return None
+    rows, depth = shape_of(data)
+    units = weights.shape[0]
+    window = Sliding(1, rows, depth, 1, rows, (1, 1), (1, 1), (0, 0))
+    zero_in, zero_out = integers(func, "input_zero_point", (0,))[0], integers(func, "output_zero_point", (0,))[0]
+    lo, hi = integers(func, "clamp", (-128, 127))
+    taps = np.ascontiguousarray(weights.T).reshape(1, 1, depth, units)
+    bounds = accumulator_bounds(taps.reshape(depth, units), bias, zero_in, (-128, 127))
+    m, s = (np.broadcast_to(a.ravel(), (units,)).astype(np.int64) for a in (multiplier, shift))
+    requantize = plan_single(m, s, bounds, zero_out, (lo, hi))
+    if requantize is None:
+        return None
+    return QuantizedConv(window, taps, bias.ravel().astype(np.int32), zero_in, requantize, False)
+
+
+def plan_single(
+    m: np.ndarray, s: np.ndarray, bounds: tuple[np.ndarray, np.ndarray], zero_point: int, clamp: tuple[int, int]
+) -> Requantize | None:
+    """The short form where it is proved equal to one rounding, else the form that rounds once; None for left shifts.
+
+    `m`, `s` are int64 [units], `bounds` the smallest and largest accumulators.
+    """
+    if (s > -2).any() or (s < -30).any() or (m < 0).any():
+        return None
+    planned = plan_requantize(m, s, *bounds, zero_point, clamp)
+    if planned.short and all(
+        _equal(*row, zero_point, clamp) for row in sorted(set(zip(m.tolist(), s.tolist(), strict=True)))
+    ):
+        return planned
+    table = np.stack([m, np.int64(1) << (-s - 2), -s - 1], axis=1).astype(np.int32)
+    return Requantize(table, False, True, zero_point, *clamp, "rounds once", once=True)
+
+
+def _equal(m: int, s: int, zero_point: int, clamp: tuple[int, int]) -> bool:
+    """Whether rounding once and twice agree for every accumulator below 2^30.
+
+    A step v of either lies where it first reaches v; both are compared around the place of each step, and must have
+    taken it there.
+    """
+    if m < 1 << 30:
+        return False
+    k = 31 - s
+    steps = np.arange(clamp[0] - zero_point, clamp[1] - zero_point + 2, dtype=np.int64)
+    middle = np.array([-(-((2 * v - 1) << (k - 1)) // m) for v in steps.tolist()], np.int64)
+    acc = middle[:, None] + np.arange(-4, 5)
+    inside = np.abs(acc).max(axis=1) < 1 << 30
+    once = (acc * m + (np.int64(1) << (k - 1)) + (acc >> 63)) >> k
+    high = (acc * m + (1 << 30)) >> 31
+    twice = (high + (high >> 63) + (np.int64(1) << (-s - 1))) >> -s
+    taken = (once[:, 0] < steps) & (once[:, -1] >= steps)
+    return bool((((once == twice).all(axis=1) & taken) | ~inside).all())

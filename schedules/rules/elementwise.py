@@ -1,0 +1,242 @@
+"""Row kernels of add, sub, mul, relu and requantize: one element at a time, tables where they win.
+
+An operator that reads one activation (its other operand a scalar constant, or none) is a table of 256 outputs. Of the
+two operands of add and sub, TFLite's preparation gives the one with the larger scale the ratio 1/2 exactly, which is a
+shift; the other one's rescale is a table of 256 int32, unless its ratio is 1/2 too. What is left is one requantization.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, integers, parameters, shape_of
+from tvm_cascade.schedules.rules.requantize import Requantize, clamp_value, emit_requantize, plan_requantize, reference
+
+Value = Any
+HALF = (1 << 30, 0)  # multiplier and shift of the ratio 1/2
+STORED = {"int8": (np.arange(256) + 128) % 256 - 128, "uint8": np.arange(256)}  # values by their byte
+RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
+
+
+@dataclass(frozen=True, eq=False)
+class Binary:
+    """add, sub or mul of two activations of bytes of one shape."""
+
+    kind: str
+    row_elements: int
+    zero_points: tuple[int, int]
+    ratios: tuple[tuple[int, int], ...]  # multiplier and shift: of both operands (add, sub), then of the output
+    zero_out: int
+    clamp: tuple[int, int]
+    head_room: int = 20
+    dtype: str = "int8"
+
+    def reach(self, operand: int) -> int:
+        """The largest distance of a stored value from its zero point."""
+        low, high = RANGES[self.dtype]
+        return max(high - self.zero_points[operand], self.zero_points[operand] - low)
+
+
+def _activations(func: PrimFunc) -> int:
+    return integers(func, "num_activations", (1,))[0]
+
+
+def _plain(func: PrimFunc, inputs: int) -> str | None:
+    """The element type of inputs and output where they are maps of bytes of one shape and one batch."""
+    params = parameters(func)
+    tensors = [*params[:inputs], params[-1]]
+    shapes = {shape_of(t) for t in tensors}
+    shape, types = next(iter(shapes)), {dtype_of(t) for t in tensors}
+    plain = len(shapes) == 1 and len(shape) == 4 and shape[0] == 1 and len(types) == 1
+    return next(iter(types)) if plain and types <= set(STORED) else None
+
+
+def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
+    """`MBQM` of int64 values by one ratio."""
+    m, s = (np.full(values.shape, r, np.int64) for r in ratio)
+    return reference(values, m, s, 0, (-(1 << 62), 1 << 62))
+
+
+def read_binary(func: PrimFunc) -> Binary | None:
+    """add, sub or mul of two activations, None for anything else."""
+    kind = str(attribute(func, "op_kind", ""))
+    dtype = _plain(func, 2) if kind in ("add", "sub", "mul") and _activations(func) == 2 else None
+    if dtype is None:
+        return None
+    zeros = integers(func, "input_zero_points", (0, 0))
+    if kind == "mul":
+        ratios = ((int(attribute(func, "multiplier")), int(attribute(func, "shift"))),)
+    else:
+        ratios = tuple(zip(integers(func, "multipliers", ()), integers(func, "shifts", ()), strict=True))
+    clamp = integers(func, "clamp", RANGES[dtype])
+    _, _, width, channels = shape_of(parameters(func)[0])
+    return Binary(
+        kind,
+        width * channels,
+        (zeros[0], zeros[1]),
+        ratios,
+        integers(func, "output_zero_point", (0,))[0],
+        (clamp[0], clamp[1]),
+        integers(func, "head_room", (20,))[0],
+        dtype,
+    )
+
+
+def read_table(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> np.ndarray | None:
+    """Outputs [256], by the byte of the input, of an operator on one activation; None where it is no such operator."""
+    kind = str(attribute(func, "op_kind", ""))
+    dtype = _plain(func, 1) if _activations(func) == 1 else None
+    if dtype is None:
+        return None
+    clamp = integers(func, "clamp", RANGES[dtype])
+    zero_out = integers(func, "output_zero_point", (0,))[0]
+    if kind in ("relu", "requantize") and not constants:
+        zero = integers(func, "input_zero_point", (0,))[0]
+        ratio = (int(attribute(func, "multiplier")), int(attribute(func, "shift")))
+        result = rescale(STORED[dtype] - zero, ratio)
+    elif kind in ("add", "sub", "mul") and len(constants) == 1 and prod(constants[0].shape) == 1:
+        result = _with_constant(func, kind, int(constants[0].ravel()[0]), STORED[dtype])
+    else:
+        return None
+    return np.clip(result + zero_out, clamp[0], clamp[1]).astype(dtype)
+
+
+def _with_constant(func: PrimFunc, kind: str, constant: int, stored: np.ndarray) -> np.ndarray:
+    zeros = integers(func, "input_zero_points", (0, 0))
+    first = bool(attribute(func, "constant_first", False))
+    fixed = np.full(256, constant, np.int64)
+    a, b = (fixed, stored) if first else (stored, fixed)
+    if kind == "mul":
+        ratio = (int(attribute(func, "multiplier")), int(attribute(func, "shift")))
+        return rescale((a - zeros[0]) * (b - zeros[1]), ratio)
+    ra, rb, ro = zip(integers(func, "multipliers", ()), integers(func, "shifts", ()), strict=True)
+    high = integers(func, "head_room", (20,))[0]
+    left, right = rescale((a - zeros[0]) << high, ra), rescale((b - zeros[1]) << high, rb)
+    return rescale(left + right if kind == "add" else left - right, ro)
+
+
+class _Elements:
+    """A row of elements, four a pass."""
+
+    def __init__(
+        self, count: int, inputs: int, constants: tuple[np.ndarray, ...], dtype: str = "int8", view: str | None = None
+    ) -> None:
+        self.count, self.dtype = count, dtype
+        self.k = k = KernelBuilder([dtype] * inputs, constants, [dtype])
+        self.xs = [k.view(k.inputs[i][0], view or dtype, "xs") for i in range(inputs)]
+        self.rows = [k.let(k.row_offset(i, 0, count), "row") for i in range(inputs)]
+        self.tables = [k.view(p, str(c.dtype), "table") for p, c in zip(k.constants, constants, strict=True)]
+        self.out = k.view(k.outputs[0], dtype, "outs")
+
+    def number(self, table: int, index: int) -> Value:
+        """A number from a table, read once: operators of one shape share a kernel."""
+        return self.k.let(self.tables[table][i32(index)], "number")
+
+    def run(self, element: Any) -> RowKernel:
+        """`element(values)` is the output for one value of every input, as int32."""
+        k = self.k
+        with k.loop(max(self.count // 4, 1), "i") as i:
+            for u in range(min(4, self.count)):
+                self._one(element, i * 4 + u)
+        for rest in range(max(self.count // 4, 1) * 4, self.count):
+            self._one(element, i32(rest))
+        return k.kernel()
+
+    def _one(self, element: Any, index: Value) -> None:
+        k = self.k
+        values = [k.let(x[row + index].astype("int32"), "x") for x, row in zip(self.xs, self.rows, strict=True)]
+        k.store(self.out, index, element(*values).astype(self.dtype))
+
+
+def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel:
+    """Every output looked up by its input."""
+    _, _, width, channels = shape_of(parameters(func)[0])
+    row = _Elements(width * channels, 1, (table,), str(table.dtype), "uint8")
+    return row.run(lambda x: row.tables[0][x].astype("int32"))
+
+
+def mul_kernel(op: Binary) -> RowKernel | None:
+    """Product of two activations; None where its requantization is not a short one."""
+    q = product_requantize(op)
+    if not q.short:
+        return None
+    numbers = np.array([*q.table[0], *op.zero_points], np.int32)
+    row = _Elements(op.row_elements, 2, (numbers,), op.dtype)
+    m, addend, shift, zero, other = (row.number(0, i) for i in range(5))
+
+    def element(x: Value, y: Value) -> Value:
+        product = row.k.let((x - zero) * (y - other), "p")
+        return emit_requantize(row.k, q, product, m, addend, shift)
+
+    return row.run(element)
+
+
+def product_requantize(op: Binary) -> Requantize:
+    """Requantization of the products of a mul."""
+    reach = op.reach(0) * op.reach(1)
+    m, s = (np.array([v]) for v in op.ratios[0])
+    return plan_requantize(m, s, np.array([-reach]), np.array([reach]), op.zero_out, op.clamp)
+
+
+def sum_requantize(op: Binary) -> Requantize:
+    """Requantization of the sums of an add or sub."""
+    reach = (op.reach(0) + op.reach(1)) << op.head_room
+    m, s = (np.array([v]) for v in op.ratios[2])
+    return plan_requantize(m, s, np.array([-reach]), np.array([reach]), op.zero_out, op.clamp)
+
+
+def sum_kernel(op: Binary) -> RowKernel | None:
+    """Sum or difference of two activations; None where the proofs fail.
+
+    The sum is kept doubled, as `smmlar` wants it.
+    """
+    q = sum_requantize(op)
+    if not q.short or HALF not in op.ratios[:2]:
+        return None
+    shifted = 0 if op.ratios[0] == HALF else 1  # the operand that a shift rescales
+    signs = (1, -1 if op.kind == "sub" else 1)
+    other = 1 - shifted
+    offset = -signs[shifted] * op.zero_points[shifted] * (1 << op.head_room)
+    table = rescale((STORED[op.dtype] - op.zero_points[other]) << op.head_room, op.ratios[other])
+    table = (2 * signs[other] * table + offset).astype(np.int32)
+    plain = op.ratios[other] == HALF
+    base = offset - signs[other] * op.zero_points[other] * (1 << op.head_room)
+    numbers = np.array([*q.table[0], base], np.int32)
+    row = _Elements(op.row_elements, 2, (numbers,) if plain else (numbers, table), op.dtype)
+    m, addend, shift = (row.number(0, i) for i in range(3))
+    constant = row.number(0, 3) if plain else 0
+
+    def element(x: Value, y: Value) -> Value:
+        own, looked = (x, y) if shifted == 0 else (y, x)
+        left = own * (signs[shifted] << op.head_room)
+        if plain:
+            doubled = left + looked * (signs[other] << op.head_room) + constant
+        else:
+            doubled = left + row.tables[1][tirx.bitwise_and(looked, i32(255))]
+        acc = row.k.let(doubled, "acc")
+        high = row.k.let(call("smmlar", acc, m, addend), "h")
+        if q.sign:
+            high = row.k.let(high + tirx.shift_right(acc, i32(31)), "h")
+        return clamp_value(row.k, q, tirx.shift_right(high, shift))
+
+    return row.run(element)
+
+
+def scalar_elementwise(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:
+    """A kernel for an element-wise `func` in plain arithmetic, None where none here applies."""
+    table = read_table(func, constants)
+    if table is not None:
+        return table_kernel(func, table)
+    op = read_binary(func)
+    if op is None:
+        return None
+    return mul_kernel(op) if op.kind == "mul" else sum_kernel(op)

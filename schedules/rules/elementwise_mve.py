@@ -1,0 +1,134 @@
+"""Row kernels of element-wise operators on vectors: sixteen table look-ups, or four sums, at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.elementwise import (
+    HALF,
+    Binary,
+    product_requantize,
+    read_binary,
+    read_table,
+    sum_requantize,
+)
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, rescale_lanes, splat, vector
+from tvm_cascade.schedules.rules.quantized import parameters, shape_of
+from tvm_cascade.schedules.rules.requantize import Requantize
+
+Value = Any
+
+
+def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel | None:
+    """Sixteen outputs gathered by their inputs' bytes; None where rows are not a multiple of sixteen, or of uint8."""
+    _, _, width, channels = shape_of(parameters(func)[0])
+    count = width * channels
+    if count % 16 or table.dtype != np.int8:
+        return None
+    k = KernelBuilder(["int8"], (table,), ["int8"])
+    x, out = k.view(k.inputs[0][0], "int8", "xs"), k.view(k.outputs[0], "int8", "outs")
+    looked = k.view(k.constants[0], "int8", "table")
+    row = k.let(k.row_offset(0, 0, count), "row")
+    with k.loop(count // 16, "i") as i:
+        gathered = tirx.call_llvm_pure_intrin(
+            "int8x16",
+            "llvm.arm.mve.vldr.gather.offset",
+            tirx.address_of(looked[i32(0)]),
+            vector(x, row + i * 16, 16),
+            8,  # bits of an element in memory
+            0,  # shift of the offsets
+            1,  # unsigned
+        )
+        put(k, out, i * 16, gathered, 16)
+    return k.kernel()
+
+
+def binary_kernel(op: Binary) -> RowKernel | None:
+    """add, sub or mul, four lanes at a time; None where the proofs fail or rows are not a multiple of four."""
+    q = product_requantize(op) if op.kind == "mul" else sum_requantize(op)
+    if op.dtype != "int8" or not q.short or op.row_elements % LANES or any(s > 0 for _, s in op.ratios[:2]):
+        return None
+    return _Binary(op, q).build()
+
+
+class _Binary:
+    """Scales and zero points lie in a table: operators of one shape share a kernel."""
+
+    def __init__(self, op: Binary, q: Requantize) -> None:
+        self.op, self.q = op, q
+        self.parameters: list[int] = []
+        self.k = KernelBuilder(["int8", "int8"], (np.zeros(16, np.int32),), ["int8"])
+        self.table = self.k.view(self.k.constants[0], "int32", "table")
+
+    def parameter(self, value: int) -> Value:
+        """A number from the table."""
+        self.parameters.append(value)
+        return self.table[i32(len(self.parameters) - 1)]
+
+    def build(self) -> RowKernel:
+        op, k = self.op, self.k
+        m, _, e = (int(v) for v in self.q.table[0])
+        multiplier, shift, zero = (k.let(self.parameter(v), "p") for v in (m, -e, self.q.zero_point))
+        combine = self._product() if op.kind == "mul" else self._sum()
+        xs = [k.view(k.inputs[i][0], "int8", "xs") for i in range(2)]
+        rows = [k.let(k.row_offset(i, 0, op.row_elements), "row") for i in range(2)]
+        out = k.view(k.outputs[0], "int8", "outs")
+        with k.loop(op.row_elements // LANES, "i") as i:
+            values = [
+                k.let(vector(x, row + i * LANES, LANES).astype("int32x4"), "x", "int32x4")
+                for x, row in zip(xs, rows, strict=True)
+            ]
+            acc = k.let(combine(values), "acc", "int32x4")
+            made = requantize_lanes(k, self.q, acc, splat(multiplier), splat(shift), zero)
+            put(k, out, i * LANES, made.astype("int8x4"), LANES)
+        return replace(k.kernel(), constants=(np.array(self.parameters, np.int32),))
+
+    def _product(self) -> Callable[[list[Value]], Value]:
+        zeros = [self.k.let(self.parameter(z), "z") for z in self.op.zero_points]
+        return lambda values: (values[0] - splat(zeros[0])) * (values[1] - splat(zeros[1]))
+
+    def _sum(self) -> Callable[[list[Value]], Value]:
+        """The scaled sum; zero points of operands of ratio 1/2 join one constant."""
+        k, op = self.k, self.op
+        signs = (1, -1 if op.kind == "sub" else 1)
+        halves = [ratio == HALF for ratio in op.ratios[:2]]
+        joined = -sum(
+            s * (z << (op.head_room - 1)) for s, z, half in zip(signs, op.zero_points, halves, strict=True) if half
+        )
+        constant = k.let(self.parameter(joined), "c")
+        own: list[tuple[Value, Value, Value | None]] = []  # zero point, multiplier, shift of what is rescaled
+        for (m, s), zero, half in zip(op.ratios[:2], op.zero_points, halves, strict=True):
+            if half:
+                own.append((0, 0, None))
+                continue
+            shift = k.let(self.parameter(s), "s") if s < 0 else None
+            own.append((k.let(self.parameter(zero), "z"), k.let(self.parameter(m), "m"), shift))
+
+        def combine(values: list[Value]) -> Value:
+            total = splat(constant)
+            for value, sign, half, (zero, m, shift) in zip(values, signs, halves, own, strict=True):
+                if half:
+                    part = tirx.shift_left(value, splat(op.head_room - 1))
+                else:
+                    part = rescale_lanes(k, tirx.shift_left(value - splat(zero), splat(op.head_room)), m, shift)
+                total = total + part if sign > 0 else total - part
+            return total
+
+        return combine
+
+
+def vector_elementwise(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:
+    """A kernel for an element-wise `func` on vectors, None where none here applies."""
+    table = read_table(func, constants)
+    if table is not None:
+        return table_kernel(func, table)
+    op = read_binary(func)
+    return None if op is None else binary_kernel(op)

@@ -1,0 +1,169 @@
+"""A small builder of TIR statements, shared by the rules that write row kernels by hand.
+
+Kernels are straight-line code and counted loops over flat pointers. The builder keeps a stack of open blocks; `let`
+binds a value once (a C local, an SSA value in LLVM), `local` allocates a few registers' worth of mutable scalars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.tirx import (
+    AllocBuffer,
+    Bind,
+    BufferStore,
+    DeclBuffer,
+    Evaluate,
+    For,
+    ForKind,
+    IfThenElse,
+    PrimFunc,
+    SeqStmt,
+    Var,
+)
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel, contract_params
+
+Value = Any  # a TIR expression or a Python int
+
+_VIEW_ITEMS = 1 << 30  # extent of pointer views: the caller knows the size, nothing here depends on it
+
+
+def i32(value: Value) -> Value:
+    """`value` as an int32 expression."""
+    return tirx.const(value, "int32") if isinstance(value, int) else value
+
+
+class Builder:
+    """Statements of one function, in order."""
+
+    def __init__(self) -> None:
+        self._blocks: list[list[tirx.Stmt]] = [[]]
+        self._used: dict[str, int] = {}
+
+    def name(self, stem: str) -> str:
+        """A name that this function has not used yet."""
+        count = self._used.get(stem, 0)
+        self._used[stem] = count + 1
+        return stem if count == 0 else f"{stem}_{count}"
+
+    def add(self, stmt: tirx.Stmt) -> None:
+        self._blocks[-1].append(stmt)
+
+    def let(self, value: Value, stem: str = "v", dtype: str = "int32") -> Value:
+        """`value` computed once, here; constants and variables are returned as they are."""
+        if isinstance(value, int):
+            return value
+        if isinstance(value, tirx.IntImm | Var):
+            return value
+        var = Var(self.name(stem), dtype)
+        self.add(Bind(var, value))
+        return var
+
+    def local(self, count: int, stem: str, dtype: str = "int32") -> Any:
+        """`count` mutable scalars, registers where every index is constant."""
+        buffer = tirx.decl_buffer((count,), dtype, self.name(stem))
+        self.add(AllocBuffer(buffer))
+        return buffer
+
+    def view(self, pointer: Any, dtype: str, stem: str) -> Any:
+        """The memory behind `pointer` as a flat buffer of `dtype`."""
+        buffer = tirx.decl_buffer((_VIEW_ITEMS,), dtype, self.name(stem), data=pointer)
+        self.add(DeclBuffer(buffer, data=pointer))
+        return buffer
+
+    def store(self, buffer: Any, index: Value, value: Value) -> None:
+        self.add(BufferStore(buffer, value, [i32(index)]))
+
+    def evaluate(self, call: Value) -> None:
+        self.add(Evaluate(call))
+
+    @contextmanager
+    def loop(self, extent: Value, stem: str, start: Value = 0) -> Iterator[Value]:
+        """`for stem in [start, start + extent)`; a loop of one pass is written as its body."""
+        if isinstance(extent, int) and extent == 1:
+            yield start
+            return
+        var = Var(self.name(stem), "int32")
+        self._blocks.append([])
+        yield var
+        body = self._blocks.pop()
+        if body:
+            self.add(For(var, i32(start), i32(extent), ForKind.SERIAL, tirx.stmt_seq(*body)))
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        self._blocks.append([])
+        yield
+        body = self._blocks.pop()
+        if body:
+            self.add(IfThenElse(condition, tirx.stmt_seq(*body), None))
+
+    def statements(self) -> list[tirx.Stmt]:
+        assert len(self._blocks) == 1
+        return self._blocks[0]
+
+
+class KernelBuilder(Builder):
+    """A row kernel: parameters in the order of the row-kernel contract, then its body.
+
+    `inputs[i]` is `(pointer, slot, height)`, of a located kernel `(pointer, rows)`; `constants` and `outputs` are
+    pointers.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        constants: Sequence[np.ndarray],
+        outputs: Sequence[str],
+        scratch_bytes: int = 0,
+        located: bool = False,
+    ) -> None:
+        super().__init__()
+        types = [str(c.dtype) for c in constants]
+        self.roles = contract_params(inputs, types, outputs, scratch_bytes > 0, located)
+        self.arrays, self.scratch_bytes = tuple(constants), scratch_bytes
+        self.inputs: list[Any] = [
+            (_pointer(f"x{i}", dtype), _pointer(f"x{i}_rows", "int32"))
+            if located
+            else (_pointer(f"x{i}", dtype), Var(f"x{i}_slot", "int32"), Var(f"x{i}_height", "int32"))
+            for i, dtype in enumerate(inputs)
+        ]
+        self.located = [self.view(x[1], "int32", "rows") for x in self.inputs] if located else None
+        self.constants = [_pointer(f"w{i}", str(c.dtype)) for i, c in enumerate(constants)]
+        self.scratch = _pointer("scratch", "int8") if scratch_bytes else None
+        self.outputs = [_pointer("out" if i == 0 else f"out{i}", dtype) for i, dtype in enumerate(outputs)]
+        self.y = Var("y", "int32")
+
+    @property
+    def params(self) -> list[Any]:
+        flat = [p for triple in self.inputs for p in triple]
+        scratch = [] if self.scratch is None else [self.scratch]
+        return [*flat, *self.constants, *scratch, *self.outputs, self.y]
+
+    def row_offset(self, index: int, tap: Value, row_elements: int) -> Value:
+        """Element offset of row `tap` of the window of input `index`, the ring's end minded."""
+        if self.located is not None:
+            return self.located[index][i32(tap)]
+        _, slot, height = self.inputs[index]
+        if isinstance(tap, int) and tap == 0:
+            return slot * row_elements
+        place = self.let(slot + tap, "place")
+        return (place - tirx.Select(place >= height, height, i32(0))) * row_elements
+
+    def kernel(self, rows: int = 1) -> RowKernel:
+        """The finished kernel, of so many rows a call, which returns 0 and whose pointers do not alias."""
+        body = SeqStmt([*self.statements(), tirx.Return(i32(0))])
+        attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "row_kernel", "tirx.noalias": True})
+        func = PrimFunc(self.params, body, PrimType("int32"), attrs=attrs)
+        return RowKernel(func, self.arrays, self.scratch_bytes, self.roles, rows=rows)
+
+
+def _pointer(name: str, dtype: str) -> Any:
+    return Var(name, PointerType(PrimType(dtype)))

@@ -1,0 +1,103 @@
+"""First layers with few taps (3 x 3 of one channel) on DSP cores: the pixels of a window as pairs in registers.
+
+Every window is gathered once, padding as the zero point, into halfword pairs; each output channel is then one `smlad`
+per pair against weights kept as halfwords, in a chain from its bias. Nothing is widened in the loop over channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.geometry import (
+    Columns,
+    Sliding,
+    channel_table,
+    folded_bias,
+    row_offsets,
+    valid_row,
+)
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.quantized import QuantizedConv
+from tvm_cascade.schedules.rules.requantize import emit_requantize
+
+Value = Any
+MOST_TAPS = 12  # six pairs leave registers for the loop over channels
+STEP = 4  # most channels in one pass of it
+
+
+def few_taps(conv: QuantizedConv) -> RowKernel | None:
+    """The kernel, None where the window has too many taps, or the input groups or parts."""
+    if conv.depthwise or conv.parts or conv.groups > 1 or conv.weights[..., 0].size > MOST_TAPS:
+        return None
+    return _FewTaps(conv).build()
+
+
+class _FewTaps:
+    def __init__(self, conv: QuantizedConv) -> None:
+        self.conv = conv
+        self.g: Sliding = conv.window
+        taps = conv.weights.reshape(-1, conv.outputs)
+        self.pairs = -(-taps.shape[0] // 2)
+        halves = np.zeros((conv.outputs, 2 * self.pairs), np.int16)
+        halves[:, : taps.shape[0]] = taps.T
+        whole = Sliding(1, 1, 1, 1, 1, (1, 1), (1, 1), (0, 0))  # one set of valid taps: padding is in the pairs
+        bias = folded_bias(whole, conv.weights.sum(axis=(0, 1), keepdims=True), conv.bias, conv.input_zero_point)
+        table = channel_table(whole, conv.requantize.table, bias)
+        self.k = k = KernelBuilder([conv.dtype], (halves.ravel(), table), [conv.dtype], located=self.g.located)
+        self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
+        self.w = k.view(k.constants[0], "int32", "pairs")
+        self.table = k.view(k.constants[1], "int32", "table")
+        self.out = k.view(k.outputs[0], conv.dtype, "outs")
+
+    def build(self) -> RowKernel:
+        k, g = self.k, self.g
+        self.rows = row_offsets(k, g)
+        self.r0, self.r1 = g.bounds(k, k.y)
+        for group in g.column_groups():
+            with k.loop(group.stop - group.start, "xb") as xb:
+                x = xb + group.start
+                self._channels(self._gather(group, x), x)
+        return k.kernel()
+
+    def _gather(self, group: Columns, x: Value) -> list[Value]:
+        """The window's values, two a register; rows and columns of padding as the zero point."""
+        k, g = self.k, self.g
+        kh, kw = g.kernel
+        width = kw * g.channels
+        taps = k.local(2 * self.pairs, "taps")
+        column = (x * g.strides[1] - g.padding[1]) * g.channels
+        inside = range(group.k0 * g.channels, group.k1 * g.channels)
+        for tap in range(2 * self.pairs):
+            k.store(taps, tap, i32(self.conv.input_zero_point if tap < kh * width else 0))
+        for r in range(kh):
+            with valid_row(k, g, r, self.r0, self.r1):
+                for i in inside:
+                    place = i + i // g.channels * (g.dilation[1] - 1) * g.channels
+                    k.store(taps, r * width + i, self.x[self.rows[r] + column + place].astype("int32"))
+        low = i32(0xFFFF)
+        return [
+            k.let(
+                tirx.bitwise_or(tirx.bitwise_and(taps[i32(2 * p)], low), taps[i32(2 * p + 1)] * 65536),
+                "pair",
+            )
+            for p in range(self.pairs)
+        ]
+
+    def _channels(self, pairs: list[Value], x: Value) -> None:
+        k, outputs = self.k, self.conv.outputs
+        step = max(u for u in range(1, STEP + 1) if outputs % u == 0)
+        with k.loop(outputs // step, "ob") as ob:
+            for u in range(step):
+                channel = ob * step + u
+                m, addend, e, acc = (
+                    k.let(self.table[channel * 4 + i], s) for i, s in enumerate(("m", "r", "e", "acc"))
+                )
+                for p, pair in enumerate(pairs):
+                    acc = k.let(call("smlad", pair, self.w[channel * self.pairs + p], acc), "acc")
+                value = emit_requantize(k, self.conv.requantize, acc, m, addend, e)
+                k.store(self.out, x * outputs + channel, value.astype(self.conv.dtype))

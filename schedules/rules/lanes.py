@@ -1,0 +1,62 @@
+"""Four int32 lanes of a vector in TIR: loads, stores, and TFLite's rescaling by `vqrdmulh` and `vrshl`.
+
+`vqrdmulh` is SRDHM. `vrshl` by -e is RDivPOT but for negative values, where one is subtracted first: h + (h >> 31).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx import Broadcast, BufferStore, Ramp
+
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.requantize import Requantize
+
+Value = Any
+LANES = 4
+
+
+def splat(value: Value, lanes: Any = LANES) -> Value:
+    """`value` in every lane, int32 for Python integers."""
+    return Broadcast(i32(value), lanes)
+
+
+def vector(buffer: Value, index: Value, lanes: Any) -> Value:
+    """`lanes` elements of `buffer` from `index` on."""
+    ramp: Value = Ramp(i32(index), i32(1), lanes)
+    return tirx.BufferLoad(buffer, [ramp])
+
+
+def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: Any) -> None:
+    """Stores `lanes` elements from `index` on."""
+    ramp: Value = Ramp(i32(index), i32(1), lanes)
+    k.add(BufferStore(buffer, value, [ramp]))
+
+
+def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False) -> Value:
+    """SRDHM of two vectors; with `sign` less one where it is negative."""
+    high = k.let(tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vqrdmulh", acc, m), "h", "int32x4")
+    if not sign:
+        return high
+    return k.let(high + tirx.shift_right(high, splat(31)), "h", "int32x4")
+
+
+def rounded_lanes(value: Value, shift: Value) -> Value:
+    """`value` shifted to the right by `-shift` bits, rounded half up."""
+    return tirx.call_llvm_pure_intrin("int32x4", "llvm.arm.mve.vshl.vector", value, shift, 0, 1, 0)
+
+
+def rescale_lanes(k: KernelBuilder, acc: Value, m: Value, s: Value | None) -> Value:
+    """`MBQM` by a multiplier and a shift to the right (negative), None for no shift."""
+    high = high_lanes(k, acc, splat(m), s is not None)
+    return high if s is None else rounded_lanes(high, splat(s))
+
+
+def requantize_lanes(k: KernelBuilder, q: Requantize, acc: Value, m: Value, shift: Value, zero: Value) -> Value:
+    """Four accumulators to four outputs as clamped int32; `shift` is negative to the right, `zero` the zero point.
+
+    The zero point comes from memory: layers of one shape then share a kernel.
+    """
+    value = k.let(rounded_lanes(high_lanes(k, acc, m, q.sign), shift) + splat(zero), "q", "int32x4")
+    return tirx.max(tirx.min(value, splat(q.hi)), splat(q.lo))

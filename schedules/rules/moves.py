@@ -1,0 +1,186 @@
+"""Row kernels of operators that only move bytes: concatenations, padding and slices along columns or channels.
+
+A row of the output is a sequence of runs, each contiguous in one input or filled with one value. Where every run
+starts and ends at a word the kernel copies words (sixteen bytes at a time on vectors); elsewhere the generic kernel,
+which copies element by element, is as good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import gcd, prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.lanes import put, splat, vector
+from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, integers, parameters, shape_of
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.rules.variants import Variant
+
+Value = Any
+_STEP = 8  # words of a run written out in one pass
+_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`bytes` bytes of every block of an output row, from byte `start` of the same block of input `source`'s row."""
+
+    source: int  # -1: `fill` in every byte
+    start: int
+    bytes: int
+    fill: int = 0
+
+
+@dataclass(frozen=True)
+class Move:
+    """An output row as `blocks` equal sequences of runs; `strides[i]` bytes lie between blocks of input i."""
+
+    blocks: int
+    runs: tuple[Run, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    top: int = 0  # output rows before the first that has any input (padding)
+    rows: int = 0  # input rows; 0 where every output row has its input row
+
+
+def read_move(func: PrimFunc) -> Move | None:
+    """The move that `func` is, None for other operators and for moves along other axes."""
+    kind = str(attribute(func, "op_kind", ""))
+    count = integers(func, "num_activations", (1,))[0]
+    params = parameters(func)
+    tensors, out = params[:count], params[-1]
+    if len(params) != count + 1 or any(len(shape_of(t)) != 4 or shape_of(t)[0] != 1 for t in (*tensors, out)):
+        return None
+    if len({dtype_of(t) for t in (*tensors, out)}) != 1 or dtype_of(out) not in _BYTES:
+        return None
+    shapes, item = [shape_of(t) for t in tensors], _BYTES[dtype_of(out)]
+    if kind == "concat" and set(integers(func, "table_of_input", (-1,))) == {-1}:
+        return _concat(integers(func, "axis", (3,))[0], shapes, item, dtype_of(out))
+    if kind == "pad":
+        return _pad(func, shapes[0], shape_of(out), item, dtype_of(out))
+    if kind == "strided_slice":
+        return _slice(func, shapes[0], shape_of(out), item, dtype_of(out))
+    return None
+
+
+def _concat(axis: int, shapes: list[tuple[int, ...]], item: int, dtype: str) -> Move | None:
+    if axis not in (2, 3):
+        return None
+    sizes = [prod(s[axis:]) * item for s in shapes]
+    runs = tuple(Run(i, 0, size) for i, size in enumerate(sizes))
+    return Move(prod(shapes[0][2:axis]), runs, tuple(sizes), dtype)
+
+
+def _pad(func: PrimFunc, shape: tuple[int, ...], out: tuple[int, ...], item: int, dtype: str) -> Move | None:
+    widths = integers(func, "pad_width", ())
+    value = attribute(func, "value")
+    if len(widths) != 8 or widths[0] or widths[1] or widths[6] or widths[7] or value is None or item != 1:
+        return None
+    fill, pixel = int(value) & 255, shape[3] * item
+    runs = (Run(-1, 0, widths[4] * pixel, fill), Run(0, 0, shape[2] * pixel), Run(-1, 0, widths[5] * pixel, fill))
+    rows = shape[1] if widths[2] or widths[3] else 0
+    return Move(1, tuple(r for r in runs if r.bytes), (shape[2] * pixel,), dtype, widths[2], rows)
+
+
+def _slice(func: PrimFunc, shape: tuple[int, ...], out: tuple[int, ...], item: int, dtype: str) -> Move | None:
+    begin, strides = integers(func, "begin", ()), integers(func, "strides", ())
+    if len(begin) != 4 or set(strides[2:]) != {1}:
+        return None
+    if out[3] == shape[3]:
+        pixel = shape[3] * item
+        return Move(1, (Run(0, begin[2] * pixel, out[2] * pixel),), (shape[2] * pixel,), dtype)
+    if out[2] != shape[2]:
+        return None
+    return Move(out[2], (Run(0, begin[3] * item, out[3] * item),), (shape[3] * item,), dtype)
+
+
+def _unit(move: Move, vectors: bool) -> int:
+    """Bytes that every run starts, ends and repeats at: 16, 8, 4 or less."""
+    marks = [move.strides[r.source] for r in move.runs if r.source >= 0]
+    marks += [v for r in move.runs for v in (r.start, r.bytes)]
+    unit = gcd(*marks, 16)
+    return unit if vectors or unit < 4 else 4
+
+
+def move_kernel(move: Move, row_bytes: tuple[int, ...], vectors: bool) -> RowKernel | None:
+    """Copies words, or sixteen or eight bytes at a time with `vectors`; None where runs are not whole words."""
+    unit = _unit(move, vectors)
+    if unit < 4:
+        return None
+    return _Mover(move, row_bytes, unit).build()
+
+
+class _Mover:
+    def __init__(self, move: Move, row_bytes: tuple[int, ...], unit: int) -> None:
+        self.move, self.unit = move, unit
+        self.k = k = KernelBuilder([move.dtype] * len(row_bytes), (), [move.dtype])
+        self.item, self.lanes = ("int32", 1) if unit == 4 else ("int8", unit)
+        each = 4 if unit == 4 else 1  # bytes of an element of the views
+        self.each = each
+        self.xs = [k.view(k.inputs[i][0], self.item, "xs") for i in range(len(row_bytes))]
+        self.rows = [k.let(k.row_offset(i, 0, b // each), "row") for i, b in enumerate(row_bytes)]
+        self.out = k.view(k.outputs[0], self.item, "outs")
+
+    def build(self) -> RowKernel:
+        k, move = self.k, self.move
+        width = sum(r.bytes for r in move.runs)
+        if move.rows:
+            inside = k.let(k.y - move.top, "inside")
+            fill = next((r.fill for r in move.runs if r.source < 0), 0)
+            with k.when(tirx.any(inside < 0, inside >= move.rows)):
+                self._run(Run(-1, 0, width, fill), i32(0), i32(0))
+            with k.when(tirx.all(inside >= 0, inside < move.rows)):
+                self._blocks(width)
+        else:
+            self._blocks(width)
+        return k.kernel()
+
+    def _blocks(self, width: int) -> None:
+        with self.k.loop(self.move.blocks, "b") as b:
+            at = 0
+            for run in self.move.runs:
+                stride = self.move.strides[run.source] if run.source >= 0 else 0
+                self._run(run, b * (width // self.each) + at // self.each, b * (stride // self.each))
+                at += run.bytes
+
+    def _run(self, run: Run, to: Value, block: Value) -> None:
+        """One run: `_STEP` units a pass."""
+        k, count = self.k, run.bytes // self.unit
+        step = max(u for u in range(1, _STEP + 1) if count % u == 0)
+        hop = self.unit // self.each
+        source = self.rows[run.source] + block + run.start // self.each if run.source >= 0 else None
+        with k.loop(count // step, "i") as i:
+            for u in range(step):
+                place = (i * step + u) * hop
+                self._unit(run, to + place, None if source is None else source + place)
+
+    def _unit(self, run: Run, to: Value, source: Value | None) -> None:
+        k = self.k
+        if self.lanes == 1:
+            word = int.from_bytes(bytes([run.fill] * 4), "little", signed=True)
+            k.store(self.out, to, i32(word) if source is None else self.xs[run.source][source])
+            return
+        if source is None:
+            fill = int.from_bytes(bytes([run.fill]), "little", signed=True)
+            value = splat(tirx.const(fill, "int8"), self.lanes)
+        else:
+            value = vector(self.xs[run.source], source, self.lanes)
+        put(k, self.out, to, value, self.lanes)
+
+
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for moves, the widest that the core has first."""
+    move = read_move(func) if core.tunable else None
+    if move is None:
+        return []
+    count = integers(func, "num_activations", (1,))[0]
+    rows = tuple(prod(shape_of(t)[2:]) * _BYTES[dtype_of(t)] for t in parameters(func)[:count])
+    forms = [("vectors", True)] if core.mve and core.backend == "llvm" else []
+    return [Variant(name, partial(move_kernel, move, rows, wide)) for name, wide in [*forms, ("words", False)]]

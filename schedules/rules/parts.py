@@ -1,0 +1,141 @@
+"""Convolutions that read the parts of a concat along the channels where they lie (`passes.rewrite_for_memory`).
+
+1 x 1 convolutions gather the pixels of a block: their parts side by side in scratch, once for all output channels; the
+kernel then reads them as it would read the concat. That takes an instruction or two for every four bytes that are
+multiplied by the weights of every output. Larger windows would take more scratch, and have more taps a row: there each
+part is a term, an ordinary convolution that adds to the same accumulators. Only where tables requantize parts are they
+gathered too. A depthwise convolution reads each part in its place: an output channel belongs to one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_offsets, valid_row
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.quantized import QuantizedConv
+
+Value = Any
+_UNROLL = 4  # units copied in one pass of a loop
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where a kernel reads some of its input channels: all of them, or a part of a concat."""
+
+    x: Value  # the tensor as a flat buffer
+    window: Sliding  # over that tensor
+    index: int  # of the kernel's input
+    first: int = 0  # its first channel in the whole
+    table: Value = None  # of 256 entries, which requantizes it
+
+    def load(self, place: Value) -> Value:
+        """The element at `place` as an int32."""
+        value = self.x[place].astype("int32")
+        return value if self.table is None else self.table[value].astype("int32")
+
+
+def inputs_of(conv: QuantizedConv) -> list[str]:
+    """Types of a kernel's inputs."""
+    return [conv.dtype] * max(len(conv.parts), 1)
+
+
+def tables_of(conv: QuantizedConv) -> list[np.ndarray]:
+    """Constants that requantize parts, behind the others."""
+    return [p.table for p in conv.parts if p.table is not None]
+
+
+def gathers(conv: QuantizedConv) -> bool:
+    """Whether the parts of windows are gathered rather than read one after the other."""
+    small = conv.window.kernel == (1, 1) or bool(tables_of(conv))
+    return bool(conv.parts) and not conv.depthwise and small
+
+
+def of_part(conv: QuantizedConv, index: int) -> QuantizedConv:
+    """What a part adds to a convolution: that of its channels, the bias of the whole."""
+    first, part = sum(p.channels for p in conv.parts[:index]), conv.parts[index]
+    window = replace(conv.window, channels=part.channels)
+    return replace(conv, window=window, weights=conv.weights[:, :, first : first + part.channels], parts=())
+
+
+def in_eights(conv: QuantizedConv) -> bool:
+    """Whether all that a convolution reads at a place of its input is a multiple of eight channels."""
+    apart = bool(conv.parts) and not gathers(conv)
+    whole = conv.window.channels // conv.groups
+    return all(c % 8 == 0 for c in ([p.channels for p in conv.parts] if apart else [whole]))
+
+
+def sources(k: KernelBuilder, conv: QuantizedConv) -> list[Source]:
+    """The inputs of a kernel, in order of their channels."""
+    if not conv.parts:
+        return [Source(k.view(k.inputs[0][0], conv.dtype, "xs"), conv.window, 0)]
+    made, first, table = [], 0, len(k.constants) - len(tables_of(conv))
+    for index, part in enumerate(conv.parts):
+        x, values = k.view(k.inputs[index][0], conv.dtype, "xs"), None
+        if part.table is not None:
+            values, table = k.view(k.constants[table], conv.dtype, "values"), table + 1
+        made.append(Source(x, replace(conv.window, channels=part.channels), index, first, values))
+        first += part.channels
+    return made
+
+
+def gathered_bytes(conv: QuantizedConv, pixels: int) -> int:
+    """Bytes of scratch that the windows of `pixels` neighbours take."""
+    return conv.window.kernel[0] * _pitch(conv.window, pixels) if gathers(conv) else 0
+
+
+def _pitch(g: Sliding, pixels: int) -> int:
+    """Bytes of one row of the windows of `pixels` neighbours."""
+    return ((min(pixels, g.out_width) - 1) * g.strides[1] + g.kernel[1]) * g.channels
+
+
+class Gather:
+    """The windows of a block of up to `pixels` pixels, in scratch."""
+
+    def __init__(self, k: KernelBuilder, conv: QuantizedConv, pixels: int) -> None:
+        self.k, self.g = k, conv.window
+        self.sources = sources(k, conv)
+        self.pitch = _pitch(self.g, pixels)
+        self.x = k.view(k.scratch, conv.dtype, "window")
+
+    def rows(self) -> list[Value]:
+        """Where the rows of a gathered window start; binds where those of the parts do."""
+        self.starts = [row_offsets(self.k, s.window, s.index) for s in self.sources]
+        return [i32(r * self.pitch) for r in range(self.g.kernel[0])]
+
+    def fill(self, group: Columns, x: Value, pixels: int, r0: Value, r1: Value) -> None:
+        """Gathers what `pixels` pixels from column `x` on read."""
+        k, g = self.k, self.g
+        span = (pixels - 1) * g.strides[1] + group.k1 - group.k0
+        column = x * g.strides[1] - g.padding[1] + group.k0
+        for r in range(g.kernel[0]):
+            with valid_row(k, g, r, r0, r1):
+                for source, starts in zip(self.sources, self.starts, strict=True):
+                    channels = source.window.channels
+                    at = k.let(starts[r] + column * channels, "part")
+                    with k.loop(span, "px") as px:
+                        self._copy(source, px * g.channels + (r * self.pitch + source.first), at + px * channels)
+
+    def _copy(self, source: Source, to: Value, at: Value) -> None:
+        """One pixel of a part."""
+        k, channels = self.k, source.window.channels
+        words = source.table is None and (channels | source.first | self.g.channels) % 4 == 0
+        unit = 1 if not words else 16 if channels % 16 == 0 else 4
+        count = channels // unit
+        step = max(u for u in range(1, _UNROLL + 1) if count % u == 0)
+        with k.loop(count // step, "i") as i:
+            for u in range(step):
+                offset = (i * step + u) * unit
+                if unit > 1:
+                    k.evaluate(_move(unit, self.x[to + offset], source.x[at + offset]))
+                else:
+                    k.store(self.x, to + offset, source.load(at + offset).astype(source.x.dtype))
+
+
+def _move(count: int, to: Value, at: Value) -> Value:
+    return call(f"copy{count}", tirx.address_of(to), tirx.address_of(at))

@@ -1,0 +1,130 @@
+"""Global averages that take their map piece by piece, as a cascade makes it: `schedules.forms.accumulate`, by words and vectors.
+
+A piece of a map adds to one int32 a channel. DSP cores sum it four channels at a time in two pairs of halfwords before
+they widen it, cores with vectors sixteen; the last piece is followed by the average, as `schedules.rules.pooling` makes it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.tirx import PrimFunc, SeqStmt
+
+from tvm_cascade.schedules.forms.accumulate import Accumulating
+from tvm_cascade.schedules.forms.kernel import Param, Role
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
+from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, read_pool
+from tvm_cascade.schedules.rules.quantized import parameters, shape_of
+from tvm_cascade.schedules.rules.select import Core
+
+Value = Any
+
+
+def pool_sum(func: PrimFunc, generic: Accumulating, core: Core) -> Accumulating:
+    """The kernel that sums up a global average's input for a core; `generic` where none here applies."""
+    pool = read_pool(func) if core.tunable else None
+    if pool is None or pool.kind != "average" or prod(shape_of(parameters(func)[-1])) != pool.window.channels:
+        return generic
+    taps, channels = pool.taps, pool.window.channels
+    if (generic.accumulator_bytes, generic.granule, generic.elements) != (4 * channels, channels, taps * channels):
+        return generic
+    if core.mve and core.backend == "llvm" and channels % 16 == 0:
+        return replace(generic, kernel=_Vectors(pool).kernel())
+    if core.dsp and channels % 4 == 0 and taps <= PAIR_TAPS:
+        return replace(generic, kernel=_Words(pool).kernel())
+    return generic
+
+
+class _Sum(Scalar):
+    """The kernel's parts: `add` the piece, then, behind the last piece, the averages of all channels."""
+
+    lanes = 1
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        k = self.k
+        self.handle = tirx.Var("acc", PointerType(PrimType("int32")))
+        self.sums = k.view(self.handle, "int32", "sums")
+        self.begin, self.end = tirx.Var("begin", "int32"), tirx.Var("end", "int32")
+
+    def kernel(self) -> RowKernel:
+        k, channels = self.k, self.g.channels
+        with k.when(tirx.EQ(self.begin, i32(0))):
+            self.clear()
+        pixels = k.let(tirx.truncdiv(self.end - self.begin, i32(channels)), "pixels")
+        with k.loop(channels // self.lanes, "cb") as cb:
+            self.add(k, cb * self.lanes, pixels)
+        with k.when(self.end >= self.pool.taps * channels), k.loop(channels, "c") as c:
+            total = k.let(self.sums[c], "sum")
+            k.store(self.out, c, self.averaged(total).astype(self.pool.dtype))
+        return _finished(k, self.handle, self.begin, self.end)
+
+    def clear(self) -> None:
+        with self.k.loop(self.g.channels, "z") as z:
+            self.k.store(self.sums, z, i32(0))
+
+    @abstractmethod
+    def add(self, k: KernelBuilder, channel: Value, pixels: Value) -> None:
+        """Adds `pixels` pixels of the channels from `channel` on."""
+
+
+class _Words(_Sum):
+    lanes = 4
+
+    def add(self, k: KernelBuilder, channel: Value, pixels: Value) -> None:
+        pairs = k.local(2, "pairs")
+        for i in range(2):
+            k.store(pairs, i, i32(0))
+        with k.loop(pixels, "p") as p:
+            word = k.let(call("ldr", tirx.address_of(self.x[p * self.g.channels + channel])), "xw")
+            k.store(pairs, 0, call("sxtab16", pairs[i32(0)], word))
+            k.store(pairs, 1, call("sxtab16_ror8", pairs[i32(1)], word))
+        both = [k.let(pairs[i32(i)], "pair") for i in range(2)]
+        low = [p.astype("int16").astype("int32") for p in both]
+        high = [tirx.shift_right(p, i32(16)) for p in both]
+        for i, part in enumerate((low[0], low[1], high[0], high[1])):
+            k.store(self.sums, channel + i, k.let(self.sums[channel + i], "old") + part)
+
+
+class _Vectors(_Sum):
+    lanes = 16
+
+    def clear(self) -> None:
+        with self.k.loop(self.g.channels // LANES, "z") as z:
+            put(self.k, self.sums, z * LANES, splat(0), LANES)
+
+    def add(self, k: KernelBuilder, channel: Value, pixels: Value) -> None:
+        total = k.local(16, "total")
+        for i in range(0, 16, LANES):
+            put(k, total, i, vector(self.sums, channel + i, LANES), LANES)
+        with k.loop(pixels, "p") as p:
+            for i in range(0, 16, LANES):
+                four = vector(self.x, p * self.g.channels + channel + i, LANES).astype("int32x4")
+                put(k, total, i, vector(total, i, LANES) + four, LANES)
+        for i in range(0, 16, LANES):
+            put(k, self.sums, channel + i, vector(total, i, LANES), LANES)
+
+
+def _finished(k: KernelBuilder, acc: Value, begin: Value, end: Value) -> RowKernel:
+    """A kernel with the parameters of `Accumulating`."""
+    types = [str(c.dtype) for c in k.arrays]
+    dtype = next(p.dtype for p in k.roles if p.role is Role.INPUT)
+    roles = [Param(Role.INPUT, 0, dtype), *(Param(Role.CONSTANT, i, t) for i, t in enumerate(types))]
+    roles += [Param(Role.ACCUMULATOR, 0, "int32"), Param(Role.OUTPUT, 0, dtype)]
+    roles += [Param(Role.BEGIN, 0, "int32"), Param(Role.END, 0, "int32")]
+    params = [k.inputs[0][0], *k.constants, acc, k.outputs[0], begin, end]
+    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "pool_sum", "tirx.noalias": True})
+    body = SeqStmt([*k.statements(), tirx.Return(i32(0))])
+    made = PrimFunc(params, body, PrimType("int32"), attrs=attrs)
+    constants: tuple[np.ndarray, ...] = k.arrays
+    return RowKernel(made, constants, 0, tuple(roles), rule="pool_sum")

@@ -1,0 +1,339 @@
+"""Row kernels of max and average pools and of means over rows and columns.
+
+Columns fall into edges and interior as those of convolutions do. Channels are taken singly on scalar cores, four at a
+time on DSP cores (`smax8` or pairs of halfword sums), sixteen or eight on vectors. An average divides by its number
+of taps, on vectors by a multiplication that is checked for every possible sum when the layer is compiled.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
+from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, integers, parameters, shape_of
+from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize, plan_requantize
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.rules.variants import Variant
+
+Value = Any
+_WRITTEN_OUT = 16  # taps of a kernel row up to which they are written out
+PAIR_TAPS = 255  # bytes that a halfword can sum
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """A pool of int8 (max also uint8) maps in NHWC, one batch.
+
+    `requantize` is a mean's, or a scaled average's; a plain average divides instead.
+    """
+
+    kind: str  # max or average
+    window: Sliding
+    dtype: str
+    clamp: tuple[int, int]
+    input_zero_point: int = 0  # of a mean
+    requantize: Requantize | None = None
+    head_room: int = 0  # bits that a sum is shifted up by before it is rescaled
+
+    @property
+    def taps(self) -> int:
+        return self.window.kernel[0] * self.window.kernel[1]
+
+
+def read_pool(func: PrimFunc) -> Pool | None:
+    """The pool that `func` is, None for other operators, element types and forms."""
+    kind = str(attribute(func, "op_kind", ""))
+    data, out = parameters(func)[0], parameters(func)[-1]
+    if (
+        kind not in ("max_pool2d", "avg_pool2d", "scaled_avg_pool2d", "mean")
+        or len(shape_of(data)) != 4
+        or shape_of(data)[0] != 1
+    ):
+        return None
+    known = ("int8", "uint8") if kind == "max_pool2d" else ("int8",)
+    if dtype_of(data) not in known or dtype_of(out) != dtype_of(data):
+        return None
+    lo, hi = integers(func, "clamp", (-128, 127))
+    if kind == "mean":
+        return _read_mean(func, (lo, hi))
+    if set(integers(func, "dilation", (1, 1))) != {1} or len(shape_of(out)) != 4:
+        return None
+    (kh, kw), (sy, sx) = integers(func, "pool_size", ()), integers(func, "strides", (1, 1))
+    top, left, *_ = integers(func, "padding", (0, 0, 0, 0))
+    _, height, width, channels = shape_of(data)
+    _, rows, columns, _ = shape_of(out)
+    located = bool(attribute(func, "located", 0))
+    window = Sliding(height, width, channels, rows, columns, (kh, kw), (sy, sx), (top, left), located=located)
+    whole = all(window.taps(0, y) == (0, kh) for y in range(rows)) and len(window.column_groups()) == 1
+    if kind != "max_pool2d" and not whole:  # the divisor differs from pixel to pixel
+        return None
+    if not window.wraps_once:
+        return None
+    if kind == "scaled_avg_pool2d":
+        return _rescaled(func, window, (lo, hi))
+    return Pool("max" if kind == "max_pool2d" else "average", window, dtype_of(data), (lo, hi))
+
+
+def _read_mean(func: PrimFunc, clamp: tuple[int, int]) -> Pool | None:
+    """A mean over rows and columns, whatever shape its output has."""
+    if integers(func, "axes", ()) != [1, 2]:
+        return None
+    _, height, width, channels = shape_of(parameters(func)[0])
+    return _rescaled(func, Sliding(height, width, channels, 1, 1, (height, width), (height, width), (0, 0)), clamp)
+
+
+def _rescaled(func: PrimFunc, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
+    """An average with a multiplier, of windows that lie in the map."""
+    taps = window.kernel[0] * window.kernel[1]
+    zero_in, zero_out = integers(func, "input_zero_point", (0,))[0], integers(func, "output_zero_point", (0,))[0]
+    head_room = int(attribute(func, "head_room", 0))
+    low, high = (taps * (v - zero_in) << head_room for v in (-128, 127))
+    m, s = (np.array([int(attribute(func, n))]) for n in ("multiplier", "shift"))
+    q = plan_requantize(m, s, np.array([low]), np.array([high]), zero_out, clamp)
+    return Pool("average", window, "int8", clamp, zero_in, q, head_room) if q.short else None
+
+
+class _Pooling(ABC):
+    """A row of pools, `lanes` channels at a time; a subclass says how they are combined and stored."""
+
+    lanes = 1
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.g = pool.window
+        q = pool.requantize
+        numbers = () if q is None else (np.array([*q.table[0], pool.input_zero_point * pool.taps], np.int32),)
+        self.k = k = KernelBuilder([pool.dtype], numbers, [pool.dtype], located=self.g.located)
+        self.x = k.view(k.inputs[0][0], pool.dtype, "xs")
+        self.out = k.view(k.outputs[0], pool.dtype, "outs")
+        if q is not None:
+            table = k.view(k.constants[0], "int32", "table")
+            self.numbers = [k.let(table[i32(i)], "number") for i in range(4)]
+
+    def build(self) -> RowKernel | None:
+        k, g = self.k, self.g
+        if g.channels % self.lanes:
+            return None
+        self.written_out = g.kernel[0] <= 3
+        self.rows = row_offsets(k, g) if self.written_out else row_bases(k, g)
+        self.r0, self.r1 = g.bounds(k, k.y)
+        for group in g.column_groups():
+            with k.loop(group.stop - group.start, "xb") as xb:
+                x = xb + group.start
+                with k.loop(g.channels // self.lanes, "cb") as cb:
+                    acc = self.start()
+                    column = (x * g.strides[1] - g.padding[1] + group.k0) * g.channels + cb * self.lanes
+                    self._window(acc, group, column)
+                    self.finish(acc, x * g.channels + cb * self.lanes)
+        return k.kernel()
+
+    def _window(self, acc: Value, group: Columns, column: Value) -> None:
+        k, g = self.k, self.g
+        if not self.written_out:
+            with k.loop(self.r1 - self.r0, "r", start=self.r0) as r:
+                self._row(acc, group, k.let(self.rows[r] + column, "at"))
+            return
+        for r, row in enumerate(self.rows):
+            with valid_row(k, g, r, self.r0, self.r1):
+                self._row(acc, group, k.let(row + column, "at"))
+
+    def _row(self, acc: Value, group: Columns, at: Value) -> None:
+        k, taps = self.k, group.k1 - group.k0
+        step = taps if taps <= _WRITTEN_OUT else max(u for u in range(1, _WRITTEN_OUT + 1) if taps % u == 0)
+        with k.loop(taps // step, "i") as i:
+            for u in range(step):
+                self.tap(acc, at + (i * step + u) * self.g.channels)
+
+    @abstractmethod
+    def start(self) -> Value:
+        """Fresh accumulators."""
+
+    @abstractmethod
+    def tap(self, acc: Value, place: Value) -> None:
+        """Takes in the channels of one pixel."""
+
+    @abstractmethod
+    def finish(self, acc: Value, place: Value) -> None:
+        """Stores the channels of an output pixel."""
+
+    def clamped(self, value: Value) -> Value:
+        lo, hi = self.pool.clamp
+        info = np.iinfo(self.pool.dtype)
+        if (lo, hi) == (info.min, info.max):
+            return value
+        return tirx.max(tirx.min(value, i32(hi)), i32(lo))
+
+    def averaged(self, total: Value) -> Value:
+        """The output of a sum, int32."""
+        k, n, q = self.k, self.pool.taps, self.pool.requantize
+        if q is not None:
+            m, addend, e, zero = self.numbers
+            return emit_requantize(k, q, k.let((total - zero) * i32(1 << self.pool.head_room), "acc"), m, addend, e)
+        half = n // 2
+        rounded = k.let(total + tirx.Select(total > 0, i32(half), i32(-half)), "rounded")
+        return self.clamped(tirx.truncdiv(rounded, i32(n)))
+
+
+class Scalar(_Pooling):
+    """One channel at a time."""
+
+    def start(self) -> Value:
+        acc = self.k.local(1, "acc")
+        self.k.store(acc, 0, i32(0 if self.pool.kind == "average" else int(np.iinfo(self.pool.dtype).min)))
+        return acc
+
+    def tap(self, acc: Value, place: Value) -> None:
+        value = self.k.let(self.x[place].astype("int32"), "xv")
+        old = self.k.let(acc[i32(0)], "old")
+        self.k.store(acc, 0, old + value if self.pool.kind == "average" else tirx.max(old, value))
+
+    def finish(self, acc: Value, place: Value) -> None:
+        value = self.k.let(acc[i32(0)], "sum")
+        value = self.averaged(value) if self.pool.kind == "average" else self.clamped(value)
+        self.k.store(self.out, place, value.astype(self.pool.dtype))
+
+
+class _Words(_Pooling):
+    """Four channels a word: `smax8` or `umax8`, or two pairs of halfword sums."""
+
+    lanes = 4
+
+    def start(self) -> Value:
+        k, average = self.k, self.pool.kind == "average"
+        acc = k.local(2 if average else 1, "acc")
+        least = 0 if average or self.pool.dtype == "uint8" else -0x7F7F7F80  # the word 0x80808080
+        for i in range(2 if average else 1):
+            k.store(acc, i, i32(least))
+        return acc
+
+    def tap(self, acc: Value, place: Value) -> None:
+        k = self.k
+        word = k.let(call("ldr", tirx.address_of(self.x[place])), "xw")
+        if self.pool.kind == "max":
+            name = "umax8" if self.pool.dtype == "uint8" else "smax8"
+            k.store(acc, 0, call(name, acc[i32(0)], word))
+            return
+        k.store(acc, 0, call("sxtab16", acc[i32(0)], word))
+        k.store(acc, 1, call("sxtab16_ror8", acc[i32(1)], word))
+
+    def finish(self, acc: Value, place: Value) -> None:
+        k = self.k
+        if self.pool.kind == "max":
+            word = k.let(acc[i32(0)], "word")
+            values = [tirx.shift_right(word, i32(8 * i)) for i in range(4)]
+            if self.pool.dtype == "int8":
+                values = [v.astype("int8").astype("int32") for v in values]
+            else:  # TVM takes a cast to uint8 for one of a value that fits
+                values = [tirx.bitwise_and(v, i32(255)) for v in values]
+            values = [self.clamped(k.let(v, "v")) for v in values]
+        else:
+            pairs = [k.let(acc[i32(i)], "pair") for i in range(2)]
+            low = [p.astype("int16").astype("int32") for p in pairs]
+            high = [tirx.shift_right(p, i32(16)) for p in pairs]
+            values = [self.averaged(k.let(v, "total")) for v in (low[0], low[1], high[0], high[1])]
+        for i, value in enumerate(values):
+            k.store(self.out, place + i, value.astype(self.pool.dtype))
+
+
+class _VectorMax(_Pooling):
+    """Sixteen channels at a time."""
+
+    lanes = 16
+
+    def start(self) -> Value:
+        acc = self.k.local(16, "acc", self.pool.dtype)
+        least = tirx.const(int(np.iinfo(self.pool.dtype).min), self.pool.dtype)
+        put(self.k, acc, 0, splat(least, 16), 16)
+        return acc
+
+    def tap(self, acc: Value, place: Value) -> None:
+        put(self.k, acc, 0, tirx.max(vector(acc, 0, 16), vector(self.x, place, 16)), 16)
+
+    def finish(self, acc: Value, place: Value) -> None:
+        value, info = vector(acc, 0, 16), np.iinfo(self.pool.dtype)
+        lo, hi = (tirx.const(v, self.pool.dtype) for v in self.pool.clamp)
+        if self.pool.clamp != (info.min, info.max):
+            value = tirx.max(tirx.min(value, splat(hi, 16)), splat(lo, 16))
+        put(self.k, self.out, place, value, 16)
+
+
+class _VectorAverage(_Pooling):
+    """Eight channels at a time, summed in halfwords, finished in two halves of words."""
+
+    lanes = 8
+
+    def start(self) -> Value:
+        acc = self.k.local(8, "acc", "int16")
+        put(self.k, acc, 0, splat(tirx.const(0, "int16"), 8), 8)
+        return acc
+
+    def tap(self, acc: Value, place: Value) -> None:
+        put(self.k, acc, 0, vector(acc, 0, 8) + vector(self.x, place, 8).astype("int16x8"), 8)
+
+    def finish(self, acc: Value, place: Value) -> None:
+        k = self.k
+        total = k.let(vector(acc, 0, 8), "total", "int16x8")
+        halves = []
+        for odd in range(2):
+            four = tirx.Shuffle([total], [i32(2 * i + odd) for i in range(LANES)]).astype("int32x4")
+            halves.append(k.let(self._four(k.let(four, "four", "int32x4")).astype("int16x4"), "half", "int16x4"))
+        order = [i32(i // 2 + i % 2 * LANES) for i in range(8)]
+        both = k.let(tirx.Shuffle(halves, order), "both", "int16x8")
+        put(k, self.out, place, both.astype("int8x8"), 8)
+
+    def _four(self, total: Value) -> Value:
+        """Four outputs of four sums."""
+        k, q, (lo, hi) = self.k, self.pool.requantize, self.pool.clamp
+        if q is not None:
+            m, _, e, zero = self.numbers
+            acc = total - splat(zero)
+            if self.pool.head_room:
+                acc = acc * splat(i32(1 << self.pool.head_room))
+            acc = k.let(acc, "acc", "int32x4")
+            return requantize_lanes(k, q, acc, splat(m), splat(0 - e), i32(q.zero_point))
+        factor, shift = reciprocal(self.pool.taps)
+        sign = k.let(tirx.shift_right(total, splat(31)), "sign", "int32x4")
+        size = tirx.bitwise_xor(total, sign) - sign + splat(self.pool.taps // 2)
+        quotient = k.let(tirx.shift_right(size * splat(factor), splat(shift)), "quotient", "int32x4")
+        value = tirx.bitwise_xor(quotient, sign) - sign
+        return value if (lo, hi) == (-128, 127) else tirx.max(tirx.min(value, splat(hi)), splat(lo))
+
+
+def reciprocal(n: int) -> tuple[int, int]:
+    """`(f, e)` with `(v f) >> e == v // n` for every sum of `n` bytes plus n / 2, within 31 bits: checked for each."""
+    sums = np.arange(n * 128 + n // 2 + 1, dtype=np.int64)
+    for shift in range(23, 0, -1):
+        factor = -(-(1 << shift) // n)
+        if int(sums[-1]) * factor < 1 << 31 and np.array_equal(sums * factor >> shift, sums // n):
+            return factor, shift
+    raise AssertionError(f"no reciprocal of {n}")
+
+
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for pools and means, the widest that the core has first."""
+    pool = read_pool(func) if core.tunable else None
+    if pool is None:
+        return []
+    forms: list[tuple[str, type[_Pooling]]] = []
+    narrow = pool.kind == "max" or pool.taps <= PAIR_TAPS
+    if core.mve and core.backend == "llvm" and narrow:
+        forms.append(("vectors", _VectorMax if pool.kind == "max" else _VectorAverage))
+    if core.dsp and narrow:
+        forms.append(("words", _Words))
+    forms.append(("channels", Scalar))
+    return [Variant(name, partial(_build, form, pool)) for name, form in forms]
+
+
+def _build(form: type[_Pooling], pool: Pool) -> RowKernel | None:
+    return form(pool).build()

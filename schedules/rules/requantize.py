@@ -1,0 +1,172 @@
+"""Requantization of convolutions in its short exact form, with the proof that it is exact for the layer at hand.
+
+The reference is `MBQM(acc, m, s) + zo`, clamped, a rounding to the nearest in two steps (`SRDHM`, then `RDivPOT`). With
+e = -s and r = 2^(e-1) + (zo << e), where the preconditions hold,
+
+    h = (2 acc * m + 2^31) / 2^32 + r        rounded down; one `smmlar` on cores that have it
+    y = clamp((h + (acc >> 31)) >> e)
+
+`RDivPOT` adds h >> 31 where this adds acc >> 31: they differ only where acc < 0 rounds to h = 0, and there
+(r - 1) >> e equals r >> e. Preconditions, per layer and at compile time:
+
+- every e >= 1, and every |acc| < 2^30, so that 2 acc does not wrap. The bound on |acc| is the exact range over all int8
+  inputs: bias plus the positive (negative) part of the weights times the largest (smallest) x - zx;
+- |h| + r < 2^31, so that the sum does not wrap.
+
+Where zo is at or below the lower clamp (a fused ReLU) every acc < 0 gives the lower clamp with or without acc >> 31,
+because y is monotone in acc and acc = 0 gives zo: the term is left out.
+
+Everything else takes the general form in 64 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvm_cascade.schedules.rules.emit import Builder
+from tvm_cascade.schedules.rules.intrinsics import call
+
+Value = Any
+_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requantize:
+    """How a layer's accumulators become outputs.
+
+    `table` is int32 [channels, 3]: multiplier, addend, shift. Short form: addend r, shift e. General form: addend
+    unused, shift as TFLite has it (negative to the right).
+    """
+
+    table: np.ndarray
+    short: bool
+    sign: bool  # whether acc >> 31 is needed
+    zero_point: int
+    lo: int
+    hi: int
+    reason: str = ""  # why not the short form
+    once: bool = False  # rounds once, half away from zero; `table` is then m, 2^(e-1), e with e = -shift - 1
+
+    @property
+    def full_range(self) -> bool:
+        return (self.lo, self.hi) == (-128, 127)
+
+
+def plan_requantize(
+    multiplier: np.ndarray,
+    shift: np.ndarray,
+    acc_lo: np.ndarray,
+    acc_hi: np.ndarray,
+    zero_point: int,
+    clamp: tuple[int, int],
+) -> Requantize:
+    """The cheapest exact form for channels with accumulators in `[acc_lo, acc_hi]` (int64 [channels])."""
+    m, s = multiplier.astype(np.int64).ravel(), shift.astype(np.int64).ravel()
+    lo, hi = clamp
+    reason = _refusal(m, s, acc_lo, acc_hi, zero_point)
+    if reason:
+        table = np.stack([m, np.zeros_like(m), s], axis=1).astype(np.int32)
+        return Requantize(table, False, True, zero_point, lo, hi, reason)
+    e = -s
+    addend = (np.int64(1) << (e - 1)) + (zero_point * (np.int64(1) << e))
+    table = np.stack([m, addend, e], axis=1).astype(np.int32)
+    return Requantize(table, True, zero_point > lo, zero_point, lo, hi)
+
+
+def reference(acc: np.ndarray, m: np.ndarray, s: np.ndarray, zero_point: int, clamp: tuple[int, int]) -> np.ndarray:
+    """`clamp(MBQM(acc, m, s) + zero_point)`, int64 in and out, elementwise; shifts as TFLite has them."""
+    left, right = np.maximum(s, 0), np.maximum(-s, 0)
+    shifted = ((acc << left) + (1 << 31)) % (1 << 32) - (1 << 31)
+    product = np.array([int(a) * int(b) + (1 << 30) >> 31 for a, b in zip(shifted, m, strict=True)], np.int64)
+    half = (np.int64(1) << right) >> 1
+    rounded = (product + np.where(right > 0, product >> 63, 0) + half) >> right
+    return np.clip(rounded + zero_point, *clamp)
+
+
+def constant_channels(
+    m: np.ndarray, s: np.ndarray, acc_lo: np.ndarray, acc_hi: np.ndarray, zero_point: int, clamp: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which channels give one output whatever the input, and that output (int64).
+
+    The reference is monotone in the accumulator (unless a left shift wraps, which is excluded): equal at both ends,
+    equal between them. Training leaves such channels behind, with weights of 0 and biases beyond 2^30.
+    """
+    low, high = (reference(a, m, s, zero_point, clamp) for a in (acc_lo, acc_hi))
+    safe = np.maximum(np.abs(acc_lo), np.abs(acc_hi)) < (np.int64(1) << (31 - np.clip(s, 0, 31)))
+    return (low == high) & safe & (m >= 0), low
+
+
+def _refusal(m: np.ndarray, s: np.ndarray, acc_lo: np.ndarray, acc_hi: np.ndarray, zero_point: int) -> str:
+    if (s > -1).any() or (s < -30).any():
+        return "a shift is not to the right"
+    largest = np.maximum(np.abs(acc_lo), np.abs(acc_hi))
+    if (largest >= 1 << 30).any():
+        return "an accumulator may reach 2^30"
+    e = -s
+    addend = (np.int64(1) << (e - 1)) + zero_point * (np.int64(1) << e)
+    product = np.array([(int(a) * int(b) >> 31) + 2 for a, b in zip(largest, m, strict=True)], np.int64)
+    if (m < 0).any() or (product + np.abs(addend) + 1 >= _LIMIT).any():
+        return "the rounded product and its addend may exceed 31 bits"
+    return ""
+
+
+def accumulator_bounds(
+    weights: np.ndarray, bias: np.ndarray, input_zero_point: int, input_range: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Smallest and largest accumulator of each channel over all inputs; `weights` is [taps, channels].
+
+    Padding contributes 0, which lies between the two.
+    """
+    w = weights.astype(np.int64)
+    positive, negative = np.maximum(w, 0).sum(0), np.minimum(w, 0).sum(0)
+    low, high = input_range[0] - input_zero_point, input_range[1] - input_zero_point
+    low, high = min(low, 0), max(high, 0)
+    b = bias.astype(np.int64).ravel()
+    return b + positive * low + negative * high, b + positive * high + negative * low
+
+
+def emit_requantize(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
+    """The output value (int32, clamped) of the accumulator `acc`."""
+    if q.once:
+        return _once(b, q, acc, m, addend, shift)
+    if not q.short:
+        return _general(b, q, acc, m, shift)
+    h = b.let(call("smmlar", acc * 2, m, addend), "h")
+    if q.sign:
+        h = b.let(h + tirx.shift_right(acc, tirx.const(31, "int32")), "h")
+    return clamp_value(b, q, tirx.shift_right(h, shift))
+
+
+def _once(b: Builder, q: Requantize, acc: Value, m: Value, addend: Value, shift: Value) -> Value:
+    """`(acc m + (acc >> 31) + 2^(31 + e)) >> (32 + e)`: the addend has no bits below 2^32, so the top words suffice."""
+    wide = acc.astype("int64") * m.astype("int64") + tirx.shift_right(acc, tirx.const(31, "int32")).astype("int64")
+    high = b.let(tirx.shift_right(wide, tirx.const(32, "int64")).astype("int32"), "h")
+    return clamp_value(b, q, tirx.shift_right(high + addend, shift) + q.zero_point)
+
+
+def clamp_value(b: Builder, q: Requantize, value: Value) -> Value:
+    value = b.let(value, "q")
+    if q.full_range:
+        return call("ssat8", value)
+    if (q.lo, q.hi) == (0, 255):
+        return call("usat8", value)
+    if q.lo <= -128:
+        return tirx.min(call("ssat8", value), tirx.const(q.hi, "int32"))
+    return tirx.max(tirx.min(value, tirx.const(q.hi, "int32")), tirx.const(q.lo, "int32"))
+
+
+def _general(b: Builder, q: Requantize, acc: Value, m: Value, shift: Value) -> Value:
+    """`MBQM(acc, m, shift) + zo` in 64 bits."""
+    left = b.let(tirx.max(shift, tirx.const(0, "int32")), "left")
+    right = b.let(tirx.max(0 - shift, tirx.const(0, "int32")), "right")
+    shifted = tirx.shift_left(acc.astype("uint32"), left.astype("uint32")).astype("int32")  # it may wrap
+    wide = shifted.astype("int64") * m.astype("int64") + tirx.const(1 << 30, "int64")
+    h = b.let(tirx.shift_right(wide, tirx.const(31, "int64")), "h", "int64")
+    half = tirx.shift_right(tirx.shift_left(tirx.const(1, "int64"), right.astype("int64")), tirx.const(1, "int64"))
+    negative = tirx.Select(right > 0, tirx.shift_right(h, tirx.const(63, "int64")), tirx.const(0, "int64"))
+    y = tirx.shift_right(h + negative + half, right.astype("int64")).astype("int32") + q.zero_point
+    return clamp_value(b, q, y)

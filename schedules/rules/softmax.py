@@ -1,0 +1,260 @@
+"""Row kernels of softmax along the last axis: the reference's fixed point, exponentials looked up by the difference.
+
+A row of classes takes three passes: its maximum, the sum of `exps[max - x]` in Q12.19, and `exps[max - x]` times the
+sum's reciprocal. The lowered operator has the 256 exponentials (Q0.31) as its constant; the reciprocal takes three
+Newton steps of 32 bits, once a row. With `h = 1 / (2 total)` in Q1.30 and `e` bits to drop, rounding twice to the nearest
+is rounding down once, since all is positive:
+
+    (SRDHM(a, h) + 2^(e-1)) >> e = (a h + 2^30 + 2^(30+e)) >> (31 + e)
+
+so one product of 32 by 32 bits added to a constant, of which the high word counts. On vectors `vqrdmulh` is SRDHM and
+`vrshl` the other rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+from tvm.tirx import PrimFunc
+
+from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.lanes import LANES, high_lanes, put, rounded_lanes, splat, vector
+from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, parameters, shape_of
+from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.rules.variants import Variant
+
+Value = Any
+_STEP = 4  # classes a pass
+_SUM_BITS = 12  # integer bits of the sum, Q12.19
+_FORTYEIGHT_OVER_17 = 1515870810  # Q2.29
+_MINUS_32_OVER_17 = -1010580540
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """`rows` softmaxes of `classes` bytes each in a row of the tensor."""
+
+    rows: int
+    classes: int
+    dtype: str
+
+
+def read_softmax(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> Softmax | None:
+    """The softmax that `func` is, None for other operators, element types and forms."""
+    if str(attribute(func, "op_kind", "")) != "softmax" or len(constants) != 1 or constants[0].shape != (256,):
+        return None
+    data, out = parameters(func)[0], parameters(func)[-1]
+    *lead, classes = shape_of(data)
+    dtype = dtype_of(data)
+    if dtype not in ("int8", "uint8") or dtype_of(out) != dtype or constants[0].dtype != np.int32:
+        return None
+    if len(lead) > 1:  # of ranks with rows, those of one batch
+        if lead[0] != 1:
+            return None
+        lead = lead[2:]
+    return Softmax(prod(lead), classes, dtype)
+
+
+class _Scalar:
+    """One class at a time."""
+
+    def __init__(self, op: Softmax, exps: np.ndarray) -> None:
+        self.op = op
+        self.k = k = KernelBuilder([op.dtype], (exps,), [op.dtype])
+        self.x = k.view(k.inputs[0][0], op.dtype, "xs")
+        self.exps = k.view(k.constants[0], "int32", "exps")
+        self.out = k.view(k.outputs[0], op.dtype, "outs")
+        self.first = k.let(k.row_offset(0, 0, op.rows * op.classes), "first")
+
+    def build(self) -> RowKernel:
+        k, op = self.k, self.op
+        with k.loop(op.rows, "r") as r:
+            to = k.let(r * op.classes, "to") if op.rows > 1 else i32(0)
+            at = k.let(self.first + to, "at")
+            top = self.top(at)
+            total = k.let(self.total(at, top), "total")
+            zeros = k.let(call("clz", total), "zeros")
+            scale = k.let(reciprocal(k, total, zeros), "scale")
+            # 2^31 or less shifted by 32 is zero, as it is by more
+            shift = k.let(tirx.min(i32(_SUM_BITS + 31 - 8) - zeros, i32(32)), "e")
+            self.finish(at, to, top, scale, shift)
+        return k.kernel()
+
+    def top(self, at: Value) -> Value:
+        """The largest class from element `at` on."""
+        k = self.k
+        acc = k.local(1, "top")
+        k.store(acc, 0, i32(int(np.iinfo(self.op.dtype).min)))
+
+        def take(place: Value) -> None:
+            value, old = k.let(self.x[at + place].astype("int32"), "x"), k.let(acc[i32(0)], "old")
+            k.store(acc, 0, tirx.max(old, value))
+
+        self.each(take)
+        return k.let(acc[i32(0)], "top")
+
+    def total(self, at: Value, top: Value) -> Value:
+        """The sum of the exponentials."""
+        k = self.k
+        acc = k.local(1, "sum")
+        k.store(acc, 0, i32(0))
+
+        def take(place: Value) -> None:
+            e = k.let(self.looked(at, place, top), "e")
+            k.store(acc, 0, acc[i32(0)] + halves_up(e))
+
+        self.each(take)
+        return acc[i32(0)]
+
+    def looked(self, at: Value, place: Value, top: Value) -> Value:
+        return self.exps[self.k.let(top - self.x[at + place].astype("int32"), "d")]
+
+    def finish(self, at: Value, to: Value, top: Value, scale: Value, shift: Value) -> None:
+        k = self.k
+        half, drop = k.let(tirx.shift_left(i32(1), shift - 2), "half"), k.let(shift - 1, "drop")
+
+        def take(place: Value) -> None:
+            e = k.let(self.looked(at, place, top), "e")
+            value = k.let(call("smlalh", e, scale, i32(1 << 30), half), "wide")
+            self.store(to + place, tirx.shift_right(value, drop))
+
+        self.each(take)
+
+    def store(self, place: Value, value: Value) -> None:
+        low = int(np.iinfo(self.op.dtype).min)
+        saturate = "ssat8" if low else "usat8"
+        self.k.store(self.out, place, call(saturate, value + low).astype(self.op.dtype))
+
+    def each(self, take: Any, first: int = 0) -> None:
+        """`take(place)` for every class from `first` on, some a pass."""
+        k, count = self.k, self.op.classes - first
+        with k.loop(count // _STEP, "i") as i:
+            for u in range(_STEP if count >= _STEP else 0):
+                take(i * _STEP + (first + u))
+        for rest in range(count // _STEP * _STEP, count):
+            take(i32(first + rest))
+
+
+class _Vectors(_Scalar):
+    """Sixteen classes at a time for the maximum, four for the rest. The last of a row overlap those before."""
+
+    def top(self, at: Value) -> Value:
+        k, op = self.k, self.op
+        lanes = next(n for n in (16, 8, LANES) if n <= op.classes)
+        bits, kind = 128 // lanes, "uint" if op.dtype == "uint8" and lanes == 16 else "int"
+        dtype = f"{kind}{bits}"
+        acc = k.local(lanes, "tops", dtype)
+        least = tirx.const(int(np.iinfo(op.dtype).min), dtype)
+        put(k, acc, 0, splat(least, lanes), lanes)
+
+        def take(place: Value) -> None:
+            x = vector(self.x, at + place, lanes).astype(f"{dtype}x{lanes}")
+            put(k, acc, 0, tirx.max(vector(acc, 0, lanes), x), lanes)
+
+        self.overlapped(take, lanes)
+        unsigned = int(kind == "uint")
+        start = i32(int(np.iinfo(op.dtype).min))
+        return k.let(
+            tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.maxv", start, vector(acc, 0, lanes), unsigned), "top"
+        )
+
+    def total(self, at: Value, top: Value) -> Value:
+        k, op = self.k, self.op
+        acc = k.local(LANES, "sums")
+        put(k, acc, 0, splat(0), LANES)
+        whole = op.classes // LANES
+        with k.loop(whole, "i") as i:
+            e = rounded_lanes(self.gathered(at, i * LANES, top), splat(-_SUM_BITS))
+            put(k, acc, 0, vector(acc, 0, LANES) + e, LANES)
+        four = vector(acc, 0, LANES)
+        total = tirx.call_llvm_pure_intrin("int32", "llvm.arm.mve.addv", four, 0)
+        for rest in range(whole * LANES, op.classes):
+            total = k.let(total, "part") + halves_up(k.let(self.looked(at, i32(rest), top), "e"))
+        return total
+
+    def gathered(self, at: Value, place: Value, top: Value) -> Value:
+        """Four exponentials."""
+        d = splat(top) - vector(self.x, at + place, LANES).astype("int32x4")
+        return self.k.let(
+            tirx.call_llvm_pure_intrin(
+                "int32x4",
+                "llvm.arm.mve.vldr.gather.offset",
+                tirx.address_of(self.exps[i32(0)]),
+                self.k.let(d, "d", "int32x4"),
+                32,  # bits of an element in memory
+                2,  # shift of the offsets
+                1,  # unsigned
+            ),
+            "e",
+            "int32x4",
+        )
+
+    def finish(self, at: Value, to: Value, top: Value, scale: Value, shift: Value) -> None:
+        k, info = self.k, np.iinfo(self.op.dtype)
+        down = k.let(0 - shift, "down")
+
+        def take(place: Value) -> None:
+            high = high_lanes(k, self.gathered(at, place, top), splat(scale))
+            moved = k.let(rounded_lanes(high, splat(down)), "q", "int32x4") + splat(int(info.min))
+            value: Value = tirx.min(moved, splat(int(info.max)))
+            put(k, self.out, to + place, value.astype(f"{self.op.dtype}x4"), LANES)
+
+        self.overlapped(take, LANES)
+
+    def overlapped(self, take: Any, lanes: int) -> None:
+        """`take(place)` for vectors that cover the row."""
+        k, count = self.k, self.op.classes
+        with k.loop(count // lanes, "i") as i:
+            take(i * lanes)
+        if count % lanes:
+            take(i32(count - lanes))
+
+
+def halves_up(e: Value) -> Value:
+    """A positive Q0.31 in Q12.19, rounded; it may leave 31 bits on the way."""
+    half = tirx.const(1 << (_SUM_BITS - 1), "uint32")
+    return tirx.shift_right(e.astype("uint32") + half, tirx.const(_SUM_BITS, "uint32")).astype("int32")
+
+
+def reciprocal(k: KernelBuilder, total: Value, zeros: Value) -> Value:
+    """`1 / (2 h)` in Q0.31, at most 2^31 - 1, where `h` is the sum without its `zeros` leading zeros in [1/2, 1).
+
+    Source: gemmlowp's `one_over_one_plus_x_for_x_in_0_1`. No step saturates: estimates lie in [0.94, 2] and their
+    errors, the first of at most 1/17, only shrink.
+    """
+    turned = tirx.shift_left(total.astype("uint32"), zeros.astype("uint32"))
+    half = k.let(tirx.shift_right(turned, tirx.const(1, "uint32")).astype("int32"), "half")
+    guess, rest = k.local(1, "guess"), k.local(1, "rest")  # stored: TVM would write bound values out at every use
+    k.store(guess, 0, srdhm(half, i32(_MINUS_32_OVER_17)) + _FORTYEIGHT_OVER_17)
+    for _ in range(3):
+        k.store(rest, 0, i32(1 << 29) - srdhm(half, guess[i32(0)]))
+        k.store(guess, 0, guess[i32(0)] + srdhm(guess[i32(0)], rest[i32(0)]) * 4)
+    final = k.let(guess[i32(0)], "final")
+    return tirx.Select(final >= 1 << 30, i32((1 << 31) - 1), final * 2)
+
+
+def srdhm(a: Value, b: Value) -> Value:
+    """`(a b + 2^30) >> 31` of int32, for results that fit it."""
+    wide = a.astype("int64") * b.astype("int64") + tirx.const(1 << 30, "int64")
+    return tirx.shift_right(wide, tirx.const(31, "int64")).astype("int32")
+
+
+def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+    """Kernels for softmax, the widest that the core has first."""
+    op = read_softmax(func, constants) if core.tunable else None
+    if op is None:
+        return []
+    vectors = core.mve and core.backend == "llvm" and op.classes >= LANES
+    forms = [("vectors", _Vectors)] if vectors else []
+    return [Variant(name, partial(_build, form, op, constants[0])) for name, form in [*forms, ("classes", _Scalar)]]
+
+
+def _build(form: type[_Scalar], op: Softmax, exps: np.ndarray) -> RowKernel:
+    return form(op, exps).build()

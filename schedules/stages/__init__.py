@@ -1,0 +1,1 @@
+"""Kernels of the stages of multi-branch networks, on CPUs and GPUs."""

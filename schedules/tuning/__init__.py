@@ -1,0 +1,1 @@
+"""Choosing among kernels: counts of instructions, and MetaSchedule."""

@@ -1,0 +1,265 @@
+"""Row kernels tuned by MetaSchedule for the machine that this runs on.
+
+The second level of the RFC's two: after the cascade has broken a network into sub-operators, each gets the schedule that
+measures best. What is tuned is the row form of a kernel (`schedules.tuning.row_form`); a learned cost model (XGBoost) proposes
+candidates, the fastest is kept. Records lie in a folder, as MetaSchedule's JSON database: an operator whose shape is
+there is never measured again.
+
+The space is one design with tile sizes and unrolling to choose, without parallel loops: kernels are for one thread.
+Integer kernels compute the same bits under any schedule, float ones up to the order of their sums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvm_cascade.errors import MissingToolError, UsageError
+from tvm_cascade.schedules.forms.access import RowAccess
+from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.tir import PrimFunc, s_tir, tirx, tvm_ffi
+from tvm_cascade.schedules.tuning.in_process import local_pair
+from tvm_cascade.schedules.tuning.row_form import NotTunableError, RowForm, row_form, serial, splice
+
+ms: Any = s_tir.meta_schedule
+
+RULE = "metaschedule"  # what a tuned kernel names as its schedule rule
+FAILED = 1e9  # seconds; MetaSchedule's sign of a candidate that did not run
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How MetaSchedule searches."""
+
+    trials: int = 32  # measured candidates for each row form that has no record yet
+    batch: int = 16  # measured between two fits of the cost model
+    repeat_ms: int = 5  # least time of one measurement
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a kernel is made of."""
+
+    name: str
+    func: PrimFunc
+    constants: Sequence[np.ndarray]
+    access: RowAccess
+    generic: RowKernel
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Tuned kernels by operator, None where the generic one stays; `reasons` says why it does."""
+
+    kernels: tuple[RowKernel | None, ...]
+    measured: int  # candidates measured now
+    forms: int  # different row forms
+    reasons: dict[str, str]
+
+
+def host_target() -> Any:
+    """The target of host programs, one core of it."""
+    return tvm.target.Target({"kind": "llvm", "num-cores": 1})
+
+
+def tune(
+    operators: Sequence[Operator | None],
+    folder: str | Path,
+    search: Search | None = None,
+    progress: Progress = lambda _text: None,
+) -> Tuned:
+    """Tuned row kernels of `operators` (None for views), from the records in `folder` or new measurements.
+
+    Parameters
+    ----------
+    folder : path
+        Made where it does not exist. Holds `database_workload.json` and `database_tuning_record.json`.
+    search : Search, optional
+        `trials` of 0 measures nothing: only what has records is tuned.
+
+    Raises
+    ------
+    UsageError
+        `folder` is a file, or its records cannot be read.
+    MissingToolError
+        An `apache-tvm-ffi` with which MetaSchedule crashes.
+    """
+    search = search or Search()
+    database = _database(Path(folder))
+    forms: list[RowForm | None] = []
+    reasons: dict[str, str] = {}
+    for operator in operators:
+        found = None if operator is None else _form(operator, reasons)
+        forms.append(found)
+    distinct = _distinct([f.func for f in forms if f is not None])
+    before = len(database)
+    missing = [f for f in distinct if not database.has_workload(tvm.IRModule({"main": f}))]
+    if missing and search.trials:
+        progress(f"measuring {len(missing)} of {len(distinct)} kernels, {search.trials} candidates each, into {folder}")
+        _measure(missing, Path(folder), database, search)
+    scheduled = {tvm_ffi.structural_hash(f): _best(database, f) for f in distinct}
+    kernels = []
+    for operator, form in zip(operators, forms, strict=True):
+        best = None if form is None else scheduled[tvm_ffi.structural_hash(form.func)]
+        kernels.append(None if operator is None or form is None else _kernel(operator, form, best, reasons))
+    return Tuned(tuple(kernels), len(database) - before, len(distinct), reasons)
+
+
+def plain(kernel: RowKernel) -> RowKernel:
+    """A tuned kernel without vectors: the same loops and the same results, for C compilers and for counting work."""
+    return replace(kernel, func=serial(kernel.func))
+
+
+def _form(operator: Operator, reasons: dict[str, str]) -> RowForm | None:
+    try:
+        return row_form(operator.func, operator.access)
+    except NotTunableError as why:
+        reasons[operator.name] = str(why)
+        return None
+
+
+def _kernel(operator: Operator, form: RowForm, scheduled: PrimFunc | None, reasons: dict[str, str]) -> RowKernel | None:
+    if scheduled is None:
+        reasons[operator.name] = "no candidate ran, or none was measured"
+        return None
+    try:
+        made = splice(operator.func, operator.constants, operator.access, form, scheduled, "row_kernel")
+    except NotTunableError as why:
+        reasons[operator.name] = str(why)
+        return None
+    return replace(made, rule=RULE)
+
+
+def _distinct(funcs: Sequence[PrimFunc]) -> list[PrimFunc]:
+    return list({tvm_ffi.structural_hash(f): f for f in funcs}.values())
+
+
+def require_json() -> None:
+    """Raise `MissingToolError` where TVM cannot write JSON, without which MetaSchedule does not run."""
+    installed = version("apache-tvm-ffi")
+    if installed.startswith("0.1.15"):  # it faults on any type, which nothing can catch
+        remedy = f"MetaSchedule crashes with {installed}; pip install 'apache-tvm-ffi<0.1.15'"
+        raise MissingToolError("apache-tvm-ffi 0.1.14", remedy)
+
+
+@contextlib.contextmanager
+def without_intrinsics() -> Iterator[None]:
+    """MetaSchedule imports the tensor intrinsics of every vendor, which takes half a minute; the spaces here use none."""
+    name = "tvm.s_tir.tensor_intrin"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = ModuleType(name)
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+def _database(folder: Path) -> Any:
+    require_json()
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; give a folder for the records")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return ms.database.JSONDatabase(work_dir=str(folder))
+    except Exception as why:  # TVM raises whatever its JSON reader does
+        reason = str(why).strip().splitlines() or [type(why).__name__]
+        raise UsageError(f"{folder}: its records cannot be read ({reason[-1][:200]}); give another folder") from None
+
+
+def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Search) -> None:
+    builder, runner = local_pair(search.repeat_ms)
+    with without_intrinsics(), contextlib.redirect_stdout(sys.stderr):  # MetaSchedule prints tables
+        ms.tir_integration.tune_tir(
+            mod=tvm.IRModule({f"kernel{k}": f for k, f in enumerate(forms)}),
+            target=host_target(),
+            work_dir=str(folder),
+            max_trials_global=search.trials * len(forms),
+            max_trials_per_task=search.trials,
+            num_trials_per_iter=min(search.batch, search.trials),
+            builder=builder,
+            runner=runner,
+            database=database,
+            measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
+            cost_model=ms.cost_model.XGBModel(num_warmup_samples=4 * search.batch, num_tuning_cores=1),
+            task_scheduler="round-robin",
+            space=_space(),
+            strategy=ms.search_strategy.EvolutionarySearch(
+                population_size=32, init_min_unmeasured=8, genetic_num_iters=2, genetic_max_fail_count=4
+            ),
+            num_tuning_cores=1,
+            seed=search.seed,
+        )
+
+
+def _space() -> Any:
+    """One design with tile sizes to choose: every candidate is a kernel that one would write by hand."""
+    mutators = ms.mutator
+    return ms.space_generator.ScheduleFn(
+        _design,
+        sch_rules=[],
+        postprocs=[],
+        mutator_probs={mutators.MutateTileSize(): 1.0},
+    )
+
+
+def _design(sch: Any) -> None:
+    """Tiles of pixels and channels; the sums of a tile in one loop nest, channels innermost and vectorized."""
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    last = blocks[-1]
+    loops = sch.get_loops(last)
+    *_, column, channel = loops
+    columns = sch.split(column, sch.sample_perfect_tile(column, n=2, max_innermost_factor=16))
+    channels = sch.split(channel, sch.sample_perfect_tile(channel, n=2, max_innermost_factor=64))
+    sch.reorder(columns[0], channels[0], columns[1], channels[1])
+    for block in blocks[-2::-1]:
+        sch.compute_at(block, channels[0], preserve_unit_loops=True)
+    for block in blocks:
+        _vectorized(sch, block, len(loops))
+    if _chance(sch):
+        sch.vectorize(channels[1])
+
+
+def _vectorized(sch: Any, block: Any, outer: int) -> None:
+    """Reductions outside of pixels and channels, so that sums of neighbours are independent."""
+    reduced = [iv.iter_type == tirx.IterVar.CommReduce for iv in sch.get(block).iter_vars]
+    if not any(reduced):
+        return
+    inside = sch.get_loops(block)[-len(reduced) :]
+    taps = [loop for loop, is_tap in zip(inside, reduced, strict=True) if is_tap]
+    space = [loop for loop, is_tap in zip(inside, reduced, strict=True) if not is_tap]
+    sch.reorder(*taps, *space)
+    sch.vectorize(space[-1])
+    if _chance(sch):
+        sch.unroll(space[-2])
+    clear = sch.decompose_reduction(block, taps[0])
+    sch.vectorize(sch.get_loops(clear)[-1])
+
+
+def _chance(sch: Any) -> bool:
+    return bool(int(sch.get(sch.sample_categorical([0, 1], [0.5, 0.5]))))
+
+
+def _best(database: Any, form: PrimFunc) -> PrimFunc | None:
+    """The fastest recorded schedule of a row form, None where there is none."""
+    mod = tvm.IRModule({"main": form})
+    if not database.has_workload(mod):
+        return None
+    records = database.get_top_k(database.commit_workload(mod), 1)
+    if not records or float(records[0].run_secs[0]) >= FAILED:
+        return None
+    schedule: Any = s_tir.Schedule(mod)
+    records[0].trace.apply_to_schedule(schedule, remove_postproc=False)
+    return schedule.mod["main"]

@@ -1,0 +1,329 @@
+"""The buffer form of a row kernel: the middle of one output row as a function of tensors, for tuners.
+
+A row kernel takes pointers, slots of rings and the number of its row, and no tuner can call it. Its *row form* can be:
+
+    row(x: [rows of the window][W][C], constants..., out: [1][interior columns][F])
+
+the operator's own blocks restricted to one row that reads no row of padding and to the columns that read no column of
+padding, so that every loop has a constant extent and no element is tested. `splice` puts a row form back, however it
+was scheduled, into the kernel: for rows inside of the map the columns at both edges are computed by the generic code
+and those between by the scheduled one; for rows at the top and at the bottom all by the generic code. Only the addresses
+differ from what was tuned: row r of the window becomes its slot in the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvm_cascade.graph import Window
+from tvm_cascade.schedules.forms.access import RowAccess
+from tvm_cascade.schedules.forms.assembly import Assembly, build
+from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    collect,
+    dtype_of,
+    i32,
+    int_value,
+    ir,
+    is_if_then_else,
+    is_own,
+    leaf_blocks,
+    loads,
+    outputs_of,
+    replace,
+    s_tir,
+    shape_of,
+    stores,
+    substitute,
+    sym,
+    tirx,
+    tvm_ffi,
+)
+from tvm_cascade.schedules.tir.flatten import window_start
+from tvm_cascade.schedules.tir.splitting import fresh
+from tvm_cascade.schedules.tir.staging import COLUMN, NotRowwiseError, inlined, lower_blocks
+
+
+class NotTunableError(Exception):
+    """An operator without a row form; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """A row form and where it belongs."""
+
+    func: PrimFunc  # parameters: the windows' rows, constants, one output row
+    rows: range  # output rows that read no padding
+    columns: range  # output columns that read no padding
+
+
+def row_form(func: PrimFunc, access: RowAccess) -> RowForm:
+    """The row form of an operator. Raises `NotTunableError`."""
+    known = access.rowwise and len(access.output_axes) == 1 and len(access.columns) == len(access.windows)
+    if not known or any(c is None or w is None for c, w in zip(access.columns, access.windows, strict=True)):
+        raise NotTunableError(access.opaque or "its rows and columns are not known")
+    func = inlined(func)
+    outputs = outputs_of(func)
+    axis = access.output_axes[0]
+    if len(outputs) != 1 or axis is None or any(a != axis for a in access.input_axes):
+        raise NotTunableError("its tensors are not laid out alike")
+    shape = shape_of(outputs[0])
+    inputs = func.params[: len(access.windows)]
+    rows = _interior([w for w in access.windows if w], [shape_of(x)[axis] for x in inputs], shape[axis])
+    columns = _interior([c for c in access.columns if c], [shape_of(x)[axis + 1] for x in inputs], shape[axis + 1])
+    if len(rows) < 1 or len(columns) < 1:
+        raise NotTunableError("every row or column of it reads padding")
+    return RowForm(_Restriction(func, access, axis, rows, columns).build(), rows, columns)
+
+
+def _interior(windows: Sequence[Window], extents: Sequence[int], outputs: int) -> range:
+    """Output slices whose windows lie inside of all inputs."""
+    if any(w.denominator != 1 or w.stride == 0 for w in windows):
+        raise NotTunableError("its windows do not advance with every slice")
+    inside = [
+        y
+        for y in range(outputs)
+        if all(w.first(y) >= 0 and w.first(y) + w.span <= n for w, n in zip(windows, extents, strict=True))
+    ]
+    return range(inside[0], inside[-1] + 1) if inside else range(0)
+
+
+class _Restriction:
+    """An operator's blocks, restricted to one row and the columns inside."""
+
+    def __init__(self, func: PrimFunc, access: RowAccess, axis: int, rows: range, columns: range) -> None:
+        self.func, self.axis, self.rows, self.columns = func, axis, rows, columns
+        self.output = outputs_of(func)[0]
+        self.starts = {
+            x: (w.first(rows.start), w.span)
+            for x, w in zip(func.params[: len(access.windows)], access.windows, strict=True)
+            if w is not None
+        }
+        self.buffers: dict[Buffer, Buffer] = {}
+
+    def build(self) -> PrimFunc:
+        realizes = leaf_blocks(self.func)
+        own = [stores(r.block.body)[0].buffer for r in realizes]
+        for x, (_, span) in self.starts.items():
+            self.buffers[x] = _resized(x, {self.axis: span})
+        for buffer in own:
+            if shape_of(buffer)[: self.axis + 2] != shape_of(self.output)[: self.axis + 2]:
+                raise NotTunableError("it has stages of other sizes than its output")
+            self.buffers[buffer] = _resized(buffer, {self.axis: 1, self.axis + 1: len(self.columns)})
+        statements = [self._nest(r) for r in realizes]
+        body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+        inner = [self.buffers[b] for b in own if not b.same_as(self.output)]
+        root = s_tir.SBlock([], [], [], "root", body, None, inner, [], {})
+        params = [self.buffers.get(p, p) for p in self.func.params]
+        attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "main", "tirx.noalias": True, "s_tir": True})
+        return tirx.PrimFunc(
+            params, s_tir.SBlockRealize([], tirx.const(True, "bool"), root), self.func.ret_type, attrs=attrs
+        )
+
+    def _nest(self, realize: Any) -> Stmt:
+        block = realize.block
+        store = stores(block.body)[0]
+        row, column = (store.indices[k] for k in (self.axis, self.axis + 1))
+        if len(stores(block.body)) != 1 or not all(isinstance(i, tirx.Var) for i in store.indices):
+            raise NotTunableError(f"its stage {block.name_hint} does not write element by element")
+        extents = {iv.var: int(iv.dom.extent) for iv in block.iter_vars}
+        extents[row], extents[column] = 1, len(self.columns)
+        analyzer = sym.Analyzer()
+        for var, extent in extents.items():
+            analyzer.bind(var, ir.Range(0, extent))
+        body = self._moved(block.body, row, column, analyzer)
+        init = None if block.init is None else self._moved(block.init, row, column, analyzer)
+        variables = [tirx.IterVar(ir.Range(0, extents[iv.var]), iv.var, iv.iter_type) for iv in block.iter_vars]
+        made = stores(body)[0]
+        reads = _regions([x for x in loads(made.value) if not is_own(x, made)])
+        inner = s_tir.SBlock(variables, reads, _regions([made]), block.name_hint, body, init, [], [], block.annotations)
+        loops = [tirx.Var(iv.var.name.removeprefix("v_"), "int32") for iv in block.iter_vars]
+        nest = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), inner)
+        for loop, extent in reversed(list(zip(loops, extents.values(), strict=True))):
+            nest = tirx.For(loop, i32(0), i32(extent), tirx.ForKind.SERIAL, nest)
+        return nest
+
+    def _moved(self, node: Any, row: Var, column: Var, analyzer: Any) -> Any:
+        """A statement over the restricted buffers."""
+        at = {row: row + self.rows.start, column: column + self.columns.start}
+
+        def place(buffer: Buffer, indices: Sequence[Expr]) -> list[Expr]:
+            if buffer not in self.starts:
+                return list(indices)
+            moved = [substitute(i, at) for i in indices]
+            moved[self.axis] = moved[self.axis] - self.starts[buffer][0]
+            return [analyzer.simplify(i) for i in moved]
+
+        def choose(call: Any) -> Any:
+            if not is_if_then_else(call):
+                return call
+            if int_value(analyzer.simplify(substitute(call.args[0], at))) != 1:
+                raise NotTunableError("it tests more than padding")
+            return call.args[1]
+
+        def load(access: Any) -> Any:
+            buffer = self.buffers.get(access.source)
+            return access if buffer is None else tirx.BufferLoad(buffer, place(access.source, access.indices))
+
+        def store(access: Any) -> Any:
+            return tirx.BufferStore(self.buffers[access.buffer], access.value, list(access.indices))
+
+        if any(collect(list(x.indices), ir.TensorLoad) for x in loads(node)):
+            raise NotTunableError("its indices come from tensors")
+        node = replace(node, ir.Call, choose)
+        rest = tvm_ffi.structural_map(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
+        if any(v.same_as(row) for value in _values(rest) for v in collect(value, tirx.Var)):
+            raise NotTunableError("its values depend on the row")
+        return rest
+
+
+def _values(node: Any) -> list[Any]:
+    """What is stored, indices left out."""
+    stripped = replace([s.value for s in stores(node)], ir.TensorLoad, lambda x: tirx.const(0, dtype_of(x.source)))
+    return list(stripped)
+
+
+def _regions(accesses: Sequence[Any]) -> list[Any]:
+    found: dict[Buffer, Any] = {}
+    for access in accesses:
+        buffer = access.source if isinstance(access, ir.TensorLoad) else access.buffer
+        region = tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, i32(1)) for i in access.indices])
+        if buffer in found and not tvm_ffi.structural_equal(found[buffer], region):
+            region = tirx.BufferRegion(buffer, [ir.Range(0, d) for d in shape_of(buffer)])
+        found[buffer] = region
+    return list(found.values())
+
+
+def _resized(buffer: Buffer, extents: Mapping[int, int]) -> Buffer:
+    shape = [extents.get(k, d) for k, d in enumerate(shape_of(buffer))]
+    return tirx.decl_buffer(shape, dtype_of(buffer), buffer.name)
+
+
+def splice(
+    func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, form: RowForm, scheduled: PrimFunc, name: str
+) -> RowKernel:
+    """The row kernel of an operator whose interior is `scheduled`, a schedule of its row form.
+
+    Parameters, constants and results are those of the generic kernel. Raises `NotTunableError`.
+    """
+    try:
+        return build(func, constants, _Spliced(access, form, scheduled), name)
+    except NotRowwiseError as why:
+        raise NotTunableError(str(why)) from None
+
+
+class _Spliced(Assembly):
+    """A row kernel with a scheduled interior, under construction."""
+
+    def __init__(self, access: RowAccess, form: RowForm, scheduled: PrimFunc) -> None:
+        super().__init__(access)
+        self.form, self.scheduled = form, scheduled
+
+    def outer(self) -> tuple[tuple[int, ...], ...]:
+        return tuple((a, a + 1) for a in self.access.output_axes if a is not None)
+
+    def cut(self, lowered: PrimFunc, outputs: Sequence[Buffer]) -> Stmt:
+        row = super().cut(lowered, outputs)
+        loops = [f for f in collect(row, tirx.For) if COLUMN in f.annotations]
+        if len(loops) != 1 or len(stores(row)) != len(stores(loops[0].body)):
+            raise NotRowwiseError("some of the operator is computed outside of its column loop")
+        rows, columns = self.form.rows, self.form.columns
+        axis = self.access.output_axes[0]
+        assert axis is not None
+        high, wide = shape_of(outputs[0])[axis : axis + 2]
+        middle = [
+            *_columns(loops[0], range(columns.start)),
+            self._interior(lowered, outputs[0], axis),
+            *_columns(loops[0], range(columns.stop, wide)),
+        ]
+        inside: Stmt = tirx.SeqStmt(middle) if len(middle) > 1 else middle[0]
+        guards = [self.y >= rows.start] if rows.start else []
+        guards += [self.y < rows.stop] if rows.stop < high else []
+        if not guards:
+            return inside
+        return tirx.IfThenElse(reduce(tirx.And, guards), inside, *_columns(loops[0], range(wide)))
+
+    def _interior(self, lowered: PrimFunc, output: Buffer, axis: int) -> Stmt:
+        """The scheduled row form over the operator's own tensors, at row y."""
+        form = tvm.IRModule({"main": self.scheduled})
+        function = lower_blocks(form)["main"]
+        whole = dict(zip(function.params, lowered.params, strict=True))
+        moves: dict[Buffer, Callable[[list[Expr]], list[Expr]]] = {}
+        for x, window in zip(function.params, self.access.windows, strict=False):
+            if window is not None:
+                moves[x] = _shifted(axis, window_start(window, self.y))
+
+        def load(access: Any) -> Any:
+            if access.source not in whole:
+                return access
+            move = moves.get(access.source, list)
+            return tirx.BufferLoad(whole[access.source], move(list(access.indices)))
+
+        def store(access: Any) -> Any:
+            if access.buffer not in whole:
+                return access
+            indices = list(access.indices)
+            indices[axis] = self.y
+            indices[axis + 1] = indices[axis + 1] + self.form.columns.start
+            return tirx.BufferStore(output, access.value, indices)
+
+        return tvm_ffi.structural_map(function.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
+
+
+def _shifted(axis: int, by: Expr) -> Callable[[list[Expr]], list[Expr]]:
+    return lambda indices: [i + by if k == axis else i for k, i in enumerate(indices)]
+
+
+def _columns(loop: Any, columns: range) -> list[Stmt]:
+    """A copy of a loop over all columns for some of them."""
+    if not columns:
+        return []
+    step = tirx.Var(loop.loop_var.name, "int32")
+    body = _own_buffers(fresh(substitute(loop.body, {loop.loop_var: step + columns.start})))
+    return [tirx.For(step, i32(0), i32(len(columns)), tirx.ForKind.SERIAL, body)]
+
+
+def _own_buffers(body: Stmt) -> Stmt:
+    """A copy of a body with buffers of its own."""
+    own = {
+        a.buffer: tirx.decl_buffer(shape_of(a.buffer), dtype_of(a.buffer), a.buffer.name)
+        for a in collect(body, tirx.AllocBuffer)
+    }
+
+    def load(access: Any) -> Any:
+        return tirx.BufferLoad(own[access.source], access.indices) if access.source in own else access
+
+    def store(access: Any) -> Any:
+        if access.buffer not in own:
+            return access
+        return tirx.BufferStore(own[access.buffer], access.value, access.indices)
+
+    def alloc(stmt: Any) -> Any:
+        return tirx.AllocBuffer(own[stmt.buffer])
+
+    changes = [(ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.AllocBuffer, alloc)]
+    return tvm_ffi.structural_map(body, changes, order="post")
+
+
+def serial(kernel: PrimFunc) -> PrimFunc:
+    """A kernel with vector loops, unrolled loops and hints to unroll as plain loops, in the same order: for C compilers."""
+
+    def on_for(loop: Any) -> Any:
+        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+
+    def on_attr(stmt: Any) -> Any:
+        return stmt.body if str(stmt.attr_key).startswith("pragma_") else stmt
+
+    body = tvm_ffi.structural_map(kernel.body, [(tirx.For, on_for), (tirx.AttrStmt, on_attr)], order="post")
+    return tirx.PrimFunc(kernel.params, body, kernel.ret_type, attrs=kernel.attrs)
