@@ -31,12 +31,14 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "frontend": {"importers"},
     "report": {"graph", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report"},
+    "registration": {"relax_pipeline"},
+    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "pipeline"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "results": {"cascading", "report"},
     "options": {"sizes"},
 }
-NO_TVM = ALGORITHMS | BASE | {"report", "options", "results", "cli"}
+NO_TVM = ALGORITHMS | BASE | {"report", "options", "registration", "results", "cli"}
 
 
 def rooms() -> dict[str, list[Path]]:
