@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.ir import Call, GlobalVar
 from tvm.tirx import Evaluate, For, IfThenElse, SeqStmt
 
-from tvm_cascade.cascading.flow import has_pixels
+from tvm_cascade.cascading.geometry import has_pixels
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op, Window

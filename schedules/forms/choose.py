@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm_cascade.cascading.flow import goes_by_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.plan import Granularity, Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Op
