@@ -11,8 +11,8 @@ from tvm.tirx import PrimFunc
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.extract_graph import Extracted
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.select import GENERIC, Core, serves, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, task_of

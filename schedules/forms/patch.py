@@ -26,7 +26,7 @@ from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
 
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.schedules.driver.places import i32
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import Core, first_rule
 
 Expr = tvm.ir.Expr

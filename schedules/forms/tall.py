@@ -19,8 +19,8 @@ from tvm.tirx import Evaluate, PrimFunc
 
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.schedules.driver.places import i32
-from tvm_cascade.schedules.forms.kernel import RowKernel
 from tvm_cascade.schedules.forms.patch import is_nhwc, is_single, sliding_windows
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.quantized import integers
 from tvm_cascade.schedules.rules.select import Core, first_rule
 from tvm_cascade.schedules.rules.variants import shape_key

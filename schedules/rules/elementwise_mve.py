@@ -10,7 +10,7 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx import PrimFunc
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.elementwise import (
     HALF,
     Binary,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.kernel import Role
-from tvm_cascade.schedules.forms.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import Role
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel, row_kernel
 from tvm_cascade.schedules.rules.variants import Variant, first, shape_key
 from tvm_cascade.schedules.tir import PrimFunc
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm.tirx import PrimFunc
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, integers, parameters, shape_of
 
 

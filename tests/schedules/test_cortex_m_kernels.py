@@ -13,7 +13,7 @@ import tvm
 from tvm import te
 
 from tvm_cascade.micro.codegen import print_c
-from tvm_cascade.schedules.forms.row_kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import Role, RowKernel
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise

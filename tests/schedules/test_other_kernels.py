@@ -15,7 +15,7 @@ from tvm_cascade import api
 from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.passes.integer.dense import round_once
 from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.rules import moves, pooling
 from tvm_cascade.schedules.rules.dense import ROUNDING, plan_single, read_dense
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
