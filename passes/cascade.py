@@ -19,9 +19,8 @@ from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES, Tensor
-from tvm_cascade.passes.plan_concats import plan_concats
-from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
-from tvm_cascade.passes.rewrite_for_memory import without_concats
+from tvm_cascade.passes.candidates.candidate import KernelSource, Network
+from tvm_cascade.passes.plan_network import plan_lowered
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir.barrier import with_barriers
@@ -47,12 +46,8 @@ class Cascade:
 
         @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.Cascade")
         def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-            mod = mod.clone()
-
-            def without(names: tuple[str, ...]) -> PreparedGraph:
-                return prepare_graph(without_concats(mod, names), on)
-
-            made = plan_concats(prepare_graph(mod, on), chosen, without)
+            mod, kernels = mod.clone(), KernelSource(on)
+            made = plan_lowered(Network(mod, kernels.prepare(mod), chosen, kernels))
             return planned_module(mod, made.plan, lower_plan(made.plan, made.prepared.kernels_of(made.plan)))
 
         return apply

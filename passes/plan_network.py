@@ -1,11 +1,13 @@
 """From a Relax module and a request to the best plan of all candidates: what every door of the project calls.
 
-    substitutions, where a model promises fewer bytes
-    lower           integers with the arithmetic of TFLite's kernels
-    prepare         the graph, its kernels and their scratch
-    candidates      concats in place, concats in parts, channels in groups: each planned, the best kept
+substitutions, where a model promises fewer bytes
+lower           integers with the arithmetic of TFLite's kernels
+prepare         the graph, its kernels and their scratch
+candidates      concats in place, concats in parts, channels in groups: each planned, the best kept
 """
 
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -21,10 +23,9 @@ from tvm_cascade.passes.candidates.candidate import Best, KernelSource, Network,
 from tvm_cascade.passes.candidates.channel_groups import channel_groups
 from tvm_cascade.passes.candidates.concats_in_parts import concats_in_parts
 from tvm_cascade.passes.candidates.concats_in_place import concats_in_place
-from tvm_cascade.passes.candidates.substitutions import promised_rewrite, substitutions
+from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.rules.select import Core
@@ -98,14 +99,16 @@ def plan_network(
 
     promise = _promise(mod, request, progress)
     if not promise.steps:
-        return replace(planned(mod), rewritten=promise)
+        return replace(planned(mod), rewritten=promise if request.rewrite else None)
     # nothing is measured for a network that may lose
-    chosen = _with_substitutions(mod, promise, partial(planned, kernels=kernels.untuned))
-    assert chosen.rewritten is not None
-    progress(f"{len(chosen.rewritten.steps)} substitutions: {chosen.rewritten.reason}")
-    if kernels == kernels.untuned:
-        return chosen
-    return replace(planned(chosen.rewritten.mod), rewritten=chosen.rewritten)
+    chosen = with_substitutions(mod, promise, partial(planned, kernels=kernels.untuned))
+    done = chosen.rewritten
+    assert done is not None
+    told = done if done.steps or request.rewrite else None
+    if told is not None:
+        progress(f"{len(done.steps)} substitutions: {done.reason}")
+    chosen = chosen if kernels == kernels.untuned else planned(done.mod)
+    return replace(chosen, rewritten=told)
 
 
 def _promise(mod: IRModule, request: PlanRequest, progress: Progress) -> Rewritten:
@@ -119,17 +122,6 @@ def _promise(mod: IRModule, request: PlanRequest, progress: Progress) -> Rewritt
     if not promise.steps and request.rewrite:
         progress(f"0 substitutions: {promise.reason}")
     return promise
-
-
-def _with_substitutions(
-    mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate]
-) -> PlannedCandidate:
-    """The better of a module and the one that its substitutions promise."""
-    try:
-        start: Best = plan(mod)
-    except InfeasibleError as error:
-        start = error
-    return best_candidate(start, [partial(substitutions, mod, promise, plan)])
 
 
 def plan_lowered(network: Network) -> PlannedCandidate:
@@ -155,7 +147,5 @@ def lower_integers(mod: IRModule) -> IRModule:
 
 def is_lowered(mod: IRModule) -> bool:
     """Whether `LowerQuantized` has been over a module."""
-    return REMAINS_ATTR in dict(mod["main"].attrs or {})
-
-
-__all__ = ["KernelSource", "Network", "PlannedCandidate", "PreparedGraph", "plan_lowered", "plan_network", "plan_options"]
+    main = next((f for v, f in mod.functions.items() if v.name_hint == "main"), None)
+    return main is not None and REMAINS_ATTR in dict(main.attrs or {})

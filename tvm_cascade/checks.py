@@ -25,6 +25,14 @@ def refusal(option: str, value: object, remedy: str) -> UsageError:
     return UsageError(f"--{option.replace('_', '-')} {value!r}: {remedy}")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def optional(check: Check) -> Check:
     """`check`, or None for an option that was not given."""
     return lambda option, value: None if value is None else check(option, value)
@@ -55,7 +63,7 @@ def size(option: str, value: Any) -> int:
             return parse_size(value)
         except UsageError as error:
             raise UsageError(f"--{option.replace('_', '-')}: {error}") from None
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+    if not _is_whole(value) or value < 0:
         raise refusal(option, value, "give a positive size in bytes (65536) or with a unit (64KiB)")
     return int(value)
 
@@ -70,8 +78,7 @@ def factor(least: float, most: float = inf) -> Check:
     remedy = f"give a factor of at least {least:g}" + (f" and at most {most:g}" if most < inf else "")
 
     def check(option: str, value: Any) -> float:
-        number = isinstance(value, Real) and not isinstance(value, bool)
-        if not number or not least <= value <= most or value == inf:  # written so that nan is refused too
+        if not _is_number(value) or not least <= value <= most or value == inf:  # written so that nan is refused too
             raise refusal(option, value, remedy)
         return float(value)
 
@@ -83,8 +90,7 @@ def whole(least: int, most: int | None = None) -> Check:
     remedy = f"give a whole number of at least {least}" + (f" and at most {most}" if most is not None else "")
 
     def check(option: str, value: Any) -> int:
-        number = isinstance(value, Integral) and not isinstance(value, bool)
-        if not number or value < least or (most is not None and value > most):
+        if not _is_whole(value) or value < least or (most is not None and value > most):
             raise refusal(option, value, remedy)
         return int(value)
 
@@ -93,8 +99,7 @@ def whole(least: int, most: int | None = None) -> Check:
 
 def seconds(option: str, value: Any) -> float:
     """A finite number of seconds above zero."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not 0 < value < inf:  # written so that nan is refused too
+    if not _is_number(value) or not 0 < value < inf:  # written so that nan is refused too
         raise refusal(option, value, "give a number of seconds above 0")
     return float(value)
 
@@ -104,6 +109,11 @@ def text(option: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise refusal(option, value, "give a text that is not empty")
     return value
+
+
+def name_or_path(option: str, value: Any) -> str:
+    """A name, or a path as a text."""
+    return text(option, fspath(value) if isinstance(value, PathLike) else value)
 
 
 def path(option: str, value: Any) -> Path:
@@ -121,7 +131,7 @@ def shapes(option: str, value: Any) -> Mapping[str, tuple[int, ...]]:
     made = {}
     for name, shape in given.items():
         sizes = [] if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__") else list(shape)
-        right = all(isinstance(d, Integral) and not isinstance(d, bool) and d > 0 for d in sizes)
+        right = all(_is_whole(d) and d > 0 for d in sizes)
         if not isinstance(name, str) or not sizes or not right:
             raise refusal(option, f"{name}={shape}", "give a name and positive sizes: NAME=1,3,224,224")
         made[name] = tuple(int(d) for d in sizes)

@@ -79,7 +79,7 @@ class PlannedCandidate:
     groups: Mapping[str, int] = field(default_factory=dict)  # of channels, by the projection that sums them up
     plain: Graph | None = None  # with `groups`, the graph without
     reason: str = ""  # what was done and what it changes, or why nothing; empty where there was nothing to try
-    rewritten: Rewritten | None = None  # the substitutions made, or why none were
+    rewritten: Rewritten | None = None  # substitutions made, or why none were; None where none were asked for
 
     @property
     def graph(self) -> Graph:

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 from tvm.ir import IRModule
 
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.passes.candidates.candidate import Best, Candidate, Exactness, PlannedCandidate, Proposals
+from tvm_cascade.passes.candidates.candidate import (
+    Best,
+    Candidate,
+    Exactness,
+    PlannedCandidate,
+    Proposals,
+    best_candidate,
+)
 from tvm_cascade.passes.rewriting import MAIN, Rewritten, is_quantized, search_main, unchanged
 from tvm_cascade.substitution import dag
 from tvm_cascade.substitution.costs import PeakMemory, macs_of, peak_bytes
@@ -49,7 +57,20 @@ class Substitutions(Candidate):
         return replace(best, rewritten=unchanged(self.mod, best.plan.peak, "B", reason))
 
 
-def substitutions(mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate], best: Best) -> Proposals:
+def with_substitutions(
+    mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate]
+) -> PlannedCandidate:
+    """The better of a module and the one that its substitutions promise."""
+    try:
+        start: Best = plan(mod)
+    except InfeasibleError as error:
+        start = error
+    return best_candidate(start, [partial(_substitutions, mod, promise, plan)])
+
+
+def _substitutions(
+    mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate], best: Best
+) -> Proposals:
     """The one rewritten network that a search promises, where it promises any."""
     if promise.steps:
         yield Substitutions(mod, promise, plan)
