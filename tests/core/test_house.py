@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-ALGORITHMS = {"graph", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
+ALGORITHMS = {"graph", "operators", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
 BASE = {"checks", "errors", "messages", "publish", "request", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "checks": set(),
@@ -20,12 +20,13 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "request": set(),
     "sizes": set(),
     "graph": set(),
+    "operators": {"graph"},
     "memory": {"graph"},
     "ordering": {"graph", "memory"},
-    "cost": {"graph"},
+    "cost": {"graph", "operators"},
     "cascading": {"graph", "memory", "ordering", "cost"},
-    "parallel": {"graph", "cost"},
-    "substitution": {"graph", "cost", "parallel"},
+    "parallel": {"graph", "operators", "cost"},
+    "substitution": {"graph", "operators", "cost", "parallel"},
     "schedules": ALGORITHMS,
     "passes": ALGORITHMS | {"schedules"},
     "importers": {"passes"},  # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
