@@ -10,8 +10,9 @@ and copies outputs out; row kernels and driver are private functions beside it.
 # pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
-import tvm
 from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
@@ -19,6 +20,7 @@ from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.candidates.candidate import KernelSource, Network
 from tvm_cascade.passes.plan_network import plan_lowered
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
@@ -32,25 +34,28 @@ ENTRY = "cascade_main"
 _LOWERED_ALREADY = {"calling_conv": 1}
 
 
-class Cascade:
-    """Relax pass: plan `main` under `options`, concats included, and replace it by one call of the planned program.
+@dataclass(frozen=True)
+class Cascade(CascadePass):
+    """Plan `main`, concats included, and replace it by one call of the planned program.
 
     Works on any module with static shapes; run `LowerQuantized` before it where the module came from a quantized file.
     Raises `InfeasibleError` where the plan exceeds `options.sram`.
     """
 
-    def __new__(cls, options: PlanOptions | None = None, core: Core | None = None) -> tvm.ir.transform.Pass:
-        chosen, on = options or PlanOptions(), core or Core()
-        if chosen.stream_input:
+    options: PlanOptions = field(default_factory=PlanOptions)
+    core: Core = field(default_factory=Core)
+
+    def __post_init__(self) -> None:
+        if self.options.stream_input:
             raise UsageError("a Relax function gets its inputs whole: plan without stream_input")
+        super().__post_init__()
 
-        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.Cascade")
-        def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-            mod, kernels = mod.clone(), KernelSource(on)
-            made = plan_lowered(Network(mod, kernels.prepare(mod), chosen, kernels))
-            return planned_module(mod, made.plan, lower_plan(made.plan, made.prepared.kernels_of(made.plan)))
-
-        return apply
+    def call(self, mod: IRModule) -> PassResult:
+        """The module of the planned program."""
+        source, kernels = mod.clone(), KernelSource(self.core)
+        made = plan_lowered(Network(source, kernels.prepare(source), self.options, kernels))
+        lowered = lower_plan(made.plan, made.prepared.kernels_of(made.plan))
+        return PassResult(planned_module(source, made.plan, lowered), True)
 
 
 def _copy_function(dtype: str) -> PrimFunc:

@@ -1,4 +1,4 @@
-"""The phases of a compilation, in order, and the Relax pipeline "cascade".
+"""The phases of a compilation, in order.
 
     load        a file becomes a Relax module                                                (`importers`)
     plan        equivalent networks are lowered, their kernels chosen, each planned; the best is kept
@@ -22,21 +22,18 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade import frontend
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.cascading import Plan, PlanOptions, validate
 from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
-from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
-from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
@@ -192,26 +189,3 @@ def lower(
     if not counted:
         return lower_plan(plan, prepared.kernels_of(plan), fetch=fetch, hook=hook)
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
-
-
-REWRITTEN_ATTR = "cascade_substitutions"  # of the module: the substitutions that "cascade" made, by name
-
-
-@relax.register_pipeline("cascade")
-def cascade_pipeline(options: PlanOptions | None = None, rewrite: bool = True) -> tvm.ir.transform.Pass:
-    """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program.
-
-    With `rewrite` the network is first replaced by an equivalent one where the analytic latency promises a gain and the
-    arena does not grow (`passes.rewrite_for_latency`).
-    """
-    chosen = options or PlanOptions()
-
-    @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
-    def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-        if rewrite:
-            made = rewrite_for_latency(mod, arena=lambda m: plan_graph(graph_of(m), chosen).peak)
-            mod = made.mod.with_attr(REWRITTEN_ATTR, list(made.steps)) if made.steps else mod
-        planned = tvm.ir.transform.Sequential([*front_phases(), Cascade(options)])(mod)
-        return relax.get_pipeline("default_build")(planned)
-
-    return apply

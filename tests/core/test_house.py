@@ -33,6 +33,8 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "frontend": {"importers"},
     "report": {"graph", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report"},
+    "registration": {"relax_pipeline"},
+    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "pipeline"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),
@@ -40,7 +42,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "results": {"cascading", "report"},
     "options": {"sizes"},
 }
-NO_TVM = ALGORITHMS | BASE | {"report", "options", "results", "cli", "keywords"}
+NO_TVM = ALGORITHMS | BASE | {"report", "options", "registration", "results", "cli", "keywords"}
 
 
 def rooms() -> dict[str, list[Path]]:

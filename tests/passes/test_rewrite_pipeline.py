@@ -19,7 +19,7 @@ from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_s
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
 from tvm_cascade.passes.rewriting import Rewritten, exact_rules
-from tvm_cascade.pipeline import REWRITTEN_ATTR, cascade_pipeline
+from tvm_cascade.relax_pipeline import REWRITTEN_ATTR, cascade_pipeline
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 from tvm_cascade.testing.builder import Net
