@@ -32,6 +32,7 @@ from tvm_cascade.schedules.forms.channel_groups import grouped_row_kernel, group
 from tvm_cascade.schedules.forms.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.forms.row_kernel import RowKernel, row_kernel
 from tvm_cascade.schedules.forms.transpose_over import planes_of
+from tvm_cascade.schedules.rules.spec import OperatorSpec, read_spec
 from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
 
 _INTERNAL_ATTRS = frozenset(
@@ -50,6 +51,10 @@ class Extracted:
     kernels: tuple[RowKernel | None, ...]  # the generic ones
     pixel_kernels: tuple[RowKernel | None, ...]  # generic ones of parts of rows; None also where there is none
     accumulators: tuple[Accumulating | None, ...]  # kernels that sum up their input as its rows come, where there are
+
+    def spec(self, index: int) -> OperatorSpec:
+        """What operator `index`, which is no view, computes."""
+        return read_spec(self.funcs[index], self.constants[index])
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
