@@ -10,7 +10,7 @@ import tvm_ffi
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.extract_graph import Extracted
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.select import GENERIC, Core, serves, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, task_of

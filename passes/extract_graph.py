@@ -26,13 +26,13 @@ from tvm_cascade.passes.relax_ops import Call, Source, read_function
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.driver.instrument import macs_of
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.accumulate import Accumulating, accumulate_kernel
-from tvm_cascade.schedules.forms.channel_groups import grouped_row_kernel, groups_of, windows_of
-from tvm_cascade.schedules.forms.pixel_kernel import pixel_kernel
-from tvm_cascade.schedules.forms.row_kernel import RowKernel, row_kernel
 from tvm_cascade.schedules.forms.transpose_over import planes_of
-from tvm_cascade.schedules.rules.spec import OperatorSpec, read_spec
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_kernel
+from tvm_cascade.schedules.kernels.channel_groups import grouped_row_kernel, groups_of, windows_of
+from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
 from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
 
 _INTERNAL_ATTRS = frozenset(

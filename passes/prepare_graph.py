@@ -12,19 +12,19 @@ from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.choose_variants import choose_variants
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
-from tvm_cascade.schedules.forms.accumulate import Accumulating
-from tvm_cascade.schedules.forms.channel_groups import grouped_stripe_kernel, groups_of
 from tvm_cascade.schedules.forms.choose import Kernel, kernels_of_plan
-from tvm_cascade.schedules.forms.kernel import RowKernel
 from tvm_cascade.schedules.forms.patch import Patch, patch_kernel
 from tvm_cascade.schedules.forms.pitch import pitched
-from tvm_cascade.schedules.forms.stripe_kernel import stripe_kernel
 from tvm_cascade.schedules.forms.stripe_patch import StripePatch, stripe_patch
 from tvm_cascade.schedules.forms.tall import tall_kernel
 from tvm_cascade.schedules.forms.transpose_over import over_kernel, planes_of
+from tvm_cascade.schedules.kernels.accumulate import Accumulating
+from tvm_cascade.schedules.kernels.channel_groups import grouped_stripe_kernel, groups_of
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
 from tvm_cascade.schedules.rules.pool_sum import pool_sum
 from tvm_cascade.schedules.rules.select import Core, select
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 

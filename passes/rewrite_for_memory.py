@@ -19,7 +19,7 @@ from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import OrderOptions, order
 from tvm_cascade.ordering.rewriting import fold_concats
 from tvm_cascade.passes.extract_graph import extract_graph
-from tvm_cascade.schedules.rules.spec import read_attributes, with_spec
+from tvm_cascade.schedules.kernels.spec import read_attributes, with_spec
 from tvm_cascade.schedules.tir import ir, is_if_then_else, relax, s_tir, tirx, tvm_ffi
 
 _READERS = frozenset(("conv2d", "depthwise_conv2d", "avg_pool2d", "max_pool2d", "relu", "requantize", "lut"))

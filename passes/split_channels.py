@@ -16,7 +16,7 @@ from tvm_cascade.cascading.channels import KIND, blocks, group_counts
 from tvm_cascade.errors import UsageError
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.rewrite_for_memory import operator_names, substitute
-from tvm_cascade.schedules.rules.spec import Attributes, read_attributes, with_spec
+from tvm_cascade.schedules.kernels.spec import Attributes, read_attributes, with_spec
 from tvm_cascade.schedules.tir import relax
 
 

@@ -36,7 +36,7 @@ from tvm_cascade.report.estimate import Estimate, estimate
 from tvm_cascade.report.text import block_rows, live_bytes
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.counting import Counter

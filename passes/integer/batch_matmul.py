@@ -19,7 +19,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.island import STORED_TYPES, Island, NotLowered, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 def lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = None) -> Value:

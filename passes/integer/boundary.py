@@ -6,7 +6,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.island import Emitter, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:

@@ -24,7 +24,7 @@ from tvm_cascade.passes.integer.island import (
     shape_of,
 )
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _EXACT_BITS = 53  # of a double's mantissa
 _LOW_BITS = 25  # of it that are multiplied apart, for products with sums of up to 35 bits to fit 64

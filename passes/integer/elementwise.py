@@ -29,7 +29,7 @@ from tvm_cascade.passes.integer.requantize import requantized, rescaled, stored
 from tvm_cascade.passes.integer.roots import differences, squared_difference
 from tvm_cascade.passes.integer.sums import lower_terms, terms
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _BIASED = {
     "relax.nn.conv2d": convolution.lower_biased,

@@ -24,7 +24,7 @@ from tvm_cascade.passes.integer.island import (
 )
 from tvm_cascade.passes.integer.one_scale import from_scale_of, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
 

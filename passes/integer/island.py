@@ -14,7 +14,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, round_half_away
 from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Module, Tensor, Value, ir, relax, te
-from tvm_cascade.schedules.rules.spec import NO_ATTRIBUTES, Attributes, with_spec
+from tvm_cascade.schedules.kernels.spec import NO_ATTRIBUTES, Attributes, with_spec
 
 STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
 BYTE_TYPES = ("int8", "uint8")

@@ -28,7 +28,7 @@ from tvm_cascade.passes.integer.island import (
     shape_of,
 )
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _OUTPUT_BITS = 7  # fraction bits of the result
 _NEWTON_STEPS = 5

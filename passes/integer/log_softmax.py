@@ -34,7 +34,7 @@ from tvm_cascade.passes.integer.softmax import (
     te_newton,
 )
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _OUTPUT_BITS = 4  # integer bits of the result, Q4.4 in eight
 _DROPPED = 31 - INPUT_BITS - _OUTPUT_BITS  # bits of Q5.26 that the result has not

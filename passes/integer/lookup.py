@@ -32,7 +32,7 @@ from tvm_cascade.passes.integer.wide_lookup import (
     lower_wide_negative,
     lower_wide_table,
 )
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 

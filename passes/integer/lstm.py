@@ -32,7 +32,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.island import Emitter, dtype_of, shape_of
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 GATE_BITS = 12  # fraction bits of a gate before its function
 LARGEST_CELL = 4  # integer bits of the cell state: above, gemmlowp's 16-bit tanh is no tanh any more

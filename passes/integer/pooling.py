@@ -35,7 +35,7 @@ from tvm_cascade.passes.integer.island import (
     shape_of,
 )
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _NONE = (0, 0, 0, 0)
 _HEAD_ROOM = 8  # bits that the sum of an average is shifted up by, so that the first of its two roundings turns nothing

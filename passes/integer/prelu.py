@@ -16,7 +16,7 @@ from tvm_cascade.passes.integer.island import (
     name_of,
 )
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HEAD_ROOM = 8  # bits
 

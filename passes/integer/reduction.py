@@ -21,7 +21,7 @@ from tvm_cascade.passes.integer.island import (
 )
 from tvm_cascade.passes.integer.one_scale import Operand, from_scale_of, in_output_scale, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @ISLANDS.lowers("max", "min")

@@ -7,7 +7,7 @@ import numpy as np
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
 from tvm_cascade.passes.integer.island import STORED_TYPES, Island, NotLowered, Output, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 def requantized(island: Island, found: Quantized) -> Value:

@@ -15,7 +15,7 @@ from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered, Outpu
 from tvm_cascade.passes.integer.lookup import lookup, rescale
 from tvm_cascade.passes.integer.untyped import Scalar, Value
 from tvm_cascade.passes.integer.wide_lookup import lower_wide_table
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _ROOT_BITS = 20  # fraction bits of the inverse root before it is scaled
 _NEWTON_STEPS = 5

@@ -38,7 +38,7 @@ from tvm_cascade.passes.integer.island import (
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 from tvm_cascade.passes.integer.wide_softmax import lower_wide_softmax
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
 SUM_BITS = 12  # integer bits of the sum, Q12.19

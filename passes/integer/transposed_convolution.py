@@ -20,7 +20,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.island import FLOAT, ISLANDS, Island, NotLowered
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, relax, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @ISLANDS.lowers("nn.conv2d_transpose")

@@ -25,7 +25,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 from tvm_cascade.passes.integer.island import Island, NotLowered, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _INTEGER_BITS = 3  # of the power-of-two input scale that needs no multiplier
 # where the reference's table lies one above `round(65536 sigmoid(i / 24))`

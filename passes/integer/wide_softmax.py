@@ -25,7 +25,7 @@ from tvm_cascade.passes.integer.island import Island, NotLowered, Output, Quanti
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.passes.integer.wide_lookup import te_interpolated
-from tvm_cascade.schedules.rules.spec import Attributes
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HIGHEST = (1 << 15) - 1
 _LOWEST = -(1 << 15)

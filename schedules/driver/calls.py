@@ -23,10 +23,10 @@ from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op, Window
 from tvm_cascade.schedules.driver.places import Memory, Place, first_of, i32, places, row_slot, sequence, strides
 from tvm_cascade.schedules.driver.stripe_calls import StripeCalls
-from tvm_cascade.schedules.forms.accumulate import Accumulating
 from tvm_cascade.schedules.forms.choose import Kernel, together, wrapping
-from tvm_cascade.schedules.forms.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.forms.patch import Patch
+from tvm_cascade.schedules.kernels.accumulate import Accumulating
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 
 Expr = tvm.ir.Expr
 Constants = Sequence[Sequence[Sequence[int]]]  # by operator and kernel: offsets of its constants in flash

@@ -25,11 +25,11 @@ from tvm_cascade.schedules.driver.calls import Calls
 from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, i32, overwrites, place_of
 from tvm_cascade.schedules.driver.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.driver.trace import Program, compress
-from tvm_cascade.schedules.forms.accumulate import Accumulating
 from tvm_cascade.schedules.forms.choose import Kernel
-from tvm_cascade.schedules.forms.kernel import RowKernel
 from tvm_cascade.schedules.forms.patch import Patch
 from tvm_cascade.schedules.forms.stripe_patch import StripePatch
+from tvm_cascade.schedules.kernels.accumulate import Accumulating
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 
 __all__ = ["FlashItem", "Lowered", "lower_plan", "place_of"]
 

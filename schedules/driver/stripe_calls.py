@@ -16,9 +16,9 @@ from tvm.tirx import BufferStore, Evaluate, For, IfThenElse
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op
 from tvm_cascade.schedules.driver.places import Place, first_of, i32, row_slot, sequence
-from tvm_cascade.schedules.forms.accumulate import Accumulating
-from tvm_cascade.schedules.forms.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.forms.stripe_patch import NONE, StripePatch
+from tvm_cascade.schedules.kernels.accumulate import Accumulating
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 
 if TYPE_CHECKING:
     from tvm_cascade.schedules.driver.calls import Calls

@@ -8,10 +8,10 @@ from tvm_cascade.cascading.flow import goes_by_pixels
 from tvm_cascade.cascading.plan import Granularity, Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Op
-from tvm_cascade.schedules.forms.accumulate import Accumulating
-from tvm_cascade.schedules.forms.kernel import RowKernel
 from tvm_cascade.schedules.forms.patch import Patch
 from tvm_cascade.schedules.forms.stripe_patch import StripePatch
+from tvm_cascade.schedules.kernels.accumulate import Accumulating
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 
 PatchKernel = Callable[[int, int], Patch | None]
 StripeKernel = Callable[[int, Sequence[tuple[int, int]]], StripePatch | None]

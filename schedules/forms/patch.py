@@ -25,9 +25,9 @@ from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
 
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.schedules.driver.places import i32
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import Core, first_rule
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 
 Expr = tvm.ir.Expr
 SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds whose kernels read located rows

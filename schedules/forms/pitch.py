@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any
 
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.schedules.forms.kernel import Role, RowKernel
 from tvm_cascade.schedules.forms.patch import Patch
 from tvm_cascade.schedules.forms.stripe_patch import StripePatch
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.tir import (
     Buffer,
     Expr,

@@ -30,8 +30,8 @@ from tvm_cascade.schedules.forms.patch import (
     sliding_windows,
     step_spec,
 )
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import Core, first_rule
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 
 NONE = -1  # of a stripe in which an operator makes nothing
 

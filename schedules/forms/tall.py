@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tvm_cascade.graph import Graph, Op
-from tvm_cascade.schedules.forms.kernel import RowKernel
 from tvm_cascade.schedules.forms.patch import is_nhwc, is_single, sliding_windows
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.select import Core, first_rule
-from tvm_cascade.schedules.rules.spec import OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.variants import shape_key
 
 

@@ -19,7 +19,7 @@ from tvm.ir import PointerType, PrimType
 from tvm.tirx import PrimFunc, SeqStmt
 
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.schedules.forms.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.rules.emit import Builder, Value, i32
 from tvm_cascade.schedules.tir import dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores
 

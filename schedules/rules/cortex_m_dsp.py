@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
@@ -26,7 +27,6 @@ from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import PAIRED, interleave, paired
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any

@@ -20,7 +20,8 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx import Shuffle
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
@@ -32,7 +33,6 @@ from tvm_cascade.schedules.rules.parts import Source, in_eights, inputs_of, sour
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any

@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise import scalar_elementwise
@@ -31,7 +32,6 @@ from tvm_cascade.schedules.rules.parts import Source, inputs_of, sources, tables
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, plan_requantize
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 
 ROUNDING = "once, half away from zero"
 

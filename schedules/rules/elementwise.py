@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.requantize import Requantize, clamp_value, emit_requantize, plan_requantize, reference
-from tvm_cascade.schedules.rules.spec import Attributes, OperatorSpec
 
 Value = Any
 HALF = (1 << 30, 0)  # multiplier and shift of the ratio 1/2

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.elementwise import (
     HALF,
     Binary,
@@ -21,7 +22,6 @@ from tvm_cascade.schedules.rules.elementwise import (
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, rescale_lanes, splat, vector
 from tvm_cascade.schedules.rules.requantize import Requantize
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 
 Value = Any
 

@@ -28,7 +28,7 @@ from tvm.tirx import (
     Var,
 )
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel, contract_params
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel, contract_params
 
 Value = Any  # a TIR expression or a Python int
 

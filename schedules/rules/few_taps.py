@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.geometry import (
     Columns,

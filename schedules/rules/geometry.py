@@ -52,7 +52,7 @@ class Sliding:
     strides: tuple[int, int]
     padding: tuple[int, int]  # top, left
     dilation: tuple[int, int] = (1, 1)  # rows and columns from one tap to the next
-    rows_by_table: bool = False  # as in `schedules.rules.spec.OperatorSpec`, as all that follow
+    rows_by_table: bool = False  # as in `schedules.kernels.spec.OperatorSpec`, as all that follow
     tile_rows: int = 0
     joined_rows: int = 1
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from tvm import tirx
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.lanes import put, splat, vector
 from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.rules.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any

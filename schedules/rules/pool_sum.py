@@ -1,4 +1,4 @@
-"""Global averages that take their map piece by piece, as a cascade makes it: `schedules.forms.accumulate`, by words and vectors.
+"""Global averages that take their map piece by piece as a cascade makes it (`schedules.kernels.accumulate`), by words or vectors.
 
 A piece of a map adds to one int32 a channel. DSP cores sum it four channels at a time in two pairs of halfwords before
 they widen it, cores with vectors sixteen; the last piece is followed by the average, as `schedules.rules.pooling` makes it.
@@ -17,15 +17,15 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import PrimFunc, SeqStmt
 
-from tvm_cascade.schedules.forms.accumulate import Accumulating
-from tvm_cascade.schedules.forms.kernel import Param, Role
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.accumulate import Accumulating
+from tvm_cascade.schedules.kernels.kernel import Param, Role
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, read_pool
 from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 
 Value = Any
 

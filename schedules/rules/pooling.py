@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize, plan_requantize
 from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.rules.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any

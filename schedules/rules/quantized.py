@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, constant_channels, plan_requantize
-from tvm_cascade.schedules.rules.spec import OperatorSpec, TensorType
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}  # of activations that the kernels know
 

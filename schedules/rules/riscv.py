@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.cortex_m_scalar import scalar_variants
 from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 from tvm_cascade.schedules.rules.variants import Variant
 
 

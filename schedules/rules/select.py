@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, replace
 
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.kernel import Role
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
-from tvm_cascade.schedules.rules.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import Role
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.variants import Variant, first, shape_key
 
 RULE_MODULES = (

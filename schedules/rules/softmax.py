@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, high_lanes, put, rounded_lanes, splat, vector
 from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.rules.spec import OperatorSpec
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any

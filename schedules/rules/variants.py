@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
-from tvm_cascade.schedules.rules.spec import OperatorSpec
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import pytest
 import tvm
 
 from tvm_cascade.micro.codegen import print_c
-from tvm_cascade.schedules.forms.row_kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
@@ -22,7 +23,6 @@ from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.quantized import Part, QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
 from tvm_cascade.schedules.rules.select import Core, first_rule
-from tvm_cascade.schedules.rules.spec import Attributes, OperatorSpec, TensorType
 
 HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
 

@@ -15,7 +15,7 @@ from tvm_cascade.micro.host import HostPort, host_program, run_host
 from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of, s_tir, shape_of, tirx
 from tvm_cascade.schedules.tuning import metaschedule

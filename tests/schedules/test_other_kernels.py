@@ -15,13 +15,13 @@ from tvm_cascade import api
 from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.passes.integer.dense import round_once
 from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules import moves, pooling
 from tvm_cascade.schedules.rules.dense import ROUNDING, plan_single, read_dense
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.requantize import reference
 from tvm_cascade.schedules.rules.select import Core, first_rule
-from tvm_cascade.schedules.rules.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.testing.builder import Net
 

@@ -9,7 +9,7 @@ from tvm.ir import IRModule
 
 from tvm_cascade import api
 from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.accumulate import Accumulating
+from tvm_cascade.schedules.kernels.accumulate import Accumulating
 from tvm_cascade.testing.builder import Net
 
 

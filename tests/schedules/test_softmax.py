@@ -15,10 +15,10 @@ from tvm_cascade.frontend import load
 from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.passes.integer.softmax import exponentials
 from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.select import first_rule
-from tvm_cascade.schedules.rules.spec import OperatorSpec, TensorType
 
 HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
 

@@ -20,7 +20,7 @@ from tvm_cascade.micro.interface import Port
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import build
 from tvm_cascade.pipeline import core_of, lower, prepare
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 

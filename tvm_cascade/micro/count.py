@@ -23,7 +23,7 @@ from tvm_cascade.micro.codegen import lower_for, print_c
 from tvm_cascade.micro.project import copy_runtime
 from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import build_image, find_tool
-from tvm_cascade.schedules.forms.kernel import Param, Role
+from tvm_cascade.schedules.kernels.kernel import Param, Role
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.tuning.counting import Count, Counter, Task
 

@@ -11,8 +11,8 @@ import numpy as np
 import tvm
 
 from tvm_cascade.graph import Window
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.row_kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.row_kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.tir import ir, tirx
 
 GARBAGE = 77  # what storages hold where nothing was written

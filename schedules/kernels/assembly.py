@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.tir import (
     Buffer,
     Expr,

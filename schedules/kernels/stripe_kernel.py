@@ -12,10 +12,10 @@ from math import prod
 
 import numpy as np
 
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.assembly import build
-from tvm_cascade.schedules.forms.kernel import Role, RowKernel
-from tvm_cascade.schedules.forms.pixel_kernel import PixelAssembly
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.assembly import build
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.pixel_kernel import PixelAssembly
 from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, shape_of, tirx
 from tvm_cascade.schedules.tir.flatten import Pointer, Slots, row_major, window_start
 from tvm_cascade.schedules.tir.staging import NotRowwiseError

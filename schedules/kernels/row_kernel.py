@@ -1,9 +1,9 @@
 """Row kernels: one output row of an operator as a function of pointers, cut out of the operator's own PrimFunc.
 
 The operator is scheduled so that its row loop is outermost (`schedules.tir.staging`), padding becomes loop bounds
-(`schedules.tir.padding`), the body of the row loop becomes the kernel (`schedules.forms.assembly`) and its buffers become
+(`schedules.tir.padding`), the body of the row loop becomes the kernel (`schedules.kernels.assembly`) and its buffers become
 pointers (`schedules.tir.flatten`). A driver calls the kernels of a cascade in any order that a plan asks for. The kernels
-know no ring heights, so operators of one shape share a kernel whatever the plan. `schedules.forms.kernel` tells what to pass
+know no ring heights, so operators of one shape share a kernel whatever the plan. `schedules.kernels.kernel` tells what to pass
 to one.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.assembly import Assembly, build
-from tvm_cascade.schedules.forms.kernel import Param, Role, RowKernel, contract_params
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel, contract_params
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of
 from tvm_cascade.schedules.tir.staging import NotRowwiseError
 

@@ -14,9 +14,9 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.graph import Window
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.assembly import Assembly, build
-from tvm_cascade.schedules.forms.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.tir import (
     Buffer,
     Expr,
@@ -40,7 +40,7 @@ def pixel_kernel(
     """The kernel that computes columns `[x0, x1)` of a row of `func`, or the reason why there is none.
 
     Where all of `access.columns` are None the kernel makes whole rows all the same, out of and into pixel rings.
-    Parameters as `row_kernel`'s; `schedules.forms.kernel` tells what to pass to the kernel.
+    Parameters as `row_kernel`'s; `schedules.kernels.kernel` tells what to pass to the kernel.
     """
     if not access.rowwise or len(access.columns) != len(access.windows):
         return access.opaque or "the operator's rows are not known"

@@ -20,11 +20,11 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.graph import SHORTEST, Window
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.assembly import Assembly, build
-from tvm_cascade.schedules.forms.kernel import RowKernel
-from tvm_cascade.schedules.forms.stripe_kernel import StripeAssembly
-from tvm_cascade.schedules.rules.spec import read_attributes
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import read_attributes
+from tvm_cascade.schedules.kernels.stripe_kernel import StripeAssembly
 from tvm_cascade.schedules.tir import (
     Buffer,
     Expr,

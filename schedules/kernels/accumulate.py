@@ -22,7 +22,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.schedules.forms.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.tir import (
     Buffer,
     Expr,
