@@ -139,6 +139,11 @@ def _with_steps(prepared: PreparedGraph) -> Graph:
         patch = prepared.patch(op.index, 1)
         located = [g for g in patch.located if g is not None] if patch is not None else []
         rows = prepared.graph.tensors[op.outputs[0]].rows if op.outputs else 1
-        tall = rows > 1 and prepared.tall(op.index, rows) is not None
-        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in located), sum(g.each for g in located)), tall=tall))
+        kernels = replace(
+            op.kernels,
+            tile_fixed_bytes=sum(g.fixed for g in located),
+            tile_pixel_bytes=sum(g.each for g in located),
+            multi_row=rows > 1 and prepared.tall(op.index, rows) is not None,
+        )
+        ops.append(replace(op, kernels=kernels))
     return replace(prepared.graph, ops=tuple(ops))
