@@ -15,7 +15,6 @@ from typing import Any
 from tvm.ir import IRModule
 from tvm.target import Target
 
-from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.outline_region import functions_called, region_call
@@ -23,11 +22,13 @@ from tvm_cascade.passes.partition_regions import REGION
 from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
 from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import ir, relax, tirx, tvm_ffi
 
 LOG = logging.getLogger("tvm_cascade")
 ARENA_ATTR = "cascade.arena_bytes"  # of the module: bytes of the arenas of all its regions together
+SUBSTITUTIONS_ATTR = "cascade_substitutions"  # of the module: the substitutions that were made in its regions, by name
 _OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that other passes of TVM are to lower
 _CPUS = ("c", "llvm")  # kinds of targets
 
@@ -36,10 +37,11 @@ _CPUS = ("c", "llvm")  # kinds of targets
 class Cascade(CascadePass):
     """Plan the static regions of every function, and replace each by one call of its planned program.
 
-    Works on every module; run `LowerQuantized` before it where the module came from a quantized file. Ensures that the
-    module computes the same values (floats up to reassociation) and that its attribute `cascade.arena_bytes` holds the
-    bytes of all arenas, 0 where there is no region. What cannot be planned is left to TVM as it is: symbolic shapes,
-    control flow, calls out of TVM, operators without kernels. Log lines of `tvm_cascade` say what, and why.
+    Works on every module. Quantized operators of regions become integer operators, with TFLite's arithmetic; run
+    `LowerQuantized` before it for those that no region holds. Ensures that the module computes the same values (floats up
+    to reassociation) and that its attribute `cascade.arena_bytes` holds the bytes of all arenas, 0 where there is no
+    region. What cannot be planned is left to TVM as it is: symbolic shapes, control flow, calls out of TVM, operators
+    without kernels. Log lines of `tvm_cascade` say what, and why.
 
     Before::
 
@@ -53,15 +55,15 @@ class Cascade(CascadePass):
         b = p[0]
         c = R.sort(b)
 
-    Raises `InfeasibleError` where the arenas together exceed `options.sram`; several regions are then planned as small as
+    Raises `InfeasibleError` where the arenas together exceed `request.sram`; several regions are then planned as small as
     they get.
     """
 
-    options: PlanOptions = field(default_factory=PlanOptions)
+    request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
     core: Core = field(default_factory=Core)
 
     def __post_init__(self) -> None:
-        if self.options.stream_input:
+        if self.request.stream_input:
             raise UsageError("a Relax function gets its inputs whole: plan without stream_input")
         super().__post_init__()
 
@@ -71,7 +73,7 @@ class Cascade(CascadePass):
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
             return PassResult(_with_arena(mod.clone(), 0), not _says_arena(mod))
-        return _Rewriter(_regions_inlined(mod), self.options, self.core).run(mod)
+        return _Rewriter(_regions_inlined(mod), self.request, self.core).run(mod)
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ class _Block:
 class _Rewriter:
     """Plans the regions of a module, and writes the module with their programs."""
 
-    def __init__(self, mod: Any, options: PlanOptions, core: Core) -> None:
-        self.mod, self.options, self.core = mod, options, core
+    def __init__(self, mod: Any, request: PlanRequest, core: Core) -> None:
+        self.mod, self.request, self.core = mod, request, core
         self.probe = Probe(mod)
         self._plans: dict[tuple[Any, ...], Planned | str] = {}
 
@@ -103,6 +105,8 @@ class _Rewriter:
             made = self._rewritten(made, gv, {b.position: b for b in blocks if b.function.same_as(gv)})
         programs = [p for b in blocks for p in b.planned if p is not None]
         _drop_unused(made, {g for p in programs for b in p.region.bindings for g in functions_called(b.value)})
+        substitutions = [name for p in programs for name in p.substitutions]
+        made = made.with_attr(SUBSTITUTIONS_ATTR, substitutions) if substitutions else made
         return PassResult(_with_arena(made, sum(p.plan.peak for p in programs)), True)
 
     def _blocks(self, gv: Any, func: Any) -> list[_Block]:
@@ -124,30 +128,30 @@ class _Rewriter:
         refused: dict[Any, str] = {}
         while True:
             levels = levels_of(func, block, unsupported(self.mod, block, refused))
-            plans = [self._plan(r) for r in levels.regions]
+            plans = [self._plan(func, r) for r in levels.regions]
             failed = [r for r, p in zip(levels.regions, plans, strict=True) if isinstance(p, str) and r.computes]
             more = {var: why for r in failed for var, why in self.probe.refused(r).items()}
             if not more:
                 return levels, plans
             refused |= more
 
-    def _plan(self, region: Region) -> Planned | str:
+    def _plan(self, func: Any, region: Region) -> Planned | str:
         """The smallest plan of a region."""
         if not region.computes:
             return "it computes nothing"
         key = (*(b.var for b in region.bindings), *region.outputs)
         if key not in self._plans:
-            self._plans[key] = plan_region(self.mod, region, replace(self.options, sram=None), self.core)
+            self._plans[key] = plan_region(self.mod, func, region, replace(self.request, sram=None), self.core)
         return self._plans[key]
 
     def _under_the_cap(self, blocks: list[_Block]) -> list[_Block]:
         """The blocks with plans whose arenas keep to the cap together. A region that is alone gets the whole cap."""
         programs = [p for b in blocks for p in b.planned if p is not None]
-        cap = self.options.sram
+        cap = self.request.sram
         if cap is None:
             return blocks
         if len(programs) == 1:
-            made = plan_region(self.mod, programs[0].region, self.options, self.core)
+            made = plan_region(self.mod, self.mod[blocks[0].function], programs[0].region, self.request, self.core)
             planned = tuple(made if p is not None and isinstance(made, Planned) else None for p in blocks[0].planned)
             return [replace(blocks[0], planned=planned)]
         needed = sum(p.plan.peak for p in programs)

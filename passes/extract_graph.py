@@ -19,7 +19,7 @@ import tvm
 
 from tvm_cascade.cascading.channels import takes
 from tvm_cascade.errors import GraphError
-from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Grouped, Op, Tensor, Window
+from tvm_cascade.graph import IDENTITY, ITEM_BYTES, ChannelTiling, Graph, KernelFootprints, Op, Tensor, Window
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
@@ -32,6 +32,7 @@ from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_ke
 from tvm_cascade.schedules.kernels.channel_groups import grouped_row_kernel, groups_of, windows_of
 from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
 from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
 
 _INTERNAL_ATTRS = frozenset(
@@ -50,6 +51,10 @@ class Extracted:
     kernels: tuple[RowKernel | None, ...]  # the generic ones
     pixel_kernels: tuple[RowKernel | None, ...]  # generic ones of parts of rows; None also where there is none
     accumulators: tuple[Accumulating | None, ...]  # kernels that sum up their input as its rows come, where there are
+
+    def spec(self, index: int) -> OperatorSpec:
+        """What operator `index`, which is no view, computes."""
+        return read_spec(self.funcs[index], self.constants[index])
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
@@ -81,7 +86,8 @@ def analyse(source: Source, function: str = "main") -> Extracted:
     graph = Graph(tensors, tuple(ops), source.inputs, source.outputs, function)
     sums = [_accumulator(op, a, c, graph) for op, a, c in zip(ops, found, source.calls, strict=True)]
     sizes = [0 if s is None else s.accumulator_bytes for s in sums]
-    graph = replace(graph, ops=tuple(replace(o, accumulator_bytes=b) for o, b in zip(ops, sizes, strict=True)))
+    kernels = [replace(o.kernels, accumulator_bytes=b) for o, b in zip(ops, sizes, strict=True)]
+    graph = replace(graph, ops=tuple(replace(o, kernels=k) for o, k in zip(ops, kernels, strict=True)))
     return Extracted(
         graph,
         tuple(None if a is None else c.func for a, c in zip(found, source.calls, strict=True)),
@@ -114,7 +120,7 @@ class _Analysis:
     accumulating: Accumulating | None
     macs: int
     in_place: tuple[int, ...]
-    over_bytes: int
+    in_place_workspace_bytes: int
 
 
 def _with_constants(kernel: RowKernel | None, call: Call) -> RowKernel | None:
@@ -225,13 +231,15 @@ def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) 
         weight_bytes=sum(int(c.nbytes) for c in call.constants),
         scratch_bytes=analysis.kernel.scratch_bytes,
         in_place=analysis.in_place,
-        over_bytes=analysis.over_bytes,
-        grouped=_grouped(call, analysis, tensors),
+        kernels=KernelFootprints(
+            in_place_workspace_bytes=analysis.in_place_workspace_bytes,
+            channel_tiling=_channel_tiling(call, analysis, tensors),
+        ),
         attrs=_attributes(call.func),
     )
 
 
-def _grouped(call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) -> Grouped | None:
+def _channel_tiling(call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) -> ChannelTiling | None:
     """What an operator that makes channels in groups takes."""
     groups, down, across = groups_of(call.func), analysis.access.windows[:1], analysis.access.columns[:1]
     if not groups or not down or not across or down[0] is None or across[0] is None:

@@ -35,9 +35,8 @@ def joined(prepared: Made, names: Collection[str]) -> Made:
     for op in prepared.graph.ops:
         if op.name in names:
             offsets = _offsets(prepared, op)
-            ops[op.index] = replace(
-                op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, patch_bytes=(0, 0)
-            )
+            own = replace(op.kernels, tile_fixed_bytes=0, tile_pixel_bytes=0)
+            ops[op.index] = replace(op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, kernels=own)
             kernels[op.index] = generic[op.index] = pixels[op.index] = None
     extracted = replace(prepared.extracted, kernels=tuple(generic), pixel_kernels=tuple(pixels))
     graph = replace(prepared.graph, ops=tuple(ops))
@@ -51,7 +50,7 @@ def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
         rows = [graph.tensors[t].rows * graph.tensors[t].row_bytes for t in op.inputs]
         starts = tuple(sum(rows[:k]) for k in range(len(rows)))
         return starts if all(s % 4 == 0 and _free(graph, op, t) for s, t in zip(starts, op.inputs, strict=True)) else ()
-    move = read_move(func) if op.kind == "concat" and func is not None else None
+    move = read_move(prepared.extracted.spec(op.index)) if op.kind == "concat" and func is not None else None
     whole = graph.tensors[op.outputs[0]]
     if move is None or not has_pixels(whole) or len(set(op.inputs)) < len(op.inputs):
         return ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tvm_cascade.passes.rename_variables import substitute
@@ -10,8 +10,10 @@ from tvm_cascade.passes.static_regions import Output, Region
 from tvm_cascade.schedules.tir import ir, relax
 
 
-def outlined(mod: Any, region: Region) -> Any:
+def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -> Any:
     """A module whose `main` computes the outputs of `region` from its inputs, with the PrimFuncs that it calls.
+
+    `attrs` are the attributes of the function that holds the region; those that passes left for one another go along.
 
     Before, in a function of `mod`::
 
@@ -26,7 +28,8 @@ def outlined(mod: Any, region: Region) -> Any:
     called = {g for b in region.bindings for g in functions_called(b.value)}
     builder = relax.BlockBuilder(ir.IRModule({g: mod[g] for g in mod.get_global_vars() if g in called}))
     renamed: dict[Any, Any] = {v: relax.Var(v.name, v.ty) for v in region.inputs}
-    with builder.function("main", list(renamed.values())):
+    notes = {str(k): v for k, v in (attrs or {}).items() if str(k) != "global_symbol"}
+    with builder.function("main", list(renamed.values()), attrs=notes):
         with builder.dataflow():
             for binding in region.bindings:
                 value = substitute(binding.value, renamed)

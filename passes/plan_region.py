@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cascading import Plan
 from tvm_cascade.errors import CascadeError, InfeasibleError
 from tvm_cascade.messages import last_line
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.outline_region import outlined
-from tvm_cascade.passes.plan_concats import plan_concats
-from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
-from tvm_cascade.passes.rewrite_for_memory import without_concats
+from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.static_regions import Binding, Output, Region, why_not_alone
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import relax, tvm_ffi
@@ -25,27 +25,29 @@ class Planned:
     """A region with its plan, ready to be lowered."""
 
     region: Region
-    prepared: PreparedGraph
-    plan: Plan
+    candidate: PlannedCandidate
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the candidate that was kept."""
+        return self.candidate.plan
+
+    @property
+    def substitutions(self) -> tuple[str, ...]:
+        """Names of the substitutions that were made in it."""
+        return () if self.candidate.rewritten is None else self.candidate.rewritten.steps
 
     def lower(self) -> Lowered:
         """The plan as functions."""
-        return lower_plan(self.plan, self.prepared.kernels_of(self.plan))
+        return lower_plan(self.plan, self.candidate.prepared.kernels_of(self.plan))
 
 
-def plan_region(mod: Any, region: Region, options: PlanOptions, core: Core) -> Planned | str:
-    """The plan of a region of `mod`, or why there is none. Raises `InfeasibleError` where it exceeds `options.sram`."""
+def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: Core) -> Planned | str:
+    """The plan of a region of a function of `mod`, or why there is none.
 
-    def plan() -> Planned:
-        source = outlined(mod, region)
-
-        def without(names: tuple[str, ...]) -> PreparedGraph:
-            return prepare_graph(without_concats(source, names), core)
-
-        choice = plan_concats(prepare_graph(source, core), options, without)
-        return Planned(region, choice.prepared, choice.plan)
-
-    return _or_reason(plan)
+    Raises `InfeasibleError` where it exceeds `request.sram`.
+    """
+    return _or_reason(lambda: Planned(region, plan_network(outlined(mod, region, func.attrs), request, core)))
 
 
 class Probe:

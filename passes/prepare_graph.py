@@ -21,10 +21,10 @@ from tvm_cascade.schedules.forms.transpose_over import over_kernel, planes_of
 from tvm_cascade.schedules.kernels.accumulate import Accumulating
 from tvm_cascade.schedules.kernels.channel_groups import grouped_stripe_kernel, groups_of
 from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
 from tvm_cascade.schedules.rules.pool_sum import pool_sum
 from tvm_cascade.schedules.rules.select import Core, select
-from tvm_cascade.schedules.tir import PrimFunc
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 
@@ -52,8 +52,8 @@ class PreparedGraph:
 
     def _sums(self) -> list[Accumulating | None]:
         """What sums up its input as it comes, for the core."""
-        pairs = zip(self.extracted.funcs, self.extracted.accumulators, strict=True)
-        return [s if f is None or s is None else pool_sum(f, s, self.core) for f, s in pairs]
+        made = self.extracted
+        return [None if s is None else pool_sum(made.spec(o), s, self.core) for o, s in enumerate(made.accumulators)]
 
     def stripe(self, index: int, width: int) -> RowKernel:
         """An operator's kernel for a vertical stripe of a row, `width` columns at most."""
@@ -68,11 +68,10 @@ class PreparedGraph:
 
     def stripe_patch(self, index: int, columns: Sequence[tuple[int, int]]) -> StripePatch | None:
         """An operator's kernels for the columns of every stripe, where a performance schedule serves them."""
-        func = self._served(index)
-        if func is None:
+        spec = self._served(index)
+        if spec is None:
             return None
-        constants = self.extracted.constants[index]
-        return stripe_patch(self.extracted.graph, self.graph.ops[index], func, constants, self.core, columns)
+        return stripe_patch(self.extracted.graph, self.graph.ops[index], spec, self.core, columns)
 
     def over(self, index: int) -> RowKernel:
         """An operator's kernel that leaves its output in the bytes of its input."""
@@ -81,26 +80,24 @@ class PreparedGraph:
         assert planes is not None
         return over_kernel(planes)
 
-    def _served(self, index: int) -> PrimFunc | None:
-        """The PrimFunc of an operator that a performance schedule serves."""
+    def _served(self, index: int) -> OperatorSpec | None:
+        """The spec of an operator that a performance schedule serves."""
         kernel = self.kernels[index]
-        return None if kernel is None or kernel.rule == "generic" else self.extracted.funcs[index]
+        return None if kernel is None or kernel.rule == "generic" else self.extracted.spec(index)
 
     def tall(self, index: int, rows: int) -> RowKernel | None:
         """An operator's kernel for steps of `rows` rows, where a performance schedule serves it."""
-        func = self._served(index)
-        if func is None:
+        spec = self._served(index)
+        if spec is None:
             return None
-        constants = self.extracted.constants[index]
-        return tall_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, rows)
+        return tall_kernel(self.extracted.graph, self.graph.ops[index], spec, self.core, rows)
 
     def patch(self, index: int, chunk: int) -> Patch | None:
         """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""
-        func = self._served(index)
-        if func is None:
+        spec = self._served(index)
+        if spec is None:
             return None
-        constants = self.extracted.constants[index]
-        return patch_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, chunk)
+        return patch_kernel(self.extracted.graph, self.graph.ops[index], spec, self.core, chunk)
 
 
 def _into_place(plan: Plan, op: int, kernel: Kernel | None) -> Kernel | None:
@@ -125,15 +122,11 @@ def prepare_graph(
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     kernels = []
     for op in extracted.graph.ops:
-        func, access, generic = (
-            extracted.funcs[op.index],
-            extracted.accesses[op.index],
-            extracted.kernels[op.index],
-        )
-        if func is None or access is None:
+        access, generic = extracted.accesses[op.index], extracted.kernels[op.index]
+        if access is None or generic is None:
             kernels.append(None)
             continue
-        kernels.append(select(func, extracted.constants[op.index], access, core, op.kind, generic))
+        kernels.append(select(extracted.spec(op.index), access, core, generic))
     graph = with_kernels(extracted.graph, kernels)
     made = PreparedGraph(graph, extracted, tuple(kernels), core)
     return replace(made, graph=_with_steps(made))
@@ -146,6 +139,11 @@ def _with_steps(prepared: PreparedGraph) -> Graph:
         patch = prepared.patch(op.index, 1)
         located = [g for g in patch.located if g is not None] if patch is not None else []
         rows = prepared.graph.tensors[op.outputs[0]].rows if op.outputs else 1
-        tall = rows > 1 and prepared.tall(op.index, rows) is not None
-        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in located), sum(g.each for g in located)), tall=tall))
+        kernels = replace(
+            op.kernels,
+            tile_fixed_bytes=sum(g.fixed for g in located),
+            tile_pixel_bytes=sum(g.each for g in located),
+            multi_row=rows > 1 and prepared.tall(op.index, rows) is not None,
+        )
+        ops.append(replace(op, kernels=kernels))
     return replace(prepared.graph, ops=tuple(ops))

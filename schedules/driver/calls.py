@@ -1,7 +1,7 @@
 """The call of one step of an operator: what each parameter of its kernel gets.
 
-By rows, step k is output row k, or the k-th rows of a step's height. By pixels, with n = ceil(columns / chunk), it is
-row k // n, columns from (k % n) * chunk.
+By rows, step k is output row k, or the k-th rows of a step's height. By pixels, with n = ceil(columns / tile.columns), it
+is row k // n, columns from (k % n) * tile.columns.
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -65,7 +65,7 @@ class Calls:
         if isinstance(kernel, Accumulating):
             return self._accumulate(op, kernel, step, segment)
         self._check(op, kernel)
-        height, rows = self.plan.segments[segment].rows, self.graph.tensors[op.outputs[0]].rows
+        height, rows = self.plan.segments[segment].tile.rows, self.graph.tensors[op.outputs[0]].rows
         if kernel.whole or height == 1:
             return self._call(op, kernel, step, segment)
         if kernel.rows == min(height, rows):
@@ -87,7 +87,7 @@ class Calls:
         t = op.inputs[0]
         while self.plan.storages[t].root is not None:
             t = self.plan.storages[t].root
-        owner, place, chunk = self.graph.tensors[t], self.places[t], self.plan.segments[segment].chunk
+        owner, place, chunk = self.graph.tensors[t], self.places[t], self.plan.segments[segment].tile.columns
         pixels = owner.columns if chunk and has_pixels(owner) else 1
         unit = owner.row_bytes // ITEM_BYTES[owner.dtype] // pixels
         bound, y, x0, x1 = self._tile(f"{op.index}", step, pixels, chunk if pixels > 1 else 1)
@@ -240,7 +240,7 @@ class Calls:
                 raise ValidationError(f"{op.name} runs by rows and {self.graph.tensors[t].name} is kept by pixels")
 
     def _position(self, op: Op, step: Expr, segment: int) -> tuple[list[tirx.Stmt], Expr, Expr, Expr]:
-        columns, chunk = self.graph.tensors[op.outputs[0]].columns, self.plan.segments[segment].chunk
+        columns, chunk = self.graph.tensors[op.outputs[0]].columns, self.plan.segments[segment].tile.columns
         return self._tile(f"{op.index}", step, columns, chunk)
 
     def _tile(self, name: str, step: Expr, columns: int, chunk: int) -> tuple[list[tirx.Stmt], Expr, Expr, Expr]:

@@ -59,7 +59,7 @@ class StripeCalls:
 
     def _first(self, t: int, x: Expr, segment: int) -> Expr:
         """The first column of a tensor that a stripe has whose own begin at `x`: kept ones lie before them."""
-        kept, maker = self.plan.storages[t].kept, self.graph.producer[t]
+        kept, maker = self.plan.storages[t].halo_columns, self.graph.producer[t]
         if not kept:
             return x
         ranges = self.plan.segments[segment]
@@ -67,7 +67,7 @@ class StripeCalls:
 
     def _kept(self, t: int, y: Expr, x: Expr, segment: int, back: bool) -> list[tirx.Stmt]:
         """Copy the columns before `x` that two stripes share of row `y` out of their store, or with `back` into it."""
-        if not self.plan.storages[t].kept:
+        if not self.plan.storages[t].halo_columns:
             return []
         place, unit, pitch, first = self._lane(t, segment)
         tensor, item = self.graph.tensors[t], ITEM_BYTES[place.dtype]
@@ -76,7 +76,7 @@ class StripeCalls:
         arena = self.memory.view("arena", place.dtype)
         i = tirx.Var(f"{'keep' if back else 'take'}_{t}", "int32")
         ring = place.offset // item + (slot * pitch + start - first) * unit + i
-        store = self.offsets[f"kept {t}"] // item + y * (self.plan.storages[t].kept * unit) + i
+        store = self.offsets[f"kept {t}"] // item + y * (self.plan.storages[t].halo_columns * unit) + i
         source, target = (ring, store) if back else (store, ring)
         return [For(i, 0, (x - start) * unit, tirx.ForKind.SERIAL, BufferStore(arena, arena[source], [target]))]
 

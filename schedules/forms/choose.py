@@ -39,9 +39,10 @@ def kernels_of_plan(
     chosen: list[Kernel | None] = list(rows)
     for segment in plan.segments:
         for o in segment.ops:
+            op = plan.graph.ops[o]
             if o in segment.accumulating:
                 chosen[o] = _required(accumulators[o], plan, o, "to sum up its input")
-            elif o in segment.over:
+            elif o in segment.in_place:
                 chosen[o] = _required(overs(o) if overs is not None else None, plan, o, "over its input")
             elif segment.stripes and chosen[o] is not None:
                 columns = [ranges[segment.ops.index(o)] for ranges in segment.stripes]
@@ -51,14 +52,14 @@ def kernels_of_plan(
                 else:
                     width = max(x1 - x0 for x0, x1 in columns)
                     chosen[o] = _required(stripes(o, width) if stripes is not None else None, plan, o, "in stripes")
-            elif segment.chunk and chosen[o] is not None and goes_by_pixels(plan.graph, o):
-                patch = patches(o, segment.chunk) if patches is not None else None
+            elif segment.tile.by_pixels and chosen[o] is not None and goes_by_pixels(plan.graph, o):
+                patch = patches(o, segment.tile.columns) if patches is not None else None
                 if patch is not None and patch.scratch_bytes <= segment.scratch_bytes:
                     chosen[o] = _called(plan, o, patch)
                 else:
                     chosen[o] = _required(pixels[o], plan, o, "by pixels")
-            elif segment.rows > 1 and plan.graph.ops[o].tall and tall is not None and _together(plan, o):
-                chosen[o] = tall(o, min(segment.rows, plan.graph.tensors[plan.graph.ops[o].outputs[0]].rows)) or rows[o]
+            elif segment.tile.rows > 1 and op.kernels.multi_row and tall is not None and _together(plan, o):
+                chosen[o] = tall(o, min(segment.tile.rows, plan.graph.tensors[op.outputs[0]].rows)) or rows[o]
     return chosen
 
 

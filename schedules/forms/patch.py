@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
 import tvm
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
@@ -27,6 +26,7 @@ from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.schedules.driver.places import i32
 from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import Core, first_rule
 
 Expr = tvm.ir.Expr
@@ -125,9 +125,7 @@ def is_nhwc(tensor: Tensor) -> bool:
     return len(tensor.shape) == 4 and tensor.shape[0] == 1 and (tensor.row_axis, tensor.col_axis) == (1, 2)
 
 
-def patch_kernel(
-    graph: Graph, op: Op, func: PrimFunc, constants: Sequence[np.ndarray], core: Core, chunk: int
-) -> Patch | None:
+def patch_kernel(graph: Graph, op: Op, spec: OperatorSpec, core: Core, chunk: int) -> Patch | None:
     """The patch form of an operator for steps of `chunk` pixels; None where no performance schedule takes it."""
     pairs = sliding_windows(op) if len(op.windows) == len(op.columns) == len(op.inputs) else None
     tensors = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
@@ -151,10 +149,10 @@ def patch_kernel(
     variants: dict[Form, int] = {}
     made: list[Variant] = []
     for form in dict.fromkeys([*forms, *singles]):
-        step = step_function(graph, op, func, constants, pairs, form) if form.valid > 0 else None
+        step = step_spec(graph, op, spec, pairs, form) if form.valid > 0 else None
         seldom = 4 * max(forms.count(form) / len(forms), singles.count(form) / len(singles)) < 1
         small = seldom and (core.backend == "c" or core.mve)  # other kernels grow where LLVM writes their loops out
-        kernel = None if step is None else first_rule(step, constants, core, small)
+        kernel = None if step is None else first_rule(step, core, small)
         if kernel is None:
             return None
         variants[form] = len(made)
@@ -178,30 +176,27 @@ def runs_of(columns: Iterable[int], variants: Iterable[int]) -> tuple[tuple[int,
     return tuple(runs)
 
 
-def step_function(
-    graph: Graph,
-    op: Op,
-    func: PrimFunc,
-    constants: Sequence[np.ndarray],
-    pairs: Sequence[tuple[Window, Window]],
-    form: Form,
-) -> PrimFunc:
-    """The operator in one step, as far as schedule rules look: shapes and attributes, no body.
+def step_spec(
+    graph: Graph, op: Op, spec: OperatorSpec, pairs: Sequence[tuple[Window, Window]], form: Form
+) -> OperatorSpec:
+    """The operator in one step.
 
-    Of a located input all rows and the valid columns of a window; of what is read in place the step's pixels.
+    Of an input whose rows a table locates it has all rows and the valid columns of a window; of what is read in place
+    the step's pixels.
     """
-    out = graph.tensors[op.outputs[0]]
+    out = spec.output.shape
     single = all(is_single(r) and is_single(c) for r, c in pairs)
-    rows = [(1, 1) if single else (graph.tensors[t].rows, out.rows) for t in op.inputs]
-    shapes = [(1, high, form.valid, graph.tensors[t].shape[3]) for t, (high, _) in zip(op.inputs, rows, strict=True)]
-    types = [graph.tensors[t].dtype for t in op.inputs]
-    shapes += [tuple(c.shape) for c in constants] + [(1, rows[0][1], form.pixels, out.shape[3])]
-    types += [str(c.dtype) for c in constants] + [out.dtype]
-    params = [tirx.decl_buffer(s, d, f"p{k}") for k, (s, d) in enumerate(zip(shapes, types, strict=True))]
-    attrs = {k: v for k, v in func.attrs.items()} | {"padding": [pairs[0][0].padding, form.padding, 0, 0]}
-    attrs |= {} if single else {"located": 1}
-    made = PrimFunc(params, Evaluate(i32(0)))
-    return made.with_attr({k: v for k, v in attrs.items() if k != "global_symbol"})
+    inputs = tuple(
+        replace(t, shape=(1, 1 if single else graph.tensors[i].rows, form.valid, t.shape[3]))
+        for i, t in zip(op.inputs, spec.inputs, strict=True)
+    )
+    return replace(
+        spec,
+        inputs=inputs,
+        output=replace(spec.output, shape=(1, 1 if single else graph.tensors[op.outputs[0]].rows, form.pixels, out[3])),
+        attributes=replace(spec.attributes, padding=(pairs[0][0].padding, form.padding, 0, 0)),
+        rows_by_table=not single,
+    )
 
 
 def _located(tensor: Tensor, rows: int, row: Window, column: Window, core: Core) -> Located:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
@@ -29,8 +28,9 @@ from tvm_cascade.schedules.forms.patch import (
     is_single,
     runs_of,
     sliding_windows,
-    step_function,
+    step_spec,
 )
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import Core, first_rule
 
 NONE = -1  # of a stripe in which an operator makes nothing
@@ -58,12 +58,7 @@ class StripePatch:
 
 
 def stripe_patch(
-    graph: Graph,
-    op: Op,
-    func: PrimFunc,
-    constants: Sequence[np.ndarray],
-    core: Core,
-    columns: Sequence[tuple[int, int]],
+    graph: Graph, op: Op, spec: OperatorSpec, core: Core, columns: Sequence[tuple[int, int]]
 ) -> StripePatch | None:
     """The row kernels that make `columns` of an operator, by stripe; None where no performance schedule takes them all."""
     pairs = sliding_windows(op) if len(op.windows) == len(op.columns) == len(op.inputs) else None
@@ -77,10 +72,10 @@ def stripe_patch(
     forms = [form_of(across, begin, end - begin, width) if begin < end else None for begin, end in columns]
     made: dict[Form, Variant] = {}
     for form in dict.fromkeys(f for f in forms if f is not None):
-        step = step_function(graph, op, func, constants, pairs, form) if form.valid > 0 else None
+        step = step_spec(graph, op, spec, pairs, form) if form.valid > 0 else None
         seldom = 4 * form.pixels * forms.count(form) < sum(end - begin for begin, end in columns)
         small = seldom and (core.backend == "c" or core.mve)  # as for steps by pixels
-        kernel = None if step is None else first_rule(step, constants, core, small)
+        kernel = None if step is None else first_rule(step, core, small)
         if kernel is None:
             return None
         made[form] = Variant(form, kernel)

@@ -14,11 +14,11 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_cascade import passes
-from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.cascade import ARENA_ATTR
 from tvm_cascade.passes.static_regions import levels_of, unsupported
 from tvm_cascade.relax_pipeline import cascade_pipeline
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.testing.builder import Net
 
 RNG = np.random.default_rng(7)
@@ -330,20 +330,20 @@ def test_the_log_says_what_is_left_to_tvm_and_why(caplog: pytest.LogCaptureFixtu
 def test_a_cap_holds_for_all_regions_together() -> None:
     mod, inputs, _ = cumsum_between_regions()
     arena = int(passes.Cascade()(mod).attrs[ARENA_ATTR])
-    fits = passes.Cascade(PlanOptions(sram=arena))
+    fits = passes.Cascade(PlanRequest(sram=arena))
     assert int(fits(mod).attrs[ARENA_ATTR]) == arena
     with pytest.raises(InfeasibleError) as error:
-        passes.Cascade(PlanOptions(sram=arena - 1))(mod)
+        passes.Cascade(PlanRequest(sram=arena - 1))(mod)
     assert (error.value.needed, error.value.available) == (arena, arena - 1)
-    results(mod, inputs, cascade_pipeline(PlanOptions(sram=arena)))
+    results(mod, inputs, cascade_pipeline(PlanRequest(sram=arena)))
 
 
 def test_a_region_that_is_alone_gets_the_whole_cap() -> None:
     mod = sort()[0]
     arena = int(passes.Cascade()(mod).attrs[ARENA_ATTR])
-    assert arena <= int(passes.Cascade(PlanOptions(sram=2 * arena))(mod).attrs[ARENA_ATTR]) <= 2 * arena
+    assert arena <= int(passes.Cascade(PlanRequest(sram=2 * arena))(mod).attrs[ARENA_ATTR]) <= 2 * arena
     with pytest.raises(InfeasibleError):
-        passes.Cascade(PlanOptions(sram=arena // 2))(mod)
+        passes.Cascade(PlanRequest(sram=arena // 2))(mod)
 
 
 def test_other_devices_are_left_to_tvm() -> None:

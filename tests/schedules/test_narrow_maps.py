@@ -36,7 +36,7 @@ def test_steps_that_wrap_are_exact(
     prepared = prepare(narrow(), core_of(target, backend))
     options = {"granularity": "pixel", "overlap": False}
     made = api.compile(narrow(), target=target, emit=backend, output=tmp_path / "p", **options)
-    assert {s.chunk for s in made.plan.segments} >= {pixels}
+    assert {s.tile.columns for s in made.plan.segments} >= {pixels}
     kernels = prepared.kernels_of(made.plan)
     patches = [(o, k) for o, k in enumerate(kernels) if isinstance(k, Patch)]
     assert len(patches) >= 2
