@@ -148,7 +148,7 @@ class _Rewriter:
         """The blocks with plans whose arenas keep to the cap together. A region that is alone gets the whole cap."""
         programs = [p for b in blocks for p in b.planned if p is not None]
         cap = self.request.sram
-        if cap is None:
+        if not isinstance(cap, int):
             return blocks
         if len(programs) == 1:
             made = plan_region(self.mod, self.mod[blocks[0].function], programs[0].region, self.request, self.core)

@@ -60,7 +60,11 @@ def flash_image(lowered: Lowered) -> relax.Expr:
 
 def workspace_type(lowered: Lowered) -> relax.TensorType:
     """The type of the arena, which the entry writes behind its outputs."""
-    return relax.TensorType((max(lowered.plan.peak + lowered.spare_bytes, _LEAST),), "int8")
+    return relax.TensorType((_workspace_bytes(lowered),), "int8")
+
+
+def _workspace_bytes(lowered: Lowered) -> int:
+    return max(lowered.plan.peak + lowered.spare_bytes, _LEAST)
 
 
 class _FreeNames:
@@ -109,7 +113,7 @@ def _entry(lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar, na
     ins = [_port(graph.tensors[t], f"in{k}") for k, t in enumerate(graph.inputs)]
     outs = [_port(graph.tensors[t], f"out{k}") for k, t in enumerate(graph.outputs)]
     flash = tirx.decl_buffer((max(len(lowered.flash), _LEAST),), "int8", "flash")
-    size = int(workspace_type(lowered).shape[0])
+    size = _workspace_bytes(lowered)
     arena = tirx.decl_buffer((size,), "int8", "arena")
     types = sorted({graph.tensors[t].dtype for t in (*graph.inputs, *graph.outputs)})
     base = tirx.Var("base", PointerType(PrimType("int8")))

@@ -22,6 +22,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
 from tvm_cascade.passes.rewriting import Rewritten, exact_rules
 from tvm_cascade.relax_pipeline import cascade_pipeline
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 from tvm_cascade.testing.builder import Net
@@ -144,11 +145,11 @@ def test_the_registered_pipeline_rewrites_for_memory_and_keeps_every_bit():
                 seen.append((int(mod.attrs[ARENA_ATTR]), list(mod.attrs.get(SUBSTITUTIONS_ATTR) or [])))
 
     with tvm.transform.PassContext(instruments=[Watch()]):
-        got = output(mod, data, "cascade")
-        plainly = output(mod, data, cascade_pipeline(rewrite="none"))
+        got = output(mod, data, cascade_pipeline(PlanRequest(granularity="row")))
+        plainly = output(mod, data, cascade_pipeline(PlanRequest(granularity="row"), rewrite="none"))
     np.testing.assert_array_equal(got, plainly)
     np.testing.assert_array_equal(got, output(LowerQuantized()(mod), data))
-    wanted = api.plan(mod, target="host")
+    wanted = api.plan(mod, target="host", granularity="row")
     assert wanted.rewritten is not None and seen[0] == (wanted.plan.peak, wanted.rewritten["steps"])
     assert seen[1][0] > seen[0][0] and seen[1][1] == []
 
