@@ -15,7 +15,7 @@ from tvm_cascade.cascading import PlanOptions, layerwise, offsets_of, plan_graph
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.forms.transpose_over import row_moves
+from tvm_cascade.schedules.forms.transpose_in_place import row_moves
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
