@@ -10,8 +10,9 @@ and copies outputs out; row kernels and driver are private functions beside it.
 # pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
-import tvm
 from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
@@ -19,6 +20,7 @@ from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.plan_concats import plan_concats
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewrite_for_memory import without_concats
@@ -33,29 +35,32 @@ ENTRY = "cascade_main"
 _LOWERED_ALREADY = {"calling_conv": 1}
 
 
-class Cascade:
-    """Relax pass: plan `main` under `options`, concats included, and replace it by one call of the planned program.
+@dataclass(frozen=True)
+class Cascade(CascadePass):
+    """Plan `main`, concats included, and replace it by one call of the planned program.
 
     Works on any module with static shapes; run `LowerQuantized` before it where the module came from a quantized file.
     Raises `InfeasibleError` where the plan exceeds `options.sram`.
     """
 
-    def __new__(cls, options: PlanOptions | None = None, core: Core | None = None) -> tvm.ir.transform.Pass:
-        chosen, on = options or PlanOptions(), core or Core()
-        if chosen.stream_input:
+    options: PlanOptions = field(default_factory=PlanOptions)
+    core: Core = field(default_factory=Core)
+
+    def __post_init__(self) -> None:
+        if self.options.stream_input:
             raise UsageError("a Relax function gets its inputs whole: plan without stream_input")
+        super().__post_init__()
 
-        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.Cascade")
-        def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-            mod = mod.clone()
+    def call(self, mod: IRModule) -> PassResult:
+        """The module of the planned program."""
+        source = mod.clone()
 
-            def without(names: tuple[str, ...]) -> PreparedGraph:
-                return prepare_graph(without_concats(mod, names), on)
+        def without(names: tuple[str, ...]) -> PreparedGraph:
+            return prepare_graph(without_concats(source, names), self.core)
 
-            made = plan_concats(prepare_graph(mod, on), chosen, without)
-            return planned_module(mod, made.plan, lower_plan(made.plan, made.prepared.kernels_of(made.plan)))
-
-        return apply
+        made = plan_concats(prepare_graph(source, self.core), self.options, without)
+        lowered = lower_plan(made.plan, made.prepared.kernels_of(made.plan))
+        return PassResult(planned_module(source, made.plan, lowered), True)
 
 
 def _copy_function(dtype: str) -> PrimFunc:

@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden texts of tests/golden instead of comparing"
+    )
+
+
+@pytest.fixture(scope="session")
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: `text` equals the file `name` below tests/golden, or with --update-golden becomes it."""
+    update = request.config.getoption("--update-golden")
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="")
+            return
+        remedy = "where the new text is right, pytest --update-golden writes it; then read the diff"
+        if not path.is_file():
+            pytest.fail(f"tests/golden/{name} is missing: {remedy}", pytrace=False)
+        expected = path.read_bytes().decode()
+        if text != expected:
+            lines = difflib.unified_diff(
+                expected.splitlines(), text.splitlines(), f"tests/golden/{name}", "now", lineterm="", n=1
+            )
+            changed = "\n".join(list(lines)[:60]) or "only line endings differ"
+            pytest.fail(f"tests/golden/{name} differs: {remedy}\n{changed}", pytrace=False)
+
+    return check
 
 
 @pytest.fixture(scope="session")

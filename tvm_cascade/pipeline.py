@@ -1,4 +1,4 @@
-"""The phases of a compilation, in order, and the Relax pipeline "cascade".
+"""The phases of a compilation, in order.
 
 A file goes through `load`, `prepare` (integers, then the graph and its row kernels), `plan_graph` (cuts, rings, arena) and
 `lower` (kernels and their driver). `micro` takes it from there to firmware; `passes.Cascade` back into a Relax module that
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
-from tvm import relax
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph, validate
@@ -23,14 +22,13 @@ from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.graph import Graph
-from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_channels import plan_channels
 from tvm_cascade.passes.plan_concats import Choice, plan_concats
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewrite_for_memory import without_concats
-from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena, rewrite_for_latency
+from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena
 from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.report.estimate import Estimate, estimate
 from tvm_cascade.report.text import block_rows, live_bytes
@@ -259,26 +257,3 @@ def _why_alone(
 def _peak_segment(plan: Plan) -> int:
     rows = block_rows(plan)
     return max(range(len(plan.segments)), key=lambda k: (live_bytes(rows, k), -k), default=0)
-
-
-REWRITTEN_ATTR = "cascade_substitutions"  # of the module: the substitutions that "cascade" made, by name
-
-
-@relax.register_pipeline("cascade")
-def cascade_pipeline(options: PlanOptions | None = None, rewrite: bool = True) -> tvm.ir.transform.Pass:
-    """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program.
-
-    With `rewrite` the network is first replaced by an equivalent one where the analytic latency promises a gain and the
-    arena does not grow (`passes.rewrite_pipeline`).
-    """
-    chosen = options or PlanOptions()
-
-    @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
-    def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-        if rewrite:
-            made = rewrite_for_latency(mod, arena=lambda m: plan_graph(graph_of(m), chosen).peak)
-            mod = made.mod.with_attr(REWRITTEN_ATTR, list(made.steps)) if made.steps else mod
-        planned = tvm.ir.transform.Sequential([*front_phases(), Cascade(options)])(mod)
-        return relax.get_pipeline("default_build")(planned)
-
-    return apply

@@ -15,7 +15,7 @@ from tvm_cascade.cli import main
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_pipeline import exact_rules, rewrite_for_arena, rewrite_for_latency
-from tvm_cascade.pipeline import REWRITTEN_ATTR, cascade_pipeline
+from tvm_cascade.relax_pipeline import REWRITTEN_ATTR, cascade_pipeline
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.rnn import rnntc

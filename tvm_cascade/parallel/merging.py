@@ -18,9 +18,8 @@ from math import prod
 
 from tvm_cascade.cost.interface import OpFeatures
 from tvm_cascade.graph import Graph, Op, Window
+from tvm_cascade.operators.table import MERGEABLE
 from tvm_cascade.parallel.units import UnitGraph
-
-MERGEABLE = ("conv2d", "dense", "matmul")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,8 @@ from dataclasses import dataclass
 
 from tvm_cascade.cost.interface import OpFeatures, graph_features
 from tvm_cascade.graph import Graph, Op
+from tvm_cascade.operators.table import ELEMENTWISE
 
-ANCHORS = ("conv2d", "depthwise_conv2d", "conv2d_transpose", "dense", "matmul")
-ELEMENTWISE = (
-    "add", "subtract", "sub", "mul", "multiply", "divide", "maximum", "minimum", "bias_add", "batch_norm", "relu",
-    "relu6", "clip", "sigmoid", "tanh", "silu", "gelu", "hardswish", "hard_swish", "leaky_relu", "leakyrelu", "elu",
-    "exp", "sqrt", "rsqrt", "abs", "negative", "power", "cast", "astype", "quantize", "dequantize", "requantize", "lut",
-    "lrelu", "identity", "tuple_get_item",
-)  # fmt: skip
 _LED_TO = ("conv2d", "concat")
 
 

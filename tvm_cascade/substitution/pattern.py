@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 
+from tvm_cascade.operators.table import COMMUTATIVE
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
-from tvm_cascade.substitution.ops import COMMUTATIVE
 
 
 @dataclass(frozen=True, slots=True)
