@@ -35,9 +35,8 @@ def joined(prepared: Made, names: Collection[str]) -> Made:
     for op in prepared.graph.ops:
         if op.name in names:
             offsets = _offsets(prepared, op)
-            ops[op.index] = replace(
-                op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, patch_bytes=(0, 0)
-            )
+            own = replace(op.kernels, tile_fixed_bytes=0, tile_pixel_bytes=0)
+            ops[op.index] = replace(op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, kernels=own)
             kernels[op.index] = generic[op.index] = pixels[op.index] = None
     extracted = replace(prepared.extracted, kernels=tuple(generic), pixel_kernels=tuple(pixels))
     graph = replace(prepared.graph, ops=tuple(ops))

@@ -219,7 +219,7 @@ def outlook(
         if not best or plan.macs < best[-1].macs:
             best.append(plan)
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
-    marks = tuple(any(op.grouped is not None for op in p.graph.ops) for p in best)
+    marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
     return Outlook(points, tuple(estimate(p, options.steps) for p in best), bounds(graph, options), marks)
 
 

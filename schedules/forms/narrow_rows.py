@@ -8,7 +8,7 @@ in place.
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence

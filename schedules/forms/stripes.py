@@ -8,7 +8,7 @@ that column 0 of a tensor would lie where they look for it.
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false, reportOptionalSubscript=false
 from __future__ import annotations
 
 from abc import abstractmethod

@@ -19,7 +19,7 @@ from math import prod
 
 import numpy as np
 
-from tvm_cascade.graph import SHORTEST, Window
+from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, Window
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.assembly import Assembly, build
 from tvm_cascade.schedules.kernels.kernel import RowKernel
@@ -146,8 +146,8 @@ class _Loops:
         self.high = tirx.min((x1 - 1) * self.across.stride - self.across.padding + self.across.span, i32(self.columns))
         self.covered = self.across.stride * (width - 1) + self.across.extent  # at most
         self.wide = tirx.decl_buffer((self.down.extent * self.covered * self.each,), "int8", "wide")
-        few = SHORTEST - 1 if made < SHORTEST else 0
-        self.pixel = tirx.decl_buffer((max(self.each, SHORTEST),), "int8", "pixel")
+        few = MIN_SCRATCH_ELEMENTS - 1 if made < MIN_SCRATCH_ELEMENTS else 0
+        self.pixel = tirx.decl_buffer((max(self.each, MIN_SCRATCH_ELEMENTS),), "int8", "pixel")
         self.sums = tirx.decl_buffer((few + width * made,), "int32", "sums")
         self.acc = tirx.decl_buffer((1,), "int32", "acc")
         self.analyzer = sym.Analyzer()

@@ -73,9 +73,10 @@ def test_random_blocks(seed: int) -> None:
     prepared = as_prepared(mod, split)
     expected = in_groups(plain, {found: groups})
     for mine, other in zip(expected.ops, prepared.graph.ops, strict=True):  # the planner's mirror
-        fields = ("kind", "windows", "columns", "macs", "scratch_bytes", "grouped")
-        if mine.grouped is not None:
+        fields = ("kind", "windows", "columns", "macs", "scratch_bytes")
+        if mine.kernels.channel_tiling is not None:
             assert all(getattr(mine, f) == getattr(other, f) for f in fields)
+            assert mine.kernels.channel_tiling == other.kernels.channel_tiling
     want = computed(lowered, feed)
     if seed == 0:  # the module runs without the planner too
         assert np.array_equal(computed(split, feed), want)
@@ -84,7 +85,7 @@ def test_random_blocks(seed: int) -> None:
     costs = SegmentCosts(Flow(graph, accumulators=True), range(len(graph.ops)), Settings(overlap=True))
     forms = costs.striped(0, len(graph.ops))
     for form in forms[-1:]:
-        plans.append(assemble(costs, Layout((0, len(graph.ops)), (form.interleaving,)), Figures(0, 0)))
+        plans.append(assemble(costs, Layout((0, len(graph.ops)), (form.how,)), Figures(0, 0)))
     for plan in dict.fromkeys(plans):
         validate(plan)
         check(run_plan(prepared, plan, [feed]), plan.macs, plan.peak, want)

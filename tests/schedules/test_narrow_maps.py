@@ -35,7 +35,7 @@ def test_steps_that_wrap_are_exact(
     prepared = prepare(narrow(), core_of(target, backend))
     options = {"granularity": "pixel", "overlap": False}
     made = api.compile(narrow(), target=target, emit=backend, output=tmp_path / "p", **options)
-    assert {s.chunk for s in made.plan.segments} >= {pixels}
+    assert {s.tile.columns for s in made.plan.segments} >= {pixels}
     kernels = prepared.kernels_of(made.plan)
     tiles = [k for k in kernels if isinstance(k, PixelTileKernel)]
     assert len(tiles) >= 2

@@ -51,6 +51,6 @@ def test_steps_that_would_take_too_much_scratch_are_not_planned(granularity: str
     x = net.conv(net.input((1, 8, 5, 8), "x"), 192, kernel=(1, 1))
     x = net.conv(net.depthwise(x, (3, 3), 1, "same"), 8, kernel=(3, 3), padding="same")
     prepared = pipeline.prepare(net.finish(x), pipeline.core_of("cortex-m4"))
-    assert max(op.patch_bytes[0] + op.patch_bytes[1] for op in prepared.graph.ops) > 512
+    assert max(op.kernels.tile_workspace_bytes(1) for op in prepared.graph.ops) > 512
     plan = pipeline.plan_graph(prepared.graph, PlanOptions(granularity=granularity, pixels=True, max_time=9.0))
     assert max(s.scratch_bytes for s in plan.segments) <= max(plan.peak // 100, 512)
