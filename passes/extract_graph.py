@@ -29,6 +29,7 @@ from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.channel_groups import grouped_row_kernel, groups_of, windows_of
 from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
 from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
 
 _INTERNAL_ATTRS = frozenset(
@@ -46,6 +47,10 @@ class Extracted:
     accesses: tuple[RowAccess | None, ...]
     kernels: tuple[RowKernel | None, ...]  # the generic ones
     pixel_kernels: tuple[RowKernel | None, ...]  # generic ones of parts of rows; None also where there is none
+
+    def spec(self, index: int) -> OperatorSpec:
+        """What operator `index`, which is no view, computes."""
+        return read_spec(self.funcs[index], self.constants[index])
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:

@@ -50,7 +50,7 @@ def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
         rows = [graph.tensors[t].rows * graph.tensors[t].row_bytes for t in op.inputs]
         starts = tuple(sum(rows[:k]) for k in range(len(rows)))
         return starts if all(s % 4 == 0 and _free(graph, op, t) for s, t in zip(starts, op.inputs, strict=True)) else ()
-    move = read_move(func) if op.kind == "concat" and func is not None else None
+    move = read_move(prepared.extracted.spec(op.index)) if op.kind == "concat" and func is not None else None
     whole = graph.tensors[op.outputs[0]]
     if move is None or not has_pixels(whole) or len(set(op.inputs)) < len(op.inputs):
         return ()

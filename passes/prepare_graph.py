@@ -63,15 +63,11 @@ def prepare_graph(
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     kernels = []
     for op in extracted.graph.ops:
-        func, access, generic = (
-            extracted.funcs[op.index],
-            extracted.accesses[op.index],
-            extracted.kernels[op.index],
-        )
-        if func is None or access is None:
+        access, generic = extracted.accesses[op.index], extracted.kernels[op.index]
+        if access is None or generic is None:
             kernels.append(None)
             continue
-        kernels.append(select(func, extracted.constants[op.index], access, core, op.kind, generic))
+        kernels.append(select(extracted.spec(op.index), access, core, generic))
     made = PreparedGraph(with_kernels(extracted.graph, kernels), extracted, tuple(kernels), core)
     sites = [made.site(op.index) for op in made.graph.ops]
     ops = (

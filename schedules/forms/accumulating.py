@@ -39,7 +39,7 @@ class AccumulatingSteps(KernelForm):
         made = accumulating(site)
         if isinstance(made, str):
             return made
-        made = made if site.core is None else pool_sum(site.func, made, site.core)
+        made = made if site.core is None else pool_sum(site.spec, made, site.core)
         return AccumulatingKernel((made.kernel,))
 
 

@@ -10,21 +10,18 @@ neither over the other. Where windows are single pixels the rows are one long ro
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import tvm
 from tvm import tirx
-from tvm.tirx import Evaluate, PrimFunc
 
 from tvm_cascade.graph import KernelFootprints
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
-from tvm_cascade.schedules.driver.places import i32
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.narrow_rows import is_single, windows_of
 from tvm_cascade.schedules.forms.rows import check_rows
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.rules.quantized import integers
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.rules.variants import shape_key
 
@@ -73,31 +70,31 @@ def multi_row_kernel(site: Site, rows: int) -> RowKernel | str:
     windows = windows_of(site)
     if isinstance(windows, str):
         return windows
-    core, func, constants, tensors = site.core, site.func, site.constants, site.tensors
+    core = site.core
     assert core is not None
-    if len(windows) != 1 or site.op.kind != "conv2d" or integers(func, "groups", (1,))[0] != 1:
+    if len(windows) != 1 or site.op.kind != "conv2d" or site.spec.attributes.groups not in (None, 1):
         return "it is no convolution of one group"
-    if tensors[-1].rows % rows:
+    if site.tensors[-1].rows % rows:
         return f"{rows} rows do not divide the output"
     flat = is_single(windows[0])
     if not flat and core.backend != "c":
         return "through LLVM windows of several pixels spill"
-    shapes = [_long(t.shape, rows) if flat else t.shape for t in tensors]
-    shapes[1:1] = [tuple(c.shape) for c in constants]
-    types = [tensors[0].dtype, *(str(c.dtype) for c in constants), tensors[-1].dtype]
-    params = [tirx.decl_buffer(s, d, f"p{k}") for k, (s, d) in enumerate(zip(shapes, types, strict=True))]
-    attrs = {k: v for k, v in func.attrs.items() if k != "global_symbol"}
-    attrs |= {"step_rows": 1 if flat else rows, "joined_rows": rows if flat else 1}
-    step = PrimFunc(params, Evaluate(i32(0))).with_attr(attrs)
-    chosen = core.choice(shape_key(func, constants))
+    step = _joined(site.spec, rows) if flat else replace(site.spec, tile_rows=rows)
+    chosen = core.choice(shape_key(site.spec))
     if chosen is not None:  # what was counted for one row
-        core = replace(core, choices=(*core.choices, (shape_key(step, constants), chosen)))
-    kernel = first_rule(step, constants, core)
+        core = replace(core, choices=(*core.choices, (shape_key(step), chosen)))
+    kernel = first_rule(step, core)
     if kernel is None or kernel.rows != (1 if flat else rows):
         return f"no performance schedule makes {rows} rows of it"
     return replace(kernel, rows=rows)
 
 
-def _long(shape: Sequence[int], rows: int) -> tuple[int, ...]:
-    """NHWC, `rows` rows joined into one."""
-    return (shape[0], shape[1] // rows, shape[2] * rows, shape[3])
+def _joined(spec: OperatorSpec, rows: int) -> OperatorSpec:
+    """The operator with `rows` rows of NHWC tensors as one row."""
+    inputs, output = tuple(_long(t, rows) for t in spec.inputs), _long(spec.output, rows)
+    return replace(spec, inputs=inputs, output=output, tile_rows=1, joined_rows=rows)
+
+
+def _long(tensor: TensorType, rows: int) -> TensorType:
+    batch, height, width, channels = tensor.shape
+    return replace(tensor, shape=(batch, height // rows, width * rows, channels))

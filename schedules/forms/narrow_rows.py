@@ -12,17 +12,18 @@ in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import tvm
 from tvm import tirx
-from tvm.tirx import Evaluate, IfThenElse, PrimFunc
+from tvm.tirx import IfThenElse
 
 from tvm_cascade.graph import Op, Tensor, Window
 from tvm_cascade.schedules.driver.places import i32
 from tvm_cascade.schedules.forms.form import Site
 from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import first_rule
 
 Expr = tvm.ir.Expr
@@ -91,31 +92,31 @@ def narrow_kernels(
             return "some columns read nothing but padding"
         # other kernels grow where LLVM writes their loops out
         small = is_seldom(columns) and (site.core.backend == "c" or site.core.mve)
-        kernel = first_rule(step_function(site, windows, columns), site.constants, site.core, small)
+        kernel = first_rule(narrow_spec(site, windows, columns), site.core, small)
         if kernel is None:
             return f"no performance schedule makes {columns.pixels} columns of it"
         made[columns] = kernel
     return made
 
 
-def step_function(site: Site, windows: Windows, columns: Columns) -> PrimFunc:
-    """The operator in one step, as far as schedule rules look: shapes and attributes, no body.
+def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
+    """The operator in one step.
 
-    Of an input that is read through a row table all rows and the valid columns of a window; of what is read in place the
-    step's pixels.
+    Of an input that is read through a row table it has all rows and the valid columns of a window; of what is read in
+    place the step's pixels.
     """
-    graph, op, out = site.graph, site.op, site.tensors[-1]
-    single = all(is_single(pair) for pair in windows)
-    rows = [(1, 1) if single else (graph.tensors[t].rows, out.rows) for t in op.inputs]
-    shapes = [(1, high, columns.valid, graph.tensors[t].shape[3]) for t, (high, _) in zip(op.inputs, rows, strict=True)]
-    types = [graph.tensors[t].dtype for t in op.inputs]
-    shapes += [tuple(c.shape) for c in site.constants] + [(1, rows[0][1], columns.pixels, out.shape[3])]
-    types += [str(c.dtype) for c in site.constants] + [out.dtype]
-    params = [tirx.decl_buffer(s, d, f"p{k}") for k, (s, d) in enumerate(zip(shapes, types, strict=True))]
-    attrs = {k: v for k, v in site.func.attrs.items()} | {"padding": [windows[0][0].padding, columns.padding, 0, 0]}
-    attrs |= {} if single else {"located": 1}
-    made = PrimFunc(params, Evaluate(i32(0)))
-    return made.with_attr({k: v for k, v in attrs.items() if k != "global_symbol"})
+    spec, single = site.spec, all(is_single(pair) for pair in windows)
+    high = [1 if single else t.rows for t in site.tensors]
+    inputs = tuple(
+        replace(t, shape=(1, rows, columns.valid, t.shape[3])) for rows, t in zip(high, spec.inputs, strict=False)
+    )
+    return replace(
+        spec,
+        inputs=inputs,
+        output=replace(spec.output, shape=(1, high[-1], columns.pixels, spec.output.shape[3])),
+        attributes=replace(spec.attributes, padding=(windows[0][0].padding, columns.padding, 0, 0)),
+        rows_by_table=not single,
+    )
 
 
 def runs_of(places: Iterable[int], served: Iterable[int]) -> Runs:

@@ -96,13 +96,13 @@ def contract_params(
     constants: Sequence[str],
     outputs: Sequence[str],
     scratch: bool = False,
-    located: bool = False,
+    row_table: bool = False,
 ) -> tuple[Param, ...]:
     """Parameters of a kernel whose rows are contiguous, from the element types of its tensors."""
     listed: list[Param] = []
     for i, dtype in enumerate(inputs):
         listed.append(Param(Role.INPUT, i, dtype))
-        where = (Role.ROW_TABLE,) if located else (Role.SLOT, Role.SLOTS)
+        where = (Role.ROW_TABLE,) if row_table else (Role.SLOT, Role.SLOTS)
         listed += [Param(role, i, "int32") for role in where]
     listed += [Param(Role.CONSTANT, i, dtype) for i, dtype in enumerate(constants)]
     listed += [Param(Role.SCRATCH, 0, "int8")] if scratch else []

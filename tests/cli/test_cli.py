@@ -198,7 +198,7 @@ def test_caps_name_what_is_needed_and_available(tmp_path: Path) -> None:
         (("--target", "cortex-m4", "--input-shape", "a"), "is no input shape"),
         (("--target", "cortex-m4", "--max-macs", "0.5"), "--max-macs"),
         (("--target", "cortex-m4", "--emit", "asm"), "--emit"),
-        (("--target", "host", "--name", ""), "name is empty"),
+        (("--target", "host", "--name", ""), "--name"),
         ((), "--target"),
     ],
 )
