@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tvm_cascade.cli import main
+from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.micro.project import read_project
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")

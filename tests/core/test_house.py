@@ -40,9 +40,8 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "keywords": set(),
     "compilation": ALGORITHMS | {"schedules", "passes", "pipeline", "micro"},
     "results": {"cascading", "report"},
-    "options": {"sizes"},
 }
-NO_TVM = ALGORITHMS | BASE | {"report", "options", "registration", "results", "cli", "keywords"}
+NO_TVM = ALGORITHMS | BASE | {"report", "registration", "results", "cli", "keywords"}
 
 
 def rooms() -> dict[str, list[Path]]:

@@ -13,7 +13,7 @@ from tvm import relax
 
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import plan_graph
-from tvm_cascade.cli import main
+from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
