@@ -10,7 +10,7 @@ peak of the best order.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -20,6 +20,7 @@ from tvm_cascade.ordering import OrderOptions, order
 from tvm_cascade.ordering.rewriting import fold_concats
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.schedules.kernels.spec import read_attributes, with_spec
 from tvm_cascade.schedules.tir import ir, is_if_then_else, relax, s_tir, tirx, tvm_ffi
 
 _READERS = frozenset(("conv2d", "depthwise_conv2d", "avg_pool2d", "max_pool2d", "relu", "requantize", "lut"))
@@ -173,10 +174,10 @@ def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
     for block in [*blocks[:joining], *padding]:
         schedule.compute_inline(block)
     attrs = {k: v for k, v in (reader.attrs or {}).items() if k != "global_symbol"}
-    attrs["op_kind"] = f"concat_{attrs.get('op_kind', 'op')}"
-    attrs |= {"num_activations": activations, "part_axis": concat.attrs["axis"]}
-    attrs["table_of_part"] = concat.attrs["table_of_input"]
-    return schedule.mod["main"].with_attr(attrs).without_attr("global_symbol")
+    joined, kind = read_attributes(concat), f"concat_{attrs.get('op_kind', 'op')}"
+    attributes = replace(read_attributes(reader), part_axis=joined.axis, table_of_part=joined.table_of_input)
+    func = schedule.mod["main"].with_attr(attrs).without_attr("global_symbol")
+    return with_spec(func, kind, activations, attributes)
 
 
 def _selecting(concat: Any) -> Any:

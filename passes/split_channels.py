@@ -18,7 +18,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.rewrite_for_memory import operator_names, substitute
-from tvm_cascade.schedules.kernels.channel_groups import ATTRIBUTE
+from tvm_cascade.schedules.kernels.spec import Attributes, read_attributes, with_spec
 from tvm_cascade.schedules.tir import relax
 
 
@@ -158,8 +158,7 @@ def merged_function(chain: Sequence[Any], funcs: Sequence[Any], groups: int) -> 
         outer.emit_func_output(result)
     mod = relax.transform.FuseTIR()(outer.finalize())
     func = next(f for g, f in mod.functions.items() if g.name_hint == "fused")
-    filtered = funcs[1].attrs
-    attrs = {"op_kind": KIND, "num_activations": 1, ATTRIBUTE: groups, "tirx.noalias": True}
-    attrs |= {"strides": filtered["strides"], "padding": filtered["padding"]}
-    attrs |= {"kernel": [int(d) for d in funcs[1].params[1].ty.shape][:2]}
-    return func.with_attr(attrs).without_attr("global_symbol")
+    filtered, kernel = read_attributes(funcs[1]), tuple(int(d) for d in funcs[1].params[1].ty.shape)[:2]
+    attributes = Attributes(kernel=kernel, strides=filtered.strides, padding=filtered.padding, channel_groups=groups)
+    func = func.with_attr("tirx.noalias", True).without_attr("global_symbol")
+    return with_spec(func, KIND, 1, attributes)
