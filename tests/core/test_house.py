@@ -20,6 +20,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "request": set(),
     "sizes": set(),
     "graph": set(),
+    "tensor_spec": {"graph"},
     "operators": {"graph"},
     "memory": {"graph"},
     "ordering": {"graph", "memory"},
@@ -29,19 +30,20 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "substitution": {"graph", "operators", "cost", "parallel"},
     "schedules": ALGORITHMS,
     "passes": ALGORITHMS | {"schedules"},
-    "importers": {"passes"},  # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
-    "frontend": {"importers"},
+    # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
+    "importers": {"passes", "tensor_spec"},
+    "frontend": {"importers", "tensor_spec"},
     "report": {"graph", "cost", "cascading"},
-    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report"},
+    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "tensor_spec"},
     "registration": {"relax_pipeline"},
-    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
-    "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
+    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "pipeline"},
+    "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),
     "compilation": ALGORITHMS | {"schedules", "passes", "pipeline", "micro"},
     "results": {"cascading", "report"},
 }
-NO_TVM = ALGORITHMS | BASE | {"report", "registration", "results", "cli", "keywords"}
+NO_TVM = ALGORITHMS | BASE | {"tensor_spec", "report", "registration", "results", "cli", "keywords"}
 
 
 def rooms() -> dict[str, list[Path]]:
