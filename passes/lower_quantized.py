@@ -40,6 +40,7 @@ from tvm_cascade.passes.integer.island import (
     NotLowered,
     Output,
     Reader,
+    activation_bounds,
     activation_range,
     attributes,
     constant_of,
@@ -178,7 +179,7 @@ class _Lowering:
         step, zero = positive(np.float32(scale.reshape(-1)[0])), int(zero_point.reshape(-1)[0])
         if 0 in shape_of(last):
             raise NotLowered("an empty tensor")
-        bounds = _bounds(core)
+        bounds = activation_bounds(core)
         if bounds is not None:
             behind = core.args[0]
             while name_of(self.reader.define(behind)) in _VIEWS:
@@ -271,16 +272,6 @@ class _Lowering:
                 reasons[new.name] = reason
         mod["main"] = with_remains(mod["main"], reasons)
         return mod.with_attrs(attributes(self.mod))
-
-
-def _bounds(core: Call) -> tuple[float, float | None] | None:
-    """Real bounds of a float activation."""
-    if name_of(core) == "relax.nn.relu":
-        return 0.0, None
-    if name_of(core) == "relax.clip":
-        lo, hi = (number_of(a) for a in core.args[1:3])
-        return lo, hi
-    return None
 
 
 def _clipped(lo: int, hi: int, clip: Binding | None) -> tuple[int, int]:
