@@ -34,7 +34,7 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     }
 )
 
-SHORTEST = 9  # elements of a buffer in scratch: shorter ones would lie on the stack
+MIN_SCRATCH_ELEMENTS = 9  # of a buffer in scratch: TVM would put a shorter one on the stack
 
 _NO_ATTRS: Mapping[str, object] = MappingProxyType({})
 
@@ -106,28 +106,69 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
-    """How an operator makes an intermediate of many channels of its own: in groups, anew for every row that it makes.
+class Tile:
+    """The part of its output that an operator makes in one step; 0 means all of that axis.
 
-    It is an expansion, a depthwise convolution and a projection in one (`cascading.channels`). What it takes depends on
-    the columns that a step makes: all of a row, or those of a stripe.
+    The last tile of an axis is smaller where the axis is no multiple of it.
     """
 
-    each: int  # channels of a group
-    wide: tuple[int, int]  # (a, b): elements a + b * n of a group's channels to make n columns, int8
-    sums: tuple[int, int]  # int32, likewise
-    covered: int  # multiply-accumulates for every column of its input that the windows of a step's columns cover
-    taps: int  # for every tap along the columns that is not padding
-    made: int  # for every column made
+    rows: int = 1
+    columns: int = 0  # above 0: pixels of one row, so that `rows` is 1
+    channels: int = 0
+
+    @property
+    def by_pixels(self) -> bool:
+        """Whether a tile is a part of a row."""
+        return self.columns > 0
+
+
+ROW = Tile()
+PIXEL = Tile(columns=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTiling:
+    """An operator that makes its wide intermediate in groups of channels, anew for every row of its output.
+
+    The operator is an expansion, a depthwise convolution and a projection in one (`cascading.channels`). Its scratch and
+    its work depend on the columns that a step makes: those of a whole row, or of a stripe.
+    """
+
+    group_size: int  # channels
+    expanded_elements: tuple[int, int]  # (a, b): int8 elements a + b * n of a group to make n columns
+    sum_elements: tuple[int, int]  # (a, b): int32 sums a + b * n to make n columns
+    macs_per_covered_column: int  # columns of the input that the windows of a step cover
+    macs_per_tap: int  # taps along the columns that are not padding
+    macs_per_column: int  # columns of the output
 
     def scratch_bytes(self, columns: Any) -> Any:
-        """RAM to make so many columns of a row (a number or an array of them): a group, its pixel, and the sums."""
-        wide, sums = (a + b * columns for a, b in (self.wide, self.sums))
-        return _eights(wide) + _eights(4 * sums) + _eights(max(self.each, SHORTEST))
+        """Bytes of RAM to make `columns` columns of a row (an int or an array of ints)."""
+        expanded, sums = (a + b * columns for a, b in (self.expanded_elements, self.sum_elements))
+        pixel = max(self.group_size, MIN_SCRATCH_ELEMENTS)
+        return _multiple_of_8(expanded) + _multiple_of_8(4 * sums) + _multiple_of_8(pixel)
 
 
-def _eights(size: Any) -> Any:
+def _multiple_of_8(size: Any) -> Any:
     return -(-size // 8) * 8
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFootprints:
+    """The forms of kernel that the emitter has for an operator, besides whole rows, and the RAM that they take."""
+
+    tile_fixed_bytes: int = 0  # of workspace to run some pixels of a row at a time
+    tile_pixel_bytes: int = 0  # and for every pixel of the tile
+    in_place_workspace_bytes: int = 0  # to run once and write the output over the only input; 0: no such kernel
+    accumulator_bytes: int = 0  # to sum up the only input as its rows come; 0: no such kernel
+    channel_tiling: ChannelTiling | None = None  # makes whole rows, or stripes of them, and never some pixels
+    multi_row: bool = False  # makes any number of rows that divides the map, reading its weights once for all of them
+
+    def tile_workspace_bytes(self, pixels: int) -> int:
+        """Bytes of workspace to run `pixels` pixels of a row at a time."""
+        return self.tile_fixed_bytes + pixels * self.tile_pixel_bytes
+
+
+ROW_KERNEL_ONLY = KernelFootprints()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +198,7 @@ class Op:
     view_offsets: tuple[int, ...] = ()
     part_offsets: tuple[int, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=lambda: _NO_ATTRS, hash=False, compare=True)
-    patch_bytes: tuple[int, int] = (0, 0)  # (a, b): RAM of a + b * n to run n pixels of it at a time
-    over_bytes: int = 0  # RAM in which it can run at once over its one input, byte for byte; 0: it cannot
-    accumulator_bytes: int = 0  # RAM in which it can sum up its one input as rows come; 0: it cannot
-    grouped: Grouped | None = None  # it makes whole rows, or stripes of them, and never some pixels
-    tall: bool = False  # a kernel can make several rows at once, any divisor of them, and read its weights once for all
+    kernels: KernelFootprints = ROW_KERNEL_ONLY  # what the emitter can do with it
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.island import STORED_TYPES, Island, NotLowered, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 def lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = None) -> Value:
@@ -67,12 +68,12 @@ def lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = Non
         compute,
         [q.value for q in (a, b) if q.constant is None],
         [*constants, bias, once_rounded(multiplier) if wide else multiplier, shift],
-        {
-            "input_zero_points": [a.zero_point, b.zero_point],
-            "output_zero_point": out.zero_point,
-            "clamp": [out.lo, out.hi],
-            "constant_first": swapped,
-        },
+        Attributes(
+            input_zero_points=(a.zero_point, b.zero_point),
+            output_zero_point=out.zero_point,
+            clamp=(out.lo, out.hi),
+            constant_first=swapped,
+        ),
     )
 
 

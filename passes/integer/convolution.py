@@ -31,6 +31,7 @@ from tvm_cascade.passes.integer.island import (
     shape_of,
 )
 from tvm_cascade.passes.integer.untyped import Call, Index, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +83,19 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         compute,
         [source],
         [data, bias, multiplier, shift],
-        {
-            "strides": list(geometry.strides),
-            "padding": list(geometry.padding),
-            "dilation": list(geometry.dilation),
-            "groups": groups,
-            "accumulator": compute.accumulator,
-            "input_zero_point": x.zero_point,
-            "weight_zero_point": kernel.zero_point,
-            "output_zero_point": island.output.zero_point,
-            "clamp": [island.output.lo, island.output.hi],
-            "layout": "NHWC",
-            "kernel_layout": "HWCM" if depthwise else "HWIO",
-        },
+        Attributes(
+            strides=geometry.strides,
+            padding=geometry.padding,
+            dilation=geometry.dilation,
+            groups=groups,
+            accumulator=compute.accumulator,
+            input_zero_point=x.zero_point,
+            weight_zero_point=kernel.zero_point,
+            output_zero_point=island.output.zero_point,
+            clamp=(island.output.lo, island.output.hi),
+            layout="NHWC",
+            kernel_layout="HWCM" if depthwise else "HWIO",
+        ),
     )
 
 

@@ -24,6 +24,7 @@ from tvm_cascade.passes.integer.island import (
     shape_of,
 )
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _EXACT_BITS = 53  # of a double's mantissa
 _LOW_BITS = 25  # of it that are multiplied apart, for products with sums of up to 35 bits to fit 64
@@ -81,14 +82,14 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         compute,
         [x.value],
         [data, bias, multiplier, shift],
-        {
-            "input_zero_point": x.zero_point,
-            "weight_zero_point": weights.zero_point,
-            "output_zero_point": out.zero_point,
-            "clamp": [out.lo, out.hi],
-            "rounding": "once, half away from zero",
-            "kernel_layout": "OI",
-        },
+        Attributes(
+            input_zero_point=x.zero_point,
+            weight_zero_point=weights.zero_point,
+            output_zero_point=out.zero_point,
+            clamp=(out.lo, out.hi),
+            rounding="once, half away from zero",
+            kernel_layout="OI",
+        ),
     )
 
 

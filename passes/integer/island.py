@@ -14,6 +14,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, round_half_away
 from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Module, Tensor, Value, ir, relax, te
+from tvm_cascade.schedules.kernels.spec import NO_ATTRIBUTES, Attributes, with_spec
 
 STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
 BYTE_TYPES = ("int8", "uint8")
@@ -147,24 +148,24 @@ class Emitter:
         compute: Callable[..., Tensor],
         activations: Sequence[Value],
         constants: Sequence[np.ndarray] = (),
-        attrs: Mapping[str, object] | None = None,
+        attributes: Attributes = NO_ATTRIBUTES,
     ) -> Value:
         """Emits `call_tir` of the PrimFunc that `compute` describes.
 
         Parameters
         ----------
         kind : str
-            The field's word for the operator: attribute `op_kind` and the name of the PrimFunc.
+            The field's word for the operator, and the name of the PrimFunc.
         compute : function
             From placeholders (activations, then constants) to the output.
         activations : values of the old function
         constants : arrays, kept inline
-        attrs : further attributes of the PrimFunc: what a hand-optimised kernel needs to know
+        attributes : the numbers that define the operator, for hand-optimised kernels
         """
         arguments = [self.new(a) for a in activations] + [relax.const(c, str(c.dtype)) for c in constants]
         places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
         func = te.create_prim_func([*places, compute(*places)], index_dtype_override="int32")
-        return self.call_func(kind, func.without_attr("global_symbol"), arguments, len(activations), attrs)
+        return self.call_func(kind, func.without_attr("global_symbol"), arguments, len(activations), attributes)
 
     def call_func(
         self,
@@ -172,12 +173,11 @@ class Emitter:
         func: Function,
         arguments: Sequence[Value],
         activations: int,
-        attrs: Mapping[str, object] | None = None,
+        attributes: Attributes = NO_ATTRIBUTES,
     ) -> Value:
         """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function, of which the first
         `activations` are no constants."""
-        func = func.with_attrs({"op_kind": kind, "num_activations": activations, **dict(attrs or {})})
-        gvar = self.builder.add_func(func, kind)
+        gvar = self.builder.add_func(with_spec(func, kind, activations, attributes), kind)
         output = func.params[-1]
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
         return self.builder.emit(relax.call_tir(gvar, arguments, out_type), name_hint=self.name)

@@ -32,6 +32,7 @@ from tvm_cascade.passes.integer.wide_lookup import (
     lower_wide_negative,
     lower_wide_table,
 )
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 
@@ -160,8 +161,8 @@ def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
 
         return te.compute(island.output.shape, at, name="lut")
 
-    attrs = {"input_zero_point": x.zero_point, "output_zero_point": island.output.zero_point, "lowest": lowest}
-    return island.emitter.call("lut", compute, [x.value], [table.astype(island.output.dtype)], attrs)
+    attributes = Attributes(input_zero_point=x.zero_point, output_zero_point=island.output.zero_point, lowest=lowest)
+    return island.emitter.call("lut", compute, [x.value], [table.astype(island.output.dtype)], attributes)
 
 
 def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out: Output) -> np.ndarray:

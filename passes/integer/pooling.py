@@ -8,6 +8,7 @@ their padding, where there is one multiplier for every count.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -34,6 +35,7 @@ from tvm_cascade.passes.integer.island import (
     shape_of,
 )
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _NONE = (0, 0, 0, 0)
 _HEAD_ROOM = 8  # bits that the sum of an average is shifted up by, so that the first of its two roundings turns nothing
@@ -60,7 +62,7 @@ def lower_max_pool2d(island: Island) -> Value:
             name="max_pool2d",
         )
 
-    return island.emitter.call("max_pool2d", compute, [x], attrs=_attrs(island, padding))
+    return island.emitter.call("max_pool2d", compute, [x], attributes=_attributes(island, padding))
 
 
 @ISLANDS.lowers("nn.avg_pool2d")
@@ -106,7 +108,7 @@ def _average(island: Island, source: Value) -> Value:
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
-    return island.emitter.call("avg_pool2d", compute, [source], attrs=_attrs(island, padding))
+    return island.emitter.call("avg_pool2d", compute, [source], attributes=_attributes(island, padding))
 
 
 def _window_sums(island: Island, a: Tensor) -> Tensor:
@@ -171,11 +173,18 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
-    attrs = _attrs(island, padding) | {"input_zero_point": x.zero_point, "output_zero_point": out.zero_point}
-    attrs["head_room"] = head_room
+    attributes = replace(
+        _attributes(island, padding),
+        input_zero_point=x.zero_point,
+        output_zero_point=out.zero_point,
+        head_room=head_room,
+    )
     if len(pairs) == 1:
-        attrs |= dict(zip(("multiplier", "shift"), next(iter(pairs.values())), strict=True))
-    return island.emitter.call("scaled_avg_pool2d", compute, [x.value], list(tables) if len(pairs) > 1 else (), attrs)
+        m, s = next(iter(pairs.values()))
+        attributes = replace(attributes, multiplier=m, shift=s)
+    return island.emitter.call(
+        "scaled_avg_pool2d", compute, [x.value], list(tables) if len(pairs) > 1 else (), attributes
+    )
 
 
 @ISLANDS.lowers("mean")
@@ -221,15 +230,15 @@ def _rescaled_sum(island: Island, kind: str, x: Quantized, axes: list[int], m: i
 
         return te.compute(out.shape, finish, name=kind)
 
-    attrs = {
-        "axes": axes,
-        "input_zero_point": x.zero_point,
-        "output_zero_point": out.zero_point,
-        "multiplier": m,
-        "shift": s,
-        "clamp": [out.lo, out.hi],
-    }
-    return island.emitter.call(kind, compute, [x.value], attrs=attrs)
+    attributes = Attributes(
+        axes=tuple(axes),
+        input_zero_point=x.zero_point,
+        output_zero_point=out.zero_point,
+        multiplier=m,
+        shift=s,
+        clamp=(out.lo, out.hi),
+    )
+    return island.emitter.call(kind, compute, [x.value], attributes=attributes)
 
 
 def _axes(island: Island) -> list[int]:
@@ -273,13 +282,13 @@ def _declared_padding(pool: Call) -> tuple[int, int, int, int]:
     return top, left, bottom, right
 
 
-def _attrs(island: Island, padding: tuple[int, ...]) -> dict[str, object]:
+def _attributes(island: Island, padding: tuple[int, ...]) -> Attributes:
     attrs = island.core.attrs
-    return {
-        "pool_size": [int(v) for v in attrs.pool_size],
-        "strides": [int(v) for v in attrs.strides],
-        "dilation": [int(v) for v in attrs.dilation],
-        "padding": list(padding),
-        "clamp": [island.output.lo, island.output.hi],
-        "layout": "NHWC",
-    }
+    return Attributes(
+        pool_size=tuple(int(v) for v in attrs.pool_size),
+        strides=tuple(int(v) for v in attrs.strides),
+        dilation=tuple(int(v) for v in attrs.dilation),
+        padding=padding,
+        clamp=(island.output.lo, island.output.hi),
+        layout="NHWC",
+    )

@@ -16,6 +16,7 @@ from tvm_cascade.passes.integer.island import (
     name_of,
 )
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HEAD_ROOM = 8  # bits
 
@@ -115,11 +116,11 @@ def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, a
 
         return te.compute(out.shape, at, name="prelu")
 
-    attrs = {
-        "input_zero_point": x.zero_point,
-        "slope_zero_point": slopes.zero_point,
-        "output_zero_point": out.zero_point,
-        "multipliers": [above[0], below[0]],
-        "shifts": [above[1], below[1]],
-    }
-    return island.emitter.call("prelu", compute, [x.value], [data], attrs)
+    attributes = Attributes(
+        input_zero_point=x.zero_point,
+        slope_zero_point=slopes.zero_point,
+        output_zero_point=out.zero_point,
+        multipliers=(above[0], below[0]),
+        shifts=(above[1], below[1]),
+    )
+    return island.emitter.call("prelu", compute, [x.value], [data], attributes)

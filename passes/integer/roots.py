@@ -15,6 +15,7 @@ from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered, Outpu
 from tvm_cascade.passes.integer.lookup import lookup, rescale
 from tvm_cascade.passes.integer.untyped import Scalar, Value
 from tvm_cascade.passes.integer.wide_lookup import lower_wide_table
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _ROOT_BITS = 20  # fraction bits of the inverse root before it is scaled
 _NEWTON_STEPS = 5
@@ -84,7 +85,7 @@ def differences(island: Island) -> tuple[Quantized, Quantized] | None:
 
 def squared_difference(
     a: Quantized, b: Quantized, out: Output
-) -> tuple[Callable[[Scalar, Scalar], Scalar], dict[str, object]]:
+) -> tuple[Callable[[Scalar, Scalar], Scalar], Attributes]:
     """The arithmetic on two elements, and its attributes. The reference has it for int8 alone."""
     if {a.dtype, b.dtype, out.dtype} != {"int8"}:
         raise NotLowered(f"a squared difference of {a.dtype}, which the reference does not have")
@@ -100,4 +101,4 @@ def squared_difference(
         right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, b.reach * high)
         return te_rescale((left - right) * (left - right), mo, so, (255 * high) ** 2)
 
-    return value, {"head_room": _HEAD_ROOM, "multipliers": [ma, mb, mo], "shifts": [sa, sb, so]}
+    return value, Attributes(head_room=_HEAD_ROOM, multipliers=(ma, mb, mo), shifts=(sa, sb, so))

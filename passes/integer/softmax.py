@@ -38,6 +38,7 @@ from tvm_cascade.passes.integer.island import (
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 from tvm_cascade.passes.integer.wide_softmax import lower_wide_softmax
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
 SUM_BITS = 12  # integer bits of the sum, Q12.19
@@ -88,8 +89,8 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
     def compute(a: Tensor, exps: Tensor) -> Tensor:
         return _te_softmax(a, exps, out.dtype)
 
-    attrs = {"axis": len(out.shape) - 1, "clamp": [out.lo, out.hi]}
-    return island.emitter.call("softmax", compute, [x.value], [table], attrs)
+    attributes = Attributes(axis=len(out.shape) - 1, clamp=(out.lo, out.hi))
+    return island.emitter.call("softmax", compute, [x.value], [table], attributes)
 
 
 def exponentials(scale: float, beta: float) -> np.ndarray:

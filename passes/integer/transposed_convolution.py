@@ -20,6 +20,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.island import FLOAT, ISLANDS, Island, NotLowered
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, relax, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @ISLANDS.lowers("nn.conv2d_transpose")
@@ -74,17 +75,17 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
 
         return te.compute(out.shape, finish, name="conv2d_transpose")
 
-    described = {
-        "strides": strides,
-        "padding": padding,
-        "groups": groups,
-        "input_zero_point": x.zero_point,
-        "weight_zero_point": kernel.zero_point,
-        "output_zero_point": out.zero_point,
-        "clamp": [out.lo, out.hi],
-        "layout": "NHWC",
-        "kernel_layout": "HWIO, flipped",
-    }
+    described = Attributes(
+        strides=tuple(strides),
+        padding=tuple(padding),
+        groups=groups,
+        input_zero_point=x.zero_point,
+        weight_zero_point=kernel.zero_point,
+        output_zero_point=out.zero_point,
+        clamp=(out.lo, out.hi),
+        layout="NHWC",
+        kernel_layout="HWIO, flipped",
+    )
     return island.emitter.call("conv2d_transpose", compute, [x.value], [flipped, bias, multiplier, shift], described)
 
 

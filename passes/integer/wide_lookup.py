@@ -25,6 +25,7 @@ from tvm_cascade.passes.integer.fixed_point import (
 from tvm_cascade.passes.integer.island import Island, NotLowered, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _INTEGER_BITS = 3  # of the power-of-two input scale that needs no multiplier
 # where the reference's table lies one above `round(65536 sigmoid(i / 24))`
@@ -71,8 +72,8 @@ def lower_wide_function(island: Island, x: Quantized, function: str) -> Value:
 
         return te.compute(out.shape, finish, name="wide_lut")
 
-    attrs = {"function": function, "multiplier": m, "shift": s}
-    return island.emitter.call("wide_lut", compute, [x.value], [sigmoid_table()], attrs)
+    attributes = Attributes(function=function, multiplier=m, shift=s)
+    return island.emitter.call("wide_lut", compute, [x.value], [sigmoid_table()], attributes)
 
 
 def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
@@ -131,7 +132,9 @@ def lower_wide_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
 
         return te.compute(out.shape, at, name="leaky_relu")
 
-    return island.emitter.call("leaky_relu", compute, [x.value], attrs={"output_zero_point": out.zero_point})
+    return island.emitter.call(
+        "leaky_relu", compute, [x.value], attributes=Attributes(output_zero_point=out.zero_point)
+    )
 
 
 def lower_wide_abs(island: Island, x: Quantized) -> Value:

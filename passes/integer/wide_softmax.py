@@ -25,6 +25,7 @@ from tvm_cascade.passes.integer.island import Island, NotLowered, Output, Quanti
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.passes.integer.wide_lookup import te_interpolated
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HIGHEST = (1 << 15) - 1
 _LOWEST = -(1 << 15)
@@ -49,8 +50,8 @@ def lower_wide_softmax(island: Island, x: Quantized, beta: float) -> Value:
     def compute(a: Tensor, exps: Tensor, inverses: Tensor) -> Tensor:
         return _te_softmax(a, exps, inverses, (m, s))
 
-    attrs = {"axis": len(out.shape) - 1, "multiplier": m, "shift": s}
-    return island.emitter.call("wide_softmax", compute, [x.value], tables, attrs)
+    attributes = Attributes(axis=len(out.shape) - 1, multiplier=m, shift=s)
+    return island.emitter.call("wide_softmax", compute, [x.value], tables, attributes)
 
 
 def _table(function: Callable[[float], float], low: float, high: float) -> np.ndarray:

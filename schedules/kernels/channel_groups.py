@@ -19,10 +19,11 @@ from math import prod
 
 import numpy as np
 
-from tvm_cascade.graph import SHORTEST, Window
+from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, Window
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.assembly import Assembly, build
 from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import read_attributes
 from tvm_cascade.schedules.kernels.stripe_kernel import StripeAssembly
 from tvm_cascade.schedules.tir import (
     Buffer,
@@ -43,7 +44,6 @@ from tvm_cascade.schedules.tir import (
 )
 from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, inlined
 
-ATTRIBUTE = "channel_groups"
 _WRITTEN_OUT = 32  # terms of a sum at most, without a loop
 
 Place = Callable[[Sequence[Expr]], tuple[Buffer, list[Expr]]]
@@ -51,7 +51,7 @@ Place = Callable[[Sequence[Expr]], tuple[Buffer, list[Expr]]]
 
 def groups_of(func: PrimFunc) -> int:
     """The groups of a function's channels; 0 where it makes none in groups."""
-    return int(func.attrs[ATTRIBUTE]) if func.attrs is not None and ATTRIBUTE in func.attrs else 0
+    return read_attributes(func).channel_groups or 0
 
 
 def grouped_row_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str) -> RowKernel:
@@ -146,8 +146,8 @@ class _Loops:
         self.high = tirx.min((x1 - 1) * self.across.stride - self.across.padding + self.across.span, i32(self.columns))
         self.covered = self.across.stride * (width - 1) + self.across.extent  # at most
         self.wide = tirx.decl_buffer((self.down.extent * self.covered * self.each,), "int8", "wide")
-        few = SHORTEST - 1 if made < SHORTEST else 0
-        self.pixel = tirx.decl_buffer((max(self.each, SHORTEST),), "int8", "pixel")
+        few = MIN_SCRATCH_ELEMENTS - 1 if made < MIN_SCRATCH_ELEMENTS else 0
+        self.pixel = tirx.decl_buffer((max(self.each, MIN_SCRATCH_ELEMENTS),), "int8", "pixel")
         self.sums = tirx.decl_buffer((few + width * made,), "int32", "sums")
         self.acc = tirx.decl_buffer((1,), "int32", "acc")
         self.analyzer = sym.Analyzer()
@@ -241,7 +241,9 @@ class _Loops:
 
 def windows_of(func: PrimFunc) -> tuple[Window, Window]:
     """The depthwise convolution's windows, along rows and columns, from the attributes of the function."""
-    kernel, strides, padding = ([int(v) for v in func.attrs[n]] for n in ("kernel", "strides", "padding"))
+    attributes = read_attributes(func)
+    kernel, strides, padding = attributes.kernel, attributes.strides, attributes.padding
+    assert kernel is not None and strides is not None and padding is not None
     return tuple(Window(kernel[n], strides[n], 1, padding[n]) for n in (0, 1))  # type: ignore[return-value]
 
 

@@ -2,8 +2,8 @@
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
 blocks of output channels the inner one, so that the packed weights stream in order. A kernel of several rows
-(`schedules.forms.tall`) goes the other way round: the weights of a block of channels serve all pixels of all rows before those
-of the next are read. A subclass adds one run of taps to a
+(`schedules.forms.multi_row`) goes the other way round: the weights of a block of channels serve all pixels of all rows
+before those of the next are read. A subclass adds one run of taps to a
 block's accumulators: a kernel row, or a single tap where its neighbours' inputs lie apart (dilation, groups). Where the
 input is a concat that does not exist, its parts are gathered, or the kernel has a term for each, which adds to the same
 accumulators (`schedules.rules.parts`).
@@ -78,7 +78,7 @@ class ConvRow(ABC):
             term.offset = before
         constants = (np.concatenate(weights) if summed else weights[0], self.pack_table(), *tables_of(conv))
         scratch = gathered_bytes(conv, blocking.pixels)
-        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], scratch, self.g.located)
+        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], scratch, self.g.rows_by_table)
         self.gather = Gather(k, conv, blocking.pixels) if scratch else None
         for i, term in enumerate(self.terms):
             term.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
@@ -121,7 +121,7 @@ class ConvRow(ABC):
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        if g.step:
+        if g.tile_rows:
             return self._several_rows()
         if self.gather is not None:
             self.rows = self.gather.rows()
@@ -146,13 +146,13 @@ class ConvRow(ABC):
             self._span(k.let(ob * size, "channel"), size, table)
         if outputs % size:
             self._span(i32(outputs - outputs % size), outputs % size, table)
-        return k.kernel(g.step)
+        return k.kernel(g.tile_rows)
 
     def _span(self, channel: Value, count: int, table: Value) -> None:
         k, g = self.k, self.g
         self.span = channel, count
-        with k.loop(g.step, "row") as row:
-            y = k.let(k.y + row, "y") if g.step > 1 else k.y
+        with k.loop(g.tile_rows, "row") as row:
+            y = k.let(k.y + row, "y") if g.tile_rows > 1 else k.y
             if table is None:
                 self.rows = row_offsets(k, g, start=row * g.strides[0])
             else:
@@ -201,7 +201,7 @@ class ConvRow(ABC):
         acc = self.start(index, channel, pixels, size)
         for term in self.terms:
             term.add(acc, group, x, pixels, channel, size, nth)
-        self.outputs(acc, x + self.below if self.g.step else x, channel, pixels, size)
+        self.outputs(acc, x + self.below if self.g.tile_rows else x, channel, pixels, size)
 
     def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
         """Adds the products of a block of the `nth` group of channels."""

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import PrimFunc
 
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
@@ -116,7 +116,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
     return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
 
 
-def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
-    """Kernels for `func` on a core with the DSP extension."""
-    conv = (read_conv(func, constants) or read_dense(func, constants)) if core.dsp else None
+def variants(spec: OperatorSpec, core: Core) -> list[Variant]:
+    """Kernels for an operator on a core with the DSP extension."""
+    conv = (read_conv(spec) or read_dense(spec)) if core.dsp else None
     return [] if conv is None else conv_variants(conv)

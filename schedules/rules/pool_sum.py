@@ -20,20 +20,20 @@ from tvm.tirx import PrimFunc, SeqStmt
 from tvm_cascade.schedules.kernels.accumulate import Accumulating
 from tvm_cascade.schedules.kernels.kernel import Param, Role
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, read_pool
-from tvm_cascade.schedules.rules.quantized import parameters, shape_of
 from tvm_cascade.schedules.rules.select import Core
 
 Value = Any
 
 
-def pool_sum(func: PrimFunc, generic: Accumulating, core: Core) -> Accumulating:
+def pool_sum(spec: OperatorSpec, generic: Accumulating, core: Core) -> Accumulating:
     """The kernel that sums up a global average's input for a core; `generic` where none here applies."""
-    pool = read_pool(func) if core.tunable else None
-    if pool is None or pool.kind != "average" or prod(shape_of(parameters(func)[-1])) != pool.window.channels:
+    pool = read_pool(spec) if core.tunable else None
+    if pool is None or pool.kind != "average" or prod(spec.output.shape) != pool.window.channels:
         return generic
     taps, channels = pool.taps, pool.window.channels
     if (generic.accumulator_bytes, generic.granule, generic.elements) != (4 * channels, channels, taps * channels):

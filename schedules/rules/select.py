@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import Role
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.variants import Variant, first, shape_key
-from tvm_cascade.schedules.tir import PrimFunc
 
 RULE_MODULES = (
     "cortex_m_mve",
@@ -50,28 +47,28 @@ class Core:
         return next((v for s, v in self.choices if s == shape), None)
 
 
-def variants_of(func: PrimFunc, constants: Sequence[np.ndarray], core: Core) -> list[Variant]:
+def variants_of(spec: OperatorSpec, core: Core) -> list[Variant]:
     """Every kernel that the performance schedules can make of an operator, the usual one first.
 
     All come from the first module, in the order of `RULE_MODULES`, of which at least one variant applies.
     """
     for name in RULE_MODULES:
         module = importlib.import_module(f"tvm_cascade.schedules.rules.{name}")
-        listed = module.variants(func, tuple(constants), core)
+        listed = module.variants(spec, core)
         if first(listed) is not None:
             return [replace(v, name=f"{name}.{v.name}") for v in listed]
     return []
 
 
-def first_rule(func: PrimFunc, constants: Sequence[np.ndarray], core: Core, small: bool = False) -> RowKernel | None:
+def first_rule(spec: OperatorSpec, core: Core, small: bool = False) -> RowKernel | None:
     """The kernel that was chosen for an operator's shape, else the first that applies; None where none does.
 
     With `small` the last that applies: rules list small code last.
     """
-    wanted = core.choice(shape_key(func, constants)) if core.choices else None
+    wanted = core.choice(shape_key(spec)) if core.choices else None
     for name in RULE_MODULES:
         module = importlib.import_module(f"tvm_cascade.schedules.rules.{name}")
-        listed = module.variants(func, tuple(constants), core)
+        listed = module.variants(spec, core)
         listed.sort(key=lambda v: f"{name}.{v.name}" != wanted)
         for variant in reversed(listed) if small else listed:
             kernel = variant.make()
@@ -80,25 +77,15 @@ def first_rule(func: PrimFunc, constants: Sequence[np.ndarray], core: Core, smal
     return None
 
 
-def select(
-    func: PrimFunc,
-    constants: Sequence[np.ndarray],
-    access: RowAccess,
-    core: Core,
-    name: str = "row_kernel",
-    generic: RowKernel | None = None,
-) -> RowKernel:
-    """The kernel of an operator for a core.
+def select(spec: OperatorSpec, access: RowAccess, core: Core, generic: RowKernel) -> RowKernel:
+    """The kernel of an operator for a core: `generic`, the operator's generic one, where no performance schedule applies.
 
-    Rules are asked only about operators that run row by row. `generic` is the operator's generic kernel, where it has
-    been made before.
+    Rules are asked only about operators that run row by row.
     """
-    if generic is None:
-        generic = row_kernel(func, constants, access, name)
-    chosen = core.choice(shape_key(func, constants)) if core.choices else None
+    chosen = core.choice(shape_key(spec)) if core.choices else None
     if not serves(access, generic) or chosen == GENERIC:
         return generic
-    kernel = first_rule(func, constants, core)
+    kernel = first_rule(spec, core)
     return generic if kernel is None else replace(kernel, whole=generic.whole)
 
 

@@ -24,14 +24,14 @@ def test_no_segment_costs_less_than_its_floor(seed: int) -> None:
         search = Search(Flow(graph, streamed, accumulators=True), range(len(graph.ops)), options)
         floors = search.floors
         for i, j in combinations(range(search.size + 1), 2):
-            assert floors.by_rows[i, j] <= search.costs.exact_cost(i, j, search.chunks(i, j)[0])
-            for chunk in (*search.chunks(i, j), *(s.interleaving for s in search.striped(i, j))):
-                cost = search.costs.exact_cost(i, j, chunk)
-                assert floors.any[i, j] <= (floors.striped if chunk < 0 else floors.least)[i, j] <= cost
-                if chunk < 0 and search.costs.extra_macs(i, j, chunk) == 0:
+            assert floors.by_rows[i, j] <= search.costs.exact_cost(i, j, search.interleavings(i, j)[0])
+            for how in (*search.interleavings(i, j), *(s.how for s in search.striped(i, j))):
+                cost = search.costs.exact_cost(i, j, how)
+                assert floors.any[i, j] <= (floors.striped if how.striped else floors.least)[i, j] <= cost
+                if how.striped and search.costs.extra_macs(i, j, how) == 0:
                     assert floors.kept[i, j] <= cost
                 if len(search.costs.members(i, j)) > 1:
-                    assert floors.calls[i, j] <= search.costs.calls(i, j, chunk)
+                    assert floors.calls[i, j] <= search.costs.calls(i, j, how)
 
 
 @pytest.mark.parametrize("seed", range(20))

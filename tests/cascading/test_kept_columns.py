@@ -11,9 +11,10 @@ import pytest
 from tvm_cascade.cascading import Plan, PlanOptions, cascade, frontier, planner, validate
 from tvm_cascade.cascading.assemble import Figures, _laid_out
 from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cascading.stripes import interleaving, widths_of
+from tvm_cascade.cascading.stripes import widths_of
 from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
@@ -61,7 +62,7 @@ def by_hand(graph: Graph, costs: SegmentCosts, width: int, kept: Collection[int]
         for t in kept:
             before[t] = max(before.get(t, 0), max(fresh[t], default=-1) + 1)
         wanted_by_stripe.append((wanted, starts))
-    rows = costs.held(0, len(graph.ops), 0)
+    rows = costs.held(0, len(graph.ops), BY_ROWS)
     total = costs.state_bytes(0, len(graph.ops)) + graph.tensors[0].bytes + graph.tensors[sink.outputs[0]].bytes
     for op in graph.ops[:-1]:
         t = op.outputs[0]
@@ -104,9 +105,9 @@ def test_every_form_is_counted_column_by_column(size: int) -> None:
     tried: list[tuple[int, int]] = []
     for width in widths:
         for count in range(len(inner) + 1):
-            chunk = interleaving(width, count)
+            how = Interleaving(stripe_columns=width, halo_tensors=count)
             expected = by_hand(graph, costs, width, inner[:count])
-            assert (costs.exact_cost(0, n, chunk), graph.macs + costs.extra_macs(0, n, chunk)) == expected
+            assert (costs.exact_cost(0, n, how), graph.macs + costs.extra_macs(0, n, how)) == expected
             tried.append(expected)
     forms = {(s.exact, graph.macs + s.extra_macs) for s in costs.striped(0, n)}
     assert forms <= set(tried) and set(undominated(iter(tried))) <= forms

@@ -8,7 +8,7 @@ import pytest
 
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.heights import Heights
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import PIXEL, ROW, Graph, Tile
 from tvm_cascade.testing.graphs import Builder
 
 
@@ -31,14 +31,14 @@ def _segments(graph: Graph, flow: Flow) -> Iterator[tuple[tuple[int, ...], tuple
             yield members, tuple(t for t in made if t not in flow.leaves and {*flow.readers[t]} <= {*members})
 
 
-@pytest.mark.parametrize("chunk", [0, 1])
-def test_longer_segments_teach_shorter_ones_nothing_wrong(chunk: int) -> None:
+@pytest.mark.parametrize("tile", [ROW, PIXEL])
+def test_longer_segments_teach_shorter_ones_nothing_wrong(tile: Tile) -> None:
     graph = _meeting()
     flow = Flow(graph)
     kept, seen = Heights(flow), dict[int, set[int]]()
     for members, inner in _segments(graph, flow):
-        found = kept.of(members, inner, chunk)
-        assert found == Heights(flow).of(members, inner, chunk)
+        found = kept.of(members, inner, tile)
+        assert found == Heights(flow).of(members, inner, tile)
         for t, units in found.items():
             seen.setdefault(t, set()).add(units)
     assert max(map(len, seen.values())) > 1  # some ring is larger where the branches do not meet

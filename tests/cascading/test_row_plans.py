@@ -8,6 +8,7 @@ from tvm_cascade.cascading import PlanOptions, cascade, layerwise, validate
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.graph import PIXEL, ROW, Tile
 from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, mobilenet_v2, resnet8, vgg16
 
 ROWS = PlanOptions(overlap=False)
@@ -25,11 +26,11 @@ def test_chain_of_stencils_needs_three_rows_each() -> None:
 
 def test_closed_form_on_chains() -> None:
     for kernel, stride, dilation in [(3, 1, 1), (5, 2, 1), (3, 2, 2), (2, 3, 1), (4, 1, 3)]:
-        for chunk in (0, 1, 3):
+        for tile in (ROW, PIXEL, Tile(columns=3)):
             b = Builder()
             mid = b.conv(b.input(40, 5, 1), 1, 3)
             graph = b.finish(b.conv(mid, 1, kernel, stride, dilation=dilation))
-            cascade_of = Cascade(Flow(graph), range(2), chunk)
+            cascade_of = Cascade(Flow(graph), range(2), tile)
             assert cascade_of.held()[mid] == cascade_of.closed_form(mid)
 
 

@@ -10,10 +10,11 @@ import pytest
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cost.instructions import step_model
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import Graph, Tile
 from tvm_cascade.report.estimate import estimate
 from tvm_cascade.report.steps import step_rows
 from tvm_cascade.report.timeline import timeline
@@ -28,7 +29,8 @@ def weighted(graph: Graph, tall: bool) -> Graph:
     outs = [graph.tensors[op.outputs[0]] for op in graph.ops]
     weights = [op.macs // (out.rows * out.columns) for op, out in zip(graph.ops, outs, strict=True)]
     can = [tall and op.kind == "conv2d" for op in graph.ops]
-    ops = [replace(op, weight_bytes=w, tall=t) for op, w, t in zip(graph.ops, weights, can, strict=True)]
+    kernels = [replace(op.kernels, multi_row=able) for op, able in zip(graph.ops, can, strict=True)]
+    ops = [replace(op, weight_bytes=w, kernels=k) for op, w, k in zip(graph.ops, weights, kernels, strict=True)]
     return replace(graph, ops=tuple(ops))
 
 
@@ -38,7 +40,7 @@ GRAPHS = {"mobilenet": mobilenet_v1(32, 32, 3, alpha=0.25, classes=10), "ds_cnn"
 def as_one_cascade(graph: Graph, rows: int, streamed: bool) -> Plan:
     flow = Flow(graph, graph.inputs if streamed else (), accumulators=True)
     costs = SegmentCosts(flow, range(len(graph.ops)), Settings(overlap=True, in_place=True))
-    return assemble(costs, Layout((0, len(graph.ops)), (0,), (rows,)), Figures(0, 0))
+    return assemble(costs, Layout((0, len(graph.ops)), (Interleaving(Tile(rows)),)), Figures(0, 0))
 
 
 def shorter_rings(plan: Plan, rows: int) -> Iterator[Plan]:
@@ -63,7 +65,7 @@ def test_random_cascades(rows: int, streamed: bool) -> None:
         if streamed and any(graph.tensors[t].row_axis is None for t in graph.inputs):
             continue
         plan = as_one_cascade(graph, rows, streamed)
-        assert validate(plan).macs == graph.macs and all(s.rows == rows for s in plan.segments)
+        assert validate(plan).macs == graph.macs and all(s.tile.rows == rows for s in plan.segments)
         assert timeline(plan).cuts[-1] == sum(len(s.trace) for s in plan.segments)
         for shorter in shorter_rings(plan, rows):
             tried += 1
@@ -91,7 +93,7 @@ def test_no_larger_and_fewer_weights(name: str) -> None:
         before, after = estimate(plain), estimate(plan)
         assert after.weight_bytes <= before.weight_bytes and after.calls <= before.calls
         if options.layerwise:
-            assert any(s.rows > 1 for s in plan.segments) and after.weight_bytes < before.weight_bytes
+            assert any(s.tile.rows > 1 for s in plan.segments) and after.weight_bytes < before.weight_bytes
             assert any(r["by"] == "all" and r["kind"] == "conv2d" for r in step_rows(plan))
 
 
@@ -100,7 +102,7 @@ def test_a_cap_with_room_buys_taller_steps() -> None:
     options = replace(ROWS, sram=20_000)
     plain, plan = (plan_graph(weighted(resnet8(), able), options) for able in (False, True))
     validate(plan)
-    assert plan.peak <= 20_000 and any(s.rows > 1 for s in plan.segments)
+    assert plan.peak <= 20_000 and any(s.tile.rows > 1 for s in plan.segments)
     assert estimate(plan).weight_bytes < estimate(plain).weight_bytes
 
 
@@ -115,4 +117,4 @@ def test_steps_must_lie_together_in_their_ring() -> None:
 
 def test_nothing_changes_where_instructions_are_not_known() -> None:
     plan = plan_graph(weighted(ds_cnn(), True), replace(ROWS, layerwise=True, steps=None))
-    assert all(s.rows == 1 for s in plan.segments)
+    assert all(s.tile.rows == 1 for s in plan.segments)

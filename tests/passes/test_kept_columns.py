@@ -14,11 +14,11 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, validate
+from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cascading.stripes import interleaving
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.report.text import block_rows
@@ -49,7 +49,7 @@ def plan_in(width: int, kept: int, streamed: bool = False) -> Plan:
     graph = network()[0].graph
     flow = Flow(graph, graph.inputs if streamed else (), accumulators=True)
     costs = SegmentCosts(flow, range(len(graph.ops)), Settings())
-    layout = Layout((0, len(graph.ops)), (interleaving(width, kept),))
+    layout = Layout((0, len(graph.ops)), (Interleaving(stripe_columns=width, halo_tensors=kept),))
     return assemble(costs, layout, Figures(0, 0))
 
 
@@ -58,7 +58,7 @@ def plan_in(width: int, kept: int, streamed: bool = False) -> Plan:
 def test_every_form_computes_the_same(width: int, kept: int, streamed: bool) -> None:
     prepared, expected = network()
     plan = plan_in(width, kept, streamed)
-    assert any(s.kept for s in plan.storages) == bool(kept)
+    assert any(s.halo_columns for s in plan.storages) == bool(kept)
     assert plan.macs == plan.baseline_macs if kept == 7 else plan.macs > plan.baseline_macs
     validate(plan)
     run = run_plan(prepared, plan, [FEED])
@@ -74,8 +74,8 @@ def test_less_is_made_again_the_more_is_kept() -> None:
 
 def test_a_store_that_is_too_small_fails_the_replay() -> None:
     plan = plan_in(2, 7)
-    kept = next(s for s in plan.storages if s.kept)
-    smaller = tuple(replace(s, kept=s.kept - 1) if s is kept else s for s in plan.storages)
+    kept = next(s for s in plan.storages if s.halo_columns)
+    smaller = tuple(replace(s, halo_columns=s.halo_columns - 1) if s is kept else s for s in plan.storages)
     with pytest.raises(ValidationError):
         validate(replace(plan, storages=smaller))
 
@@ -83,10 +83,10 @@ def test_a_store_that_is_too_small_fails_the_replay() -> None:
 def test_what_is_kept_is_listed() -> None:
     plan = plan_in(2, 7)
     listed = {str(r["name"]): r["bytes"] for r in block_rows(plan) if r["kind"] == "kept"}
-    assert len(listed) == sum(s.kept > 0 for s in plan.storages)
+    assert len(listed) == sum(s.halo_columns > 0 for s in plan.storages)
     assert all(name.startswith("columns kept of ") for name in listed)
     assert sum(r["bytes"] for r in block_rows(plan) if r["kind"] == "tensor" and r["ring"]) < plan.peak  # type: ignore[misc]
 
 
 def test_nothing_kept_without_stripes() -> None:
-    assert all(not s.kept for s in pipeline.plan_graph(network()[0].graph, PlanOptions(pixels=True)).storages)
+    assert all(not s.halo_columns for s in plan_graph(network()[0].graph, PlanOptions(pixels=True)).storages)

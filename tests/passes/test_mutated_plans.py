@@ -47,10 +47,12 @@ def planned() -> dict[str, Planned]:
     mod = network()
     prepared = pipeline.prepare(mod, Core())
     able = ways(mod, prepared)
-    graph = replace(prepared.graph, ops=tuple(replace(op, tall=True) for op in prepared.graph.ops))
+    graph = replace(
+        prepared.graph, ops=tuple(replace(op, kernels=replace(op.kernels, multi_row=True)) for op in prepared.graph.ops)
+    )
     whole = plan_graph(graph, PlanOptions(layerwise=True)).peak
     tall = plan_graph(graph, PlanOptions(granularity="row", sram=whole, steps=step_model("cortex-m4")))
-    assert any(s.rows > 1 for s in tall.segments)
+    assert any(s.tile.rows > 1 for s in tall.segments)
     return {name: able[name]() for name in WAYS[:-1]} | {WAYS[-1]: (prepared, tall)}
 
 

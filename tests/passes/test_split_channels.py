@@ -27,7 +27,7 @@ from tvm_cascade.passes.prepare_graph import prepare_graph
 from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.host_check import PlanRun, run_plan
+from tvm_cascade.testing.host_check import PlanRun, plan_prepared, run_plan
 
 relax: Any = _relax
 CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
@@ -73,9 +73,10 @@ def test_random_blocks(seed: int) -> None:
     prepared = as_prepared(mod, split)
     expected = in_groups(plain, {found: groups})
     for mine, other in zip(expected.ops, prepared.graph.ops, strict=True):  # the planner's mirror
-        fields = ("kind", "windows", "columns", "macs", "scratch_bytes", "grouped")
-        if mine.grouped is not None:
+        fields = ("kind", "windows", "columns", "macs", "scratch_bytes")
+        if mine.kernels.channel_tiling is not None:
             assert all(getattr(mine, f) == getattr(other, f) for f in fields)
+            assert mine.kernels.channel_tiling == other.kernels.channel_tiling
     want = computed(lowered, feed)
     if seed == 0:  # the module runs without the planner too
         assert np.array_equal(computed(split, feed), want)
@@ -84,7 +85,7 @@ def test_random_blocks(seed: int) -> None:
     costs = SegmentCosts(Flow(graph, accumulators=True), range(len(graph.ops)), Settings(overlap=True))
     forms = costs.striped(0, len(graph.ops))
     for form in forms[-1:]:
-        plans.append(assemble(costs, Layout((0, len(graph.ops)), (form.interleaving,)), Figures(0, 0)))
+        plans.append(assemble(costs, Layout((0, len(graph.ops)), (form.how,)), Figures(0, 0)))
     for plan in dict.fromkeys(plans):
         validate(plan)
         check(run_plan(prepared, plan, [feed]), plan.macs, plan.peak, want)
@@ -99,7 +100,7 @@ def check(ran: PlanRun, macs: int, peak: int, want: np.ndarray) -> None:
 def as_prepared(mod: Any, lowered: Any) -> pipeline.Prepared:
     made = prepare_graph(lowered, Core())
     io = pipeline.interface_of(mod, made.graph)
-    return pipeline.Prepared(made.graph, made.extracted, made.kernels, made.core, io, "")
+    return pipeline.Prepared(made.graph, made.extracted, made.kernels, made.core, io)
 
 
 @cache
@@ -135,7 +136,7 @@ def test_caps() -> None:
     prepared = pipeline.prepare(mod, Core())
 
     def chosen(sram: int) -> Any:
-        return pipeline.plan_prepared(mod, prepared, replace(CAN, max_macs=1.8, sram=sram))
+        return plan_prepared(mod, prepared, replace(CAN, max_macs=1.8, sram=sram))
 
     plain = plan_graph(prepared.graph, replace(CAN, max_macs=1.8)).peak
     assert not chosen(plain).groups

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import te
 
 from tvm_cascade import api
 from tvm_cascade.frontend import load
@@ -17,6 +16,7 @@ from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.passes.integer.softmax import exponentials
 from tvm_cascade.pipeline import core_of, prepare
 from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.select import first_rule
 
@@ -25,10 +25,8 @@ HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
 
 def kernel_of(shape: tuple[int, ...], dtype: str, table: np.ndarray) -> RowKernel | None:
     """What the rules make of a softmax on a Cortex-M4."""
-    x, exps = te.placeholder(shape, dtype, "x"), te.placeholder(table.shape, "int32", "exps")
-    out = te.compute(shape, lambda *_: tvm.tirx.const(0, dtype), name="out")
-    func = te.create_prim_func([x, exps, out]).with_attr("op_kind", "softmax").with_attr("num_activations", 1)
-    return first_rule(func, (table,), core_of("cortex-m4", "c"))
+    classes = TensorType(shape, dtype)
+    return first_rule(OperatorSpec("softmax", (classes,), classes, (table,)), core_of("cortex-m4", "c"))
 
 
 def run_row(kernel: RowKernel, folder: Path, x: np.ndarray) -> np.ndarray:

@@ -8,10 +8,11 @@ from functools import lru_cache
 from itertools import pairwise
 
 from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
-from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Follow, Problem, allocate
+from tvm_cascade.graph import ITEM_BYTES, PIXEL, ROW, Tile
+from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, OffsetConstraint, Problem, allocate
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +25,19 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Segments `[cuts[k], cuts[k + 1])` of an order, each interleaved by rows (0) or by `chunks[k]` pixels.
-
-    Steps by rows make `rows[k]` of them; one where that is not given.
-    """
+    """Segments `[cuts[k], cuts[k + 1])` of an order, and how each is interleaved."""
 
     cuts: tuple[int, ...]
-    chunks: tuple[int, ...]
-    rows: tuple[int, ...] = ()
+    hows: tuple[Interleaving, ...]
+
+    @classmethod
+    def one_by_one(cls, operators: int) -> Layout:
+        """Every operator a segment of its own."""
+        return cls(tuple(range(operators + 1)), (BY_ROWS,) * operators)
 
     @property
-    def pieces(self) -> tuple[tuple[int, int, int], ...]:
-        return tuple((i, j, c) for (i, j), c in zip(pairwise(self.cuts), self.chunks, strict=True))
-
-    def costs(self, of: SegmentCosts) -> list[SegmentCosts]:
-        """For every segment the costs in steps of its height."""
-        return [of.in_steps_of(n) for n in self.rows or (1,) * len(self.chunks)]
+    def pieces(self) -> tuple[tuple[int, int, Interleaving], ...]:
+        return tuple((i, j, how) for (i, j), how in zip(pairwise(self.cuts), self.hows, strict=True))
 
 
 _laid_out = lru_cache(maxsize=512)(allocate)  # a frontier and the plan taken from it lay out the same arenas
@@ -60,7 +58,7 @@ def assemble(
     With a `capacity` the first arena found within it; raises `InfeasibleError` where none was found.
     """
     graph = costs.flow.graph
-    segments = tuple(_segment(own, *piece) for own, piece in zip(layout.costs(costs), layout.pieces, strict=True))
+    segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
     storages = _storages(costs, layout)
     problem, same = _problem(costs, layout, segments, storages)
     allocation = _laid_out(replace(problem, capacity=capacity), optimise=optimise, options=effort)
@@ -79,24 +77,23 @@ def assemble(
     )
 
 
-def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
-    members, over = costs.members(i, j), costs.over(i, j)
+def _segment(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> Segment:
+    members, in_place = costs.members(i, j), costs.in_place(i, j)
     return Segment(
         ops=tuple(sorted(costs.order[i:j])),
-        trace=costs.trace(i, j, chunk),
+        trace=costs.trace(i, j, how),
         state_bytes=costs.state_bytes(i, j),
-        scratch_bytes=costs.scratch_bytes(i, j, chunk),
-        chunk=max(chunk, 0),
-        rows=costs.flow.height,
+        scratch_bytes=costs.scratch_bytes(i, j, how),
+        tile=how.tile,
         accumulating=costs.accumulating(i, j),
-        over=() if over is None else (over,),
+        in_place=() if in_place is None else (in_place,),
         streamed=tuple(-1 - o for o in members if o < 0),
-        stripes=_stripes(costs, i, j, chunk),
+        stripes=_stripes(costs, i, j, how),
     )
 
 
-def _stripes(costs: SegmentCosts, i: int, j: int, chunk: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    stripes = costs.stripes(i, j, chunk)
+def _stripes(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> tuple[tuple[tuple[int, int], ...], ...]:
+    stripes = costs.stripes(i, j, how)
     if stripes is None:
         return ()
     return tuple(tuple(ranges.get(o, (0, 0)) for o in sorted(costs.order[i:j])) for ranges in stripes.ranges)
@@ -104,33 +101,29 @@ def _stripes(costs: SegmentCosts, i: int, j: int, chunk: int) -> tuple[tuple[tup
 
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
     flow = costs.flow
-    held = {
-        t: (units, piece)
-        for own, piece in zip(layout.costs(costs), layout.pieces, strict=True)
-        for t, units in own.held(*piece).items()
-    }
+    held = {t: (units, piece) for piece in layout.pieces for t, units in costs.held(*piece).items()}
     segment_at = {p: s for s, (i, j, _) in enumerate(layout.pieces) for p in range(i, j)}
     owners: dict[int, Storage] = {}
     for t, root in enumerate(flow.roots):
         if root.tensor == t:
             lower = segment_at.get(costs.born[t], 0)
             upper = segment_at.get(costs.last[t], len(layout.pieces) - 1) + 1
-            units, piece = held.get(t, (flow.units(t, 0), (0, 0, 0)))
+            units, piece = held.get(t, (flow.units(t, ROW), (0, 0, BY_ROWS)))
             stripes = costs.stripes(*piece)
             if stripes is not None and t in stripes.widths:
                 size = costs.bytes_held(*piece[:2], t, units, piece[2])
-                width, kept = stripes.widths[t], stripes.kept.get(t, 0)
-                owners[t] = Storage(t, units, size, lower, upper, columns=width, kept=kept)
+                width, halo = stripes.widths[t], stripes.halo_columns.get(t, 0)
+                owners[t] = Storage(t, units, size, lower, upper, columns=width, halo_columns=halo)
             else:
-                owners[t] = _owner(flow, t, units, max(piece[2], 0), lower, upper)
+                owners[t] = _owner(flow, t, units, piece[2].tile, lower, upper)
     return tuple(_view(flow, owners, t) for t in range(len(flow.graph.tensors)))
 
 
-def _owner(flow: Flow, t: int, units: int, chunk: int, lower: int, upper: int) -> Storage:
-    tensor, wide = flow.graph.tensors[t], flow.columns(t, chunk)
-    if units >= flow.units(t, chunk):
+def _owner(flow: Flow, t: int, units: int, tile: Tile, lower: int, upper: int) -> Storage:
+    tensor, wide = flow.graph.tensors[t], flow.columns(t, tile)
+    if units >= flow.units(t, tile):
         return Storage(t, tensor.rows, tensor.bytes, lower, upper)
-    size = units * flow.unit_bytes(t, chunk)
+    size = units * flow.unit_bytes(t, tile)
     if units % wide == 0:
         return Storage(t, units // wide, size, lower, upper)
     return Storage(t, -(-units // wide), size, lower, upper, Granularity.PIXEL, units)
@@ -143,7 +136,7 @@ def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
         return owner
     seen = flow.graph.tensors[tensor]
     if tensor in flow.parts and not flow.stacked(tensor):
-        pitch = flow.unit_bytes(root.tensor, 1)
+        pitch = flow.unit_bytes(root.tensor, PIXEL)
         return replace(owner, tensor=tensor, root=root.tensor, byte_offset=root.byte_offset, pitch=pitch)
     ring = owner.is_ring(flow.graph.tensors[root.tensor].rows)
     height = owner.height if ring else seen.rows
@@ -169,14 +162,14 @@ def _problem(
             t, (lower, upper) = storage.tensor, (storage.lower, storage.upper)
             item = ITEM_BYTES[costs.flow.graph.tensors[t].dtype]
             add(f"tensor {t}", storage.size, lower, upper, item)
-            rows, pixel = costs.flow.rows[t], costs.flow.unit_bytes(t, 1)
-            add(f"kept {t}", storage.kept * rows * pixel, lower, upper, item)
+            rows, pixel = costs.flow.rows[t], costs.flow.unit_bytes(t, PIXEL)
+            add(f"kept {t}", storage.halo_columns * rows * pixel, lower, upper, item)
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
         for o in segment.accumulating:
-            add(f"accumulator {o}", costs.flow.graph.ops[o].accumulator_bytes, s, s + 1)
-    pairs = [p for own, piece in zip(layout.costs(costs), layout.pieces, strict=True) for p in own.pairs(*piece)]
+            add(f"accumulator {o}", costs.flow.graph.ops[o].kernels.accumulator_bytes, s, s + 1)
+    pairs = [p for piece in layout.pieces for p in costs.pairs(*piece)]
     block_of, same = {b.name: b.id for b in blocks}, dict[str, str]()
     for pair in (p for p in pairs if p.exact):  # in the order of the segments: a reader may be a writer of before
         reader, writer = f"tensor {pair.reader}", f"tensor {pair.writer}"
@@ -184,12 +177,12 @@ def _problem(
         kept, gone = block_of[same[writer]], block_of[writer]
         blocks[kept] = replace(blocks[kept], upper=blocks[gone].upper)
         block_of[writer] = kept
-    follows: list[Follow] = []
+    constraints: list[OffsetConstraint] = []
     for pair in pairs:
         reader, writer = (block_of.get(f"tensor {t}") for t in (pair.reader, pair.writer))
         if reader is not None and writer is not None and not pair.exact:
-            follows.append(Follow(reader, writer, pair.distance))
-    return Problem(tuple(b for b in blocks if b.name not in same), follows=tuple(follows)), same
+            constraints.append(OffsetConstraint(reader, writer, pair.distance))
+    return Problem(tuple(b for b in blocks if b.name not in same), offset_constraints=tuple(constraints)), same
 
 
 def offsets_of(plan: Plan) -> dict[str, int]:

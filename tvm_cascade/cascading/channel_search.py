@@ -141,7 +141,7 @@ def _smallest_step(graph: Graph, options: PlanOptions) -> int:
 
 def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
     merged = in_groups(graph, {block: groups})
-    return next(op.scratch_bytes for op in merged.ops if op.grouped is not None)
+    return next(op.scratch_bytes for op in merged.ops if op.kernels.channel_tiling is not None)
 
 
 def _ops(block: Block) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading.flow import has_pixels
-from tvm_cascade.graph import SHORTEST, Graph, Grouped, Op, Tensor, Window
+from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, ChannelTiling, Graph, KernelFootprints, Op, Tensor, Window
 
 KIND = "inverted_bottleneck"
 NARROWEST = 4  # channels of a group
@@ -87,15 +87,15 @@ def group_counts(graph: Graph, block: Block) -> tuple[int, ...]:
     return tuple(g for g in range(1, channels // NARROWEST + 1) if channels % g == 0)
 
 
-def takes(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, Window], groups: int) -> Grouped:
+def takes(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, Window], groups: int) -> ChannelTiling:
     """What a block from `x` over so many channels to `y` takes; `windows` are along rows and columns."""
     down, across = windows
-    each = channels // groups
+    size = channels // groups
     rows = sum(len(down.rows(r, x.rows)) for r in range(y.rows))
-    few = SHORTEST - 1 if y.shape[3] < SHORTEST else 0
-    return Grouped(
-        each,
-        (down.extent * (across.extent - across.stride) * each, down.extent * across.stride * each),
+    few = MIN_SCRATCH_ELEMENTS - 1 if y.shape[3] < MIN_SCRATCH_ELEMENTS else 0
+    return ChannelTiling(
+        size,
+        (down.extent * (across.extent - across.stride) * size, down.extent * across.stride * size),
         (few, y.shape[3]),
         rows * x.shape[3] * channels,
         rows * channels,
@@ -137,8 +137,8 @@ def _merged(graph: Graph, block: Block, groups: int) -> Op:
         project.outputs,
         windows=depthwise.windows,
         columns=depthwise.columns,
-        macs=needs.covered * covered + needs.taps * taps + needs.made * y.columns,
+        macs=needs.macs_per_covered_column * covered + needs.macs_per_tap * taps + needs.macs_per_column * y.columns,
         weight_bytes=sum(o.weight_bytes for o in (expand, depthwise, project)),
         scratch_bytes=needs.scratch_bytes(y.columns),
-        grouped=needs,
+        kernels=KernelFootprints(channel_tiling=needs),
     )

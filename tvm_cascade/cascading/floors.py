@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade.cascading.segments import COUNTER_BYTES, SegmentCosts
-from tvm_cascade.graph import Op
+from tvm_cascade.graph import PIXEL, ROW, Op, Tile
 
 Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
 
@@ -29,21 +29,21 @@ NEVER = 1 << 62  # bytes of a segment that cannot be
 
 
 class Floors:
-    """Lower bounds of one order; `chunks` are the interleavings that are tried."""
+    """Lower bounds of one order; `tiles` are those that are tried, coarse first."""
 
-    def __init__(self, costs: SegmentCosts, chunks: Sequence[int]) -> None:
-        self.costs, self.chunks = costs, tuple(chunks)
+    def __init__(self, costs: SegmentCosts, tiles: Sequence[Tile]) -> None:
+        self.costs, self.tiles = costs, tuple(tiles)
         self.size = len(costs.order)
 
     @cached_property
     def by_rows(self) -> Table:
         """Segments in their coarsest interleaving: by pixels any may be that, where coarser ones take too much scratch."""
-        return self._plain(self.chunks[-1] if self.chunks[0] else 0)
+        return self._plain(self.tiles[-1] if self.tiles[0].by_pixels else ROW)
 
     @cached_property
     def least(self) -> Table:
         """Segments in any interleaving at 1.00x."""
-        return self.by_rows if len(self.chunks) == 1 else np.minimum(self.by_rows, self._plain(self.chunks[-1]))
+        return self.by_rows if len(self.tiles) == 1 else np.minimum(self.by_rows, self._plain(self.tiles[-1]))
 
     @cached_property
     def striped(self) -> Table:
@@ -68,7 +68,7 @@ class Floors:
         found[:, 1:] += dying[:, :n] - earlier[:, None]
         found[:n, 1:] += self._inside(rings)
         ops = costs.flow.graph.ops
-        out = [not (ops[o].view or ops[o].accumulator_bytes or costs.striper.possible(o)) for o in costs.order]
+        out = [not (ops[o].view or ops[o].kernels.accumulator_bytes or costs.striper.possible(o)) for o in costs.order]
         left_out = np.cumsum([0, *out])
         return np.where(left_out[None, :] > left_out[:, None], NEVER, found)
 
@@ -77,10 +77,10 @@ class Floors:
         """Segments in any form."""
         return np.minimum(self.least, self.striped)
 
-    def _plain(self, chunk: int) -> Table:
+    def _plain(self, tile: Tile) -> Table:
         n = self.size
         found = self._live[None, :] + self._counters + self._scratch
-        found[:n, 1:] += self._inside([self._ring(t, chunk) for t in range(len(self.costs.flow.bytes))])
+        found[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.flow.bytes))])
         return found
 
     def _inside(self, rings: Sequence[int]) -> Table:
@@ -123,19 +123,19 @@ class Floors:
             found[i, i + 1 :] = np.maximum.accumulate(here[i:])
         return found
 
-    def _ring(self, tensor: int, chunk: int) -> int:
+    def _ring(self, tensor: int, tile: Tile) -> int:
         """The least bytes of a ring: what some step of a reader wants to be there at once."""
         flow = self.costs.flow
         if tensor not in self.costs.born or not flow.writers(tensor):
             return 0
         units = 1
         for reader in flow.readers[tensor]:
-            if flow.graph.ops[reader].accumulator_bytes:
+            if flow.graph.ops[reader].kernels.accumulator_bytes:
                 continue  # it may sum up its input as it comes
-            for read in flow.steps(reader, chunk).reads:
+            for read in flow.steps(reader, tile).reads:
                 if read.tensor == tensor:
                     units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
-        return min(units, flow.units(tensor, chunk)) * flow.unit_bytes(tensor, chunk)
+        return min(units, flow.units(tensor, tile)) * flow.unit_bytes(tensor, tile)
 
     def _strip(self, tensor: int, kept: bool = False) -> int:
         """The least bytes of a tensor in stripes: the columns that one column of a reader wants.
@@ -144,19 +144,19 @@ class Floors:
         one stripe has all that it wants.
         """
         flow = self.costs.flow
-        writers, columns = flow.writers(tensor) if tensor in self.costs.born else (), flow.columns(tensor, 1)
-        ring = self._ring(tensor, 0)
+        writers, columns = flow.writers(tensor) if tensor in self.costs.born else (), flow.columns(tensor, PIXEL)
+        ring = self._ring(tensor, ROW)
         if not writers or writers[0] < 0 or columns == 1:
             return ring
         most, kept = ring // columns, kept and any(flow.graph.ops[o].macs for o in writers)
         for reader in (flow.graph.ops[o] for o in flow.readers[tensor]):
             for t, window in zip(reader.inputs, reader.columns, strict=False):
-                if t == tensor and window is not None and not reader.accumulator_bytes:
+                if t == tensor and window is not None and not reader.kernels.accumulator_bytes:
                     seen = [window.rows(x, columns) for x in range(flow.graph.tensors[reader.outputs[0]].columns)]
                     widest = max(map(len, seen))
                     shared = min((max(a.stop - b.start, 0) for a, b in pairwise(seen)), default=0) if kept else 0
                     whole = max(s.stop for s in seen) - min(s.start for s in seen)
-                    at_least = widest * (ring // columns) + shared * flow.rows[tensor] * flow.unit_bytes(tensor, 1)
+                    at_least = widest * (ring // columns) + shared * flow.rows[tensor] * flow.unit_bytes(tensor, PIXEL)
                     most = max(most, min(at_least, max(whole, 1) * (ring // columns)))
         return most
 
@@ -165,7 +165,7 @@ class Floors:
         """Kernel calls that a cascade makes at least; none where an operator runs alone."""
         flow = self.costs.flow
         working = [not flow.graph.ops[o].view for o in self.costs.order]
-        steps = [flow.steps(o, 0).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]
+        steps = [flow.steps(o, ROW).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]
         total, count = np.cumsum([0, *steps]), np.cumsum([0, *working])
         several = count[None, :] - count[:, None] > 1
         return np.where(several, total[None, :] - total[:, None], 0).astype(np.int64)
@@ -173,4 +173,6 @@ class Floors:
 
 def _less_scratch(op: Op) -> tuple[int, ...]:
     """Bytes of scratch of an operator that runs over its input, or makes single columns."""
-    return (op.over_bytes or op.scratch_bytes, op.grouped.scratch_bytes(1) if op.grouped else op.scratch_bytes)
+    tiling = op.kernels.channel_tiling
+    in_place = op.kernels.in_place_workspace_bytes or op.scratch_bytes
+    return in_place, tiling.scratch_bytes(1) if tiling else op.scratch_bytes

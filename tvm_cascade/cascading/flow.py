@@ -1,9 +1,9 @@
 """How operators consume and produce, step by step: the windows of a graph turned into tables.
 
-An operator of a cascade runs in steps. By rows (`chunk == 0`) step k makes output row k, or the k-th `height` rows; by
-pixels step k makes the next `chunk` pixels of the row-major stream, never beyond the end of a row. An opaque operator
-makes everything in one step. An operator with an accumulator may consume its input step by step instead, and makes
-everything in its last step. A streamed graph input has a source, which makes a row a step.
+An operator of a cascade runs in steps, each of which makes one `Tile` of its output, in row-major order: some rows, or
+some pixels of one row. An opaque operator makes everything in one step. An operator with an accumulator may consume its
+input step by step instead, and makes everything in its last step. A streamed graph input has a source, which makes a row
+a step.
 
 What steps make and read is counted in units of the tensor: rows, or pixels where the cascade goes by pixels and the
 tensor has contiguous ones. Tensors that are views, or parts of a join, are replaced by the tensor that owns the memory
@@ -24,7 +24,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
+from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Op, Tensor, Tile, Window
 
 Units = NDArray[np.int64]
 
@@ -66,17 +66,17 @@ class Tiles:
     x1: Units
 
     @classmethod
-    def of(cls, rows: int, columns: int, chunk: int, height: int = 1) -> Tiles:
-        """By `height` rows where `chunk` is 0, else by runs of `chunk` pixels."""
-        if not chunk:
-            y0 = np.arange(0, rows, height, dtype=np.int64)
-            return cls(y0, np.minimum(y0 + height, rows), np.zeros_like(y0), np.full_like(y0, columns))
-        starts = np.arange(0, columns, chunk, dtype=np.int64)
+    def of(cls, rows: int, columns: int, tile: Tile) -> Tiles:
+        """The tiles of a map, row by row."""
+        if not tile.by_pixels:
+            y0 = np.arange(0, rows, tile.rows, dtype=np.int64)
+            return cls(y0, np.minimum(y0 + tile.rows, rows), np.zeros_like(y0), np.full_like(y0, columns))
+        starts = np.arange(0, columns, tile.columns, dtype=np.int64)
         if columns == 0:
             starts = np.zeros(1, np.int64)
         x0 = np.tile(starts, rows)
         y = np.repeat(np.arange(rows, dtype=np.int64), len(starts))
-        return cls(y, y + 1, x0, np.minimum(x0 + chunk, columns))
+        return cls(y, y + 1, x0, np.minimum(x0 + tile.columns, columns))
 
 
 Among = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segment, and whether each accumulates
@@ -85,18 +85,17 @@ Among = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segme
 class Flow:
     """Tables of one graph, made on demand and kept.
 
-    `streamed` names graph inputs that a source delivers row by row; its pseudo-operator is `source(tensor)`. A step by
-    rows makes `height` rows.
+    `streamed` names graph inputs that a source delivers row by row; its pseudo-operator is `source(tensor)`.
     """
 
-    def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False, height: int = 1) -> None:
-        self.graph, self.height = graph, height
+    def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False) -> None:
+        self.graph = graph
         self.streamed = frozenset(streamed)
         self.accumulators = accumulators
-        self._steps: dict[tuple[int, int, bool], Steps] = {}
+        self._steps: dict[tuple[int, Tile, bool], Steps] = {}
         # of `simulate`, which finds the same for every segment that holds the same operators
-        self.waits: dict[tuple[int, int, int, bool, bool], Units] = {}
-        self.rings: dict[tuple[int, int, Among, Among], tuple[int | None, int]] = {}
+        self.waits: dict[tuple[int, int, Tile, bool, bool], Units] = {}
+        self.rings: dict[tuple[int, Tile, Among, Among], tuple[int | None, int]] = {}
 
     @staticmethod
     def source(tensor: int) -> int:
@@ -145,12 +144,12 @@ class Flow:
         parts = [t for m in self.writers(root) if m >= 0 for t in self.graph.ops[m].outputs if t in self.parts]
         return any(self.graph.tensors[t].row_bytes == self.graph.tensors[root].row_bytes for t in parts)
 
-    def _start(self, tensor: int, chunk: int) -> int:
+    def _start(self, tensor: int, tile: Tile) -> int:
         """Units of the root before a tensor that an operator writes."""
         root = self.roots[tensor]
         if root.tensor == tensor or not self.stacked(tensor):
             return 0
-        return root.byte_offset // max(self.unit_bytes(root.tensor, chunk), 1)
+        return root.byte_offset // max(self.unit_bytes(root.tensor, tile), 1)
 
     def writers(self, root: int) -> tuple[int, ...]:
         """What writes a root: an operator, those of the parts of a join, a source, or nothing for an input that is there."""
@@ -178,7 +177,7 @@ class Flow:
     def accumulates(self, op: int, members: Container[int]) -> bool:
         """Whether `op` consumes its input into an accumulator when it runs among `members`."""
         node = self.graph.ops[op] if op >= 0 else None
-        if not self.accumulators or node is None or node.accumulator_bytes == 0 or len(node.inputs) != 1:
+        if not self.accumulators or node is None or node.kernels.accumulator_bytes == 0 or len(node.inputs) != 1:
             return False
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
@@ -200,107 +199,109 @@ class Flow:
     def rows(self) -> tuple[int, ...]:
         return tuple(t.rows for t in self.graph.tensors)
 
-    def columns(self, tensor: int, chunk: int) -> int:
+    def columns(self, tensor: int, tile: Tile) -> int:
         """Units of a row."""
-        return self._pixels[tensor] if chunk else 1
+        return self._pixels[tensor] if tile.columns else 1
 
-    def units(self, tensor: int, chunk: int) -> int:
-        return self.rows[tensor] * self._pixels[tensor] if chunk else self.rows[tensor]
+    def units(self, tensor: int, tile: Tile) -> int:
+        return self.rows[tensor] * self._pixels[tensor] if tile.columns else self.rows[tensor]
 
-    def unit_bytes(self, tensor: int, chunk: int) -> int:
-        return (self._unit_bytes[1] if chunk else self._unit_bytes[0])[tensor]
+    def unit_bytes(self, tensor: int, tile: Tile) -> int:
+        return (self._unit_bytes[1] if tile.columns else self._unit_bytes[0])[tensor]
 
     @cached_property
     def _unit_bytes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """By rows, and by pixels."""
         every = range(len(self.graph.tensors))
-        rows = tuple(self.bytes[t] // max(self.units(t, 0), 1) for t in every)
-        return rows, tuple(self.bytes[t] // max(self.units(t, 1), 1) for t in every)
+        rows = tuple(self.bytes[t] // max(self.units(t, ROW), 1) for t in every)
+        return rows, tuple(self.bytes[t] // max(self.units(t, PIXEL), 1) for t in every)
 
-    def steps(self, op: int, chunk: int = 0, accumulate: bool = False) -> Steps:
+    def steps(self, op: int, tile: Tile = ROW, accumulate: bool = False) -> Steps:
         """Steps of an operator or source; `accumulate` where it consumes its input into an accumulator."""
-        key = (op, chunk, accumulate)
+        key = (op, tile, accumulate)
         if key not in self._steps:
             steps = self._make(*key)
-            starts = [self._start(t, chunk) for t in self.graph.ops[op].outputs] if op >= 0 else [0]
+            starts = [self._start(t, tile) for t in self.graph.ops[op].outputs] if op >= 0 else [0]
             made = tuple(units + start for units, start in zip(steps.made, starts, strict=True))
             self._steps[key] = Steps(steps.count, made, steps.reads)
         return self._steps[key]
 
-    def _make(self, op: int, chunk: int, accumulate: bool) -> Steps:
+    def _make(self, op: int, tile: Tile, accumulate: bool) -> Steps:
         if op < 0:
-            wide, rows = self.columns(-1 - op, chunk), self.graph.tensors[-1 - op].rows
+            wide, rows = self.columns(-1 - op, tile), self.graph.tensors[-1 - op].rows
             return Steps(rows, (np.arange(rows + 1, dtype=np.int64) * wide,), ())
         node = self.graph.ops[op]
         if accumulate:
-            return self._accumulating(node, chunk)
+            return self._accumulating(node, tile)
         out = self.graph.tensors[node.outputs[0]]
         if not has_rows(self.graph, op):
-            made = tuple(np.array([0, self.units(t, chunk)], np.int64) for t in node.outputs)
-            return Steps(1, made, tuple(self._whole(node, i, 1, chunk) for i in range(len(node.inputs))))
-        wide = self.columns(out.index, chunk)
+            made = tuple(np.array([0, self.units(t, tile)], np.int64) for t in node.outputs)
+            return Steps(1, made, tuple(self._whole(node, i, 1, tile) for i in range(len(node.inputs))))
+        wide = self.columns(out.index, tile)
         if goes_by_pixels(self.graph, op):
-            tiles = Tiles.of(out.rows, wide, chunk, self.height)
+            tiles = Tiles.of(out.rows, wide, tile)
             made = (np.concatenate([[0], (tiles.y1 - 1) * wide + tiles.x1]),) * len(node.outputs)
         else:
-            tiles = Tiles.of(out.rows, wide, 0, 1 if chunk else self.height)
-            made = tuple(np.concatenate([[0], tiles.y1 * self.columns(t, chunk)]) for t in node.outputs)
-        return Steps(len(tiles.y0), made, tuple(self._read(node, i, tiles, chunk) for i in range(len(node.inputs))))
+            tiles = Tiles.of(out.rows, wide, ROW if tile.by_pixels else tile)
+            made = tuple(np.concatenate([[0], tiles.y1 * self.columns(t, tile)]) for t in node.outputs)
+        return Steps(len(tiles.y0), made, tuple(self._read(node, i, tiles, tile) for i in range(len(node.inputs))))
 
-    def _accumulating(self, node: Op, chunk: int) -> Steps:
+    def _accumulating(self, node: Op, tile: Tile) -> Steps:
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
-        wide = self.columns(root, chunk)
-        tiles = Tiles.of(owner.rows, wide, chunk if wide > 1 else 0)
+        wide = self.columns(root, tile)
+        tiles = Tiles.of(owner.rows, wide, tile if wide > 1 else ROW)
         need, keep = _reach(tiles, IDENTITY, IDENTITY if wide > 1 else None, owner.rows, wide)
         count = len(tiles.y0)
-        made = tuple(np.append(np.zeros(count, np.int64), self.units(t, chunk)) for t in node.outputs)
+        made = tuple(np.append(np.zeros(count, np.int64), self.units(t, tile)) for t in node.outputs)
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
 
-    def _whole(self, op: Op, i: int, count: int, chunk: int) -> Read:
+    def _whole(self, op: Op, i: int, count: int, tile: Tile) -> Read:
         """All of an input at every step."""
         root = self.roots[op.inputs[i]].tensor
-        every = self.units(root, chunk)
+        every = self.units(root, tile)
         keep = np.zeros(count + 1, np.int64)
         keep[-1] = every
-        return Read(root, np.full(count, every, np.int64), keep, 0, self._same(op.inputs[i], chunk), False)
+        return Read(root, np.full(count, every, np.int64), keep, 0, self._same(op.inputs[i], tile), False)
 
-    def _same(self, tensor: int, chunk: int) -> bool:
+    def _same(self, tensor: int, tile: Tile) -> bool:
         """Whether a view has the rows, and the pixels, of its root."""
         root = self.roots[tensor]
         seen, owner = self.graph.tensors[tensor], self.graph.tensors[root.tensor]
         if seen.index == owner.index or tensor in self.parts:
             return True
-        alike = self.columns(tensor, chunk) == self.columns(root.tensor, chunk)
+        alike = self.columns(tensor, tile) == self.columns(root.tensor, tile)
         return alike and root.byte_offset == 0 and (seen.rows, seen.row_bytes) == (owner.rows, owner.row_bytes)
 
-    def _read(self, op: Op, i: int, tiles: Tiles, chunk: int) -> Read:
+    def _read(self, op: Op, i: int, tiles: Tiles, tile: Tile) -> Read:
         window = op.windows[i] if i < len(op.windows) else None
         alike = window is not None and window.stride == 0  # kernels read it by rows, not around a ring of pixels
-        if window is None or (chunk and alike):
-            return self._whole(op, i, len(tiles.y0), chunk)
+        if window is None or (tile.by_pixels and alike):
+            return self._whole(op, i, len(tiles.y0), tile)
         seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
-        across = op.columns[i] if chunk and i < len(op.columns) and goes_by_pixels(self.graph, op.index) else None
-        wide = self.columns(seen.index, chunk)
+        across = (
+            op.columns[i] if tile.by_pixels and i < len(op.columns) and goes_by_pixels(self.graph, op.index) else None
+        )
+        wide = self.columns(seen.index, tile)
         need, keep = _reach(tiles, window, across, seen.rows, wide)
-        same = self._same(seen.index, chunk)
+        same = self._same(seen.index, tile)
         if not same:
             owner = self.graph.tensors[root.tensor]
-            need, keep = self._through_view(need, keep, seen, owner, root.byte_offset, chunk)
+            need, keep = self._through_view(need, keep, seen, owner, root.byte_offset, tile)
         padding = max(window.padding, 0) * wide + (max(across.padding, 0) if across is not None and wide > 1 else 0)
         return Read(root.tensor, need, keep, padding, same, i in op.in_place)
 
     def _through_view(
-        self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, chunk: int
+        self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, tile: Tile
     ) -> tuple[Units, Units]:
         """Units of the owner under units of a view that starts `offset` bytes into it."""
-        every = self.units(owner.index, chunk)
-        unit, its = self.unit_bytes(seen.index, chunk), max(self.unit_bytes(owner.index, chunk), 1)
+        every = self.units(owner.index, tile)
+        unit, its = self.unit_bytes(seen.index, tile), max(self.unit_bytes(owner.index, tile), 1)
         if not (outermost(seen) and outermost(owner)):
             whole = np.zeros_like(keep)
             whole[-1] = every
             return np.full_like(need, every), whole
-        last = np.where(keep >= self.units(seen.index, chunk), every, (offset + keep * unit) // its)
+        last = np.where(keep >= self.units(seen.index, tile), every, (offset + keep * unit) // its)
         return np.where(need > 0, -(-(offset + need * unit) // its), 0), last
 
 
@@ -315,7 +316,7 @@ def goes_by_pixels(graph: Graph, op: int) -> bool:
     """Whether an operator can make some pixels of an output row: its columns are known and its output's pixels contiguous."""
     node = graph.ops[op]
     widths = {graph.tensors[t].columns for t in node.outputs}
-    known = any(w is not None for w in node.columns) and node.grouped is None
+    known = any(w is not None for w in node.columns) and node.kernels.channel_tiling is None
     return (
         has_rows(graph, op) and known and len(widths) == 1 and all(has_pixels(graph.tensors[t]) for t in node.outputs)
     )

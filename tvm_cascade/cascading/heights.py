@@ -13,29 +13,30 @@ from functools import cached_property
 
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.graph import Tile
 
 
 class Heights:
-    """Ring sizes of one graph, kept by tensor and chunk."""
+    """Ring sizes of one graph, kept by tensor and tile."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self._known: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[int, Tile], int] = {}
         self._pieces: dict[int, tuple[int, ...] | None] = {}
-        self._simulated: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
+        self._simulated: dict[tuple[tuple[int, ...], Tile], dict[int, int]] = {}
 
-    def of(self, members: Sequence[int], tensors: Sequence[int], chunk: int) -> dict[int, int]:
+    def of(self, members: Sequence[int], tensors: Sequence[int], tile: Tile) -> dict[int, int]:
         """Units held of `tensors`, all made by `members` and read by no one else."""
-        return {t: self._held(tuple(members), t, chunk) for t in tensors}
+        return {t: self._held(tuple(members), t, tile) for t in tensors}
 
-    def _held(self, members: tuple[int, ...], tensor: int, chunk: int) -> int:
+    def _held(self, members: tuple[int, ...], tensor: int, tile: Tile) -> int:
         needed = self._needed(tensor)
         if needed is None or not set(members).issuperset(needed):
-            return self._simulate(members, chunk)[tensor]
-        key = (tensor, chunk)
+            return self._simulate(members, tile)[tensor]
+        key = (tensor, tile)
         if key not in self._known:
-            found = Cascade(self.flow, needed, chunk).closed_form(tensor) if len(needed) <= 2 else None
-            self._known[key] = self._simulate(needed, chunk)[tensor] if found is None else found
+            found = Cascade(self.flow, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
+            self._known[key] = self._simulate(needed, tile)[tensor] if found is None else found
         return self._known[key]
 
     def _needed(self, tensor: int) -> tuple[int, ...] | None:
@@ -48,10 +49,10 @@ class Heights:
             self._pieces[tensor] = None if between is None else tuple(sorted({*makers, *between}))
         return self._pieces[tensor]
 
-    def _simulate(self, members: tuple[int, ...], chunk: int) -> dict[int, int]:
-        key = (members, chunk)
+    def _simulate(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
+        key = (members, tile)
         if key not in self._simulated:
-            self._simulated[key] = Cascade(self.flow, members, chunk).held()
+            self._simulated[key] = Cascade(self.flow, members, tile).held()
         return self._simulated[key]
 
     @cached_property

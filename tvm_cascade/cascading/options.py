@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tvm_cascade.cost.instructions import StepModel
 from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import ROW, Tile
 
 CHUNKS = (16, 8, 4, 2, 1)  # pixels a step, coarse first
 
@@ -49,9 +50,9 @@ class PlanOptions:
             raise UsageError(f"an alignment of {self.alignment} bytes: give at least 1")
 
     @property
-    def chunks(self) -> tuple[int, ...]:
-        """Interleavings to choose from, coarse first: 0 for rows, else pixels a step."""
+    def tiles(self) -> tuple[Tile, ...]:
+        """Tiles that a step may make, coarse first: a row, then fewer and fewer pixels."""
         if self.granularity == "row" or not self.pixels or not self.finest:
-            return (0,)
-        fine = tuple(c for c in CHUNKS if c >= self.finest)
-        return fine if self.granularity == "pixel" else (0, *fine)
+            return (ROW,)
+        fine = tuple(Tile(columns=n) for n in CHUNKS if n >= self.finest)
+        return fine if self.granularity == "pixel" else (ROW, *fine)

@@ -21,11 +21,12 @@ import numpy as np
 
 from tvm_cascade.cascading.flow import Flow, Units, end_bytes, front_bytes, outermost
 from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.graph import Tile
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Tensors of a `memory.Follow`, with its distance in bytes."""
+    """Tensors of a `memory.OffsetConstraint`, with its distance in bytes."""
 
     reader: int  # the dying input
     writer: int  # the output or ring
@@ -42,25 +43,25 @@ class Pair:
 class Overlaps:
     def __init__(self, flow: Flow, in_place: bool) -> None:
         self.flow, self.in_place = flow, in_place
-        self._progress: dict[tuple[int, int], dict[int, Units]] = {}
+        self._progress: dict[tuple[int, Tile], dict[int, Units]] = {}
         self._distances: dict[object, dict[tuple[int, int, tuple[int, ...]], Pair | None]] = {}
 
     def pairs(
-        self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], chunk: int
+        self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], tile: Tile
     ) -> tuple[Pair, ...]:
         """Every tensor in `made` (units held of each) behind every input in `dying`, where that saves anything."""
         if not dying or not made:
             return ()
-        cascade = Cascade(self.flow, members, chunk)
+        cascade = Cascade(self.flow, members, tile)
         found: list[Pair] = []
         for x in dying:
             readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
-            known = self._distances.setdefault((x, chunk, readers), {})
+            known = self._distances.setdefault((x, tile, readers), {})
             for y, units in made.items():
                 key = y, units, tuple(m for m in self.flow.writers(y) if m in cascade.inside)  # some of a join's makers
                 if key not in known:
                     distance = max(self._behind(cascade, x, y, units, m) for m in key[2])
-                    size = units * self.flow.unit_bytes(y, chunk)
+                    size = units * self.flow.unit_bytes(y, tile)
                     known[key] = Pair(x, y, distance, size) if distance < size else None
                 pair = known[key]
                 if pair is not None:
@@ -76,9 +77,9 @@ class Overlaps:
 
     def _behind(self, cascade: Cascade, x: int, y: int, units: int, maker: int) -> int:
         """Bytes; the writer's size where it must stay clear of the input altogether."""
-        flow, chunk = self.flow, cascade.chunk
+        flow, tile = self.flow, cascade.tile
         taken, given = flow.graph.tensors[x], flow.graph.tensors[y]
-        size = units * flow.unit_bytes(y, chunk)
+        size = units * flow.unit_bytes(y, tile)
         steps = cascade.steps(maker)
         front = np.full(steps.count, taken.bytes, np.int64)
         least = -taken.bytes
@@ -88,12 +89,12 @@ class Overlaps:
                 return size
             if reader == maker and read.in_place and self._alike(x, y):
                 done, least = done + 1, 0
-            front = np.minimum(front, front_bytes(taken, read.keep[done], flow.columns(x, chunk)))
+            front = np.minimum(front, front_bytes(taken, read.keep[done], flow.columns(x, tile)))
         made = steps.made[flow.written(maker).index(y)][1:]
-        if units < flow.units(y, chunk):
-            written = np.minimum(made * flow.unit_bytes(y, chunk), size)
+        if units < flow.units(y, tile):
+            written = np.minimum(made * flow.unit_bytes(y, tile), size)
         else:
-            written = end_bytes(given, made, flow.columns(y, chunk))
+            written = end_bytes(given, made, flow.columns(y, tile))
         alive = (front < taken.bytes) & (written > 0)
         return int((written - front)[alive].max(initial=least))
 
@@ -111,7 +112,7 @@ class Overlaps:
         done = self._upstream(maker, cascade).get(reader)
         if done is None or reader in cascade.accumulating or not self.flow.accumulators:
             return done
-        full = self.flow.steps(reader, cascade.chunk, self._sums(reader)).count
+        full = self.flow.steps(reader, cascade.tile, self._sums(reader)).count
         return done if full == cascade.steps(reader).count else (done >= full).astype(np.int64)
 
     def _sums(self, op: int) -> bool:
@@ -119,9 +120,9 @@ class Overlaps:
 
     def _upstream(self, maker: int, cascade: Cascade) -> dict[int, Units]:
         """For every operator upstream of `maker` the steps done, its inputs taken to be made in the same cascade."""
-        key = (maker, cascade.chunk)
+        key = (maker, cascade.tile)
         if key not in self._progress:
-            everything = Cascade(self.flow, _ancestors(self.flow, maker), cascade.chunk)
+            everything = Cascade(self.flow, _ancestors(self.flow, maker), cascade.tile)
             done = {maker: np.arange(1, everything.steps(maker).count + 1, dtype=np.int64)}
             for o in reversed(everything.members):
                 for upstream, waits in everything.waits(o).items():

@@ -2,7 +2,7 @@
 
 A plan is a list of segments. The operators of a segment run interleaved, row by row, in the exact order of the
 segment's `trace`; a segment of one operator is that operator run row by row. Between segments only whole tensors are
-live. Blocks of one segment may share bytes where its output follows its dying input (`Follow` of `memory.problem`).
+live. Blocks of one segment may share bytes where its output follows its dying input (`OffsetConstraint` of `memory.problem`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import ROW, Graph, Tile
 from tvm_cascade.memory.problem import Allocation
 
 
@@ -36,7 +36,7 @@ class Storage:
     byte_offset: int = 0
     pitch: int = 0  # of a part of a join: bytes from pixel to pixel of the root; 0: pixels lie one behind the other
     columns: int = 0  # of a ring row in stripes: column x at x - x0, x0 the first that the stripe has; 0: all columns
-    kept: int = 0  # in stripes: the last columns of every row that the next stripe takes over from this one
+    halo_columns: int = 0  # in stripes: the last columns of every row that the next stripe takes over from this one
 
     def is_ring(self, rows: int) -> bool:
         return self.granularity is Granularity.PIXEL or self.height < rows or self.columns > 0
@@ -46,22 +46,22 @@ class Storage:
 class Segment:
     """Operators that run together.
 
-    `trace` names an operator per step. By rows (`chunk == 0`) the k-th occurrence of an operator makes its output row
-    k, or with n = `rows` > 1 those of the rows [k * n, (k + 1) * n) that there are. By pixels it makes the next `chunk`
-    pixels of the row-major output, never beyond the end of a row: with n = ceil(columns / chunk), row k // n, columns
-    from (k % n) * chunk. Operators whose columns are unknown go by rows all the same. Operators without rows (`opaque`,
-    or one-row outputs) occur once. Views occur in no trace.
+    `trace` names an operator per step. The k-th occurrence of an operator makes the k-th `tile` of its output, in
+    row-major order. By rows, with n = `tile.rows`, that is those of the rows [k * n, (k + 1) * n) that there are. By
+    pixels, with n = ceil(columns / tile.columns), it is row k // n, columns from (k % n) * tile.columns, never beyond the
+    end of the row. Operators whose columns are unknown go by rows all the same. Operators without rows (`opaque`, or
+    one-row outputs) occur once. Views occur in no trace.
 
     An operator in `accumulating` occurs once for every such row (or run of pixels) of its *input*, adds it to its
     accumulator, and writes its output in the last. `-1 - t` is the source of the streamed graph input t: it asks the
     caller for the next row and puts it into the ring.
 
-    An operator in `over` runs alone, once, and leaves its output in the very bytes of its input, which dies.
+    An operator in `in_place` runs alone, once, and leaves its output in the very bytes of its input, which dies.
 
-    With `stripes` (and `chunk == 0`) the trace runs once for each: step k of `ops[n]` in stripe s makes columns
+    With `stripes` (and single rows as tiles) the trace runs once for each: step k of `ops[n]` in stripe s makes columns
     `stripes[s][n]` of row k, or adds those columns of input row k to its accumulator, which it clears in its first step
     of all and reads in its last of all. The rings of one stripe hold nothing that the next one reads. Of a tensor with
-    `Storage.kept` columns k, whose maker makes [x0, x1) and made x0' first of all, the stripe has [max(x0 - k, x0'), x1):
+    `Storage.halo_columns` k, whose maker makes [x0, x1) and made x0' first of all, the stripe has [max(x0 - k, x0'), x1):
     before each step the first of them are copied from the block "kept t" into the ring, where they begin; after it the
     last k (or as many as there are) are copied from the ring to there. A streamed input comes once for every stripe.
     """
@@ -70,10 +70,9 @@ class Segment:
     trace: tuple[int, ...]
     state_bytes: int = 0  # step counters of the driver, in the arena while the segment runs
     scratch_bytes: int = 0  # the largest of its operators' scratch
-    chunk: int = 0  # pixels a step; 0 for whole rows
-    rows: int = 1  # a step makes so many; 1 by pixels and in stripes
+    tile: Tile = ROW  # what a step makes; in stripes single rows
     accumulating: tuple[int, ...] = ()
-    over: tuple[int, ...] = ()
+    in_place: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()  # graph inputs whose source runs here
     stripes: tuple[tuple[tuple[int, int], ...], ...] = ()  # by stripe and place in `ops`: columns [x0, x1)
 

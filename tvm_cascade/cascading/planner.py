@@ -14,6 +14,7 @@ from itertools import islice
 from tvm_cascade.cascading.assemble import BRIEF, Figures, Layout, assemble
 from tvm_cascade.cascading.floors import NEVER
 from tvm_cascade.cascading.flow import Flow, streamable
+from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
@@ -65,7 +66,7 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     in_place = options.in_place and options.overlap
     costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment, in_place=in_place))
     bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
-    alone, figures = Layout(tuple(range(n + 1)), (0,) * n), Figures(baseline_peak(graph), bound)
+    alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph), bound)
     plan = assemble(costs, alone, figures)
     if plan.peak > bound:
         plan = min(plan, assemble(costs, alone, figures, optimise=True), key=lambda p: p.peak)
@@ -102,7 +103,7 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
             break
         options = replace(options, finest=finest, stripes=False)
         plan = _cascade(graph, options)
-    if options != first and any(segment.chunk for segment in plan.segments):  # finer steps do not always win
+    if options != first and any(segment.tile.by_pixels for segment in plan.segments):  # finer steps do not always win
         plan = min(_cascade(graph, replace(options, finest=0)), plan, key=lambda p: p.peak)
     return replace(plan, bound=bound), options
 
@@ -249,7 +250,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
             return best
     if not options.stream_input:
         # an arena may need far more than what is live where many outputs trail their inputs: never more than one by one
-        alone = Layout(tuple(range(search.size + 1)), (0,) * search.size)
+        alone = Layout.one_by_one(search.size)
         plan = assemble(search.costs, alone, figures)
         if best is None or plan.peak < best.peak:
             best = plan
@@ -265,7 +266,7 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
     """
     graph = search.costs.flow.graph
     settings = Settings(options.alignment, in_place=options.in_place and options.overlap)
-    alone = Layout(tuple(range(search.size + 1)), (0,) * search.size)
+    alone = Layout.one_by_one(search.size)
     for order in dict.fromkeys((tuple(range(search.size)), _order_by_memory(graph, settings.in_place))):
         costs = SegmentCosts(search.costs.flow, order, settings, search.costs)
         needed = max((costs.exact_cost(k, k + 1) for k in range(search.size)), default=0)
@@ -336,7 +337,7 @@ def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) 
     live: list[tuple[int, int]] = []
     for s, segment in enumerate(plan.segments):
         end = place + len(segment.ops)
-        live.append((costs.cost(place, end, segment.chunk), -s))
+        live.append((costs.cost(place, end, Interleaving(segment.tile)), -s))
         place = end
     at = -max(live)[1]
     culprits = [plan.graph.ops[o].name for o in plan.segments[at].ops if not plan.graph.ops[o].view]

@@ -61,7 +61,7 @@ _REMEDY = "write it so that an output row reads a fixed window of input rows"
 
 def windowed(graph: Graph, op: Op) -> bool:
     """Whether it is known which rows of its inputs each row of an operator's outputs reads."""
-    if op.view or op.opaque is None or op.accumulator_bytes:
+    if op.view or op.opaque is None or op.kernels.accumulator_bytes:
         return True
     return all(graph.tensors[t].rows == 1 for t in op.outputs)
 

@@ -13,6 +13,7 @@ from tvm_cascade.cascading.assemble import Layout
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak, within_reach
 from tvm_cascade.cascading.floors import NEVER, Floors
 from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.cascading.segments import SegmentCosts, Settings, Striped
@@ -48,9 +49,10 @@ class Search:
         else:
             self.costs = SegmentCosts(flow, order, settings, known)
         self.options = options
-        self.floors = Floors(self.costs, options.chunks)
+        self._interleavings = tuple(Interleaving(tile) for tile in options.tiles)  # coarse first
+        self.floors = Floors(self.costs, options.tiles)
         self._least: dict[tuple[int, int], tuple[int, int]] = {}
-        self._coarsest: dict[tuple[int, int, int], int | None] = {}
+        self._coarsest: dict[tuple[int, int, int], Interleaving | None] = {}
         self._reach: dict[int, list[list[bool]]] = {}
         self._ceiling: int | None = None if like is None else like.by_rows
         self.regions: Partition = partition(flow.graph) if like is None else like.regions
@@ -65,18 +67,18 @@ class Search:
         places = {self.regions.region_of[o] for o in working}
         return len(working) < 2 or (len(places) == 1 and None not in places)
 
-    def chunks(self, i: int, j: int) -> tuple[int, ...]:
+    def interleavings(self, i: int, j: int) -> tuple[Interleaving, ...]:
         """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks or is long.
 
         Steps by pixels whose scratch would exceed its limit are none of them; where no other is left, rows are.
         """
         count = len(self.costs.members(i, j))
         if count < 2:
-            return (0,)
-        modest = (c for c in self.options.chunks if self.costs.little_scratch(i, j, c))
+            return (BY_ROWS,)
+        modest = (how for how in self._interleavings if self.costs.little_scratch(i, j, how))
         if count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j):
-            return (next(modest, 0),)
-        return tuple(modest) or (0,)
+            return (next(modest, BY_ROWS),)
+        return tuple(modest) or (BY_ROWS,)
 
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
         """Bytes of the best interleaving, rounded and exact.
@@ -87,12 +89,12 @@ class Search:
         if (i, j) not in self._least and not self.possible(i, j):
             self._least[i, j] = NEVER, NEVER
         if (i, j) not in self._least:
-            costs, chunks = self.costs, self.chunks(i, j)
-            floor = min(sum(costs.blocks(i, j, c)) for c in chunks) - costs.most_shared(i, j)
-            if len(chunks) > 1 and floor > self.by_rows:
+            costs, hows = self.costs, self.interleavings(i, j)
+            floor = min(sum(costs.blocks(i, j, c)) for c in hows) - costs.most_shared(i, j)
+            if len(hows) > 1 and floor > self.by_rows:
                 found = [(floor, floor)]
             else:
-                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in chunks]
+                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in hows]
             if self.options.stripes and self.floors.kept[i, j] < min(self.by_rows + 1, *(f[1] for f in found)):
                 found += [(s.bytes, s.exact) for s in self.striped(i, j) if not s.extra_macs]
             self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
@@ -116,7 +118,7 @@ class Search:
         return self._ceiling
 
     def _coarse(self, i: int, j: int) -> int:
-        return self.costs.cost(i, j, self.chunks(i, j)[0]) if self.possible(i, j) else NEVER
+        return self.costs.cost(i, j, self.interleavings(i, j)[0]) if self.possible(i, j) else NEVER
 
     @property
     def size(self) -> int:
@@ -152,7 +154,7 @@ class Search:
         """Whether plans may compute things twice."""
         return self.options.stripes and self.options.max_macs > 1.0
 
-    def coarsest(self, i: int, j: int, cap: int) -> int | None:
+    def coarsest(self, i: int, j: int, cap: int) -> Interleaving | None:
         """The interleaving of `[i, j)` within the cap that makes least work and, of these, is coarsest."""
         if not self.recompute and self.least(i, j) > cap:
             return None
@@ -161,14 +163,14 @@ class Search:
             self._coarsest[key] = self._first_within(i, j, cap)
         return self._coarsest[key]
 
-    def _first_within(self, i: int, j: int, cap: int) -> int | None:
+    def _first_within(self, i: int, j: int, cap: int) -> Interleaving | None:
         if not self.possible(i, j):
             return None
-        plain = next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
+        plain = next((c for c in self.interleavings(i, j) if self.costs.cost(i, j, c) <= cap), None)
         if plain is not None or (self.floors.striped if self.recompute else self.floors.kept)[i, j] > cap:
             return plain
         striped = (s for s in self.striped(i, j) if self.recompute or not s.extra_macs)
-        return next((s.interleaving for s in striped if s.bytes <= cap), None)
+        return next((s.how for s in striped if s.bytes <= cap), None)
 
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
         """Bytes live and extra multiply-accumulates of the best cuts: ascending bytes, descending work."""
@@ -204,7 +206,9 @@ class Search:
             found = [self._layout(limit, price) for limit in dict.fromkeys(limits) for price in prices]
             fresh = {layout: self._weight(layout) for layout in found if layout is not None and layout not in seen}
             seen |= fresh.keys()
-            yield from sorted(fresh, key=lambda layout: (fresh[layout], layout.cuts, layout.chunks))
+            yield from sorted(
+                fresh, key=lambda layout: (fresh[layout], layout.cuts, [how.sort_key for how in layout.hows])
+            )
 
     def _layout(self, limit: int, price: int) -> Layout | None:
         """The layout of least work, then of least overhead, whose segments stay within `limit` bytes."""
@@ -214,15 +218,15 @@ class Search:
             return (0, calls[i][j] + price) if useful[i][j] else None
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
-            chunk = self.coarsest(i, j, limit)
-            if chunk is None:
+            how = self.coarsest(i, j, limit)
+            if how is None:
                 return None
-            return self.costs.extra_macs(i, j, chunk), self._overhead(i, j, chunk) + price
+            return self.costs.extra_macs(i, j, how), self._overhead(i, j, how) + price
 
         cuts = cuts_within(self.size, weight, bound)
         if cuts is None:
             return None
-        return Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
+        return Layout(cuts, tuple(self.coarsest(i, j, limit) or BY_ROWS for i, j in pairwise(cuts)))
 
     @cached_property
     def floors_of_any(self) -> NDArray[np.int64]:
@@ -250,6 +254,6 @@ class Search:
             sum(self._overhead(*piece) for piece in layout.pieces),
         )
 
-    def _overhead(self, i: int, j: int, chunk: int) -> int:
+    def _overhead(self, i: int, j: int, how: Interleaving) -> int:
         """Kernel calls that a cascade makes dearer; none where an operator runs alone."""
-        return self.costs.calls(i, j, chunk) if len(self.costs.members(i, j)) > 1 else 0
+        return self.costs.calls(i, j, how) if len(self.costs.members(i, j)) > 1 else 0

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from tvm_cascade.cascading.flow import Flow, Read, Steps, Units, goes_by_pixels, steps_for
+from tvm_cascade.graph import ROW, Tile
 
 Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
 
@@ -22,21 +23,21 @@ Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
 class Cascade:
     """Operators, and sources of streamed inputs, that run together; views are left out by the caller."""
 
-    def __init__(self, flow: Flow, members: Sequence[int], chunk: int = 0) -> None:
-        self.flow, self.members, self.chunk = flow, tuple(members), chunk
+    def __init__(self, flow: Flow, members: Sequence[int], tile: Tile = ROW) -> None:
+        self.flow, self.members, self.tile = flow, tuple(members), tile
         inside = frozenset(members)
         self.inside = inside
         self.accumulating = frozenset(o for o in members if flow.accumulates(o, inside))
 
     def steps(self, op: int) -> Steps:
-        return self.flow.steps(op, self.chunk, op in self.accumulating)
+        return self.flow.steps(op, self.tile, op in self.accumulating)
 
     def waits(self, op: int) -> dict[int, Units]:
         """For each producer inside, the steps of its that each step of `op` waits for."""
         found: dict[int, Units] = {}
         for maker in self.flow.makers[op] if op >= 0 else ():
             if maker in self.inside:
-                key = (op, maker, self.chunk, op in self.accumulating, maker in self.accumulating)
+                key = (op, maker, self.tile, op in self.accumulating, maker in self.accumulating)
                 if key not in self.flow.waits:
                     self.flow.waits[key] = self._waits(op, maker)
                 found[maker] = self.flow.waits[key]
@@ -108,27 +109,28 @@ class Cascade:
         if least is None:
             return multiple
         needed = -(-max(units, least) // multiple) * multiple  # no step's pixels wrap around
-        return min(self.flow.units(tensor, self.chunk), needed)
+        return min(self.flow.units(tensor, self.tile), needed)
 
     def _usable(self, tensor: int) -> tuple[int | None, int]:
         """The least units of a ring and what they must be a multiple of; None and all units where it is no ring."""
-        flow, chunk = self.flow, self.chunk
+        flow, tile = self.flow, self.tile
         makers = [m for m in flow.writers(tensor) if m in self.inside]
         readers = tuple((o, o in self.accumulating) for o in flow.readers[tensor] if o in self.inside)
-        key = (tensor, chunk, tuple((m, m in self.accumulating) for m in makers), readers)
+        key = (tensor, tile, tuple((m, m in self.accumulating) for m in makers), readers)
         if key not in flow.rings:
             reads = [r for _, r in self.readers(tensor)]
             if not reads or any(not r.ringable for r in reads) or flow.stacked(tensor):
-                flow.rings[key] = None, flow.units(tensor, chunk)
+                flow.rings[key] = None, flow.units(tensor, tile)
             else:
                 made = [self.steps(m).made[flow.written(m).index(tensor)] for m in makers]
-                wide = flow.columns(tensor, chunk)
-                steps = chunk > 1 and any(m >= 0 and goes_by_pixels(flow.graph, m) for m in makers)
+                wide = flow.columns(tensor, tile)
+                steps = tile.columns > 1 and any(m >= 0 and goes_by_pixels(flow.graph, m) for m in makers)
                 around = (*makers, *(o for o, summing in readers if not summing))
                 rows = any(not goes_by_pixels(flow.graph, o) for o in around if o >= 0)
                 rows = rows or tensor in flow.streamed
-                multiple = wide if rows else chunk if steps and wide % chunk == 0 else 1
-                multiple = multiple if chunk else min(flow.height, flow.rows[tensor])  # a step's rows lie together
+                multiple = wide if rows else tile.columns if steps and wide % tile.columns == 0 else 1
+                if not tile.by_pixels:
+                    multiple = min(tile.rows, flow.rows[tensor])  # a step's rows lie together
                 least = max(int(np.diff(units).max(initial=1)) for units in made)
                 flow.rings[key] = max(least, *(r.reach for r in reads)), multiple
         return flow.rings[key]

@@ -3,11 +3,11 @@
 Full rows make wide rings. A segment may instead make columns [x0, x1) of its sink's rows, all rows, then the next
 stripe. Along the rows nothing changes: same steps, same demand, same ring heights. Along the columns each operator
 makes what the stripe needs of it. What two neighbouring stripes both need of a tensor is either made twice, and with it
-what that takes of the tensors above, or *kept*: the last columns of every row lie in a store of their own from one
-stripe to the next. (Patch-based inference recomputes along both axes; MCUNetV2, msf-CNN. Accelerators that keep what
-overlaps along one axis: DeFiNES, "H-cached, V-recompute".) With every tensor kept nothing is made twice.
+what that takes of the tensors above, or it is kept: these *halo columns* of every row lie in a store of their own from
+one stripe to the next. (Patch-based inference recomputes along both axes; MCUNetV2, msf-CNN. Accelerators that keep what
+overlaps along one axis: DeFiNES, "H-cached, V-recompute".) With the halo of every tensor kept nothing is made twice.
 
-A form is a width and a number k: the k tensors with the fewest bytes a column are kept. Narrow tensors between wide ones
+A form is a width and a number k: the k tensors with the fewest bytes a column keep their halo. Narrow tensors between wide ones
 cost least to keep and stop the overlap from growing upwards, which is why their order is not searched.
 
 The sink is the segment's only way out: an operator whose columns are known, or one that sums up its input, whose
@@ -24,18 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade.cascading.flow import Flow, goes_by_pixels, has_pixels, outermost
+from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.graph import Window
 
 Range = tuple[int, int]
 Table = NDArray[np.int64]
 
-_KEPT = 1 << 20  # columns that no map has: an interleaving is -(kept * _KEPT + width)
-_MOST_KEPT = 8  # numbers of kept tensors that are tried
-
-
-def interleaving(width: int, kept: int = 0) -> int:
-    """The number of the form of stripes of `width` columns with `kept` tensors kept; negative."""
-    return -(kept * _KEPT + width)
+_MOST_HALO_COUNTS = 8  # numbers of tensors with a halo that are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +39,34 @@ class Stripes:
 
     ranges: tuple[dict[int, Range], ...]  # for each stripe the columns that each operator makes (or sums up)
     widths: dict[int, int]  # columns that the ring of each inner tensor holds
-    kept: dict[int, int]  # columns of every row that are kept for the next stripe; tensors without any left out
+    halo_columns: dict[int, int]  # of every row, kept for the next stripe; tensors without any left out
     extra_macs: int  # multiply-accumulates of the segment, more than without stripes
     scratch: int = 0  # bytes, of operators that make channels in groups
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """A segment in stripes of every width (columns of the tables) with every number of tensors kept (rows)."""
+    """A segment in stripes of every width (columns of the tables) with every number of tensors with a halo (rows)."""
 
     tried: tuple[int, ...]  # widths
-    counts: tuple[int, ...]  # tensors kept
+    counts: tuple[int, ...]  # tensors with a halo
     starts: Table  # of each width the first of its stripes
     ranges: Mapping[
         int, tuple[Table, Table]
     ]  # by operator: first column and the one after the last, by count and stripe
     widths: Mapping[int, Table]  # by inner tensor, by count and width
-    kept: Mapping[int, Table]
+    halo_columns: Mapping[int, Table]
     extra_macs: Table
     scratch: Table  # bytes, of operators that make channels in groups
 
     @property
-    def interleavings(self) -> list[list[int]]:
-        return [[interleaving(w, k) for w in self.tried] for k in self.counts]
+    def interleavings(self) -> list[Interleaving]:
+        """All of them, row by row of the tables."""
+        return [Interleaving(stripe_columns=w, halo_tensors=k) for k in self.counts for w in self.tried]
 
-    def stripes(self, chunk: int) -> Stripes:
+    def stripes(self, form: Interleaving) -> Stripes:
         """One of them."""
-        kept, width = divmod(-chunk, _KEPT)
-        k, w = self.counts.index(kept), self.tried.index(width)
+        k, w = self.counts.index(form.halo_tensors), self.tried.index(form.stripe_columns)
         end = self.starts[w + 1] if w + 1 < len(self.tried) else None
         table = {
             o: (a[k, self.starts[w] : end].tolist(), b[k, self.starts[w] : end].tolist())
@@ -81,7 +76,7 @@ class Forms:
         return Stripes(
             tuple({o: (a[n], b[n]) for o, (a, b) in table.items()} for n in range(count)),
             {t: int(v[k, w] if v.ndim > 1 else v[w]) for t, v in self.widths.items()},
-            {t: int(v[k, w]) for t, v in self.kept.items() if v[k, w]},
+            {t: int(v[k, w]) for t, v in self.halo_columns.items() if v[k, w]},
             int(self.extra_macs[k, w]),
             int(self.scratch[k, w]),
         )
@@ -99,7 +94,9 @@ class Striper:
         """Whether an operator, or a source, may take part other than as a sink that sums up."""
         if op < 0:
             return True
-        return (self._by_pixels(op) or self.flow.graph.ops[op].grouped is not None) and self._by_stripes(op)
+        return (self._by_pixels(op) or self.flow.graph.ops[op].kernels.channel_tiling is not None) and self._by_stripes(
+            op
+        )
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
         """Columns over which a segment can be striped; 0 where it cannot."""
@@ -156,7 +153,7 @@ class Striper:
         asked: dict[int, tuple[Table, Table]] = {}
         ranges = {sink: (np.tile(np.concatenate(first), (len(counts), 1)), np.tile(ends, (len(counts), 1)))}
         widths = {t: layout.most(ends - np.concatenate(first)) for t in graph.ops[sink].outputs if t not in leaving}
-        kept: dict[int, Table] = {}
+        halo: dict[int, Table] = {}
         keeps = {t: np.array([k > place for k in counts])[:, None] for place, (_, t) in enumerate(inner)}
         for o in reversed(members):
             if o in made:
@@ -169,7 +166,7 @@ class Striper:
                 ranges[o] = np.minimum(start, high), high
                 origin = np.maximum(layout.spread(low[:, layout.starts]), start - layout.spread(store))
                 for t in made[o]:
-                    kept[t] = store
+                    halo[t] = store
                     widths[t] = layout.most(high - origin)
             if o >= 0:
                 self._ask(o, o in accumulating, ranges[o], members, asked)
@@ -177,10 +174,10 @@ class Striper:
         extra = none + sum(self._macs(o, ranges[o], layout) for o in members if o >= 0 and o not in accumulating)
         scratch = none
         for o in members:
-            grouped = graph.ops[o].grouped if o >= 0 else None
-            if grouped is not None:
-                scratch = np.maximum(scratch, grouped.scratch_bytes(layout.most(ranges[o][1] - ranges[o][0])))
-        return Forms(tried, counts, layout.starts, ranges, widths, kept, extra, scratch)
+            tiling = graph.ops[o].kernels.channel_tiling if o >= 0 else None
+            if tiling is not None:
+                scratch = np.maximum(scratch, tiling.scratch_bytes(layout.most(ranges[o][1] - ranges[o][0])))
+        return Forms(tried, counts, layout.starts, ranges, widths, halo, extra, scratch)
 
     def _ask(
         self,
@@ -208,12 +205,14 @@ class Striper:
             return 0
         taps = self._taps(op)
         done = np.add.reduceat(taps[made[1]] - taps[made[0]], layout.starts, axis=1)
-        if node.grouped is not None:
+        tiling = node.kernels.channel_tiling
+        if tiling is not None:
             across, size = node.columns[0], self.flow.graph.tensors[node.inputs[0]].columns
             assert across is not None
             low, high = _covered(across, *made, size)
             covered, columns = (np.add.reduceat(b - a, layout.starts, axis=1) for a, b in ((low, high), made))
-            return node.grouped.covered * covered + node.grouped.taps * done + node.grouped.made * columns - node.macs
+            macs = tiling.macs_per_covered_column * covered + tiling.macs_per_tap * done
+            return macs + tiling.macs_per_column * columns - node.macs
         return node.macs * done // taps[-1] - node.macs
 
     def _count_taps(self, op: int) -> Table:
@@ -262,8 +261,8 @@ def widths_of(columns: int) -> tuple[int, ...]:
 
 
 def _counts(tensors: int) -> tuple[int, ...]:
-    """Numbers of kept tensors worth trying: all where they are few."""
-    return tuple(sorted({round(n * tensors / _MOST_KEPT) for n in range(_MOST_KEPT + 1)}))
+    """Numbers of tensors with a halo worth trying: all where they are few."""
+    return tuple(sorted({round(n * tensors / _MOST_HALO_COUNTS) for n in range(_MOST_HALO_COUNTS + 1)}))
 
 
 def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Table, Table]:

@@ -40,11 +40,11 @@ def _check_planes(plan: Plan, t: int) -> None:
     tensor, graph = plan.graph.tensors[t], plan.graph
     if prod(tensor.shape[: tensor.row_axis]) == 1:
         return
-    over = {o for segment in plan.segments for o in segment.over}
+    in_place = {o for segment in plan.segments for o in segment.in_place}
     for op in graph.ops:
         window = dict(zip(op.inputs, op.windows, strict=False)).get(t)
         whole = window is None or window.stride == 0 or op.opaque is not None or op.view
-        if t in op.inputs and (whole or op.index in over):
+        if t in op.inputs and (whole or op.index in in_place):
             raise ValidationError(f"{op.name} reads the planes of {tensor.name}, which comes row by row, as a whole")
     if t in graph.outputs:
         raise ValidationError(f"{tensor.name} comes row by row, and is an output")
@@ -73,7 +73,7 @@ def _check_size(plan: Plan, storage: Storage) -> None:
         raise ValidationError(f"nothing is held of tensor {tensor.name}")
     if storage.root is not None or not tensor.bytes:
         return
-    _require(plan, f"kept {tensor.index}", storage.kept, f"what is kept of tensor {tensor.name}")
+    _require(plan, f"kept {tensor.index}", storage.halo_columns, f"what is kept of tensor {tensor.name}")
     _require(plan, f"tensor {tensor.index}", tensor.bytes, f"tensor {tensor.name}")
     size = min(storage.height, tensor.rows) * tensor.row_bytes
     if storage.columns:
@@ -128,24 +128,27 @@ def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
     _require(plan, f"scratch {s}", segment.scratch_bytes, f"scratch {s}")
     if not all(0 <= o < len(graph.ops) for o in segment.ops):
         raise ValidationError(f"segment {s} has operators that do not exist")
-    if segment.over and segment.trace != segment.over:
+    if segment.in_place and segment.trace != segment.in_place:
         raise ValidationError(f"operators run beside one that runs over its input, in segment {s}")
     for o in segment.accumulating:
         op = graph.ops[o]
         owner = plan.storages[op.inputs[0]].root
         part = owner is not None and graph.tensors[owner].bytes != graph.tensors[op.inputs[0]].bytes
-        if not op.accumulator_bytes or len(op.inputs) != 1 or part:
+        if not op.kernels.accumulator_bytes or len(op.inputs) != 1 or part:
             raise ValidationError(f"operator {op.name} cannot sum up its input as it comes")
-        _require(plan, f"accumulator {o}", op.accumulator_bytes, f"the accumulator of {op.name}")
-    if segment.stripes and (segment.chunk or any(len(r) != len(segment.ops) for r in segment.stripes)):
+        _require(plan, f"accumulator {o}", op.kernels.accumulator_bytes, f"the accumulator of {op.name}")
+    tile = segment.tile
+    if segment.stripes and (tile.by_pixels or any(len(r) != len(segment.ops) for r in segment.stripes)):
         raise ValidationError(f"segment {s} does not give every operator its columns of every stripe")
-    if segment.rows < 1 or (segment.rows > 1 and (segment.chunk or segment.stripes)):
-        raise ValidationError(f"segment {s} makes {segment.rows} rows a step, by pixels or in stripes")
+    if tile.columns < 0 or tile.channels:
+        raise ValidationError(f"segment {s} makes {tile}, which no kernel does")
+    if tile.rows < 1 or (tile.rows > 1 and (tile.by_pixels or segment.stripes)):
+        raise ValidationError(f"segment {s} makes {tile.rows} rows a step, by pixels or in stripes")
     for t in (*segment.streamed, *(t for o in segment.ops for t in graph.ops[o].outputs)):
         storage, rows = plan.storages[t], graph.tensors[t].rows
-        if storage.height < rows and storage.height % min(segment.rows, rows):
+        if storage.height < rows and storage.height % min(tile.rows, rows):
             raise ValidationError(
-                f"{segment.rows} rows of a step do not lie together in the ring of {graph.tensors[t].name}"
+                f"{tile.rows} rows of a step do not lie together in the ring of {graph.tensors[t].name}"
             )
     for n, o in enumerate(segment.ops if segment.stripes else ()):
         _check_columns(plan, segment, graph.ops[o], [ranges[n] for ranges in segment.stripes])

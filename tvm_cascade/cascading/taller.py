@@ -1,10 +1,10 @@
 """Steps of several rows: weights read once for all of them, wherever the arena has room for it.
 
 A kernel of one row reads all weights of its layer for every row. Where an operator can make several rows at once
-(`Op.tall`), its segment may go in steps of that many, with the rings that these take. A plan is made in steps of one
-row first; here its segments are taken to pieces, and then given taller steps, as far as the arena stays within the cap,
-or within its own size where none is given. What an operator wins is estimated (`cost.instructions`): weights that are
-not read again, less what locating rows anew for every block of channels costs.
+(`KernelFootprints.multi_row`), its segment may go in steps of that many, with the rings that these take. A plan is made
+in steps of one row first; here its segments are taken to pieces, and then given taller steps, as far as the arena stays
+within the cap, or within its own size where none is given. What an operator wins is estimated (`cost.instructions`):
+weights that are not read again, less what locating rows anew for every block of channels costs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading.assemble import BRIEF, Figures, Layout, assemble
 from tvm_cascade.cascading.flow import Flow, has_rows
+from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cascading.search import LARGE
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cost.instructions import StepModel
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import ROW, Graph, Tile
 
 _HEIGHTS = (8, 6, 4, 3, 2)  # rows of a step that are tried besides all of them
 _TRIES, _TRIES_IN_LARGE = 100, 4  # arenas laid out
@@ -33,25 +34,25 @@ def in_taller_steps(plan: Plan, options: PlanOptions) -> Plan:
     No larger than the cap or, without one, than `plan`. Plans in stripes stay as they are, and all where nothing is known
     of the target's instructions.
     """
-    if options.steps is None or not any(op.tall for op in plan.graph.ops) or any(s.stripes for s in plan.segments):
+    able = any(op.kernels.multi_row for op in plan.graph.ops)
+    if options.steps is None or not able or any(s.stripes for s in plan.segments):
         return plan
     return _Raising(plan, options, options.steps).plan
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A segment by its operators, how they are interleaved, and the rows of its steps."""
+    """A segment by its operators and what its steps make."""
 
     ops: tuple[int, ...]
-    chunk: int
-    rows: int = 1
+    tile: Tile = ROW
 
 
 class _Raising:
     def __init__(self, plan: Plan, options: PlanOptions, model: StepModel) -> None:
         self.plan, self.model, self.graph = plan, model, plan.graph
         self.goal = max(plan.peak, options.sram or 0)
-        self.pieces = [_Piece(s.ops, s.chunk) for s in plan.segments]
+        self.pieces = [_Piece(s.ops, Tile(columns=s.tile.columns)) for s in plan.segments]
         order = [o for s in plan.segments for o in s.ops]
         streamed = {t for s in plan.segments for t in s.streamed}
         flow = Flow(plan.graph, streamed, options.accumulators)
@@ -74,7 +75,7 @@ class _Raising:
         places = [0]
         for piece in pieces:
             places.append(places[-1] + len(piece.ops))
-        layout = Layout(tuple(places), tuple(p.chunk for p in pieces), tuple(p.rows for p in pieces))
+        layout = Layout(tuple(places), tuple(Interleaving(p.tile) for p in pieces))
         figures = Figures(self.plan.baseline_peak, self.plan.bound)
         try:
             self.plan = assemble(self.costs, layout, figures, self.searches > 0, BRIEF, self.goal)
@@ -84,42 +85,42 @@ class _Raising:
         self.pieces = pieces
         return True
 
-    def _cost(self, ops: tuple[int, ...], chunk: int, rows: int) -> int:
-        """The least bytes of a piece."""
+    def _cost(self, ops: tuple[int, ...], rows: int) -> int:
+        """The least bytes of a piece in steps of so many rows."""
         first = self.costs.place[ops[0]]
-        return self.costs.in_steps_of(rows).exact_cost(first, first + len(ops), chunk)
+        return self.costs.exact_cost(first, first + len(ops), Interleaving(Tile(rows)))
 
     def _take_apart(self, k: int, segment: Segment) -> None:
         """As many of a segment's last operators as fit run by themselves: none waits for another, nor for a ring."""
         ops = segment.ops
         working = [o for o in ops if not self.graph.ops[o].view]
-        if segment.chunk or segment.streamed or len(working) < 2:
+        if segment.tile.by_pixels or segment.streamed or len(working) < 2:
             return
         alone = len(ops)
-        while alone and self._cost(ops[alone - 1 : alone], 0, 1) <= self.goal:
+        while alone and self._cost(ops[alone - 1 : alone], 1) <= self.goal:
             alone -= 1
         for first in range(alone, len(ops)):
             rest = ops[first:]
-            if not any(self.graph.ops[o].tall for o in rest):
+            if not any(self.graph.ops[o].kernels.multi_row for o in rest):
                 return
-            if first and self._cost(ops[:first], 0, 1) > self.goal:
+            if first and self._cost(ops[:first], 1) > self.goal:
                 continue
-            before = [_Piece(ops[:first], 0)] if first else []
-            parts = [*before, *(_Piece((o,), 0) for o in rest)]
+            before = [_Piece(ops[:first])] if first else []
+            parts = [*before, *(_Piece((o,)) for o in rest)]
             if self._fits([*self.pieces[:k], *parts, *self.pieces[k + 1 :]]):
                 return
 
     def _raise_all(self) -> None:
         """The heights that win most, of all segments at once if they fit, else of those that need least first."""
         wanted = {k: heights for k, p in enumerate(self.pieces) if (heights := self._heights(p))}
-        self._raise(sorted(wanted, key=lambda k: (self._cost(self.pieces[k].ops, 0, wanted[k][0][1]), k)), wanted)
+        self._raise(sorted(wanted, key=lambda k: (self._cost(self.pieces[k].ops, wanted[k][0][1]), k)), wanted)
 
     def _raise(self, some: list[int], wanted: Mapping[int, list[tuple[float, int]]]) -> None:
         """Raises all of `some` segments, else one half and then the other; of a single one, the height that fits."""
         single = wanted[some[0]] if len(some) == 1 else ()
         tried = [{some[0]: rows} for _, rows in single] or [{k: wanted[k][0][1] for k in some}]
         for rows in tried if some else ():
-            if self._fits([replace(p, rows=rows.get(k, p.rows)) for k, p in enumerate(self.pieces)]):
+            if self._fits([replace(p, tile=Tile(rows[k])) if k in rows else p for k, p in enumerate(self.pieces)]):
                 return
         if len(some) > 1:
             self._raise(some[: len(some) // 2], wanted)
@@ -128,19 +129,19 @@ class _Raising:
     def _heights(self, piece: _Piece) -> list[tuple[float, int]]:
         """Instructions won and rows of every height of a segment that wins any and may fit, most first."""
         working = [o for o in piece.ops if not self.graph.ops[o].view and has_rows(self.graph, o)]
-        if piece.chunk or not any(self.graph.ops[o].tall for o in working):
+        if piece.tile.by_pixels or not any(self.graph.ops[o].kernels.multi_row for o in working):
             return []
         made = {self.graph.tensors[self.graph.ops[o].outputs[0]].rows for o in working}
         heights = [n for n in (max(made), *_HEIGHTS) if n > 1 and not any(rows % min(n, rows) for rows in made)]
         won = [(sum(_won(self.graph, o, n, self.model) for o in working), n) for n in dict.fromkeys(heights)]
-        fitting = [(w, n) for w, n in won if w > 0 and self._cost(piece.ops, 0, n) <= self.goal]
+        fitting = [(w, n) for w, n in won if w > 0 and self._cost(piece.ops, n) <= self.goal]
         return sorted(fitting, key=lambda found: (-found[0], found[1]))
 
 
 def _won(graph: Graph, o: int, height: int, model: StepModel) -> float:
     """Instructions that an operator is expected to win in steps of `height` rows."""
     op = graph.ops[o]
-    if not op.tall:
+    if not op.kernels.multi_row:
         return 0.0
     out = graph.tensors[op.outputs[0]]
     return model.tall(op, out.rows, out.shape[-1], 1) - model.tall(op, out.rows, out.shape[-1], min(height, out.rows))

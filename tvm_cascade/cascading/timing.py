@@ -19,10 +19,10 @@ def instruction_factor(plan: Plan, model: StepModel) -> float:
                 if begin < end and o in working:
                     out = graph.tensors[graph.ops[o].outputs[0]]
                     extra += model.striped(graph.ops[o], out.rows, out.columns, end - begin)
-        if not segment.chunk or len(working) < 2:
+        if not segment.tile.by_pixels or len(working) < 2:
             continue
         for o in working:
             if o not in segment.accumulating and goes_by_pixels(graph, o):
                 out = graph.tensors[graph.ops[o].outputs[0]]
-                extra += model.extra(graph.ops[o], out.rows, out.columns, segment.chunk)
+                extra += model.extra(graph.ops[o], out.rows, out.columns, segment.tile.columns)
     return 1.0 + extra / whole if whole else 1.0

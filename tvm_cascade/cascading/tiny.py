@@ -44,5 +44,5 @@ def _layouts(search: Search) -> Iterator[Layout]:
         for inner in combinations(range(1, n), count):
             cuts: Sequence[int] = (0, *inner, n)
             if all(search.possible(i, j) for i, j in pairwise(cuts)):
-                for chunks in product(*(search.chunks(i, j) for i, j in pairwise(cuts))):
-                    yield Layout(tuple(cuts), chunks)
+                for hows in product(*(search.interleavings(i, j) for i, j in pairwise(cuts))):
+                    yield Layout(tuple(cuts), hows)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment
 from tvm_cascade.cascading.structure import check_structure
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import ITEM_BYTES, Op, Tensor, Window
+from tvm_cascade.graph import ITEM_BYTES, ROW, Op, Tensor, Tile, Window
 
 Indices = NDArray[np.int64]
 
@@ -170,7 +170,9 @@ def _run(memory: _Memory, s: int, segment: Segment) -> int:
     state = memory.block(f"state {s}", segment.state_bytes)
     memory.write(state, _STATE, f"state {s}")
     for o in segment.accumulating:
-        memory.write(memory.block(f"accumulator {o}", plan.graph.ops[o].accumulator_bytes), _SUM - o, "accumulator")
+        memory.write(
+            memory.block(f"accumulator {o}", plan.graph.ops[o].kernels.accumulator_bytes), _SUM - o, "accumulator"
+        )
     stripes = [dict(zip(segment.ops, ranges, strict=True)) for ranges in segment.stripes] or [None]
     for n, stripe in enumerate(stripes):
         memory.start = {
@@ -194,21 +196,21 @@ def _start(plan: Plan, segment: Segment, t: int, x: int) -> int:
     """The first column of a tensor that a stripe has whose own begin at `x`: what was kept lies before them."""
     maker = plan.graph.producer[t]
     assert maker is not None
-    return max(x - plan.storages[t].kept, min(segment.stripes[0][segment.ops.index(maker)][0], x))
+    return max(x - plan.storages[t].halo_columns, min(segment.stripes[0][segment.ops.index(maker)][0], x))
 
 
-def _copy_kept(memory: _Memory, step: _Step, back: bool) -> None:
+def _copy_halo(memory: _Memory, step: _Step, back: bool) -> None:
     """Columns that two stripes share of the row that a step makes: out of their store, or with `back` into it."""
     if step.columns is None or step.op.index in step.segment.accumulating:
         return
     for t in step.op.outputs:
-        tensor, kept = memory.plan.graph.tensors[t], memory.plan.storages[t].kept
-        if not kept:
+        tensor, halo = memory.plan.graph.tensors[t], memory.plan.storages[t].halo_columns
+        if not halo:
             continue
         x = step.columns[1 if back else 0]
         x0 = _start(memory.plan, step.segment, t, x)
         ring, tags = memory.area(_Area(t, step.k, step.k + 1, x0, x))
-        size = kept * (tensor.row_bytes // tensor.columns)
+        size = halo * (tensor.row_bytes // tensor.columns)
         store = memory.block(f"kept {t}", size * tensor.rows)[step.k * size :][: len(ring)]
         source, target = (ring, store) if back else (store, ring)
         memory.check(source, tags, f"step {step.k} of {step.op.name}: part of what is kept of {tensor.name}")
@@ -231,9 +233,11 @@ def _macs(plan: Plan, segment: Segment, o: int) -> int:
 
     made = [range(*ranges[segment.ops.index(o)]) for ranges in segment.stripes]
     done = sum(map(taps, made))
-    if op.grouped is not None:
+    tiling = op.kernels.channel_tiling
+    if tiling is not None:
         covered = sum(len(set().union(*(window.rows(x, size) for x in columns))) for columns in made)
-        return op.grouped.covered * covered + op.grouped.taps * done + op.grouped.made * sum(map(len, made))
+        columns = sum(map(len, made))
+        return tiling.macs_per_covered_column * covered + tiling.macs_per_tap * done + tiling.macs_per_column * columns
     return op.macs * done // taps(range(plan.graph.tensors[op.outputs[0]].columns))
 
 
@@ -262,35 +266,33 @@ def _by_rows(plan: Plan, op: Op) -> bool:
     return op.opaque is None and len(rows) == 1 and any(w is not None for w in op.windows)
 
 
-def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, int]:
-    """The tensor over which an operator steps, and the columns of a step (0 for whole rows)."""
+def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, Tile]:
+    """The tensor over which an operator steps, and the tile of it that a step makes or adds up."""
     if op.index in segment.accumulating:
         seen = plan.storages[op.inputs[0]]
         over = plan.graph.tensors[seen.tensor if seen.root is None else seen.root]
-        return over, segment.chunk if _pixels(over) else 0
+        return over, segment.tile if segment.tile.by_pixels and _pixels(over) else ROW
     over = plan.graph.tensors[op.outputs[0]]
     outputs = [plan.graph.tensors[t] for t in op.outputs]
     fine = all(_pixels(t) for t in outputs) and len({t.columns for t in outputs}) == 1
-    return over, segment.chunk if fine and op.grouped is None and any(c is not None for c in op.columns) else 0
+    fine = fine and op.kernels.channel_tiling is None and any(c is not None for c in op.columns)
+    return over, segment.tile if fine or not segment.tile.by_pixels else ROW
 
 
 def _count(plan: Plan, segment: Segment, op: Op) -> int:
-    if op.index in segment.over or (op.index not in segment.accumulating and not _by_rows(plan, op)):
+    if op.index in segment.in_place or (op.index not in segment.accumulating and not _by_rows(plan, op)):
         return 1
-    over, chunk = _grid(plan, segment, op)
-    if op.index not in segment.accumulating and segment.rows > 1:
-        return -(-over.rows // segment.rows)
-    return over.rows * (-(-over.columns // chunk) if chunk else 1)
+    over, tile = _grid(plan, segment, op)
+    return -(-over.rows // tile.rows) * (-(-over.columns // tile.columns) if tile.by_pixels else 1)
 
 
 def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> _Area:
-    over, chunk = _grid(plan, segment, op)
-    if not chunk:
-        rows = 1 if op.index in segment.accumulating else segment.rows
-        return _Area(over.index, k * rows, min((k + 1) * rows, over.rows))
-    across = -(-over.columns // chunk)
-    x0 = k % across * chunk
-    return _Area(over.index, k // across, k // across + 1, x0, min(x0 + chunk, over.columns))
+    over, tile = _grid(plan, segment, op)
+    if not tile.by_pixels:
+        return _Area(over.index, k * tile.rows, min((k + 1) * tile.rows, over.rows))
+    across = -(-over.columns // tile.columns)
+    x0 = k % across * tile.columns
+    return _Area(over.index, k // across, k // across + 1, x0, min(x0 + tile.columns, over.columns))
 
 
 def _step(memory: _Memory, step: _Step) -> None:
@@ -304,7 +306,7 @@ def _step(memory: _Memory, step: _Step) -> None:
         any(plan.storages[t].granularity is Granularity.PIXEL for t in around)
         and op.index not in step.segment.accumulating
     )
-    if by_rows or (Granularity.PIXEL in held and not _grid(plan, step.segment, op)[1]):
+    if by_rows or (Granularity.PIXEL in held and not _grid(plan, step.segment, op)[1].by_pixels):
         raise ValidationError(f"{op.name} goes by rows and reads or writes what is held by pixels")
     wanted, outputs = _areas(plan, step)
     reads = [(i, *memory.area(area)) for i, area in wanted]
@@ -318,37 +320,37 @@ def _step(memory: _Memory, step: _Step) -> None:
             addresses, tags, f"step {k} of {op.name}: under its scratch, {plan.graph.tensors[op.inputs[i]].name}"
         )
     if op.index in step.segment.accumulating:
-        own.append((memory.block(f"accumulator {op.index}", op.accumulator_bytes), _SUM - op.index))
-    _copy_kept(memory, step, back=False)
+        own.append((memory.block(f"accumulator {op.index}", op.kernels.accumulator_bytes), _SUM - op.index))
+    _copy_halo(memory, step, back=False)
     written = [memory.area(area) for area in outputs]
     for (addresses, tags), area in zip(written, outputs, strict=True):
         memory.write(addresses, tags, plan.graph.tensors[area.tensor].name)
     for block, tag in own:
         memory.check(block, tag, f"step {k} of {op.name}: its scratch or accumulator")
     places = [addresses for addresses, _ in written]
-    if op.index in step.segment.over:
-        _check_over(op, reads, places)
+    if op.index in step.segment.in_place:
+        _check_in_place(op, reads, places)
         return
     _check_clobbering(op, k, reads, places, len(memory.tags))
-    _copy_kept(memory, step, back=True)
+    _copy_halo(memory, step, back=True)
 
 
 def _scratch(plan: Plan, step: _Step) -> int:
     """Bytes of the operator's own while a step runs; by pixels it locates the step's window besides."""
     op = step.op
-    if op.index in step.segment.over:
-        return op.over_bytes
-    if op.grouped is not None and step.columns is not None:
-        return op.grouped.scratch_bytes(step.columns[1] - step.columns[0])
-    over, chunk = _grid(plan, step.segment, op)
-    if step.columns is not None or not chunk or op.patch_bytes == (0, 0):
+    if op.index in step.segment.in_place:
+        return op.kernels.in_place_workspace_bytes
+    if op.kernels.channel_tiling is not None and step.columns is not None:
+        return op.kernels.channel_tiling.scratch_bytes(step.columns[1] - step.columns[0])
+    over, tile = _grid(plan, step.segment, op)
+    if step.columns is not None or not tile.by_pixels:
         return op.scratch_bytes
-    return op.patch_bytes[0] + min(chunk, over.columns) * op.patch_bytes[1] + op.scratch_bytes
+    return op.kernels.tile_workspace_bytes(min(tile.columns, over.columns)) + op.scratch_bytes
 
 
-def _check_over(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> None:
+def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> None:
     """An operator that can do so writes exactly the bytes that it reads: its kernel knows one place."""
-    alone = op.over_bytes and len(reads) == 1 and len(written) == 1
+    alone = op.kernels.in_place_workspace_bytes and len(reads) == 1 and len(written) == 1
     if not alone or not np.array_equal(np.sort(reads[0][1]), np.sort(written[0])):
         raise ValidationError(f"{op.name} does not write the very bytes that it reads, as its kernel does")
 
@@ -385,7 +387,7 @@ def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, _Area]], list[_Area
     if op.index in segment.accumulating:
         last = step.last_stripe and step.k == _count(plan, segment, op) - 1
         return [(0, tile)], everything if last else []
-    if not _by_rows(plan, op) or op.index in segment.over:
+    if not _by_rows(plan, op) or op.index in segment.in_place:
         return [(i, _Area(t, 0, tensors[t].rows)) for i, t in enumerate(op.inputs)], everything
     wanted: list[tuple[int, _Area]] = []
     for i, t in enumerate(op.inputs):

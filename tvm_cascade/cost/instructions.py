@@ -48,7 +48,7 @@ class StepModel:
 
     def whole(self, op: Op) -> float:
         """Instructions of an operator by rows."""
-        if op.grouped is not None:
+        if op.kernels.channel_tiling is not None:
             return op.macs * self.unscheduled
         base, parts = (self.depthwise, self.depthwise_parts) if _depthwise(op) else (self.dense, self.dense_parts)
         return op.macs * (base + parts if reads_parts(op) else base)
@@ -59,7 +59,7 @@ class StepModel:
         total = 0.0
         for n, steps in ((chunk, columns // chunk * rows), (columns % chunk, rows)):
             if n:
-                words = (op.patch_bytes[0] + n * op.patch_bytes[1]) / 4
+                words = op.kernels.tile_workspace_bytes(n) / 4
                 total += steps * (self.call + self.word * words + self._dearer(op, n) * op.macs * n / (rows * columns))
         return total
 

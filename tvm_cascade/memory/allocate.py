@@ -58,7 +58,7 @@ def allocate(
         raise _infeasible(problem, bound, step, proven=True)
     goal = bound if problem.capacity is None else problem.capacity
     found = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound)
-    if optimise and found.peak > goal and problem.follows:
+    if optimise and found.peak > goal and problem.offset_constraints:
         found.take(shuffle(problem, found.offsets, goal, options.shuffles))
         _integer_program(found, goal)
         if found.peak > goal and found.bound < found.peak:
@@ -101,7 +101,7 @@ def _take_disjoint(found: _Best, options: AllocateOptions, deadline: float | Non
 
     Without `follows` the search is exact, so what they allow never costs anything.
     """
-    problem = replace(found.problem, follows=())
+    problem = replace(found.problem, offset_constraints=())
     bound, _ = max_live_step(problem)
     if bound >= found.peak or any(b.offset is not None for b in problem.buffers):
         return  # buffers that follow may be pinned onto one another
@@ -113,7 +113,7 @@ def _take_disjoint(found: _Best, options: AllocateOptions, deadline: float | Non
 
 def _checked(problem: Problem, offsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """`offsets` where they are a layout: floating-point solvers round, and pinned followers escape the search."""
-    if offsets is None or not problem.follows:
+    if offsets is None or not problem.offset_constraints:
         return offsets
     try:
         validate(replace(problem, capacity=None), Allocation(offsets, top(problem, offsets), 0, False))
@@ -136,7 +136,7 @@ def _search(found: _Best, goal: int, options: AllocateOptions, deadline: float |
         result, spent = _rounds(t, capacity, ranks, min(left, share), pinned, options, deadline)
         left -= spent
         found.take(_checked(found.problem, result.offsets))
-        if result.offsets is None and result.complete and not found.problem.follows:
+        if result.offsets is None and result.complete and not found.problem.offset_constraints:
             found.bound = max(found.bound, min(result.next_capacity, found.peak))
             if found.problem.capacity is not None:
                 return
@@ -191,14 +191,14 @@ def _check(problem: Problem) -> None:
             )
         if b.offset is not None and (b.offset < 0 or b.offset % b.alignment):
             raise UsageError(f"buffer {b.id} is pinned at {b.offset}, which its alignment {b.alignment} forbids")
-    for f in problem.follows:
+    for f in problem.offset_constraints:
         if f.reader not in ids or f.writer not in ids or f.reader == f.writer:
             raise UsageError(f"buffer {f.writer} follows {f.reader}: both must be buffers of the problem")
     _check_pinned(problem)
 
 
 def _check_pinned(problem: Problem) -> None:
-    excused: set[frozenset[int]] = {frozenset((f.reader, f.writer)) for f in problem.follows}
+    excused: set[frozenset[int]] = {frozenset((f.reader, f.writer)) for f in problem.offset_constraints}
     pinned: Sequence[tuple[int, int, int, int, int]] = [
         (b.id, b.offset, b.size, b.lower, b.upper) for b in problem.buffers if b.offset is not None
     ]

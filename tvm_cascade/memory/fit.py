@@ -37,7 +37,7 @@ def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, 
     """`(i, j) -> [(i is the writer, distance)]` by positions, both ways round."""
     position = {b.id: i for i, b in enumerate(problem.buffers)}
     table: dict[tuple[int, int], list[tuple[bool, int]]] = {}
-    for f in problem.follows:
+    for f in problem.offset_constraints:
         r, w = position[f.reader], position[f.writer]
         table.setdefault((w, r), []).append((True, f.distance))
         table.setdefault((r, w), []).append((False, f.distance))

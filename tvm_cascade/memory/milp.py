@@ -1,4 +1,4 @@
-"""Small problems with `Follow` constraints as a mixed-integer program, solved by HiGHS through scipy.
+"""Small problems with `OffsetConstraint` constraints as a mixed-integer program, solved by HiGHS through scipy.
 
 For two buffers live together, one lies above the other, or a follower obeys its distance: one binary each, at least one
 of them set, constraints with the height of the best known layout as big M. All sizes are divided by their common
@@ -74,14 +74,16 @@ def _aligned(problem: Problem) -> Problem:
         return problem
     unit = units.pop()
     buffers = tuple(replace(b, size=-(-b.size // unit) * unit) for b in problem.buffers)
-    follows = tuple(replace(f, distance=-(-f.distance // unit) * unit) for f in problem.follows)
+    follows = tuple(replace(f, distance=-(-f.distance // unit) * unit) for f in problem.offset_constraints)
     return Problem(buffers, problem.capacity, follows)
 
 
 def _unit(problem: Problem) -> int:
     """What divides every size, distance, alignment and pinned place, or nothing that is lost by assuming so."""
     numbers = [b.size for b in problem.buffers] + [b.alignment for b in problem.buffers]
-    numbers += [b.offset for b in problem.buffers if b.offset is not None] + [f.distance for f in problem.follows]
+    numbers += [b.offset for b in problem.buffers if b.offset is not None] + [
+        f.distance for f in problem.offset_constraints
+    ]
     return max(1, gcd(*numbers))
 
 
@@ -91,7 +93,7 @@ class _Rows:
     def __init__(self, problem: Problem, pairs: list[tuple[int, int]], unit: int, height: int) -> None:
         self.n = len(problem.buffers)
         self.size = [b.size // unit for b in problem.buffers]
-        self.big = 2 * height + max((abs(f.distance) // unit for f in problem.follows), default=0)
+        self.big = 2 * height + max((abs(f.distance) // unit for f in problem.offset_constraints), default=0)
         self.rows: list[dict[int, float]] = []
         self.low: list[float] = []
         self.binaries = 0

@@ -93,7 +93,7 @@ class _Search:
 
     def _part(self, buffers: Sequence[Buffer], pool: int) -> Problem:
         ids = {b.id for b in buffers}
-        follows = tuple(f for f in self.problem.follows if f.reader in ids and f.writer in ids)
+        follows = tuple(f for f in self.problem.offset_constraints if f.reader in ids and f.writer in ids)
         return Problem(tuple(buffers), self.pools[pool].capacity, follows)
 
     def _leaf(self, cost: float, held: list[list[Buffer]], chosen: list[int]) -> None:

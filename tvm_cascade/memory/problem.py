@@ -22,7 +22,7 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class OffsetConstraint:
     """A writer that follows a reader through the same memory: a segment's output behind its dying input.
 
     The two are live at once and yet may share bytes: either they are disjoint, or
@@ -38,7 +38,7 @@ class Follow:
 class Problem:
     buffers: tuple[Buffer, ...]
     capacity: int | None = None  # bytes
-    follows: tuple[Follow, ...] = ()
+    offset_constraints: tuple[OffsetConstraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,10 @@ def _makes(plan: Plan, segment: Segment, op: int) -> str:
         return f"1 row of {len(segment.stripes)} stripes"
     if out.rows == 1 or segment.trace.count(op) == 1:
         return "all"
-    if segment.chunk and segment.trace.count(op) > out.rows:
-        return f"{segment.chunk} pixel{'s' if segment.chunk > 1 else ''}"
-    return "1 row" if segment.rows == 1 else f"{segment.rows} rows"
+    tile = segment.tile
+    if tile.by_pixels and segment.trace.count(op) > out.rows:
+        return f"{tile.columns} pixel{'s' if tile.columns > 1 else ''}"
+    return "1 row" if tile.rows == 1 else f"{tile.rows} rows"
 
 
 def _row(

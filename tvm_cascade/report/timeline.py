@@ -52,14 +52,13 @@ class _Progress:
     def span(self, tensor: int) -> tuple[int, int]:
         """First byte of use and the end of what is written, within the tensor's block."""
         flow, segment = self.flow, self.segment
-        chunk = segment.chunk
         node, storage = flow.graph.tensors[tensor], self.plan.storages[tensor]
-        columns = flow.columns(tensor, chunk)
+        columns = flow.columns(tensor, segment.tile)
         makers = [m for m in flow.writers(tensor) if m in self.done and not segment.stripes]
         ends: list[int] = []
         for m in makers:
-            made = flow.steps(m, chunk, m in segment.accumulating).made[flow.written(m).index(tensor)]
-            done = -1 if self.done[m] and m in segment.over else self.done[m]
+            made = flow.steps(m, segment.tile, m in segment.accumulating).made[flow.written(m).index(tensor)]
+            done = -1 if self.done[m] and m in segment.in_place else self.done[m]
             ends.append(int(end_bytes(node, made[done], columns)))
         high = max(ends, default=node.bytes)
         low = 0
@@ -68,8 +67,8 @@ class _Progress:
         return min(low, high), high
 
     def _kept(self, op: int, tensor: int, columns: int) -> int:
-        steps = self.flow.steps(op, self.segment.chunk, op in self.segment.accumulating)
-        done = -1 if self.done[op] and op in self.segment.over else self.done[op]
+        steps = self.flow.steps(op, self.segment.tile, op in self.segment.accumulating)
+        done = -1 if self.done[op] and op in self.segment.in_place else self.done[op]
         keeps = [int(r.keep[done]) for r in steps.reads if r.tensor == tensor]
         node = self.flow.graph.tensors[tensor]
         return min((int(front_bytes(node, np.array(k), columns)) for k in keeps), default=0)
@@ -79,12 +78,12 @@ def timeline(plan: Plan) -> Timeline:
     """The arena of a plan, sampled."""
     streamed = {t for s in plan.segments for t in s.streamed}
     sums = any(s.accumulating for s in plan.segments)
-    flows = {n: Flow(plan.graph, streamed, sums, n) for n in {s.rows for s in plan.segments}}
+    flow = Flow(plan.graph, streamed, sums)
     blocks = block_rows(plan)
     spans: list[list[tuple[int, int, int]]] = [[] for _ in blocks]
     cuts, times, used = [0], [], []
     for k, segment in enumerate(plan.segments):
-        progress = _Progress(plan, flows[segment.rows], k)
+        progress = _Progress(plan, flow, k)
         length = len(segment.trace) * max(len(segment.stripes), 1)
         if not length:  # views alone
             cuts.append(cuts[-1])

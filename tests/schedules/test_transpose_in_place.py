@@ -13,9 +13,9 @@ from tvm import relax as _relax
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, layerwise, offsets_of, plan_graph, validate
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.graph import ROW_KERNEL_ONLY
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.forms.transpose_over import row_moves
+from tvm_cascade.schedules.forms.transpose_in_place import FORM, row_moves
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
@@ -53,7 +53,7 @@ def test_it_takes_the_input_s_place(prepared: pipeline.Prepared, layer_by_layer:
     options = PlanOptions(layerwise=layer_by_layer, **CAN)
     beside = plan_graph(prepared.graph, replace(options, in_place=False))
     plan = plan_graph(prepared.graph, options)
-    assert plan.segments[0].over == (0,) and plan.segments[0].trace == (0,)
+    assert plan.segments[0].in_place == (0,) and plan.segments[0].trace == (0,)
     assert plan.segments[0].scratch_bytes == 3 * 14
     places = offsets_of(plan)
     assert places["tensor 0"] == places["tensor 1"]
@@ -78,7 +78,7 @@ def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
     prepared = pipeline.prepare(enlarged(), Core())
     plan = plan_graph(prepared.graph, PlanOptions(layerwise=True, **CAN))
     places, room = offsets_of(plan), plan.graph.tensors[0].bytes
-    assert plan.segments[0].over == (0,) and plan.peak >= 2 * room + plan.segments[0].scratch_bytes
+    assert plan.segments[0].in_place == (0,) and plan.peak >= 2 * room + plan.segments[0].scratch_bytes
     assert places["tensor 0"] == places["tensor 1"]
     at = plan.buffers.index("tensor 0")
     scratch = plan.segments[0].scratch_bytes
@@ -91,7 +91,7 @@ def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
 
 def test_nothing_goes_over_its_input_that_is_asked_not_to(prepared: pipeline.Prepared) -> None:
     for options in (PlanOptions(overlap=False, **CAN), PlanOptions(stream_input=True, **CAN)):
-        assert not any(s.over for s in plan_graph(prepared.graph, options).segments)
+        assert not any(s.in_place for s in plan_graph(prepared.graph, options).segments)
 
 
 def test_beside_its_input_it_is_refused(prepared: pipeline.Prepared) -> None:
@@ -104,5 +104,7 @@ def test_beside_its_input_it_is_refused(prepared: pipeline.Prepared) -> None:
 
 
 def test_other_permutations_are_left_alone() -> None:
-    ops = extract_graph(LowerQuantized()(network((0, 3, 2, 1)))).graph.ops
-    assert (ops[0].kind, ops[0].over_bytes) == ("transpose", 0)
+    other = pipeline.prepare(network((0, 3, 2, 1)), Core())
+    assert (other.graph.ops[0].kind, other.graph.ops[0].kernels.in_place_workspace_bytes) == ("transpose", 0)
+    site = other.site(0)
+    assert site is not None and "no transpose from NCHW to NHWC" in str(FORM.footprint(site, ROW_KERNEL_ONLY))
