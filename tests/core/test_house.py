@@ -46,6 +46,18 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
 NO_TVM = ALGORITHMS | BASE | {"tensor_spec", "report", "registration", "results", "cli", "keywords"}
 
 
+SCHEDULES_MAY_IMPORT = {  # the same inside of schedules/
+    "tir": set(),
+    "kernels": {"tir"},
+    "rules": {"tir", "kernels"},
+    "driver": {"tir", "kernels"},
+    "forms": {"tir", "kernels", "rules", "driver"},
+    "tuning": {"tir", "kernels", "rules"},
+    "stages": {"tir", "tuning"},
+    "primitives": {"tir"},
+}
+
+
 def rooms() -> dict[str, list[Path]]:
     """Every module by its room; `cli`, `api`, `testing` and the package itself may import everything."""
     found: dict[str, list[Path]] = {}
@@ -85,6 +97,18 @@ def test_a_room_imports_only_what_stands_below_it(room: str) -> None:
         if name.startswith("tvm_cascade.") and name.split(".")[1] not in allowed
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("room", sorted(SCHEDULES_MAY_IMPORT))
+def test_a_room_of_schedules_imports_only_what_stands_below_it(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / "schedules" / room).rglob("*.py")
+        for name in imported(path)
+        if name.startswith("tvm_cascade.schedules.") and name.split(".")[2] not in SCHEDULES_MAY_IMPORT[room] | {room}
+    ]
+    assert not wrong
+    assert {p.name for p in (ROOT / "schedules").iterdir() if (p / "__init__.py").exists()} <= set(SCHEDULES_MAY_IMPORT)
 
 
 @pytest.mark.parametrize("room", sorted(NO_TVM))
