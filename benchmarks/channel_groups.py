@@ -79,7 +79,9 @@ def in_stripes(graph: Graph, costs: SegmentCosts, expand: Op, project: Op) -> It
         yield Form(name, costs.exact_cost(i, j, Interleaving(tile)) - base, macs)
     for s in costs.striped(i, j):
         yield Form(
-            f"stripes of {s.how.stripe_columns}, {s.how.halo_tensors} with a halo", s.exact - base, macs + s.extra_macs
+            f"stripes of {s.interleaving.stripe_columns}, {s.interleaving.halo_tensors} with a halo",
+            s.exact - base,
+            macs + s.extra_macs,
         )
 
 

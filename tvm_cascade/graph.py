@@ -41,11 +41,11 @@ _NO_ATTRS: Mapping[str, object] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rows (or columns) of one input that output row `y` reads.
+    """The rows (or columns) of one input that output row `y` reads.
 
-    Tap k of output row y is input row `y * stride // denominator - padding + k * dilation`, for k in `range(extent)`;
-    taps outside of the tensor are padding and read nothing. `stride == 0` is a window that every output row reads
-    alike, such as the whole map of a global mean.
+    Tap k of output row y is input row `y * stride // denominator - padding + k * dilation`, for k in `range(extent)`.
+    Taps outside of the tensor are padding and read nothing. With `stride == 0` every output row reads the same window, such
+    as the whole map of a global mean.
     """
 
     extent: int  # taps, at least 1
@@ -79,7 +79,7 @@ IDENTITY = Window(extent=1)
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation (never a weight)."""
+    """An activation; weights are no tensors of a graph."""
 
     index: int
     name: str
@@ -90,18 +90,22 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
+        """Bytes of the whole tensor."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
     def rows(self) -> int:
+        """Slices along the row axis; 1 without one."""
         return 1 if self.row_axis is None else self.shape[self.row_axis]
 
     @property
     def columns(self) -> int:
+        """Slices along the column axis; 1 without one."""
         return 1 if self.col_axis is None else self.shape[self.col_axis]
 
     @property
     def row_bytes(self) -> int:
+        """Bytes of one row."""
         return self.bytes // max(self.rows, 1)
 
 
@@ -154,7 +158,7 @@ def _multiple_of_8(size: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KernelFootprints:
-    """The forms of kernel that the emitter has for an operator, besides whole rows, and the RAM that they take."""
+    """The forms of kernel that the emitter has for an operator besides that of a whole row, and the RAM that they take."""
 
     tile_fixed_bytes: int = 0  # of workspace to run some pixels of a row at a time
     tile_pixel_bytes: int = 0  # and for every pixel of the tile
@@ -175,11 +179,13 @@ ROW_KERNEL_ONLY = KernelFootprints()
 class Op:
     """An operator on activations.
 
-    `windows[i]` and `columns[i]` belong to `inputs[i]`; None means that the operator needs all of that input before it
-    writes anything, and `opaque` then tells why. A `view` moves no data: each output lies in input 0's memory, at
-    `view_offsets[i]` bytes (reshape, a split along the outermost axis). With `part_offsets` it is a join, a concat whose
-    makers write into place: along the rows input i lies `part_offsets[i]` bytes into output 0, along the channels (its pixels
-    are shorter than the whole's) its pixel p lies that many bytes into pixel p.
+    `windows[i]` and `columns[i]` are the windows of `inputs[i]` along rows and columns. None means that the operator needs
+    the whole input before it writes anything; `opaque` then tells why.
+
+    A `view` moves no data: output i lies in the memory of input 0, at `view_offsets[i]` bytes (a reshape, a split along the
+    outermost axis). With `part_offsets` it is a join, a concat whose producers write into its output: along the rows input i
+    lies `part_offsets[i]` bytes into output 0; along the channels, where the pixels of a part are shorter than those of the
+    whole, pixel p of input i lies that many bytes into pixel p.
     """
 
     index: int
@@ -205,8 +211,10 @@ class Op:
 class Graph:
     """Operators in topological order over tensors.
 
-    Raises `GraphError` where an index is wrong, a tensor has two producers or none, or an operator reads a tensor
-    that is produced later.
+    Raises
+    ------
+    GraphError
+        An index is wrong, a tensor has no producer or two, or an operator reads a tensor that is produced later.
     """
 
     tensors: tuple[Tensor, ...]
@@ -220,7 +228,7 @@ class Graph:
 
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
-        """Operator that writes each tensor, None for graph inputs."""
+        """The operator that writes each tensor; None for graph inputs."""
         made: list[int | None] = [None] * len(self.tensors)
         for op in self.ops:
             for t in op.outputs:
@@ -248,10 +256,12 @@ class Graph:
 
     @property
     def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
         return sum(op.macs for op in self.ops)
 
     @property
     def weight_bytes(self) -> int:
+        """Bytes of all constants."""
         return sum(op.weight_bytes for op in self.ops)
 
     def is_order(self, order: Iterable[int]) -> bool:
@@ -265,6 +275,7 @@ class Graph:
 
 
 def _check(graph: Graph) -> None:
+    """Raise `GraphError` for a graph that is not well formed."""
     known = set(graph.inputs)
     for i, t in enumerate(graph.tensors):
         if t.index != i:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvm_cascade.cascading.channels import takes
+from tvm_cascade.cascading.channels import channel_tiling
 from tvm_cascade.graph import KernelFootprints
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
@@ -30,7 +30,7 @@ class ChannelGroups(KernelForm):
         if not down or not across or down[0] is None or across[0] is None:
             return "its windows are not known"
         wide = site.constants[0].shape[-1]
-        tiling = takes(site.tensors[0], wide, site.tensors[-1], (down[0], across[0]), groups)
+        tiling = channel_tiling(site.tensors[0], wide, site.tensors[-1], (down[0], across[0]), groups)
         return replace(known, channel_tiling=tiling)
 
     def build(self, site: Site, use: Use) -> BuiltKernel | str:

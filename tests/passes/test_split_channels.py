@@ -85,7 +85,7 @@ def test_random_blocks(seed: int) -> None:
     costs = SegmentCosts(AccessTables(graph, accumulators=True), range(len(graph.ops)), Settings(overlap=True))
     forms = costs.striped(0, len(graph.ops))
     for form in forms[-1:]:
-        plans.append(assemble(costs, Layout((0, len(graph.ops)), (form.how,)), Figures(0, 0)))
+        plans.append(assemble(costs, Layout((0, len(graph.ops)), (form.interleaving,)), Figures(0, 0)))
     for plan in dict.fromkeys(plans):
         validate(plan)
         check(run_plan(prepared, plan, [feed]), plan.macs, plan.peak, want)

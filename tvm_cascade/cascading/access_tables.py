@@ -28,7 +28,7 @@ from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Op, Tensor, Tile, Win
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One operator's reading of one tensor that owns memory."""
+    """How one operator reads one tensor that owns memory, step by step."""
 
     tensor: int  # root tensor
     need: Units  # by step, never decreasing
@@ -40,7 +40,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """One operator, or the source of an input, in steps."""
+    """The steps of one operator, or of the source of a streamed input."""
 
     count: int
     made: tuple[Units, ...]  # of each output, in units of its root; length count + 1
@@ -49,13 +49,15 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Root:
+    """The tensor in whose memory another one lies, and where in it."""
+
     tensor: int
     byte_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class TileGrid:
-    """Steps over a grid of rows and columns: step k covers rows `[y0[k], y1[k])`, columns `[x0[k], x1[k])`."""
+    """The tiles of a map: step k covers rows `[y0[k], y1[k])` and columns `[x0[k], x1[k])`."""
 
     y0: Units
     y1: Units
@@ -64,7 +66,7 @@ class TileGrid:
 
     @classmethod
     def of(cls, rows: int, columns: int, tile: Tile) -> TileGrid:
-        """The tiles of a map, row by row."""
+        """Cut a map of `rows` x `columns` into tiles, in row-major order."""
         if not tile.by_pixels:
             y0 = np.arange(0, rows, tile.rows, dtype=np.int64)
             return cls(y0, np.minimum(y0 + tile.rows, rows), np.zeros_like(y0), np.full_like(y0, columns))
@@ -80,9 +82,15 @@ SegmentUsers = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in 
 
 
 class AccessTables:
-    """Tables of one graph, made on demand and kept.
+    """The access tables of one graph, made on demand and kept.
 
-    `streamed` names graph inputs that a source delivers row by row; its pseudo-operator is `source(tensor)`.
+    Parameters
+    ----------
+    graph : Graph
+    streamed : Iterable[int]
+        Graph inputs that a source delivers row by row; the pseudo-operator of tensor t is `source(t)`.
+    accumulators : bool
+        Whether operators may sum up their input as it comes.
     """
 
     def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False) -> None:
@@ -96,12 +104,12 @@ class AccessTables:
 
     @staticmethod
     def source(tensor: int) -> int:
-        """The pseudo-operator that delivers a streamed input: negative, so that it precedes every operator."""
+        """The pseudo-operator that delivers a streamed input. It is negative, so that it sorts before every operator."""
         return -1 - tensor
 
     @cached_property
     def roots(self) -> tuple[Root, ...]:
-        """For each tensor the one whose memory it lies in, itself unless it is a view."""
+        """For each tensor the root, the tensor in whose memory it lies: itself, unless it is a view or a part of a join."""
         found = [Root(t.index, 0) for t in self.graph.tensors]
         for op in self.graph.ops:
             if op.view and not op.part_offsets:
@@ -117,12 +125,12 @@ class AccessTables:
 
     @cached_property
     def parts(self) -> frozenset[int]:
-        """Tensors that lie in a join."""
+        """Tensors that are parts of a join."""
         return frozenset(t for op in self.graph.ops if op.part_offsets for t in op.inputs)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each root the operators, views left out, that read it or a view of it; ascending."""
+        """For each root the operators that read it or a view of it, ascending. Views themselves do not count as readers."""
         used: list[dict[int, None]] = [{} for _ in self.graph.tensors]
         for op in self.graph.ops:
             if not op.view:
@@ -132,28 +140,36 @@ class AccessTables:
 
     @cached_property
     def leaves(self) -> frozenset[int]:
-        """Roots that must be whole at the end: those of the graph's outputs."""
+        """Roots of the graph's outputs, which must be whole at the end."""
         return frozenset(self.roots[t].tensor for t in self.graph.outputs)
 
     def stacked(self, tensor: int) -> bool:
-        """Whether a tensor is part of a join along the rows, or such a join: then it lies there whole, in no ring."""
+        """Whether a tensor is a join along the rows, or a part of one.
+
+        Such a join is stored whole: it cannot be a ring.
+        """
         root = self.roots[tensor].tensor
         parts = [t for m in self.writers(root) if m >= 0 for t in self.graph.ops[m].outputs if t in self.parts]
         return any(self.graph.tensors[t].row_bytes == self.graph.tensors[root].row_bytes for t in parts)
 
     def _start(self, tensor: int, tile: Tile) -> int:
-        """Units of the root before a tensor that an operator writes."""
+        """Units of the root that lie before a tensor that an operator writes."""
         root = self.roots[tensor]
         if root.tensor == tensor or not self.stacked(tensor):
             return 0
         return root.byte_offset // max(self.unit_bytes(root.tensor, tile), 1)
 
     def writers(self, root: int) -> tuple[int, ...]:
-        """What writes a root: an operator, those of the parts of a join, a source, or nothing for an input that is there."""
+        """What writes a root.
+
+        One operator, or one for every part of a join; the source of a streamed input; nothing for an input that is there
+        from the start.
+        """
         return (self.source(root),) if root in self.streamed else self._writers[root]
 
     @cached_property
     def _writers(self) -> tuple[tuple[int, ...], ...]:
+        """For each root the operators that write it, sources left out."""
         made: list[tuple[int, ...]] = [() for _ in self.graph.tensors]
         for op in self.graph.ops:
             if not op.view:
@@ -172,7 +188,7 @@ class AccessTables:
         return (-1 - op,) if op < 0 else tuple(self.roots[t].tensor for t in self.graph.ops[op].outputs)
 
     def accumulates(self, op: int, members: Container[int]) -> bool:
-        """Whether `op` consumes its input into an accumulator when it runs among `members`."""
+        """Whether `op` sums up its input as it comes when it runs together with `members`."""
         node = self.graph.ops[op] if op >= 0 else None
         if not self.accumulators or node is None or node.kernels.accumulator_bytes == 0 or len(node.inputs) != 1:
             return False
@@ -184,37 +200,40 @@ class AccessTables:
 
     @cached_property
     def _pixels(self) -> tuple[int, ...]:
-        """Columns of each tensor, 1 where its pixels cannot be addressed one by one."""
+        """Columns of each tensor; 1 where its pixels cannot be addressed one by one."""
         return tuple(t.columns if has_pixels(t) else 1 for t in self.graph.tensors)
 
     @cached_property
-    def bytes(self) -> tuple[int, ...]:
+    def tensor_bytes(self) -> tuple[int, ...]:
         """Bytes of each whole tensor."""
         return tuple(t.bytes for t in self.graph.tensors)
 
     @cached_property
-    def rows(self) -> tuple[int, ...]:
+    def tensor_rows(self) -> tuple[int, ...]:
+        """Rows of each tensor."""
         return tuple(t.rows for t in self.graph.tensors)
 
     def columns(self, tensor: int, tile: Tile) -> int:
-        """Units of a row."""
+        """Units in a row of a tensor."""
         return self._pixels[tensor] if tile.columns else 1
 
     def units(self, tensor: int, tile: Tile) -> int:
-        return self.rows[tensor] * self._pixels[tensor] if tile.columns else self.rows[tensor]
+        """Units of a whole tensor: pixels where `tile` is a part of a row and the tensor has contiguous pixels, else rows."""
+        return self.tensor_rows[tensor] * self._pixels[tensor] if tile.columns else self.tensor_rows[tensor]
 
     def unit_bytes(self, tensor: int, tile: Tile) -> int:
+        """Bytes of one unit of a tensor."""
         return (self._unit_bytes[1] if tile.columns else self._unit_bytes[0])[tensor]
 
     @cached_property
     def _unit_bytes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """By rows, and by pixels."""
+        """Bytes of a row of each tensor, and of a pixel."""
         every = range(len(self.graph.tensors))
-        rows = tuple(self.bytes[t] // max(self.units(t, ROW), 1) for t in every)
-        return rows, tuple(self.bytes[t] // max(self.units(t, PIXEL), 1) for t in every)
+        rows = tuple(self.tensor_bytes[t] // max(self.units(t, ROW), 1) for t in every)
+        return rows, tuple(self.tensor_bytes[t] // max(self.units(t, PIXEL), 1) for t in every)
 
     def steps(self, op: int, tile: Tile = ROW, accumulate: bool = False) -> Steps:
-        """Steps of an operator or source; `accumulate` where it consumes its input into an accumulator."""
+        """The steps of an operator or source; with `accumulate` those in which it sums up its input."""
         key = (op, tile, accumulate)
         if key not in self._steps:
             steps = self._make(*key)
@@ -224,6 +243,7 @@ class AccessTables:
         return self._steps[key]
 
     def _make(self, op: int, tile: Tile, accumulate: bool) -> Steps:
+        """`steps` before parts of a join are moved to their place in it."""
         if op < 0:
             wide, rows = self.columns(-1 - op, tile), self.graph.tensors[-1 - op].rows
             return Steps(rows, (np.arange(rows + 1, dtype=np.int64) * wide,), ())
@@ -244,6 +264,7 @@ class AccessTables:
         return Steps(len(grid.y0), made, tuple(self._read(node, i, grid, tile) for i in range(len(node.inputs))))
 
     def _accumulating(self, node: Op, tile: Tile) -> Steps:
+        """The steps of an operator that sums up its input: one for every tile of the input."""
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         wide = self.columns(root, tile)
@@ -254,7 +275,7 @@ class AccessTables:
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
 
     def _whole(self, op: Op, i: int, count: int, tile: Tile) -> Read:
-        """All of an input at every step."""
+        """Input i of `op`, read as a whole at every one of `count` steps."""
         root = self.roots[op.inputs[i]].tensor
         every = self.units(root, tile)
         keep = np.zeros(count + 1, np.int64)
@@ -262,7 +283,7 @@ class AccessTables:
         return Read(root, np.full(count, every, np.int64), keep, 0, self._same(op.inputs[i], tile), False)
 
     def _same(self, tensor: int, tile: Tile) -> bool:
-        """Whether a view has the rows, and the pixels, of its root."""
+        """Whether a view has the same rows, and the same pixels, as its root."""
         root = self.roots[tensor]
         seen, owner = self.graph.tensors[tensor], self.graph.tensors[root.tensor]
         if seen.index == owner.index or tensor in self.parts:
@@ -271,6 +292,7 @@ class AccessTables:
         return alike and root.byte_offset == 0 and (seen.rows, seen.row_bytes) == (owner.rows, owner.row_bytes)
 
     def _read(self, op: Op, i: int, grid: TileGrid, tile: Tile) -> Read:
+        """Input i of `op`, read through its window at every tile of `grid`."""
         window = op.windows[i] if i < len(op.windows) else None
         alike = window is not None and window.stride == 0  # kernels read it by rows, not around a ring of pixels
         if window is None or (tile.by_pixels and alike):
@@ -291,7 +313,7 @@ class AccessTables:
     def _through_view(
         self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, tile: Tile
     ) -> tuple[Units, Units]:
-        """Units of the owner under units of a view that starts `offset` bytes into it."""
+        """Turn units of a view that starts `offset` bytes into its owner into units of that owner."""
         every = self.units(owner.index, tile)
         unit, its = self.unit_bytes(seen.index, tile), max(self.unit_bytes(owner.index, tile), 1)
         if not (outermost(seen) and outermost(owner)):
@@ -303,7 +325,7 @@ class AccessTables:
 
 
 def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
-    """`need` and `keep` of a window on a grid of `height` x `width` units."""
+    """`need` and `keep` of a window over a map of `height` x `width` units."""
     low, high = _covered(window, grid.y0, grid.y1, height)
     if across is None or width == 1:
         left, right = np.zeros_like(low), np.full_like(low, width)
@@ -317,12 +339,12 @@ def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, w
 
 
 def _covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Units, Units]:
-    """The range of an axis of `size` that the taps of outputs `[start, stop)` cover."""
+    """The range of an axis of length `size` that the taps of outputs `[start, stop)` cover."""
     first = start * window.stride // window.denominator - window.padding
     last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
     return np.clip(first, 0, size), np.clip(last, 0, size)
 
 
 def steps_for(made: Units, units: Units) -> Units:
-    """For each number of units the steps after which they exist."""
+    """For each number of units the number of steps after which that many exist."""
     return np.searchsorted(made, units, side="left").astype(np.int64)

@@ -17,7 +17,7 @@ from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, OffsetConstr
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a plan carries along."""
+    """Figures that a plan states beside its own."""
 
     baseline_peak: int  # bytes
     bound: int  # bytes
@@ -25,19 +25,20 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Segments `[cuts[k], cuts[k + 1])` of an order, and how each is interleaved."""
+    """Where an execution order is cut into segments, `[cuts[k], cuts[k + 1])`, and how each of these is interleaved."""
 
     cuts: tuple[int, ...]
-    hows: tuple[Interleaving, ...]
+    interleavings: tuple[Interleaving, ...]
 
     @classmethod
     def one_by_one(cls, operators: int) -> Layout:
-        """Every operator a segment of its own."""
+        """The layout in which every operator is a segment of its own."""
         return cls(tuple(range(operators + 1)), (BY_ROWS,) * operators)
 
     @property
     def pieces(self) -> tuple[tuple[int, int, Interleaving], ...]:
-        return tuple((i, j, how) for (i, j), how in zip(pairwise(self.cuts), self.hows, strict=True))
+        """First position, position after the last, and interleaving of every segment."""
+        return tuple((i, j, how) for (i, j), how in zip(pairwise(self.cuts), self.interleavings, strict=True))
 
 
 _laid_out = lru_cache(maxsize=512)(allocate)  # a frontier and the plan taken from it lay out the same arenas
@@ -53,9 +54,21 @@ def assemble(
     effort: AllocateOptions | None = None,
     capacity: int | None = None,
 ) -> Plan:
-    """The plan of a layout, with its arena laid out; by heuristics alone unless `optimise`, then with that `effort`.
+    """The plan of a layout, with its arena laid out.
 
-    With a `capacity` the first arena found within it; raises `InfeasibleError` where none was found.
+    Parameters
+    ----------
+    optimise : bool
+        Search for a smaller arena after the heuristics.
+    effort : AllocateOptions, optional
+        Limits of that search.
+    capacity : int, optional
+        Bytes. The first arena found within them is taken.
+
+    Raises
+    ------
+    InfeasibleError
+        No arena within `capacity` was found.
     """
     graph = costs.tables.graph
     segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
@@ -78,6 +91,7 @@ def assemble(
 
 
 def _segment(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> Segment:
+    """The segment of positions [i, j)."""
     members, in_place = costs.members(i, j), costs.in_place(i, j)
     return Segment(
         ops=tuple(sorted(costs.order[i:j])),
@@ -93,6 +107,7 @@ def _segment(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> Segment:
 
 
 def _stripes(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """For each stripe the columns `[x0, x1)` of every operator of the segment; empty without stripes."""
     stripes = costs.stripes(i, j, how)
     if stripes is None:
         return ()
@@ -100,6 +115,7 @@ def _stripes(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> tuple[tu
 
 
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
+    """Where every tensor lives, by index."""
     tables = costs.tables
     held = {t: (units, piece) for piece in layout.pieces for t, units in costs.held(*piece).items()}
     segment_at = {p: s for s, (i, j, _) in enumerate(layout.pieces) for p in range(i, j)}
@@ -120,6 +136,7 @@ def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
 
 
 def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upper: int) -> Storage:
+    """The storage of a root of which `units` are held: the whole tensor, a ring of rows, or a ring of pixels."""
     tensor, wide = tables.graph.tensors[t], tables.columns(t, tile)
     if units >= tables.units(t, tile):
         return Storage(t, tensor.rows, tensor.bytes, lower, upper)
@@ -130,6 +147,7 @@ def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upp
 
 
 def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Storage:
+    """The storage of any tensor: that of its root where it is a view or a part of a join."""
     root = tables.roots[tensor]
     owner = owners[root.tensor]
     if root.tensor == tensor:
@@ -149,7 +167,11 @@ def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Stor
 def _problem(
     costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], storages: Sequence[Storage]
 ) -> tuple[Problem, dict[str, str]]:
-    """The blocks to lay out, and by name those that lie in the very bytes of another, which stands for both."""
+    """The blocks of the arena, with the offset constraints between them.
+
+    Also returned: for each block that lies in the very bytes of another one, by name, the name of that other block, which
+    stands for both in the problem.
+    """
     blocks: list[Buffer] = []
 
     def add(name: str, size: int, lower: int, upper: int, item: int = 1) -> None:
@@ -162,7 +184,7 @@ def _problem(
             t, (lower, upper) = storage.tensor, (storage.lower, storage.upper)
             item = ITEM_BYTES[costs.tables.graph.tensors[t].dtype]
             add(f"tensor {t}", storage.size, lower, upper, item)
-            rows, pixel = costs.tables.rows[t], costs.tables.unit_bytes(t, PIXEL)
+            rows, pixel = costs.tables.tensor_rows[t], costs.tables.unit_bytes(t, PIXEL)
             add(f"kept {t}", storage.halo_columns * rows * pixel, lower, upper, item)
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)

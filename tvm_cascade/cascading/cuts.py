@@ -23,7 +23,10 @@ Weight = Callable[[int, int], tuple[int, int] | None]
 
 
 def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
-    """Bytes of the best cuts of `n` operators; `lower_bound[i, j] <= cost(i, j)`."""
+    """Bytes of the best cuts of `n` operators.
+
+    `cost(i, j)` are the bytes of segment [i, j), and `lower_bound[i, j] <= cost(i, j)`.
+    """
     done = [False] * (n + 1)
     heap: list[tuple[int, int, int, bool]] = [(0, 0, 0, True)]  # bytes, -start, end, whether the cost is in them
     while heap:
@@ -44,10 +47,15 @@ def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
 
 
 def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None:
-    """Cut positions `(0, ..., n)` of least total weight; None where all of them have a segment without weight.
+    """Cut positions `(0, ..., n)` of least total weight; None where no cuts fit.
 
-    `weight(i, j)` is None where the segment exceeds the cap, else what to minimise, first things first; `least(i, j)` is
-    None only where `weight` is, else no more than it, in both. Ties go to the longest last segment.
+    Parameters
+    ----------
+    weight : Callable
+        `weight(i, j)` is what segment [i, j) adds to the total, compared component by component; None where it exceeds the
+        cap. Ties between totals go to the longest last segment.
+    least : Callable
+        A lower bound of `weight` in both components. It may be None only where `weight` is.
     """
     came: list[int | None] = [None] * (n + 1)
     heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, 0, 0, 0, 0, 0, True)]
@@ -75,7 +83,7 @@ def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None
 
 
 def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.bool_]:
-    """Segments that cuts may have whose peak is below `ceiling`, as far as the lower bounds tell."""
+    """For each segment whether cuts with a peak below `ceiling` may contain it, judged by the lower bounds alone."""
     n = len(lower_bound) - 1
     before, after = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     for j in range(1, n + 1):
@@ -87,10 +95,18 @@ def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.boo
 def pareto_cuts(
     n: int, forms: Callable[[int, int], Iterable[tuple[int, int]]], useful: NDArray[np.bool_], most: int
 ) -> tuple[tuple[int, int], ...]:
-    """Every trade of peak bytes against extra work, up to `most`, that no other cuts beat: ascending bytes, descending work.
+    """The trades of peak bytes against extra work that no other cuts beat, by ascending bytes and descending work.
 
-    `forms(i, j)` gives bytes and extra work of the segment in each of its forms; segments that are not `useful` are not
-    looked at. Exact: a segment's cost does not depend on how those before it were cut, so dominated trades never come back.
+    Exact: a segment's cost does not depend on how those before it were cut, so a dominated trade never becomes useful again.
+
+    Parameters
+    ----------
+    forms : Callable
+        `forms(i, j)` are (bytes, extra work) of segment [i, j) in each of its forms.
+    useful : array
+        Segments that are worth looking at.
+    most : int
+        Extra work allowed.
     """
     best: list[list[tuple[int, int]]] = [[(0, 0)]]
     for j in range(1, n + 1):
@@ -110,6 +126,7 @@ def pareto_cuts(
 
 
 def _undominated(trades: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The trades that no other beats in both components, ascending in the first."""
     kept: list[tuple[int, int]] = []
     for trade in sorted(trades):
         if not kept or trade[1] < kept[-1][1]:

@@ -17,12 +17,15 @@ MOST_OPERATORS = 4
 
 
 def is_tiny(search: Search) -> bool:
-    """Whether `smallest_of_all` is worth its time."""
+    """Whether a graph is small enough for `smallest_of_all`."""
     return search.size <= MOST_OPERATORS and not search.recompute
 
 
 def smallest_of_all(search: Search, figures: Figures, best: Plan) -> tuple[Plan, Search]:
-    """The plan of smallest arena at 1.00x over all orders, `best` where none is smaller, and the search of its order."""
+    """The plan of smallest arena at 1.00x over all orders, cuts and interleavings, and the search of its order.
+
+    `best` is returned where no plan is smaller.
+    """
     graph, found = search.costs.tables.graph, search
     for order in permutations(range(search.size)):
         if best.peak <= figures.bound:
@@ -39,10 +42,11 @@ def smallest_of_all(search: Search, figures: Figures, best: Plan) -> tuple[Plan,
 
 
 def _layouts(search: Search) -> Iterator[Layout]:
+    """Every layout of the order of a search."""
     n = search.size
     for count in range(n):
         for inner in combinations(range(1, n), count):
             cuts: Sequence[int] = (0, *inner, n)
             if all(search.possible(i, j) for i, j in pairwise(cuts)):
-                for hows in product(*(search.interleavings(i, j) for i, j in pairwise(cuts))):
-                    yield Layout(tuple(cuts), hows)
+                for interleavings in product(*(search.interleavings(i, j) for i, j in pairwise(cuts))):
+                    yield Layout(tuple(cuts), interleavings)

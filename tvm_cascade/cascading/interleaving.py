@@ -9,9 +9,10 @@ from tvm_cascade.graph import ROW, Tile
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """What every step of a segment makes: a tile of its operator's output, in stripes that part of a row that lies in one.
+    """What a step of a segment makes, and whether the segment runs in stripes.
 
-    In stripes the segment runs once for every vertical stripe of its last map (`cascading.stripes`).
+    With stripes the whole segment runs once for every vertical stripe of its last map (`cascading.stripes`); a step then
+    makes the part of a row that lies in the running stripe.
     """
 
     tile: Tile = ROW  # in stripes single rows
@@ -20,11 +21,12 @@ class Interleaving:
 
     @property
     def striped(self) -> bool:
+        """Whether the segment runs in stripes."""
         return self.stripe_columns > 0
 
     @property
     def sort_key(self) -> tuple[int, ...]:
-        """A total order, by which ties are broken."""
+        """A total order over interleavings, which breaks ties between plans."""
         return -self.halo_tensors, -self.stripe_columns, self.tile.columns, self.tile.rows, self.tile.channels
 
 

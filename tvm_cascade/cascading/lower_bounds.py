@@ -29,7 +29,10 @@ INFEASIBLE = 1 << 62  # bytes of a segment that cannot be
 
 
 class LowerBounds:
-    """Lower bounds of one order; `tiles` are those that are tried, coarse first."""
+    """Lower bounds of the bytes of every segment of one order, as tables indexed [i, j].
+
+    `tiles` are the tiles that a step may make, coarse first.
+    """
 
     def __init__(self, costs: SegmentCosts, tiles: Sequence[Tile]) -> None:
         self.costs, self._tiles = costs, tuple(tiles)
@@ -37,32 +40,36 @@ class LowerBounds:
 
     @cached_property
     def coarsest(self) -> Table:
-        """Segments in their coarsest interleaving: by pixels any may be that, where coarser ones take too much scratch."""
+        """Segments with the coarsest tile that is tried.
+
+        Where that tile takes too much scratch a finer one stands in for it, so among pixels the finest is assumed.
+        """
         return self._plain(self._tiles[-1] if self._tiles[0].by_pixels else ROW)
 
     @cached_property
     def tiles(self) -> Table:
-        """Segments in any interleaving at 1.00x."""
+        """Segments with any tile, without stripes."""
         return self.coarsest if len(self._tiles) == 1 else np.minimum(self.coarsest, self._plain(self._tiles[-1]))
 
     @cached_property
     def stripes(self) -> Table:
-        """Segments in stripes; those of operators that cannot be striped out of reach."""
-        return self._in_stripes([self._strip(t) for t in range(len(self.costs.tables.bytes))])
+        """Segments in stripes, whatever is made twice; infeasible where an operator cannot be striped."""
+        return self._in_stripes([self._strip(t) for t in range(len(self.costs.tables.tensor_bytes))])
 
     @cached_property
     def halo_stripes(self) -> Table:
-        """Segments in stripes at 1.00x: what overlaps of every tensor is kept."""
-        return self._in_stripes([self._strip(t, kept=True) for t in range(len(self.costs.tables.bytes))])
+        """Segments in stripes in which nothing is made twice: the halo columns of every tensor are kept."""
+        return self._in_stripes([self._strip(t, kept=True) for t in range(len(self.costs.tables.tensor_bytes))])
 
     @cached_property
     def without_recompute(self) -> Table:
-        """Segments in any form at 1.00x."""
+        """Segments in any form in which nothing is made twice."""
         return np.minimum(self.tiles, self.halo_stripes)
 
     def _in_stripes(self, rings: Sequence[int]) -> Table:
+        """Bounds of striped segments whose rings take `rings[t]` bytes."""
         n, costs = self.size, self.costs
-        dying = np.cumsum(np.cumsum(self._placed(costs.tables.bytes), axis=1), axis=0)
+        dying = np.cumsum(np.cumsum(self._placed(costs.tables.tensor_bytes), axis=1), axis=0)
         earlier = np.concatenate([[0], np.diagonal(dying, -1)])
         found = self._live[None, :] + self._counters + self._scratch
         found[:, 1:] += dying[:, :n] - earlier[:, None]
@@ -78,17 +85,21 @@ class LowerBounds:
         return np.minimum(self.tiles, self.stripes)
 
     def _plain(self, tile: Tile) -> Table:
+        """Bounds of segments whose steps make `tile`."""
         n = self.size
         found = self._live[None, :] + self._counters + self._scratch
-        found[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.tables.bytes))])
+        found[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.tables.tensor_bytes))])
         return found
 
     def _inside(self, rings: Sequence[int]) -> Table:
-        """Bytes of the rings of tensors that live in `[i, j)` alone, by i and j - 1."""
+        """Bytes of the rings of tensors that live in [i, j) alone, indexed [i, j - 1]."""
         return np.cumsum(np.cumsum(self._placed(rings), axis=1)[::-1], axis=0)[::-1][1:, : self.size]
 
     def _placed(self, sizes: Sequence[int]) -> Table:
-        """Sizes summed by place of birth (row 0: there from the start, row k + 1: made at k) and place of last use."""
+        """`sizes` of the roots, summed by position of birth and of last use.
+
+        Row 0 holds what is there from the start, row k + 1 what the operator at position k makes.
+        """
         costs, n = self.costs, self.size
         found = np.zeros((n + 1, n + 1), np.int64)
         for t, born in costs.born.items():
@@ -97,16 +108,17 @@ class LowerBounds:
 
     @cached_property
     def _live(self) -> Table:
-        """Bytes made before each position and wanted at it or later."""
+        """For each position the bytes made before it and still wanted at it or later."""
         costs, n = self.costs, self.size
         change = np.zeros(n + 2, np.int64)
         for t, born in costs.born.items():
-            change[born + 1] += costs.tables.bytes[t]
-            change[costs.last[t] + 1] -= costs.tables.bytes[t]
+            change[born + 1] += costs.tables.tensor_bytes[t]
+            change[costs.last[t] + 1] -= costs.tables.tensor_bytes[t]
         return np.cumsum(change)[: n + 1]
 
     @cached_property
     def _counters(self) -> Table:
+        """Bytes of the driver's step counters in each segment."""
         graph = self.costs.tables.graph
         working = np.cumsum([0, *(not graph.ops[o].view for o in self.costs.order)])
         count = working[None, :] - working[:, None]
@@ -114,7 +126,7 @@ class LowerBounds:
 
     @cached_property
     def _scratch(self) -> Table:
-        """The largest scratch in each segment."""
+        """The largest scratch of an operator in each segment."""
         graph, n = self.costs.tables.graph, self.size
         ops = [graph.ops[o] for o in self.costs.order]
         here = np.array([min(o.scratch_bytes, *_smaller_scratch(o)) for o in ops], np.int64)
@@ -124,7 +136,7 @@ class LowerBounds:
         return found
 
     def _ring(self, tensor: int, tile: Tile) -> int:
-        """The least bytes of a ring: what some step of a reader wants to be there at once."""
+        """The fewest bytes that a ring can have: what one step of some reader needs at once."""
         tables = self.costs.tables
         if tensor not in self.costs.born or not tables.writers(tensor):
             return 0
@@ -138,10 +150,10 @@ class LowerBounds:
         return min(units, tables.units(tensor, tile)) * tables.unit_bytes(tensor, tile)
 
     def _strip(self, tensor: int, kept: bool = False) -> int:
-        """The least bytes of a tensor in stripes: the columns that one column of a reader wants.
+        """The fewest bytes of a tensor in stripes: the columns that one output column of a reader reads.
 
-        Where what takes work is `kept`, besides what two neighbouring columns of a reader both want of every row, unless
-        one stripe has all that it wants.
+        With `kept`, and where the tensor costs work to make, the halo is added: the columns of every row that two neighbouring
+        output columns both read. A single stripe that holds everything bounds both.
         """
         tables = self.costs.tables
         writers, columns = tables.writers(tensor) if tensor in self.costs.born else (), tables.columns(tensor, PIXEL)
@@ -156,7 +168,7 @@ class LowerBounds:
                     widest = max(map(len, seen))
                     shared = min((max(a.stop - b.start, 0) for a, b in pairwise(seen)), default=0) if kept else 0
                     whole = max(s.stop for s in seen) - min(s.start for s in seen)
-                    at_least = widest * (ring // columns) + shared * tables.rows[tensor] * tables.unit_bytes(
+                    at_least = widest * (ring // columns) + shared * tables.tensor_rows[tensor] * tables.unit_bytes(
                         tensor, PIXEL
                     )
                     most = max(most, min(at_least, max(whole, 1) * (ring // columns)))
@@ -164,7 +176,7 @@ class LowerBounds:
 
     @cached_property
     def calls(self) -> Table:
-        """Kernel calls that a cascade makes at least; none where an operator runs alone."""
+        """The fewest kernel calls of each segment; 0 where an operator runs alone."""
         tables = self.costs.tables
         working = [not tables.graph.ops[o].view for o in self.costs.order]
         steps = [tables.steps(o, ROW).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]
@@ -174,7 +186,7 @@ class LowerBounds:
 
 
 def _smaller_scratch(op: Op) -> tuple[int, ...]:
-    """Bytes of scratch of an operator that runs over its input, or makes single columns."""
+    """Bytes of an operator's scratch when it runs in place, and when it makes single columns."""
     tiling = op.kernels.channel_tiling
     in_place = op.kernels.in_place_workspace_bytes or op.scratch_bytes
     return in_place, tiling.scratch_bytes(1) if tiling else op.scratch_bytes

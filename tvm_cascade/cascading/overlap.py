@@ -27,7 +27,7 @@ from tvm_cascade.graph import Tile
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Tensors of a `memory.OffsetConstraint`, with its distance in bytes."""
+    """Two tensors that may share memory as `memory.OffsetConstraint` allows."""
 
     reader: int  # the dying input
     writer: int  # the output or ring
@@ -37,11 +37,13 @@ class Pair:
 
     @property
     def reach(self) -> int:
-        """Bytes at the start of the reader that the writer may cover; where negative, none."""
+        """Bytes at the start of the reader that the writer may cover; none where negative."""
         return self.size - self.distance
 
 
 class Overlaps:
+    """Finds how close outputs and rings may follow dying inputs, for the segments of one graph."""
+
     def __init__(self, tables: AccessTables, in_place: bool) -> None:
         self.tables, self.in_place = tables, in_place
         self._progress: dict[tuple[int, Tile], dict[int, Units]] = {}
@@ -50,7 +52,19 @@ class Overlaps:
     def pairs(
         self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], tile: Tile
     ) -> tuple[Pair, ...]:
-        """Every tensor in `made` (units held of each) behind every input in `dying`, where that saves anything."""
+        """The pairs of a dying input and a tensor made that can share bytes.
+
+        Parameters
+        ----------
+        members : Sequence[int]
+            Operators and sources of the segment.
+        dying : Sequence[int]
+            Inputs whose last reader is in the segment.
+        made : Mapping[int, int]
+            Units held of each root that the segment makes.
+        tile : Tile
+            What a step makes.
+        """
         if not dying or not made:
             return ()
         cascade = Cascade(self.tables, members, tile)
@@ -74,14 +88,14 @@ class Overlaps:
         return tuple(found)
 
     def overwrites(self, pair: Pair) -> bool:
-        """Whether the writer's maker may write over the very elements that it reads."""
+        """Whether the operator that makes the writer may write over the very elements that it reads."""
         makers = self.tables.writers(pair.writer)
         if len(makers) != 1 or makers[0] < 0 or not self._alike(pair.reader, pair.writer):
             return False
         return any(r.in_place and r.tensor == pair.reader for r in self.tables.steps(makers[0]).reads)
 
     def _behind(self, cascade: Cascade, x: int, y: int, units: int, maker: int) -> int:
-        """Bytes; the writer's size where it must stay clear of the input altogether."""
+        """Bytes by which y must stay behind x; the size of y where the two must not share anything."""
         tables, tile = self.tables, cascade.tile
         taken, given = tables.graph.tensors[x], tables.graph.tensors[y]
         size = units * tables.unit_bytes(y, tile)
@@ -104,13 +118,14 @@ class Overlaps:
         return int((written - front)[alive].max(initial=least))
 
     def _alike(self, x: int, y: int) -> bool:
+        """Whether two tensors have the same layout, so that one may overwrite the other element for element."""
         one, other = self.tables.graph.tensors[x], self.tables.graph.tensors[y]
         if x in self.tables.streamed and not outermost(one):
             return False  # its planes lie together row by row, those of the output one behind the other
         return self.in_place and (one.shape, one.dtype, one.row_axis) == (other.shape, other.dtype, other.row_axis)
 
     def _done(self, cascade: Cascade, maker: int, reader: int) -> Units | None:
-        """Steps that `reader` has done when `maker` writes, by step of the maker; None where it may have done none."""
+        """For each step of `maker` the steps that `reader` has certainly done before it; None where that may be none."""
         count = cascade.steps(maker).count
         if reader == maker:
             return np.arange(count, dtype=np.int64)
@@ -121,10 +136,14 @@ class Overlaps:
         return done if full == cascade.steps(reader).count else (done >= full).astype(np.int64)
 
     def _sums(self, op: int) -> bool:
+        """Whether an operator accumulates where all its makers run beside it."""
         return self.tables.accumulates(op, _Everything())
 
     def _upstream(self, maker: int, cascade: Cascade) -> dict[int, Units]:
-        """For every operator upstream of `maker` the steps done, its inputs taken to be made in the same cascade."""
+        """For every operator upstream of `maker` the steps that it has done, by step of the maker.
+
+        All of them are taken to run in the same cascade, which is the least that any segment has done.
+        """
         key = (maker, cascade.tile)
         if key not in self._progress:
             everything = Cascade(self.tables, _ancestors(self.tables, maker), cascade.tile)
@@ -138,12 +157,14 @@ class Overlaps:
 
 
 class _Everything:
+    """A container of everything."""
+
     def __contains__(self, member: object) -> bool:
         return True
 
 
 def _ancestors(tables: AccessTables, op: int) -> tuple[int, ...]:
-    """The operators and sources that `op` depends on, and itself, in ascending order."""
+    """The operators and sources that `op` depends on, and `op` itself, ascending."""
     seen, pending = {op}, [op]
     while pending:
         o = pending.pop()

@@ -40,13 +40,19 @@ _ONE_SHORT_SEARCH: Efforts = (SHORT_SEARCH,)  # points of a frontier that are no
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """What the options ask for, `layerwise` or `cascade`, in steps of several rows where there is room."""
+    """The plan that the options ask for, with tiles of several rows where there is room.
+
+    Raises
+    ------
+    InfeasibleError
+        The arena exceeds `options.sram`.
+    """
     plan = layerwise(graph, options) if options.layerwise else cascade(graph, options)
     return raise_tile_rows(plan, options)
 
 
 def baseline_peak(graph: Graph) -> int:
-    """Bytes live layer by layer in file order: activations alone, every tensor whole, views sharing."""
+    """Bytes live when operators run one by one in file order: activations alone, whole tensors, views sharing memory."""
     costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     whole = [
         sum(graph.tensors[t].bytes for t, born in costs.born.items() if born <= k <= costs.last[t])
@@ -56,7 +62,9 @@ def baseline_peak(graph: Graph) -> int:
 
 
 def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """Every operator a segment of its own, in file order; nothing shared but what element-wise operators overwrite.
+    """The plan in which every operator is a segment of its own, in file order.
+
+    Tensors share memory only where an element-wise operator overwrites its input.
 
     Raises
     ------
@@ -75,15 +83,15 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """The plan of smallest peak; under a cap the one of least overhead.
+    """The plan of smallest peak; with a cap the plan of least overhead that fits.
 
-    Without a cap steps are as fine as `options.max_time` allows: the fewer pixels a step, the smaller the rings and the
-    dearer the steps. A cap below that peak may well be met.
+    Without a cap `options.max_time` limits how few pixels a step makes: fewer pixels give smaller rings and more
+    instructions. A plan under a cap may therefore be smaller than the smallest plan without one.
 
     Raises
     ------
     InfeasibleError
-        No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
+        No plan fits `options.sram`. The error carries the bytes needed and the operators at the peak.
     """
     again = options.stripes and options.max_macs > 1.0
     if options.sram is not None or options.granularity != "auto" or (again and options.steps is None):
@@ -93,7 +101,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 @lru_cache(maxsize=8)
 def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
-    """The plan of smallest peak at 1.00x within `options.max_time`, and the options that led to it; no cap."""
+    """The plan of smallest peak at 1.00x within `options.max_time`, and the options that led to it; the cap does not count."""
     plan, steps = _cascade(graph, options), options.steps
     if steps is None or options.granularity != "auto":
         return plan, options
@@ -110,6 +118,7 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
+    """`cascade` for one set of tiles, whatever instructions they cost."""
     searches = _searches(graph, options)
     search, bound = searches[0], searches[0].bound
     least = search.smallest
@@ -140,14 +149,14 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def ignore(_plan: Plan) -> None:
-    """Tells nobody of a plan."""
+    """Do nothing with a plan."""
 
 
 def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = ignore) -> tuple[Plan, ...]:
-    """The plans that no other beats in peak and work, by ascending peak, up to `options.max_macs`.
+    """The plans that no other plan beats in both peak and work, by ascending peak.
 
-    A single one where the emitter cannot compute anything twice (`options.stripes`). A cap is not looked at. `tell` hears of
-    every plan on the way.
+    Work goes up to `options.max_macs`; the cap does not count. There is a single plan where the emitter cannot compute
+    anything twice (`options.stripes`). `tell` is called with every plan on the way.
     """
     options = replace(options, sram=None)
     at_once = _in_time(graph, replace(options, max_macs=1.0))[0]
@@ -165,7 +174,10 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Pla
 
 
 def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
-    """The first plan of the frontier, without the rest: no arena is smaller than what its trade has live."""
+    """The first plan of the frontier, without planning the rest.
+
+    It stops as soon as what the next trade has live exceeds the best arena.
+    """
     best = _in_time(graph, replace(options, max_macs=1.0))[0]
     for least, plan in _traded(graph, options, best):
         best = min(best, plan, key=lambda p: (p.peak, p.macs))
@@ -175,9 +187,10 @@ def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple[int, Plan]]:
-    """Plans that do some work twice, by ascending bytes live, with the bytes that those after them have live at least.
+    """Plans that make something twice, by ascending bytes live.
 
-    Those that may be the smallest are searched for as plans at 1.00x are, others with less effort.
+    With each comes the least that any later plan has live, in bytes. Plans that may be the smallest are searched for as
+    those at 1.00x are, others with less effort.
     """
     search, smallest = search_of(graph, options), at_once.peak
     options = replace(options, finest=search.options.finest)
@@ -191,40 +204,47 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
 
 
 def finest_in_time(graph: Graph, options: PlanOptions) -> int:
-    """Pixels of the smallest step that the time allows at 1.00x; 0: rows alone."""
+    """Pixels of the smallest step that the time limit allows at 1.00x; 0 where only whole rows are fast enough."""
     return _in_time(graph, replace(options, sram=None, max_macs=1.0))[1].finest
 
 
 def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> Search:
-    """The search of a frontier: in the order of least bound, with steps as fine as asked or as the time allows at 1.00x."""
+    """The search of a frontier, in the order of smallest bound.
+
+    Steps make at least `finest` pixels; by default as few as the time limit allows at 1.00x.
+    """
     finest = finest_in_time(graph, options) if finest is None else finest
     return _searches(graph, replace(options, sram=None, finest=finest))[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bytes that no plan at 1.00x goes below, by what its rings count."""
+    """Bytes that no plan at 1.00x goes below, with rings of rows and with rings of pixels."""
 
     rows: int
     pixels: int  # single pixels, where columns are known
 
 
 def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
-    """Proven lower bounds of the search space, whatever the emitter can do with pixels."""
+    """Proven lower bounds of the search space, whether or not the emitter has kernels of pixels."""
     by_rows = replace(options, granularity="row", max_macs=1.0)
     by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
     return Bounds(_searches(graph, by_rows)[0].bound, _searches(graph, by_pixels)[0].bound)
 
 
 def _paired(search: Search) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Trades by rounded bytes, each with the exact one of the same work or less."""
+    """Each trade in rounded bytes, with the exact trade of the same work or less."""
     exact = search.frontier(exact=True)
     for trade in search.frontier():
         yield trade, next(e for e in exact if e[1] <= trade[1])
 
 
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
-    """The first layout within the goal, else the one of smallest arena; `efforts` are those of arenas that are searched."""
+    """The plan of the first layout whose arena meets the goal, else the plan of smallest arena.
+
+    The goal is the cap; without one it is the bound with `options.slack`. `efforts` limit the searches of the best layouts'
+    arenas, one after the other, where the heuristics miss the goal.
+    """
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
     laid_out: list[tuple[int, int, int, Search, Layout]] = []
@@ -260,10 +280,11 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
 
 
 def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
-    """The smaller of `best` and every operator by itself on whole tensors, in the file's order and in the best one.
+    """The smaller of `best` and the plans that run every operator by itself on whole tensors.
 
-    Where outputs trail their inputs, addresses may need far more than what is live. Whole tensors that overwrite what they
-    read or share nothing need little or no more, so a plan is never above the best order's arena.
+    Where many outputs follow their inputs, addresses may need far more than what is live. Whole tensors that overwrite what
+    they read, or share nothing, need little or no more. These plans use the file's order and the order of least memory, so
+    that no plan is larger than the better of the two.
     """
     graph = search.costs.tables.graph
     settings = Settings(options.alignment, in_place=options.in_place and options.overlap)
@@ -277,7 +298,7 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
 
 
 def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Iterator[tuple[Search, Layout]]:
-    """Layouts to try, best first: with rings behind dying inputs, and without, where the arena turns out the better."""
+    """Layouts to try, best first: with rings that follow dying inputs, then without, where arenas may turn out smaller."""
     yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
     if options.overlap and not search.recompute:
         plain = Search(search.costs.tables, search.costs.order, options, search, rings_follow=False)
@@ -286,26 +307,26 @@ def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Ite
 
 
 def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """Searches over the orders that were considered, least bound first."""
+    """Searches of the orders that are considered, that of the smallest bound first."""
     return _kept_searches(graph, replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
 
 
 @lru_cache(maxsize=16)
 def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
-    """Costs of the file's order, which searches with other options share."""
+    """Costs of segments of the file's order, which searches with other options share."""
     rowwise = [t for t in graph.inputs if streamable(graph, t)]
     return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
 
 
 @lru_cache(maxsize=16)
 def _order_by_memory(graph: Graph, in_place: bool) -> tuple[int, ...]:
-    """The order in which whole tensors need least; `in_place` where element-wise operators may overwrite."""
+    """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators may overwrite."""
     return order_by_memory(graph, OrderOptions(in_place=in_place)).order
 
 
 @lru_cache(maxsize=16)
 def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """`_searches` of options that matter to them."""
+    """`_searches` for options that hold only what matters to them."""
     settings = Settings(options.alignment, options.overlap, options.in_place and options.overlap)
     known = _costs(graph, options.stream_input, options.accumulators, settings)
     tables = known.tables
@@ -324,6 +345,7 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
 
 
 def _remedy(options: PlanOptions) -> str:
+    """What a user may change where nothing fits."""
     if not options.overlap:
         return "plan without --no-overlap"
     if not options.stream_input:
@@ -332,6 +354,7 @@ def _remedy(options: PlanOptions) -> str:
 
 
 def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) -> Plan:
+    """`plan`, if it fits the cap; else raises `InfeasibleError` with the operators at the peak."""
     if options.sram is None or plan.peak <= options.sram:
         return plan
     place = 0

@@ -30,10 +30,10 @@ _SEARCHES = 4  # for arenas that may fail, where heuristics do not even find the
 
 
 def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
-    """`plan`, made for `options`, in steps of several rows where these read fewer weights and the arena has room.
+    """`plan` with tiles of several rows where they read fewer weights and the arena has room.
 
-    No larger than the cap or, without one, than `plan`. Plans in stripes stay as they are, and all where nothing is known
-    of the target's instructions.
+    The result is no larger than the cap or, without one, than `plan`. A plan in stripes is returned as it is, and so is any
+    plan where the instructions of the target are not known (`options.steps`).
     """
     able = any(op.kernels.multi_row for op in plan.graph.ops)
     if options.steps is None or not able or any(s.stripes for s in plan.segments):
@@ -43,13 +43,15 @@ def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A segment by its operators and what its steps make."""
+    """A segment: its operators and what their steps make."""
 
     ops: tuple[int, ...]
     tile: Tile = ROW
 
 
 class _RaiseTileRows:
+    """The search: `plan` is the best so far, `pieces` its segments."""
+
     def __init__(self, plan: Plan, options: PlanOptions, model: StepModel) -> None:
         self.plan, self.model, self.graph = plan, model, plan.graph
         self.goal = max(plan.peak, options.sram or 0)
@@ -69,7 +71,7 @@ class _RaiseTileRows:
         self._raise_all()
 
     def _fits(self, pieces: list[_Piece]) -> bool:
-        """Whether an arena of these pieces is within the goal: then the plan is theirs."""
+        """Lay out an arena of these pieces; where it is within the goal the plan becomes theirs."""
         if not self.tries:
             return False
         self.tries -= 1
@@ -87,12 +89,15 @@ class _RaiseTileRows:
         return True
 
     def _cost(self, ops: tuple[int, ...], rows: int) -> int:
-        """The least bytes of a piece in steps of so many rows."""
+        """Bytes live while these operators run in steps of `rows` rows, at least."""
         first = self.costs.place[ops[0]]
         return self.costs.exact_cost(first, first + len(ops), Interleaving(Tile(rows)))
 
     def _take_apart(self, k: int, segment: Segment) -> None:
-        """As many of a segment's last operators as fit run by themselves: none waits for another, nor for a ring."""
+        """Run the last operators of a segment by themselves, as many as fit.
+
+        An operator on its own waits for no other and needs no ring, so that its tiles may be as high as its map.
+        """
         ops = segment.ops
         working = [o for o in ops if not self.graph.ops[o].view]
         if segment.tile.by_pixels or segment.streamed or len(working) < 2:
@@ -112,12 +117,12 @@ class _RaiseTileRows:
                 return
 
     def _raise_all(self) -> None:
-        """The heights that win most, of all segments at once if they fit, else of those that need least first."""
+        """Raise all segments to the rows that save most if they fit, else those that need the fewest bytes first."""
         wanted = {k: heights for k, p in enumerate(self.pieces) if (heights := self._heights(p))}
         self._raise(sorted(wanted, key=lambda k: (self._cost(self.pieces[k].ops, wanted[k][0][1]), k)), wanted)
 
     def _raise(self, some: list[int], wanted: Mapping[int, list[tuple[float, int]]]) -> None:
-        """Raises all of `some` segments, else one half and then the other; of a single one, the height that fits."""
+        """Raise all of `some` segments; where that does not fit, one half and then the other."""
         single = wanted[some[0]] if len(some) == 1 else ()
         tried = [{some[0]: rows} for _, rows in single] or [{k: wanted[k][0][1] for k in some}]
         for rows in tried if some else ():
@@ -128,7 +133,7 @@ class _RaiseTileRows:
             self._raise(some[len(some) // 2 :], wanted)
 
     def _heights(self, piece: _Piece) -> list[tuple[float, int]]:
-        """Instructions won and rows of every height of a segment that wins any and may fit, most first."""
+        """(instructions saved, rows a step) for every number of rows that saves any and may fit, most first."""
         working = [o for o in piece.ops if not self.graph.ops[o].view and has_rows(self.graph, o)]
         if piece.tile.by_pixels or not any(self.graph.ops[o].kernels.multi_row for o in working):
             return []
@@ -140,7 +145,7 @@ class _RaiseTileRows:
 
 
 def _won(graph: Graph, o: int, height: int, model: StepModel) -> float:
-    """Instructions that an operator is expected to win in steps of `height` rows."""
+    """Instructions that an operator is expected to save in steps of `height` rows."""
     op = graph.ops[o]
     if not op.kernels.multi_row:
         return 0.0

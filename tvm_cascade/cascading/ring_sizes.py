@@ -17,7 +17,7 @@ from tvm_cascade.graph import Tile
 
 
 class RingSizes:
-    """Ring sizes of one graph, kept by tensor and tile."""
+    """Ring sizes of one graph, by tensor and tile."""
 
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables
@@ -26,7 +26,7 @@ class RingSizes:
         self._simulated: dict[tuple[tuple[int, ...], Tile], dict[int, int]] = {}
 
     def of(self, members: Sequence[int], tensors: Sequence[int], tile: Tile) -> dict[int, int]:
-        """Units held of `tensors`, all made by `members` and read by no one else."""
+        """Units that the ring of each of `tensors` holds; all of them are made by `members` and read by no one else."""
         return {t: self._held(tuple(members), t, tile) for t in tensors}
 
     def _held(self, members: tuple[int, ...], tensor: int, tile: Tile) -> int:
@@ -40,8 +40,11 @@ class RingSizes:
         return self._known[key]
 
     def _needed(self, tensor: int) -> tuple[int, ...] | None:
-        """The operators that tell the size of a tensor's ring where a segment holds them all, ascending; None where
-        there are none: its makers, its readers, and what leads from these to where they meet."""
+        """The operators that determine the size of a tensor's ring, ascending.
+
+        They are its makers, its readers, and what lies between the readers and the operator where they meet. None where the
+        readers do not meet.
+        """
         if tensor not in self._pieces:
             makers = self.tables.writers(tensor)
             readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}
@@ -50,6 +53,7 @@ class RingSizes:
         return self._pieces[tensor]
 
     def _simulate(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
+        """Ring sizes of all tensors made by `members`, by simulation."""
         key = (members, tile)
         if key not in self._simulated:
             self._simulated[key] = Cascade(self.tables, members, tile).held()
@@ -57,14 +61,17 @@ class RingSizes:
 
     @cached_property
     def _successors(self) -> tuple[tuple[int, ...], ...]:
-        """Readers of each operator's outputs, views skipped."""
+        """For each operator the readers of its outputs, views skipped."""
         graph = self.tables.graph
         written = [() if op.view else self.tables.written(op.index) for op in graph.ops]
         return tuple(tuple(sorted({c for t in roots for c in self.tables.readers[t]})) for roots in written)
 
     @cached_property
     def _post_dominator(self) -> tuple[int, ...]:
-        """The next operator that every path from each one to the end passes; the number of operators for the end."""
+        """For each operator the next one that every path from it to the end passes.
+
+        The number of operators stands for the end.
+        """
         graph, end = self.tables.graph, len(self.tables.graph.ops)
         found = [end] * (end + 1)
         for op in reversed(graph.ops):
@@ -74,7 +81,7 @@ class RingSizes:
         return tuple(found)
 
     def _meet(self, found: Sequence[int], operators: Sequence[int]) -> int:
-        """The first operator that all of `operators` lead to, one of them where the others lead to it."""
+        """The first operator that all of `operators` lead to; it may be one of them."""
         end = len(found) - 1
         meeting = operators[0]
         for other in operators[1:]:
@@ -88,7 +95,7 @@ class RingSizes:
         return meeting
 
     def _between(self, readers: Set[int]) -> tuple[int, ...] | None:
-        """The operators from the readers to where they meet; None where they do not."""
+        """The operators from `readers` to the one where they meet; None where they do not meet."""
         meeting = self._meet(self._post_dominator, sorted(readers))
         if meeting >= len(self.tables.graph.ops):
             return None

@@ -29,7 +29,7 @@ _BEYOND = (32, 16, 8, 4)  # parts of the least bytes that layouts may need beyon
 
 
 class Search:
-    """Costs of every segment in every interleaving, and the layouts worth an arena."""
+    """Costs of every segment of one order in every interleaving, and the layouts that are worth laying out."""
 
     def __init__(
         self,
@@ -40,7 +40,15 @@ class Search:
         rings_follow: bool = True,
         known: SegmentCosts | None = None,
     ) -> None:
-        """`like` is a search over another order of the same graph, `known` costs of this order or of that graph."""
+        """Parameters
+        ----------
+        like : Search, optional
+            A search over another order of the same graph, whose results are shared.
+        rings_follow : bool
+            Whether rings may follow dying inputs through the same memory.
+        known : SegmentCosts, optional
+            Costs of this order, or of another order of the same graph.
+        """
         in_place = options.in_place and options.overlap
         settings = Settings(options.alignment, options.overlap, in_place, rings_follow)
         known = known if like is None else like.costs
@@ -58,7 +66,7 @@ class Search:
         self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
     def possible(self, i: int, j: int) -> bool:
-        """Whether what runs in `[i, j)` lies in one region, or is a single operator, and is not too long."""
+        """Whether [i, j) may be a segment: it lies in one region or is a single operator, and is not too long."""
         if j - i > self.longest:
             return False
         if self.regions.whole:
@@ -68,9 +76,10 @@ class Search:
         return len(working) < 2 or (len(places) == 1 and None not in places)
 
     def interleavings(self, i: int, j: int) -> tuple[Interleaving, ...]:
-        """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks or is long.
+        """Interleavings that are tried for [i, j), coarse first.
 
-        Steps by pixels whose scratch would exceed its limit are none of them; where no other is left, rows are.
+        Only the coarsest where the segment has several sinks or is long. Steps of pixels whose scratch exceeds its limit are left
+        out; whole rows are always possible.
         """
         count = len(self.costs.members(i, j))
         if count < 2:
@@ -83,18 +92,18 @@ class Search:
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
         """Bytes of the best interleaving, rounded and exact.
 
-        A segment that cannot come below the best plan by rows, whatever it shares, is not looked at further: the bytes
-        that it needs at least stand for it.
+        A segment that cannot come below the best plan by rows, however much it shares, is not looked at further: its lower bound
+        is returned.
         """
         if (i, j) not in self._least and not self.possible(i, j):
             self._least[i, j] = INFEASIBLE, INFEASIBLE
         if (i, j) not in self._least:
-            costs, hows = self.costs, self.interleavings(i, j)
-            lower_bound = min(sum(costs.blocks(i, j, c)) for c in hows) - costs.most_shared(i, j)
-            if len(hows) > 1 and lower_bound > self.by_rows:
+            costs, tried = self.costs, self.interleavings(i, j)
+            lower_bound = min(sum(costs.blocks(i, j, c)) for c in tried) - costs.most_shared(i, j)
+            if len(tried) > 1 and lower_bound > self.by_rows:
                 found = [(lower_bound, lower_bound)]
             else:
-                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in hows]
+                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in tried]
             if self.options.stripes and self.lower_bounds.halo_stripes[i, j] < min(
                 self.by_rows + 1, *(f[1] for f in found)
             ):
@@ -104,7 +113,7 @@ class Search:
 
     @property
     def longest(self) -> int:
-        """Operators of a segment at most."""
+        """The most operators that a segment may have."""
         return self.size if self.size <= LARGE else LONGEST_IN_LARGE
 
     def _short(self, bytes_of: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -116,16 +125,18 @@ class Search:
 
     @property
     def by_rows(self) -> int:
-        """Bytes of the best cuts when every segment goes by its coarsest interleaving; of the first order searched."""
+        """Bytes of the best cuts when every segment uses its coarsest interleaving, for the first order searched."""
         if self._ceiling is None:
             self._ceiling = smallest_peak(self.size, self._coarse, self._short(self.lower_bounds.coarsest))
         return self._ceiling
 
     def _coarse(self, i: int, j: int) -> int:
+        """Bytes of [i, j) in its coarsest interleaving."""
         return self.costs.cost(i, j, self.interleavings(i, j)[0]) if self.possible(i, j) else INFEASIBLE
 
     @property
     def size(self) -> int:
+        """The number of operators."""
         return len(self.costs.order)
 
     @property
@@ -139,14 +150,18 @@ class Search:
         return smallest_peak(self.size, self.least, self._without_recompute)
 
     def least(self, i: int, j: int) -> int:
-        """Bytes of `[i, j)`, rounded, in its best interleaving."""
+        """Bytes of [i, j), rounded, in its best interleaving at 1.00x."""
         return self._bytes(i, j)[0]
 
     def least_exact(self, i: int, j: int) -> int:
+        """Bytes of [i, j), not rounded, in its best interleaving at 1.00x."""
         return self._bytes(i, j)[1]
 
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
-        """Forms of `[i, j)` in stripes, least work first; an input is asked for twice only where work may be done twice."""
+        """Forms of [i, j) in stripes, those of least work first.
+
+        A streamed input comes once for every stripe, so such segments are striped only where work may be repeated.
+        """
         members = self.costs.members(i, j)
         again = bool(members) and members[0] < 0 and self.options.max_macs == 1.0
         if (
@@ -164,7 +179,10 @@ class Search:
         return self.options.stripes and self.options.max_macs > 1.0
 
     def coarsest(self, i: int, j: int, cap: int) -> Interleaving | None:
-        """The interleaving of `[i, j)` within the cap that makes least work and, of these, is coarsest."""
+        """The interleaving of [i, j) within `cap` bytes that makes least work and, of these, is coarsest.
+
+        None where none fits.
+        """
         if not self.recompute and self.least(i, j) > cap:
             return None
         key = (i, j, cap)
@@ -173,6 +191,7 @@ class Search:
         return self._coarsest[key]
 
     def _first_within(self, i: int, j: int, cap: int) -> Interleaving | None:
+        """`coarsest`, not kept."""
         if not self.possible(i, j):
             return None
         plain = next((c for c in self.interleavings(i, j) if self.costs.cost(i, j, c) <= cap), None)
@@ -182,10 +201,10 @@ class Search:
         ):
             return plain
         striped = (s for s in self.striped(i, j) if self.recompute or not s.extra_macs)
-        return next((s.how for s in striped if s.bytes <= cap), None)
+        return next((s.interleaving for s in striped if s.bytes <= cap), None)
 
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
-        """Bytes live and extra multiply-accumulates of the best cuts: ascending bytes, descending work."""
+        """(bytes live, extra multiply-accumulates) of the best cuts: ascending bytes, descending work."""
         ceiling = self.bound if exact else self.smallest
         most = int(self.costs.tables.graph.macs * (self.options.max_macs - 1.0))
 
@@ -196,7 +215,7 @@ class Search:
         return (*found, (ceiling, 0)) if not found or found[-1][1] > 0 else found
 
     def forms(self, i: int, j: int, ceiling: int, exact: bool = False) -> list[tuple[int, int]]:
-        """Bytes and extra multiply-accumulates of `[i, j)` in every form of less than `ceiling` bytes."""
+        """(bytes, extra multiply-accumulates) of [i, j) in every form of fewer than `ceiling` bytes."""
         striped = self.striped(i, j) if self.lower_bounds.stripes[i, j] < ceiling else ()
         found = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
         if self.lower_bounds.tiles[i, j] < ceiling:
@@ -204,11 +223,11 @@ class Search:
         return [f for f in found if f[0] < ceiling]
 
     def layouts(self, cap: int, least: int) -> Iterator[Layout]:
-        """Layouts within the cap, that of least work and overhead first, each once; `least` bytes are possible.
+        """Layouts within `cap` bytes live, those of least work and overhead first, each once.
 
-        An arena may need more than the sum of what is live, most of all where outputs trail their inputs downwards one
-        segment after the other: so there are layouts that stay further below the cap, some of fewer segments, and at
-        last some beyond a cap that leaves no room, whose arenas may yet be smaller.
+        An arena may need more bytes than are live, above all where outputs follow their inputs from segment to segment. So some
+        layouts stay further below the cap, and some have fewer segments. `least` are the bytes that are possible: where the cap
+        is no more than that, layouts with somewhat more bytes live come last, for their arenas may be smaller.
         """
         seen: set[Layout] = set()
         beyond = [least + least // n for n in _BEYOND] if cap <= least else []
@@ -219,11 +238,11 @@ class Search:
             fresh = {layout: self._weight(layout) for layout in found if layout is not None and layout not in seen}
             seen |= fresh.keys()
             yield from sorted(
-                fresh, key=lambda layout: (fresh[layout], layout.cuts, [how.sort_key for how in layout.hows])
+                fresh, key=lambda layout: (fresh[layout], layout.cuts, [how.sort_key for how in layout.interleavings])
             )
 
     def _layout(self, limit: int, price: int) -> Layout | None:
-        """The layout of least work, then of least overhead, whose segments stay within `limit` bytes."""
+        """The layout of least work, then least overhead, whose segments stay within `limit` bytes; None where none does."""
         useful, calls = self._useful(limit), self._calls
 
         def bound(i: int, j: int) -> tuple[int, int] | None:
@@ -242,30 +261,32 @@ class Search:
 
     @cached_property
     def least_bytes(self) -> NDArray[np.int64]:
-        """Bytes of every segment at least, in any form that plans may have."""
+        """Lower bounds of the bytes of every segment, in any form that plans may have."""
         return self._short(self.lower_bounds.any_form) if self.recompute else self._without_recompute
 
     @cached_property
     def _without_recompute(self) -> NDArray[np.int64]:
+        """Lower bounds of the bytes of every segment at 1.00x."""
         return self._short(self.lower_bounds.without_recompute if self.options.stripes else self.lower_bounds.tiles)
 
     def _useful(self, limit: int) -> list[list[bool]]:
-        """Segments of cuts within `limit` bytes, as far as the lower bounds tell."""
+        """For each segment whether cuts within `limit` bytes may contain it, judged by lower bounds."""
         if limit not in self._reach:
             self._reach[limit] = within_reach(self.least_bytes, limit + 1).tolist()
         return self._reach[limit]
 
     @cached_property
     def _calls(self) -> list[list[int]]:
+        """Lower bounds of the kernel calls of every segment."""
         return self.lower_bounds.calls.tolist()
 
     def _weight(self, layout: Layout) -> tuple[int, int]:
-        """Extra multiply-accumulates, and kernel calls inside cascades."""
+        """Extra multiply-accumulates of a layout, and kernel calls inside its cascades."""
         return (
             sum(self.costs.extra_macs(*piece) for piece in layout.pieces),
             sum(self._overhead(*piece) for piece in layout.pieces),
         )
 
     def _overhead(self, i: int, j: int, how: Interleaving) -> int:
-        """Kernel calls that a cascade makes dearer; none where an operator runs alone."""
+        """Kernel calls that cascading makes more expensive; 0 where an operator runs alone."""
         return self.costs.calls(i, j, how) if len(self.costs.members(i, j)) > 1 else 0

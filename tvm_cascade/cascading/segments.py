@@ -29,12 +29,13 @@ SCRATCH_BYTES, SCRATCH_SHARE = 512, 100  # steps by pixels: so many bytes of scr
 
 
 def aligned(size: int, unit: int) -> int:
+    """`size` rounded up to a multiple of `unit`."""
     return -(-size // unit) * unit
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the planner may use."""
+    """How blocks of the arena may share memory."""
 
     alignment: int = 4  # bytes, of every block
     overlap: bool = False  # outputs behind dying inputs
@@ -46,14 +47,17 @@ class Settings:
 class Striped:
     """What a segment costs in one form of stripes."""
 
-    how: Interleaving
+    interleaving: Interleaving
     bytes: int  # rounded up block by block
     exact: int
     extra_macs: int
 
 
 class SegmentCosts:
-    """Costs of all segments of one execution order."""
+    """Costs of all segments [i, j) of one execution order; i and j are positions in it.
+
+    `like` are costs of another order of the same graph, whose tables are shared.
+    """
 
     def __init__(
         self, tables: AccessTables, order: Sequence[int], settings: Settings, like: SegmentCosts | None = None
@@ -73,9 +77,9 @@ class SegmentCosts:
         self._members: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
-        """For every root the position of its (first) maker and of its last reader.
+        """For every root the position of its first maker and of its last reader.
 
-        Inputs are made at -1, streamed ones at their first reader; outputs are read at the end.
+        Graph inputs are made at -1, streamed ones at their first reader; graph outputs are read at the end.
         """
         tables, end = self.tables, len(self.order)
         born: dict[int, int] = {}
@@ -91,9 +95,9 @@ class SegmentCosts:
         return born, last
 
     def members(self, i: int, j: int) -> tuple[int, ...]:
-        """What runs in `[i, j)`: sources of streamed inputs, then operators, by index; views left out.
+        """What runs in [i, j): the sources of streamed inputs, then the operators, by index; views are left out.
 
-        Order within a segment is the demand's business, so that a segment costs the same whatever the order it came in.
+        Demand decides the order of steps inside a segment, so that it costs the same whatever order its operators came in.
         """
         if (i, j) not in self._members:
             sources = [
@@ -104,7 +108,7 @@ class SegmentCosts:
         return self._members[i, j]
 
     def one_sink(self, i: int, j: int) -> bool:
-        """Whether all that runs in `[i, j)` leads to its last operator."""
+        """Whether all that runs in [i, j) leads to its last operator."""
         members = self.members(i, j)
         inside = set(members)
         return all(
@@ -112,7 +116,10 @@ class SegmentCosts:
         )
 
     def held(self, i: int, j: int, how: Interleaving) -> dict[int, int]:
-        """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's. Rows in stripes."""
+        """Units held of every root made in [i, j): all where it is wanted later, else those of its ring.
+
+        In stripes units are rows.
+        """
         members = self.members(i, j)
         made = dict.fromkeys(t for o in members for t in self.tables.written(o) if self.born[t] >= i)
         inner = [t for t in made if self.last[t] < j]
@@ -120,7 +127,7 @@ class SegmentCosts:
         return {t: rings.get(t, self.tables.units(t, how.tile)) for t in made}
 
     def in_place(self, i: int, j: int) -> int | None:
-        """The operator of `[i, j)` that writes its output over its dying input, if that is all that runs."""
+        """The operator of [i, j) that writes its output over its dying input, where it runs alone; else None."""
         members, tables = self.members(i, j), self.tables
         if not self.settings.in_place or len(members) != 1 or members[0] < 0:
             return None
@@ -133,12 +140,12 @@ class SegmentCosts:
         )
 
     def state_bytes(self, i: int, j: int) -> int:
-        """Step counters of the driver: none where a single operator runs whole."""
+        """Bytes of the driver's step counters; 0 where a single operator runs whole."""
         count = len(self.members(i, j))
         return COUNTER_BYTES * count if count > 1 else 0
 
     def scratch_bytes(self, i: int, j: int, how: Interleaving) -> int:
-        """The largest scratch of an operator; by pixels that of locating a step's window counts."""
+        """The largest scratch of an operator of [i, j), with what steps of pixels need to find their windows."""
         in_place = self.in_place(i, j)
         if in_place is not None:
             return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
@@ -147,14 +154,14 @@ class SegmentCosts:
         return max((by_columns, *(self._scratch(o, how) for o in self.order[i:j])))
 
     def little_scratch(self, i: int, j: int, how: Interleaving) -> bool:
-        """Whether locating windows takes `[i, j)` no more than `SCRATCH_BYTES` or that share of the arena."""
+        """Whether steps of pixels take little scratch: `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the arena."""
         scratch = self.scratch_bytes(i, j, how)
         if how == BY_ROWS or scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
             return True
         return scratch * SCRATCH_SHARE <= self.exact_cost(i, j, how)
 
     def stripes(self, i: int, j: int, how: Interleaving) -> Stripes | None:
-        """The stripes of `[i, j)`; None where it goes by rows or pixels, or cannot be striped."""
+        """The stripes of [i, j); None where `how` has none, or where the segment cannot be striped."""
         key = (i, j, how)
         if not how.striped:
             return None
@@ -164,6 +171,7 @@ class SegmentCosts:
         return self._stripes[key]
 
     def _forms(self, i: int, j: int) -> Forms | None:
+        """All forms of [i, j) in stripes; None where it cannot be striped."""
         members = self.members(i, j)
         if not members or any(self.last[t] >= j for t in self._streamed(members)):
             return None
@@ -171,10 +179,11 @@ class SegmentCosts:
         return self.striper.forms(members, self.accumulating(i, j), leaving)
 
     def _streamed(self, members: Sequence[int]) -> list[int]:
+        """The streamed inputs whose sources are among `members`."""
         return [-1 - o for o in members if o < 0]
 
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
-        """The forms of `[i, j)` in stripes that no other beats in bytes and work, those of least work first."""
+        """The forms of [i, j) in stripes that no other beats in both bytes and work, those of least work first."""
         key = (i, j)
         if key not in self._striped:
             forms = self._forms(i, j)
@@ -182,6 +191,7 @@ class SegmentCosts:
         return self._striped[key]
 
     def _undominated(self, i: int, j: int, forms: Forms) -> tuple[Striped, ...]:
+        """`striped`, out of all forms."""
         tables, unit = self.tables, self.settings.alignment
         rows = self.held(i, j, BY_ROWS)
         plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * tables.unit_bytes(t, ROW)]]
@@ -189,7 +199,7 @@ class SegmentCosts:
         scratch = np.maximum(forms.scratch, max(self._scratch(o, _STRIPED) for o in self.order[i:j]))
         sizes = [scratch]
         sizes += [forms.widths[t] * (rows[t] * tables.unit_bytes(t, PIXEL)) for t in forms.widths]
-        sizes += [n * (tables.rows[t] * tables.unit_bytes(t, PIXEL)) for t, n in forms.halo_columns.items()]
+        sizes += [n * (tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL)) for t, n in forms.halo_columns.items()]
         exact = sum(plain) + sum(sizes) + np.zeros_like(forms.extra_macs)
         rounded = sum(aligned(b, unit) for b in plain) + sum(-(-b // unit) * unit for b in sizes) + np.zeros_like(exact)
         figures = (a.ravel().tolist() for a in (forms.extra_macs, rounded, exact))
@@ -205,16 +215,17 @@ class SegmentCosts:
         return tuple(kept)
 
     def _around(self, i: int, j: int) -> list[int]:
-        """Bytes of tensors that live across `[i, j)`, and of its sums."""
-        across = [self.tables.bytes[t] for t in self._across(i)]
+        """Bytes of each tensor that lives across [i, j), and of each accumulator in it."""
+        across = [self.tables.tensor_bytes[t] for t in self._across(i)]
         return [*across, *(self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j))]
 
     def extra_macs(self, i: int, j: int, how: Interleaving) -> int:
-        """Multiply-accumulates of `[i, j)` beyond the network's."""
+        """Multiply-accumulates of [i, j) beyond those of its operators run whole."""
         stripes = self.stripes(i, j, how)
         return 0 if stripes is None else stripes.extra_macs
 
     def _scratch(self, op: int, how: Interleaving) -> int:
+        """Bytes of one operator's scratch."""
         node = self.tables.graph.ops[op]
         if how.striped and node.kernels.channel_tiling is not None:
             return 0  # `Stripes.scratch`
@@ -224,20 +235,20 @@ class SegmentCosts:
         return node.kernels.tile_workspace_bytes(n) + node.scratch_bytes
 
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
-        """Operators of `[i, j)` that sum up their input as it comes."""
+        """Operators of [i, j) that sum up their input as it comes."""
         members = self.members(i, j)
         inside = frozenset(members)
         return tuple(o for o in members if self.tables.accumulates(o, inside))
 
     def blocks(self, i: int, j: int, how: Interleaving) -> tuple[int, ...]:
-        """Bytes of every block that is live while `[i, j)` runs."""
+        """Bytes of every block that is live while [i, j) runs."""
         key = (i, j, how)
         if key not in self._blocks:
             tables = self.tables
             inside = [self.bytes_held(i, j, t, units, how) for t, units in self.held(i, j, how).items()]
             stripes = self.stripes(i, j, how)
             halo = {} if stripes is None else stripes.halo_columns
-            stores = [n * tables.rows[t] * tables.unit_bytes(t, PIXEL) for t, n in halo.items()]
+            stores = [n * tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL) for t, n in halo.items()]
             around = self._around(i, j)
             self._blocks[key] = (*around, *inside, *stores, self.state_bytes(i, j), self.scratch_bytes(i, j, how))
         return self._blocks[key]
@@ -250,32 +261,34 @@ class SegmentCosts:
         return units * stripes.widths[tensor] * self.tables.unit_bytes(tensor, PIXEL)
 
     def cost(self, i: int, j: int, how: Interleaving = BY_ROWS) -> int:
-        """Bytes live while `[i, j)` runs, rounded up block by block."""
+        """Bytes live while [i, j) runs, every block rounded up to the alignment."""
         return sum(aligned(b, self.settings.alignment) for b in self.blocks(i, j, how)) - self.shared(i, j, how)
 
     def exact_cost(self, i: int, j: int, how: Interleaving = BY_ROWS) -> int:
-        """The same without rounding: what no arena can go below."""
+        """Bytes live while [i, j) runs, without rounding: no arena goes below them."""
         return sum(self.blocks(i, j, how)) - self.shared(i, j, how)
 
     def _dying(self, i: int, j: int) -> list[int]:
-        """Roots from before whose last reader is in `[i, j)`."""
+        """Roots made before [i, j) whose last reader is in it."""
         return [t for t, b in self.born.items() if b < i <= self.last[t] < j]
 
     def most_shared(self, i: int, j: int) -> int:
-        """Bytes that anything made in `[i, j)` could share with dying inputs at the very most, in any interleaving."""
+        """The most bytes that anything made in [i, j) could share with dying inputs, in any interleaving."""
         if not (self.settings.overlap or self.settings.in_place):
             return 0
-        return sum(self.tables.bytes[t] for t in self._dying(i, j))
+        return sum(self.tables.tensor_bytes[t] for t in self._dying(i, j))
 
     def pairs(self, i: int, j: int, how: Interleaving) -> tuple[Pair, ...]:
-        """Outputs and rings of `[i, j)` that may follow an input that dies in it, with the distance to keep."""
+        """Outputs and rings of [i, j) that may follow a dying input, with the distance that they must keep."""
         if how.striped or not (self.settings.overlap or self.settings.in_place):
             return ()
         key = (i, j, how)
         op = self.in_place(i, j)
         if op is not None:
             node = self.tables.graph.ops[op]
-            self._pairs[key] = (Pair(node.inputs[0], node.outputs[0], 0, self.tables.bytes[node.outputs[0]], True),)
+            self._pairs[key] = (
+                Pair(node.inputs[0], node.outputs[0], 0, self.tables.tensor_bytes[node.outputs[0]], True),
+            )
         if key not in self._pairs:
             rings = self.settings.rings_follow
             held = self.held(i, j, how).items()
@@ -285,11 +298,11 @@ class SegmentCosts:
         return self._pairs[key]
 
     def shared(self, i: int, j: int, how: Interleaving) -> int:
-        """The most bytes that outputs, rings and dying inputs of `[i, j)` can have in common.
+        """The most bytes that outputs, rings and dying inputs of [i, j) can have in common.
 
-        Rings cover the start of an input X: packed by reach, f bytes at most. An output Y that must stay d behind
-        covers at most |Y| - max(d, 0) bytes, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap, so
-        what a writer has in common with all of them is at most the writer.
+        Rings cover the start of an input X: packed by reach, at most f bytes of it. An output Y that must stay d bytes behind
+        covers at most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap one
+        another, so a writer shares at most its own size with all of them.
         """
         key = (i, j, how)
         if key not in self._shared:
@@ -303,7 +316,8 @@ class SegmentCosts:
         return self._shared[key]
 
     def _shared_with(self, reader: int, pairs: Sequence[Pair], j: int) -> int:
-        whole = self.tables.bytes[reader]
+        """`shared` for one dying input."""
+        whole = self.tables.tensor_bytes[reader]
         front = 0
         for pair in sorted(pairs, key=lambda p: (p.reach, p.writer)):
             if self.last[pair.writer] < j:
@@ -315,7 +329,7 @@ class SegmentCosts:
         return min(whole, front + sum(min(p.size, p.reach) for p in outputs))
 
     def trace(self, i: int, j: int, how: Interleaving) -> tuple[int, ...]:
-        """The execution order of `[i, j)`, step by step."""
+        """The operators of [i, j) in execution order, one entry a step."""
         if (in_place := self.in_place(i, j)) is not None:
             return (in_place,)
         key = (self.members(i, j), how.tile)
@@ -324,11 +338,11 @@ class SegmentCosts:
         return self._traces[key]
 
     def calls(self, i: int, j: int, how: Interleaving) -> int:
-        """Kernel calls of `[i, j)`: what a finer interleaving costs in time."""
+        """Kernel calls of [i, j)."""
         cascade = Cascade(self.tables, self.members(i, j), how.tile)
         stripes = self.stripes(i, j, how)
         return sum(cascade.steps(o).count for o in cascade.members) * (1 if stripes is None else len(stripes.ranges))
 
     def _across(self, i: int) -> list[int]:
-        """Roots made before position `i` and wanted at it or later."""
+        """Roots made before position i and wanted at it or later."""
         return [t for t, b in self.born.items() if b < i and self.last[t] >= i]

@@ -22,7 +22,7 @@ Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
 
 
 class Cascade:
-    """Operators, and sources of streamed inputs, that run together; views are left out by the caller."""
+    """Operators, and sources of streamed inputs, that run together; `members` must not contain views."""
 
     def __init__(self, tables: AccessTables, members: Sequence[int], tile: Tile = ROW) -> None:
         self.tables, self.members, self.tile = tables, tuple(members), tile
@@ -31,10 +31,11 @@ class Cascade:
         self.accumulating = frozenset(o for o in members if tables.accumulates(o, inside))
 
     def steps(self, op: int) -> Steps:
+        """The steps of one member."""
         return self.tables.steps(op, self.tile, op in self.accumulating)
 
     def waits(self, op: int) -> dict[int, Units]:
-        """For each producer inside, the steps of its that each step of `op` waits for."""
+        """For each producer inside, the number of its steps that each step of `op` waits for."""
         found: dict[int, Units] = {}
         for maker in self.tables.makers[op] if op >= 0 else ():
             if maker in self.inside:
@@ -45,6 +46,7 @@ class Cascade:
         return found
 
     def _waits(self, op: int, maker: int) -> Units:
+        """`waits` for one producer."""
         found: Units | None = None
         for read in self.steps(op).reads:
             if maker in self.tables.writers(read.tensor):
@@ -62,9 +64,9 @@ class Cascade:
 
     @cached_property
     def trace(self) -> tuple[int, ...]:
-        """The members in execution order, one entry a step. What nothing inside reads is made at the end.
+        """The members in execution order, one entry a step.
 
-        Several sinks advance in proportion to their steps.
+        Several sinks advance in proportion to their numbers of steps. What nothing inside reads is made at the end.
         """
         total = {o: self.steps(o).count for o in self.members}
         feeds = {
@@ -85,7 +87,7 @@ class Cascade:
         return [(o, r) for o in among for r in self.steps(o).reads if r.tensor == tensor]
 
     def held(self) -> dict[int, int]:
-        """Units that each root made inside must hold for the readers inside, by replaying the trace."""
+        """Units that each root made inside must hold for the readers inside, found by replaying the trace."""
         trace = np.asarray(self.trace, np.int64)
         order = np.argsort(trace, kind="stable")
         names, starts = np.unique(trace[order], return_index=True)
@@ -101,10 +103,10 @@ class Cascade:
         return {t: self.usable(t, most) for t, most in found.items()}
 
     def usable(self, tensor: int, units: int) -> int:
-        """The units that a ring of at least `units` has: what kernels can address and one step can fill.
+        """The units of a ring that must hold at least `units`, rounded up to what kernels can address.
 
-        All where a reader cannot follow a ring or none is inside; whole rows where a source fills it or a kernel makes or
-        reads rows, whole steps where an operator fills it several pixels at a time.
+        All units where a reader cannot follow a ring or none is inside. Whole rows where a source fills it or a kernel makes or
+        reads rows. Whole steps where an operator fills it several pixels at a time.
         """
         least, multiple = self._usable(tensor)
         if least is None:
@@ -113,7 +115,7 @@ class Cascade:
         return min(self.tables.units(tensor, self.tile), needed)
 
     def _usable(self, tensor: int) -> tuple[int | None, int]:
-        """The least units of a ring and what they must be a multiple of; None and all units where it is no ring."""
+        """The fewest units of a ring and what they must be a multiple of; (None, all units) where it cannot be a ring."""
         tables, tile = self.tables, self.tile
         makers = [m for m in tables.writers(tensor) if m in self.inside]
         readers = tuple((o, o in self.accumulating) for o in tables.readers[tensor] if o in self.inside)
@@ -131,13 +133,16 @@ class Cascade:
                 rows = rows or tensor in tables.streamed
                 multiple = wide if rows else tile.columns if steps and wide % tile.columns == 0 else 1
                 if not tile.by_pixels:
-                    multiple = min(tile.rows, tables.rows[tensor])  # a step's rows lie together
+                    multiple = min(tile.rows, tables.tensor_rows[tensor])  # a step's rows lie together
                 least = max(int(np.diff(units).max(initial=1)) for units in made)
                 tables.rings[key] = max(least, *(r.reach for r in reads)), multiple
         return tables.rings[key]
 
     def closed_form(self, tensor: int) -> int | None:
-        """`held` of a tensor whose producer has one reader: max over its steps of made - keep; else None."""
+        """`held` of a tensor with one producer and one reader; None for any other.
+
+        It is the maximum over the reader's steps of `made - keep`.
+        """
         if len(self.tables.writers(tensor)) != 1:
             return None
         maker = self.tables.writers(tensor)[0]
@@ -153,6 +158,7 @@ class Cascade:
 
 
 def _advance(op: int, upto: int, feeds: Feeds, done: dict[int, int], trace: list[int]) -> None:
+    """Run `op` until it has done `upto` steps, its producers first as far as needed; append every step to `trace`."""
     pending = [(op, upto)]
     while pending:
         o, goal = pending[-1]

@@ -36,7 +36,7 @@ _MOST_HALO_COUNTS = 8  # numbers of tensors with a halo that are tried
 
 @dataclass(frozen=True, slots=True)
 class Stripes:
-    """A segment in stripes."""
+    """One form of a segment in stripes."""
 
     ranges: tuple[dict[int, Range], ...]  # for each stripe the columns that each operator makes (or sums up)
     widths: dict[int, int]  # columns that the ring of each inner tensor holds
@@ -47,7 +47,10 @@ class Stripes:
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """A segment in stripes of every width (columns of the tables) with every number of tensors with a halo (rows)."""
+    """All forms of a segment in stripes that are tried.
+
+    Tables have a row for every number of tensors with a halo (`counts`) and a column for every stripe width (`tried`).
+    """
 
     tried: tuple[int, ...]  # widths
     counts: tuple[int, ...]  # tensors with a halo
@@ -62,11 +65,11 @@ class Forms:
 
     @property
     def interleavings(self) -> list[Interleaving]:
-        """All of them, row by row of the tables."""
+        """All forms, row by row of the tables."""
         return [Interleaving(stripe_columns=w, halo_tensors=k) for k in self.counts for w in self.tried]
 
     def stripes(self, form: Interleaving) -> Stripes:
-        """One of them."""
+        """The form that an interleaving names."""
         k, w = self.counts.index(form.halo_tensors), self.tried.index(form.stripe_columns)
         end = self.starts[w + 1] if w + 1 < len(self.tried) else None
         table = {
@@ -84,7 +87,7 @@ class Forms:
 
 
 class Striper:
-    """Stripes of the segments of one graph."""
+    """Finds the forms of segments of one graph in stripes."""
 
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables
@@ -92,7 +95,7 @@ class Striper:
         self._by_pixels = lru_cache(maxsize=None)(partial(goes_by_pixels, tables.graph))
 
     def possible(self, op: int) -> bool:
-        """Whether an operator, or a source, may take part other than as a sink that sums up."""
+        """Whether an operator, or a source, may take part other than as a sink that sums up its input."""
         if op < 0:
             return True
         return (
@@ -100,7 +103,7 @@ class Striper:
         ) and self._by_stripes(op)
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
-        """Columns over which a segment can be striped; 0 where it cannot."""
+        """Columns of the map that a segment's stripes cut; 0 where it cannot be striped."""
         graph = self.tables.graph
         joined = any(t in self.tables.parts for o in members if o >= 0 for t in graph.ops[o].outputs)
         if len(members) < 2 or joined:
@@ -117,14 +120,14 @@ class Striper:
         return graph.tensors[self._grid(members[-1], accumulating)].columns
 
     def _by_stripes(self, op: int) -> bool:
-        """Whether an operator's kernel can make columns of a row: it addresses contiguous rows, by known columns."""
+        """Whether an operator's kernel can make columns of a row: its rows are contiguous and its columns known."""
         node = self.tables.graph.ops[op]
         inputs = [self.tables.graph.tensors[t] for t in node.inputs]
         known = all(across is not None for across in node.columns)
         return known and all(t.row_axis is not None and outermost(t) for t in inputs)
 
     def _plain(self, op: int, k: int, members: Sequence[int], accumulating: Sequence[int]) -> bool:
-        """Whether input k of `op` comes from outside, or is read by columns from where it was made."""
+        """Whether input k of `op` comes from outside, or is read by columns from the tensor in which it was made."""
         node = self.tables.graph.ops[op]
         root = self.tables.roots[node.inputs[k]].tensor
         if not any(m in members for m in self.tables.writers(root)):
@@ -137,7 +140,17 @@ class Striper:
         return node.inputs[0] if sink in accumulating else node.outputs[0]
 
     def forms(self, members: Sequence[int], accumulating: Sequence[int], leaving: Sequence[int]) -> Forms | None:
-        """`members` in stripes; None where that is not possible."""
+        """All forms of a segment in stripes; None where it cannot be striped.
+
+        Parameters
+        ----------
+        members : Sequence[int]
+            Its operators and sources, in topological order.
+        accumulating : Sequence[int]
+            Those that sum up their input.
+        leaving : Sequence[int]
+            Roots that are wanted after the segment.
+        """
         graph, sink = self.tables.graph, members[-1]
         columns = self.sink_columns(members, accumulating)
         tried = tuple(w for w in widths_of(columns) if w < columns) if columns > 1 else ()
@@ -188,7 +201,7 @@ class Striper:
         members: Sequence[int],
         asked: dict[int, tuple[Table, Table]],
     ) -> None:
-        """Add to `asked` the columns of each tensor that an operator reads."""
+        """Add to `asked` the columns of each tensor that an operator reads to make the columns `made`."""
         graph = self.tables.graph
         node = graph.ops[o]
         for k, t in enumerate(node.inputs):
@@ -200,7 +213,10 @@ class Striper:
             asked[t] = np.minimum(before[0], low), np.maximum(before[1], high)
 
     def _macs(self, op: int, made: tuple[Table, Table], layout: _Layout) -> Table | int:
-        """Multiply-accumulates beyond those of the operator run whole: in proportion to taps that are not padding."""
+        """Multiply-accumulates beyond those of the operator run whole.
+
+        They are in proportion to the taps that are not padding.
+        """
         node = self.tables.graph.ops[op]
         if not node.macs:
             return 0
@@ -217,7 +233,7 @@ class Striper:
         return node.macs * done // taps[-1] - node.macs
 
     def _count_taps(self, op: int) -> Table:
-        """For each number of output columns the taps of the first input, padding left out, that they have."""
+        """For each number of output columns the taps of the first input that they have, padding left out."""
         node = self.tables.graph.ops[op]
         window, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
         assert window is not None
@@ -227,47 +243,51 @@ class Striper:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Stripes of several widths one behind the other."""
+    """The stripes of several widths in one table, those of each width one behind the other."""
 
     starts: Table  # the first stripe of each width
     count: int
 
     @property
     def later(self) -> NDArray[np.bool_]:
-        """Stripes with one before them."""
+        """For each stripe whether one of the same width comes before it."""
         found = np.ones(self.count, np.bool_)
         found[self.starts] = False
         return found
 
     def spread(self, by_width: Table) -> Table:
-        """By stripe what is known by width."""
+        """Turn a table by width into one by stripe."""
         return np.repeat(by_width, np.diff(np.append(self.starts, self.count)), axis=1)
 
     def before(self, by_stripe: Table) -> Table:
-        """Of each stripe the value of the one before it; that of the last stripe for the first of all."""
+        """For each stripe the value of the one before it; for the first of all that of the last."""
         return np.roll(by_stripe, 1, axis=1)
 
     def most(self, by_stripe: Table) -> Table:
+        """For each width the largest value of its stripes."""
         return np.maximum.reduceat(by_stripe, self.starts, axis=-1)
 
     def overlap(self, low: Table, high: Table) -> Table:
-        """By width the most columns that a stripe and the one before it both need."""
+        """For each width the most columns that a stripe and the one before it both need."""
         return self.most(np.where(self.later, np.maximum(self.before(high) - low, 0), 0))
 
 
 def widths_of(columns: int) -> tuple[int, ...]:
-    """Stripe widths worth trying, wide first: those of 2 to 8 stripes and of some more."""
+    """Stripe widths that are tried, wide first: those of 2 to 8 stripes, and of some larger numbers."""
     counts = (*range(2, 9), 10, 12, 14, 16, 18, 24, 28, 36, 56, columns)
     return tuple(sorted({-(-columns // n) for n in counts if n <= columns}, reverse=True))
 
 
 def _counts(tensors: int) -> tuple[int, ...]:
-    """Numbers of tensors with a halo worth trying: all where they are few."""
+    """Numbers of tensors with a halo that are tried: all of them where they are few."""
     return tuple(sorted({round(n * tensors / _MOST_HALO_COUNTS) for n in range(_MOST_HALO_COUNTS + 1)}))
 
 
 def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Table, Table]:
-    """The columns that a run of output columns reads; none, where the run before ended, of an empty run."""
+    """The columns that a run of output columns [start, stop) reads.
+
+    An empty run reads nothing, at the place where the run before it ended.
+    """
     first = start * window.stride // window.denominator - window.padding
     last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
     low, high = np.clip(first, 0, size), np.clip(last, 0, size)
@@ -275,5 +295,5 @@ def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Tabl
 
 
 def _taps(window: Window, x: int, size: int) -> int:
-    """Taps of an output column that are not padding: multiply-accumulates go with them."""
+    """Taps of an output column that are not padding."""
     return sum(0 <= window.first(x) + k * window.dilation < size for k in range(window.extent))

@@ -1,4 +1,4 @@
-"""What a plan costs in instructions, against the same operators by rows: the other side of small rings."""
+"""Estimated instructions of a plan against those of its operators by rows: small rings cost time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from tvm_cascade.cost.instructions import StepModel
 
 
 def instruction_factor(plan: Plan, model: StepModel) -> float:
-    """Estimated instructions of a plan, as a factor of those of its operators by rows; recomputation is not in it."""
+    """Estimated instructions of a plan, as a factor of those of its operators run by whole rows.
+
+    Work that is done twice does not count.
+    """
     graph = plan.graph
     whole = sum(model.whole(op) for op in graph.ops)
     extra = 0.0

@@ -67,6 +67,7 @@ def validate(plan: Plan, alignment: int = 4) -> Replay:
 
 
 def _run(memory: Memory, s: int, segment: Segment) -> int:
+    """Replay one segment; returns the multiply-accumulates that it executes."""
     plan = memory.plan
     counts = Counter(segment.trace)
     for o in segment.ops:
@@ -105,14 +106,14 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
 
 
 def _start(plan: Plan, segment: Segment, t: int, x: int) -> int:
-    """The first column of a tensor that a stripe has whose own begin at `x`: what was kept lies before them."""
+    """The first column of a tensor that a stripe has in its ring when it makes columns from `x` on: the halo lies before."""
     maker = plan.graph.producer[t]
     assert maker is not None
     return max(x - plan.storages[t].halo_columns, min(segment.stripes[0][segment.ops.index(maker)][0], x))
 
 
 def _copy_halo(memory: Memory, step: _Step, back: bool) -> None:
-    """Columns that two stripes share of the row that a step makes: out of their store, or with `back` into it."""
+    """Copy the columns that two stripes share of the row of a step: out of their store, or with `back` into it."""
     if step.columns is None or step.op.index in step.segment.accumulating:
         return
     for t in step.op.outputs:
@@ -130,7 +131,7 @@ def _copy_halo(memory: Memory, step: _Step, back: bool) -> None:
 
 
 def _macs(plan: Plan, segment: Segment, o: int) -> int:
-    """Multiply-accumulates of an operator: in stripes its share of taps that are not padding, stripe by stripe."""
+    """Multiply-accumulates of an operator; in stripes in proportion to the taps that are not padding, stripe by stripe."""
     op = plan.graph.ops[o]
     if not segment.stripes or not op.macs or o in segment.accumulating:
         return op.macs
@@ -166,6 +167,7 @@ class _Step:
 
 
 def _check_lives(plan: Plan, s: int, op: Op) -> None:
+    """Every tensor that an operator of segment s uses is live there."""
     for t in (*op.inputs, *op.outputs):
         storage = plan.storages[t]
         if not op.view and not storage.lower <= s < storage.upper:
@@ -173,7 +175,7 @@ def _check_lives(plan: Plan, s: int, op: Op) -> None:
 
 
 def _by_rows(plan: Plan, op: Op) -> bool:
-    """Whether an operator makes its output row by row, not all at once."""
+    """Whether an operator makes its output row by row, and not all at once."""
     rows = {plan.graph.tensors[t].rows for t in op.outputs}
     return op.opaque is None and len(rows) == 1 and any(w is not None for w in op.windows)
 
@@ -192,6 +194,7 @@ def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, Tile]:
 
 
 def _count(plan: Plan, segment: Segment, op: Op) -> int:
+    """The number of steps of an operator."""
     if op.index in segment.in_place or (op.index not in segment.accumulating and not _by_rows(plan, op)):
         return 1
     over, tile = _grid(plan, segment, op)
@@ -199,6 +202,7 @@ def _count(plan: Plan, segment: Segment, op: Op) -> int:
 
 
 def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> Area:
+    """The area that step k makes, or adds up."""
     over, tile = _grid(plan, segment, op)
     if not tile.by_pixels:
         return Area(over.index, k * tile.rows, min((k + 1) * tile.rows, over.rows))
@@ -208,6 +212,7 @@ def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> Area:
 
 
 def _step(memory: Memory, step: _Step) -> None:
+    """Replay one step: check what it reads, write what it makes."""
     plan, op, k = memory.plan, step.op, step.k
     scratch = _scratch(plan, step)
     if scratch > step.segment.scratch_bytes:
@@ -248,7 +253,7 @@ def _step(memory: Memory, step: _Step) -> None:
 
 
 def _scratch(plan: Plan, step: _Step) -> int:
-    """Bytes of the operator's own while a step runs; by pixels it locates the step's window besides."""
+    """Bytes of an operator's own while a step runs; steps of pixels find their windows besides."""
     op = step.op
     if op.index in step.segment.in_place:
         return op.kernels.in_place_workspace_bytes
@@ -290,7 +295,7 @@ def _overtakes(written: Indices, read: Indices) -> bool:
 
 
 def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, Area]], list[Area]]:
-    """What a step reads, each with its place in the inputs, tap by tap along the rows, and what it writes."""
+    """What a step reads, each with its position in the inputs and tap by tap along the rows, and what it writes."""
     op, segment, tensors = step.op, step.segment, plan.graph.tensors
     everything = [Area(t, 0, tensors[t].rows) for t in op.outputs]
     tile = _tile(plan, segment, op, step.k)

@@ -17,7 +17,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Rows `[y0, y1)` of a tensor, of them columns `[x0, x1)` (all of them where `x1` is None)."""
+    """Rows [y0, y1) of a tensor, and of these columns [x0, x1); all columns where `x1` is None."""
 
     tensor: int
     y0: int
@@ -28,6 +28,8 @@ class Area:
 
 @dataclass
 class Memory:
+    """The arena of a plan, byte by byte, while the plan is replayed."""
+
     plan: Plan
     tags: Indices = field(init=False)
     offset: dict[str, int] = field(init=False)
@@ -43,6 +45,7 @@ class Memory:
         self.base = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def write(self, addresses: Indices, tags: Indices | int, what: str) -> None:
+        """Put tags at addresses. Raises `ValidationError` outside of the arena."""
         if not addresses.size:
             return
         if addresses.min() < 0 or addresses.max() >= len(self.tags):
@@ -51,14 +54,16 @@ class Memory:
         self.tags[addresses] = tags
 
     def check(self, addresses: Indices, tags: Indices | int, what: str) -> None:
+        """Raise `ValidationError` unless the tags are found at their addresses."""
         if addresses.size and (addresses.max() >= len(self.tags) or np.any(self.tags[addresses] != tags)):
             raise ValidationError(f"{what} is not in memory any more, or not yet")
 
     def block(self, name: str, size: int) -> Indices:
+        """The addresses of the first `size` bytes of a block."""
         return np.arange(size, dtype=np.int64) + (self.offset[name] if size else 0)
 
     def area(self, area: Area) -> tuple[Indices, Indices]:
-        """Addresses of an area and the tags that belong there, element by element in one order."""
+        """The addresses of an area and the tags that belong there, element by element in the same order."""
         tensor, storage = self.plan.graph.tensors[area.tensor], self.plan.storages[area.tensor]
         root = area.tensor if storage.root is None else storage.root
         place = self.offset.get(f"tensor {root}", 0) + storage.byte_offset
@@ -84,7 +89,7 @@ class Memory:
     def _striped(
         self, area: Area, rows: Indices, columns: Indices, pixel: Indices, unit: int
     ) -> tuple[Indices, Indices]:
-        """The same in a ring whose rows hold the columns of one stripe."""
+        """`area` in a ring whose rows hold the columns of one stripe."""
         storage = self.plan.storages[area.tensor]
         across = columns - self.start.get(area.tensor, 0)
         if across.size and (across.min() < 0 or across.max() >= storage.columns):
@@ -105,6 +110,6 @@ def _row(tensor: Tensor) -> tuple[Indices, int]:
 
 
 def has_contiguous_pixels(tensor: Tensor) -> bool:
-    """Whether pixels and rows are contiguous, so that they may be addressed one by one."""
+    """Whether rows, and the pixels in them, are contiguous, so that they can be addressed one by one."""
     rows, columns = tensor.row_axis, tensor.col_axis
     return rows is not None and columns == rows + 1 and prod(tensor.shape[:rows]) == 1 and tensor.bytes > 0

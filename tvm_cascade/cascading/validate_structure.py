@@ -36,7 +36,7 @@ def check_structure(plan: Plan, alignment: int) -> None:
 
 
 def _check_planes(plan: Plan, t: int) -> None:
-    """A tensor of several planes that comes row by row lies so, which no kernel of whole tensors knows."""
+    """A tensor of several planes that comes row by row lies so: no kernel may read it as a whole."""
     tensor, graph = plan.graph.tensors[t], plan.graph
     if prod(tensor.shape[: tensor.row_axis]) == 1:
         return
@@ -51,6 +51,7 @@ def _check_planes(plan: Plan, t: int) -> None:
 
 
 def _check_names(plan: Plan, alignment: int) -> None:
+    """Every block has one name and one aligned place."""
     offsets = plan.allocation.offsets
     if len(set(plan.buffers)) != len(plan.buffers) or len(offsets) != len(plan.buffers):
         raise ValidationError("the blocks of the arena do not have one name and one place each")
@@ -63,11 +64,13 @@ def _check_names(plan: Plan, alignment: int) -> None:
 
 
 def _require(plan: Plan, name: str, size: int, what: str) -> None:
+    """A block that holds anything has a place in the arena."""
     if size and name not in plan.buffers:
         raise ValidationError(f"{what} has no place in the arena")
 
 
 def _check_size(plan: Plan, storage: Storage) -> None:
+    """A storage holds something, and takes the bytes that its rows or pixels need."""
     tensor = plan.graph.tensors[storage.tensor]
     if tensor.bytes and (storage.height < 1 or (storage.granularity is Granularity.PIXEL and storage.pixels < 1)):
         raise ValidationError(f"nothing is held of tensor {tensor.name}")
@@ -85,7 +88,7 @@ def _check_size(plan: Plan, storage: Storage) -> None:
 
 
 def _owners(graph: Graph) -> list[tuple[int, int]]:
-    """For every tensor the one whose memory it lies in, itself unless it is a view or part, and bytes into that."""
+    """For every tensor its root (itself unless it is a view or a part of a join) and the bytes that it lies into that."""
     above: dict[int, tuple[int, int]] = {}
     for op in graph.ops:
         if op.view and op.part_offsets:
@@ -103,7 +106,7 @@ def _owners(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
-    """A view or part lies where the graph says, and counts rows, pixels and bytes as its owner does."""
+    """A view or part lies where the graph says, and counts rows, pixels and bytes as its root does."""
     tensor, owner, whole = plan.graph.tensors[storage.tensor], plan.storages[root], plan.graph.tensors[root]
     place = (root, offset) if root != storage.tensor else (None, 0)
     if (storage.root, storage.byte_offset) != place:
@@ -121,6 +124,7 @@ def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
 
 
 def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
+    """A segment has room for its counters, scratch and accumulators, and its parts fit together."""
     graph, running = plan.graph, len(set(segment.trace))
     if segment.state_bytes < (_COUNTER * running if running > 1 else 0):
         raise ValidationError(f"{running} operators of segment {s} have {segment.state_bytes} bytes of step counters")

@@ -30,11 +30,12 @@ def max_live_step(problem: Problem) -> tuple[int, int]:
 
 
 def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
-    """The most bytes that the two may have in common."""
+    """The most bytes that the two buffers of a constraint can have in common."""
     return max(0, min(reader.size, writer.size, writer.size - follow.distance))
 
 
 def _by_buffer(problem: Problem) -> dict[int, list[OffsetConstraint]]:
+    """The constraints by reader."""
     table: dict[int, list[OffsetConstraint]] = {}
     for f in problem.offset_constraints:
         table.setdefault(f.reader, []).append(f)
@@ -42,6 +43,7 @@ def _by_buffer(problem: Problem) -> dict[int, list[OffsetConstraint]]:
 
 
 def _need(live: list[Buffer], follows: dict[int, list[OffsetConstraint]]) -> int:
+    """Bytes that buffers which are live together need at least."""
     by_id = {b.id: b for b in live}
     pairs = [f for b in live for f in follows.get(b.id, ()) if f.writer in by_id]
     shared: dict[frozenset[int], int] = {}  # of several between two buffers the strictest counts

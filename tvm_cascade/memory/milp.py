@@ -22,6 +22,8 @@ MOST_PAIRS = 60  # of buffers live together
 
 @dataclass(frozen=True, slots=True)
 class MilpResult:
+    """Offsets, and a bound that the solver proved."""
+
     offsets: tuple[int, ...]  # by position
     bound: int  # bytes, proven
 
@@ -68,7 +70,7 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
 
 
 def _aligned(problem: Problem) -> Problem:
-    """Sizes and distances in multiples of an alignment that all buffers share, which offsets are anyway."""
+    """Sizes and distances as multiples of an alignment that all buffers share; their offsets are multiples anyway."""
     units = {b.alignment for b in problem.buffers}
     if len(units) != 1:
         return problem
@@ -79,7 +81,7 @@ def _aligned(problem: Problem) -> Problem:
 
 
 def _unit(problem: Problem) -> int:
-    """What divides every size, distance, alignment and pinned place, or nothing that is lost by assuming so."""
+    """A number that divides every size, distance, alignment and pinned place, so that nothing is lost by counting in it."""
     numbers = [b.size for b in problem.buffers] + [b.alignment for b in problem.buffers]
     numbers += [b.offset for b in problem.buffers if b.offset is not None] + [
         f.distance for f in problem.offset_constraints

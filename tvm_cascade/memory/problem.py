@@ -23,9 +23,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetConstraint:
-    """A writer that follows a reader through the same memory: a segment's output behind its dying input.
+    """How a writer may follow a reader through the same memory: a segment's output behind its dying input.
 
-    The two are live at once and yet may share bytes: either they are disjoint, or
+    The two are live at once and may still share bytes. Either they are disjoint, or
     `offset(reader) - offset(writer) >= distance`, in bytes.
     """
 
@@ -36,6 +36,8 @@ class OffsetConstraint:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
+    """Buffers to lay out in one arena, of `capacity` bytes where given."""
+
     buffers: tuple[Buffer, ...]
     capacity: int | None = None  # bytes
     offset_constraints: tuple[OffsetConstraint, ...] = ()
@@ -43,7 +45,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Offsets in the order of `Problem.buffers`."""
+    """A solution: the offsets, in the order of `Problem.buffers`."""
 
     offsets: tuple[int, ...]
     peak: int  # bytes: max of offset + size

@@ -9,10 +9,15 @@ from tvm_cascade.memory.problem import Allocation, Buffer, OffsetConstraint, Pro
 
 
 def validate(problem: Problem, allocation: Allocation) -> None:
-    """Raise `ValidationError` unless `allocation` solves `problem`.
+    """Check that `allocation` solves `problem`.
 
-    Buffers that are live together must be disjoint, or obey every `OffsetConstraint` between them; offsets are aligned, pinned
-    buffers at their place, the peak is the highest byte, within the capacity, and not below the stated bound.
+    Buffers that are live together must be disjoint, or obey every offset constraint between them. Offsets must be aligned
+    and pinned buffers at their place. The peak must be the highest byte, within the capacity, and not below the stated bound.
+
+    Raises
+    ------
+    ValidationError
+        With the buffers concerned.
     """
     buffers, offsets = problem.buffers, allocation.offsets
     if len(buffers) != len(offsets):

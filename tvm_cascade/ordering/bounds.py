@@ -33,7 +33,7 @@ def descendants(m: Model, above: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def step_bounds(m: Model) -> tuple[int, ...]:
-    """Bytes that each operator needs while it runs, at least, in any order."""
+    """Bytes that each operator needs at least while it runs, in any order."""
     above = ancestors(m)
     below = descendants(m, above)
     bounds = []

@@ -30,7 +30,7 @@ _MOST_SETS = 500  # downsets enumerated for one condition of rule 2
 
 
 def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
-    """The regions between successive cuts; `several_live` applies rule 2 beside rule 1."""
+    """The regions between successive cuts; with `several_live` rule 2 is applied besides rule 1."""
     above = ancestors(m)
     below = descendants(m, above)
     n = len(above)
@@ -45,7 +45,7 @@ def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
 
 
 def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequence[int]) -> list[int]:
-    """Add cuts of rule 2 inside every region, in order of size."""
+    """Add the cuts of rule 2 inside every region, in order of size."""
     found = [chain[0]]
     for low, high in pairwise(chain):
         candidates = {low | above[v] & high | 1 << v for v in members(high & ~low)}
@@ -57,6 +57,7 @@ def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequenc
 
 
 def _is_cut(m: Model, p: int, low: int, high: int, above: Sequence[int], below: Sequence[int]) -> bool:
+    """Whether rule 2 proves that some optimal order passes through the set `p`, between the cuts `low` and `high`."""
     for u in members(p & ~low):
         if any(m.storages[s].readers & ~p and m.storages[s].readers & p for s, _ in m.overwrites[u]):
             return False
@@ -82,7 +83,7 @@ def _is_cut(m: Model, p: int, low: int, high: int, above: Sequence[int], below: 
 
 
 def _none_lower(m: Model, base: int, extra: int, limit: int, above: Sequence[int]) -> bool:
-    """Whether no downset between `base` and `base | extra` has fewer than `limit` live bytes; False where unsure."""
+    """Whether no downset between `base` and `base | extra` has fewer than `limit` live bytes; False where unknown."""
     stack, seen = [(base, m.live(base))], {base}
     while stack:
         done, live = stack.pop()

@@ -30,6 +30,7 @@ class Region:
 
     @property
     def length(self) -> int:
+        """The number of operators."""
         return (self.after ^ self.before).bit_count()
 
 
@@ -47,6 +48,8 @@ class Run:
 
 @dataclass(slots=True)
 class _State:
+    """The best way known to a set of operators."""
+
     peak: int
     live: int
     ready: int
@@ -60,9 +63,11 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
     Parameters
     ----------
     floor : int
-        Bytes known to be unavoidable elsewhere: peaks up to there are all alike.
+        Bytes that are known to be unavoidable elsewhere; peaks up to there count as equal.
     work : int
-        Steps to try, about; a layer may take its share of what is left, four times over.
+        About how many steps to try. A layer may take four times its share of what is left.
+    dominance : bool
+        Run an operator at once where that is proven to cost nothing.
     """
     inside = region.after & ~region.before
     ready = sum(1 << i for i in members(inside) if not m.predecessors[i] & ~region.before)
@@ -90,7 +95,10 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
 def _expand(
     m: Model, done: int, state: _State, inside: int, budget: int, dominance: bool, following: dict[int, _State]
 ) -> tuple[int, int]:
-    """Put the successors of a state into the next layer; the least demand that the budget forbade, and steps tried."""
+    """Put the successors of a state into the next layer.
+
+    Returns the least demand, in bytes, of a step that the budget forbade, and the number of steps tried.
+    """
     blocked, tried, moves = 1 << 62, 0, []
     for op in members(state.ready):
         tried += 1
@@ -120,6 +128,7 @@ def _expand(
 
 
 def _path(state: _State | None) -> tuple[int, ...]:
+    """The operators run on the way to a state."""
     order = []
     while state is not None and state.op >= 0:
         order.append(state.op)

@@ -22,7 +22,7 @@ from tvm_cascade.graph import Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Memory of one tensor and all views into it."""
+    """The memory of one tensor and of all views into it."""
 
     size: int  # bytes
     writers: int  # mask of operators, 0 for a graph input
@@ -32,7 +32,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A graph as the ordering sees it; masks have bit i for operator i."""
+    """A graph as the ordering sees it. In masks bit i stands for operator i."""
 
     storages: tuple[Storage, ...]
     predecessors: tuple[int, ...]  # masks, by operator
@@ -46,6 +46,7 @@ class Model:
 
     @property
     def full(self) -> int:
+        """The set of all operators."""
         return (1 << len(self.predecessors)) - 1
 
     def live(self, done: int) -> int:
@@ -57,7 +58,7 @@ class Model:
         return total
 
     def step(self, done: int, op: int) -> tuple[int, int]:
-        """Bytes needed while `op` runs after `done` on top of `live(done)`, and the change that it leaves behind."""
+        """Bytes needed while `op` runs after the set `done`, beyond `live(done)`, and the change in live bytes that it leaves."""
         after = ~(done | 1 << op)
         change = self.outliving_bytes[op]
         storages = self.storages
@@ -119,7 +120,7 @@ def model(graph: Graph, in_place: bool = True) -> Model:
 
 
 def _roots(graph: Graph) -> tuple[list[int], list[int]]:
-    """Storage of every tensor, and the tensor that owns each storage."""
+    """The storage of every tensor, and the tensor that owns each storage."""
     owner = list(range(len(graph.tensors)))
     for op in graph.ops:
         if op.view and len(op.inputs) == 1:
@@ -135,12 +136,14 @@ def _roots(graph: Graph) -> tuple[list[int], list[int]]:
 
 
 def _last(owner: list[int], t: int) -> int:
+    """The end of the chain of owners from tensor t."""
     while owner[t] != t:
         t = owner[t]
     return t
 
 
 def _overwrites(graph: Graph, op: Op, root: list[int], storages: tuple[Storage, ...]) -> tuple[tuple[int, int], ...]:
+    """Storages that the output of `op` may overwrite, and the bytes that this saves."""
     if op.view or not op.outputs:
         return ()
     out = graph.tensors[op.outputs[0]]
