@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from tvm_cascade.cascading import Plan, PlanOptions, baseline_peak, plan_graph
-from tvm_cascade.cost.instructions import StepModel, reads_parts
+from tvm_cascade.cores.step_model import StepModel, reads_parts
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.rewriting import fold_concats

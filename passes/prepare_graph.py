@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Plan
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.choose_variants import choose_variants
@@ -24,7 +25,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
 from tvm_cascade.schedules.rules.pool_sum import pool_sum
-from tvm_cascade.schedules.rules.select import Core, select
+from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 
@@ -37,7 +38,7 @@ class PreparedGraph:
     extracted: Extracted
     kernels: tuple[RowKernel | None, ...]
 
-    core: Core = field(default_factory=Core)
+    core: KernelTarget = field(default_factory=KernelTarget)
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[Kernel | None]:
         """The kernels that a plan calls; `generic` ones run on every machine."""
@@ -111,7 +112,7 @@ def _into_place(plan: Plan, op: int, kernel: Kernel | None) -> Kernel | None:
 
 
 def prepare_graph(
-    mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None
+    mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
 ) -> PreparedGraph:
     """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel.
 

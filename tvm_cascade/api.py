@@ -12,7 +12,7 @@ from tvm.ir import IRModule
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import KernelTarget, get_core, kernel_target
 from tvm_cascade.errors import UsageError
 from tvm_cascade.frontend import load, storable_inputs
 from tvm_cascade.micro import firmware
@@ -22,13 +22,11 @@ from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.measure import RunReport, run_project
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.passes.plan_concats import Choice
 from tvm_cascade.publish import publish
 from tvm_cascade.results import CompileResult, PlanResult
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database, shipped, with_shipped
 
@@ -126,11 +124,11 @@ def plan(
     started = time.perf_counter()
     mod, name = _module(model, input_shapes, stored_io)
     options = _plan_options(
-        get_target(target).align,
+        get_core(target).align,
         sram=sram,
         max_macs=max_macs,
         max_time=max_time,
-        steps=step_model(target),
+        steps=get_core(target).steps,
         stream_input=stream_input,
         layerwise=layerwise,
         overlap=overlap,
@@ -139,7 +137,7 @@ def plan(
     progress(f"{name}: reading the graph")
     _hint_at_stored_io(model, mod, name, progress)
     counts = with_shipped(Path(database) if database else None)
-    core = pipeline.core_of(target, get_target(target).backend)
+    core = kernel_target(target, get_core(target).backend)
     mod, rewritten = _rewritten(mod, core, options, counts, rewrite, name, progress)
     prepared = pipeline.prepare(mod, core, counts)
     progress(f"{name}: planning {len(prepared.graph.ops)} operators")
@@ -196,7 +194,7 @@ def _tuner(
 
 def _rewritten(
     mod: IRModule,
-    core: Core,
+    core: KernelTarget,
     options: PlanOptions,
     counts: Database,
     wanted: bool | None,
@@ -260,7 +258,7 @@ def compile(
     _require_free(folder)
     if name is not None and not name.strip():
         raise UsageError("the network's name is empty: functions and files are called after it")
-    made_for = get_target(target)
+    made_for = get_core(target)
     on = None if target == "host" else load_board(board or made_for.default_board)
     if target == "host" and board not in (None, "host"):
         raise UsageError(f"target host runs on board host, not {board}")
@@ -275,14 +273,14 @@ def compile(
         sram=sram,
         max_macs=max_macs,
         max_time=max_time,
-        steps=step_model(target),
+        steps=get_core(target).steps,
         stream_input=stream_input,
         layerwise=layerwise,
         overlap=overlap,
         granularity=granularity,
     )
     backend = emit or made_for.backend
-    core = pipeline.core_of(target, backend, optimise)
+    core = kernel_target(target, backend, optimise)
     progress(f"{stem}: reading the graph")
     _hint_at_stored_io(model, mod, stem, progress)
     counts = with_shipped(Path(database) if database else None, must_exist=not tune)
@@ -290,7 +288,7 @@ def compile(
     mod, rewritten = _rewritten(mod, core, options, counts, rewrite, stem, progress)
     prepared = pipeline.prepare(mod, core, counts, counter)
     if tune and database is not None:
-        counts.beyond(shipped()).save(Path(database))
+        counts.difference(shipped()).save(Path(database))
     tune_more = None if metaschedule is None else _tuner(metaschedule, trials, stem, progress)
     prepared = prepared if tune_more is None else tune_more(prepared)
     progress(f"{stem}: planning {len(prepared.graph.ops)} operators")

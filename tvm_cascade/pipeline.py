@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import tvm
 from tvm.ir import IRModule
@@ -19,6 +18,7 @@ from tvm.ir import IRModule
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph, validate
 from tvm_cascade.cascading.channel_search import frontier_in_groups
 from tvm_cascade.cascading.regions import Partition, partition
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
 from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
 from tvm_cascade.graph import Graph
@@ -36,11 +36,10 @@ from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
 
-__all__ = ["Prepared", "core_of", "front_phases", "left_out", "lower", "outlook", "plan_graph", "prepare", "replay"]
+__all__ = ["Prepared", "front_phases", "left_out", "lower", "outlook", "plan_graph", "prepare", "replay"]
 
 
 def front_phases() -> list[tvm.ir.transform.Pass]:
@@ -56,21 +55,9 @@ class Prepared(PreparedGraph):
     prelude: str = ""  # C text that the kernels' helpers need
 
 
-_CORES: dict[str, dict[str, Any]] = {
-    "cortex-m4": {"dsp": True, "fpu": True},
-    "cortex-m7": {"dsp": True, "fpu": True},
-    "cortex-m33": {"dsp": True, "fpu": True},
-    "cortex-m55": {"dsp": True, "mve": True, "fpu": True},
-}
-
-
-def core_of(target: str, backend: str = "c", optimise: str = "balanced") -> Core:
-    """The core of a target, for schedule rules."""
-    flags = _CORES.get(target, {})
-    return Core(name=target, backend="llvm" if backend == "obj" else "c", optimise=optimise, **flags)
-
-
-def prepare(mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None) -> Prepared:
+def prepare(
+    mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
+) -> Prepared:
     """Integers, graph and kernels of an imported module (or of one that was built with Relax).
 
     `database` and `counter` are those of `prepare_graph`: counts to choose kernels by, and how to get more.
@@ -136,7 +123,7 @@ def graph_of(mod: IRModule) -> Graph:
 
 
 def rewrite(
-    mod: IRModule, core: Core, options: PlanOptions, database: Database | None = None, floats: bool = True
+    mod: IRModule, core: KernelTarget, options: PlanOptions, database: Database | None = None, floats: bool = True
 ) -> Rewritten:
     """The equivalent network whose plan needs the smaller arena: both are planned where a gain is promised.
 
@@ -161,7 +148,7 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
         return IoSpec(sides[0], sides[1])
 
 
-def prelude_of(kernels: Sequence[RowKernel | None], core: Core) -> str:
+def prelude_of(kernels: Sequence[RowKernel | None], core: KernelTarget) -> str:
     """C helpers of the performance schedules; empty where none was chosen."""
     if core.backend != "c" or all(k is None or k.rule == "generic" for k in kernels):
         return ""

@@ -23,11 +23,12 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.schedules.driver.places import i32
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.select import Core, first_rule
+from tvm_cascade.schedules.rules.select import first_rule
 
 Expr = tvm.ir.Expr
 SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds whose kernels read located rows
@@ -125,7 +126,7 @@ def is_nhwc(tensor: Tensor) -> bool:
     return len(tensor.shape) == 4 and tensor.shape[0] == 1 and (tensor.row_axis, tensor.col_axis) == (1, 2)
 
 
-def patch_kernel(graph: Graph, op: Op, spec: OperatorSpec, core: Core, chunk: int) -> Patch | None:
+def patch_kernel(graph: Graph, op: Op, spec: OperatorSpec, core: KernelTarget, chunk: int) -> Patch | None:
     """The patch form of an operator for steps of `chunk` pixels; None where no performance schedule takes it."""
     pairs = sliding_windows(op) if len(op.windows) == len(op.columns) == len(op.inputs) else None
     tensors = [graph.tensors[t] for t in (*op.inputs, *op.outputs)]
@@ -199,7 +200,7 @@ def step_spec(
     )
 
 
-def _located(tensor: Tensor, rows: int, row: Window, column: Window, core: Core) -> Located:
+def _located(tensor: Tensor, rows: int, row: Window, column: Window, core: KernelTarget) -> Located:
     """What an input takes of which an output of `rows` rows reads windows."""
     pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
     table = -(-row.span // 4) * 16  # rows are copied up to sixteen bytes at a time
@@ -207,7 +208,7 @@ def _located(tensor: Tensor, rows: int, row: Window, column: Window, core: Core)
     return Located(locate, table, table + (column.span - column.stride) * pixel, column.stride * pixel)
 
 
-def _locate(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Core) -> PrimFunc:
+def _locate(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: KernelTarget) -> PrimFunc:
     """The table of a step's kernel rows, and the copy of the run of `valid` pixels that wraps, pixel by pixel, `away`
     elements from `x`; four words or one at a time where pixels are whole ones."""
     height, width, channels = tensor.shape[1:]
@@ -262,7 +263,7 @@ def _locate(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Core
     return func.with_attr("tirx.noalias", True)
 
 
-def _move(source: tirx.Var, target: tirx.Var, quads: bool, core: Core) -> Callable[[Expr, Expr], tirx.Stmt]:
+def _move(source: tirx.Var, target: tirx.Var, quads: bool, core: KernelTarget) -> Callable[[Expr, Expr], tirx.Stmt]:
     """A copy of one unit of `source` to one of `target`: of an element, or of four words."""
     if not quads:
         return lambda to, at: BufferStore(target, source[at], [to])

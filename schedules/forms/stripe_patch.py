@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import BufferStore, For, PrimFunc, SeqStmt
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.schedules.driver.places import i32
 from tvm_cascade.schedules.forms.patch import (
@@ -31,7 +32,7 @@ from tvm_cascade.schedules.forms.patch import (
     step_spec,
 )
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.select import Core, first_rule
+from tvm_cascade.schedules.rules.select import first_rule
 
 NONE = -1  # of a stripe in which an operator makes nothing
 
@@ -58,7 +59,7 @@ class StripePatch:
 
 
 def stripe_patch(
-    graph: Graph, op: Op, spec: OperatorSpec, core: Core, columns: Sequence[tuple[int, int]]
+    graph: Graph, op: Op, spec: OperatorSpec, core: KernelTarget, columns: Sequence[tuple[int, int]]
 ) -> StripePatch | None:
     """The row kernels that make `columns` of an operator, by stripe; None where no performance schedule takes them all."""
     pairs = sliding_windows(op) if len(op.windows) == len(op.columns) == len(op.inputs) else None

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.schedules.forms.patch import is_nhwc, is_single, sliding_windows
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
-from tvm_cascade.schedules.rules.select import Core, first_rule
+from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.rules.variants import shape_key
 
 
-def tall_kernel(graph: Graph, op: Op, spec: OperatorSpec, core: Core, rows: int) -> RowKernel | None:
+def tall_kernel(graph: Graph, op: Op, spec: OperatorSpec, core: KernelTarget, rows: int) -> RowKernel | None:
     """The kernel of an operator for steps of `rows` rows, a divisor of all; None where no performance schedule makes it.
 
     None makes convolutions in groups, nor through LLVM windows of several pixels: it moves loads of all column groups in

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-ALGORITHMS = {"graph", "operators", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
+ALGORITHMS = {"graph", "operators", "cores", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
 BASE = {"errors", "messages", "publish", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "errors": set(),
@@ -19,24 +19,25 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "sizes": set(),
     "graph": set(),
     "operators": {"graph"},
+    "cores": {"graph"},
     "memory": {"graph"},
     "ordering": {"graph", "memory"},
     "cost": {"graph", "operators"},
-    "cascading": {"graph", "memory", "ordering", "cost"},
+    "cascading": {"graph", "cores", "memory", "ordering", "cost"},
     "parallel": {"graph", "operators", "cost"},
     "substitution": {"graph", "operators", "cost", "parallel"},
     "schedules": ALGORITHMS,
     "passes": ALGORITHMS | {"schedules"},
     "importers": {"passes"},  # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
     "frontend": {"importers"},
-    "report": {"graph", "cost", "cascading"},
+    "report": {"graph", "cores", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report"},
     "registration": {"relax_pipeline"},
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "pipeline"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "results": {"cascading", "report"},
-    "options": {"sizes"},
+    "options": {"cores", "sizes"},
 }
 NO_TVM = ALGORITHMS | BASE | {"report", "options", "registration", "results", "cli"}
 

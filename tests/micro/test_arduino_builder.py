@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.cores import get_core
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import Bundle, write_bundle
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import Project, read_project, template, write_project
 from tvm_cascade.micro.reference import reference_outputs
-from tvm_cascade.micro.target import get_target
 
 BUILDER = Path("/usr/share/arduino-builder")  # what Debian's builder knows of ctags
 BOARD = load_board("mps2-an386")
-M4 = get_target("cortex-m4")
+M4 = get_core("cortex-m4")
 Inputs = list[tuple[np.ndarray, np.ndarray]]
 
 BOARDS = f"""\

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.flash import choose_tool, flash_folder, flash_project
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import Project, write_project
-from tvm_cascade.micro.target import get_target
 
 DISCOVERY = load_board("stm32vldiscovery")
 
 
 @pytest.fixture
 def project(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> Project:
-    return write_project(tmp_path / "p", toy, get_target("cortex-m3"), DISCOVERY)
+    return write_project(tmp_path / "p", toy, get_core("cortex-m3"), DISCOVERY)
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, status: int = 0) -> Path:

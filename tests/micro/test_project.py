@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import list_boards, load_board
 from tvm_cascade.micro.network import EmittedNetwork
@@ -19,9 +20,8 @@ from tvm_cascade.micro.project import (
     read_project,
     write_project,
 )
-from tvm_cascade.micro.target import get_target
 
-M3 = get_target("cortex-m3")
+M3 = get_core("cortex-m3")
 
 
 def test_folder_is_complete_and_reads_back(tmp_path: Path, toy: EmittedNetwork) -> None:

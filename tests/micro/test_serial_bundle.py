@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import build_bundle, write_bundle
@@ -17,7 +18,6 @@ from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.serial_link import SerialLink
 from tvm_cascade.micro.serial_run import BEGIN, CONTINUE, HELLO, READ, ROW, RUN, SELECT, WRITE, crc32c, run_serial
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.testing.serial_lines import BadLine, EmulatedBoard
 
 BOARD = load_board("mps2-an386")
@@ -27,7 +27,7 @@ Inputs = list[tuple[np.ndarray, np.ndarray]]
 
 def build(folder: Path, networks: list[EmittedNetwork]) -> Path:
     """The serial image of `networks`."""
-    projects = [write_project(folder / network.name, network, get_target("cortex-m4"), BOARD) for network in networks]
+    projects = [write_project(folder / network.name, network, get_core("cortex-m4"), BOARD) for network in networks]
     return build_bundle(write_bundle(folder / "b", projects, BOARD), BOARD, image="serial").elf
 
 

@@ -12,11 +12,11 @@ from tvm import relax as _relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, layerwise, offsets_of, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.forms.transpose_over import row_moves
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 
@@ -36,7 +36,7 @@ def network(axes: tuple[int, ...] = (0, 2, 3, 1)) -> tvm.IRModule:
 
 @pytest.fixture(scope="module")
 def prepared() -> pipeline.Prepared:
-    return pipeline.prepare(network(), Core())
+    return pipeline.prepare(network(), KernelTarget())
 
 
 @pytest.mark.parametrize(("planes", "height"), [(3, 5), (2, 2), (4, 4), (16, 7), (3, 224)])
@@ -75,7 +75,7 @@ def enlarged() -> tvm.IRModule:
 
 
 def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
-    prepared = pipeline.prepare(enlarged(), Core())
+    prepared = pipeline.prepare(enlarged(), KernelTarget())
     plan = plan_graph(prepared.graph, PlanOptions(layerwise=True, **CAN))
     places, room = offsets_of(plan), plan.graph.tensors[0].bytes
     assert plan.segments[0].in_place == (0,) and plan.peak >= 2 * room + plan.segments[0].scratch_bytes

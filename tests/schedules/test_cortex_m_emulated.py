@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.pipeline import prepare
 
 MODEL = Path(api.__file__).parent / "testing" / "data" / "shapes.tflite"
 
@@ -36,7 +37,7 @@ def test_firmware_is_exact_and_fast(
 
 @pytest.mark.parametrize("target,backend,module", [("cortex-m4", "c", "dsp"), ("cortex-m55", "obj", "mve")])
 def test_every_weighted_operator_has_a_rule(target: str, backend: str, module: str) -> None:
-    prepared = prepare(load(str(MODEL)), core_of(target, backend))
+    prepared = prepare(load(str(MODEL)), kernel_target(target, backend))
     rules = {
         op.kind: kernel.rule
         for op, kernel in zip(prepared.graph.ops, prepared.kernels, strict=True)

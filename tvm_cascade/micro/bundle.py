@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.cmake import cmake_library, compile_flags
@@ -36,7 +37,6 @@ from tvm_cascade.micro.project import (
     user_callback,
 )
 from tvm_cascade.micro.shared_weights import SOURCE, share
-from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import IMAGES, BuildResult, build_image, require_uart
 from tvm_cascade.publish import publish, require_empty
 
@@ -52,7 +52,7 @@ class Bundle:
 
     folder: Path
     networks: tuple[Project, ...]
-    target: Target
+    target: Core
     optimise: str
     board: str = ""  # that it was bundled for
     shared_weight_bytes: int = 0  # in constants.c, which is there if they are not 0
@@ -248,7 +248,7 @@ def build_bundle(
     )
 
 
-def _check(folder: Path, projects: Sequence[Project]) -> Target:
+def _check(folder: Path, projects: Sequence[Project]) -> Core:
     names = [project.name for project in projects]
     if len(names) < 2:
         raise UsageError("a bundle takes at least two networks")

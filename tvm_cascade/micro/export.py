@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tvm_cascade.cores import Core
+from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.bundle import NAME, arena_text, is_bundle, read_bundle
 from tvm_cascade.micro.export_layouts import ARDUINO, ZEPHYR
-from tvm_cascade.micro.family import ARM, RISCV
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import IoSpec
 from tvm_cascade.micro.project import Project, fill_template, read_project, user_callback
 from tvm_cascade.micro.shared_weights import HEADER, SOURCE
-from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.publish import publish, require_empty
 
@@ -39,7 +39,7 @@ class _Content:
     constants: Mapping[str, str] = field(default_factory=dict)  # header and source of weights that several have
 
     @property
-    def target(self) -> Target:
+    def target(self) -> Core:
         return self.networks[0].target
 
     @property
@@ -165,7 +165,7 @@ def _zephyr_settings(content: _Content) -> str:
         for spec in (*network.interface.inputs, *network.interface.outputs)
     )
     hard = _hard_float_objects(content)
-    unit = "CONFIG_FPU=y\n" if hard or (floats and content.target.has_fpu) else ""
+    unit = "CONFIG_FPU=y\n" if hard or (floats and content.target.fpu) else ""
     return unit + ("CONFIG_FP_HARDABI=y\n" if hard else "")
 
 
@@ -231,10 +231,10 @@ def _arduino_boards(content: _Content) -> str:
     )
 
 
-def _kernel_guard(target: Target) -> str:
+def _kernel_guard(target: Core) -> str:
     """C that refuses a board whose options show that it does not run, or not link, kernels compiled for `target`."""
     misfits = [f"__ARM_ARCH < {target.triple.removeprefix('thumbv')[0]}"]
-    if target.has_fpu:
+    if target.fpu:
         misfits += ["!defined(__ARM_PCS_VFP)", "!defined(__ARM_FEATURE_DSP)"]
     else:
         misfits += ["defined(__ARM_PCS_VFP)"]

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
@@ -21,7 +22,6 @@ from tvm_cascade.micro.interface import Port
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import METADATA, read_project, write_project
-from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import MemoryOverflowError, build_project
 from tvm_cascade.pipeline import Prepared, lower
 from tvm_cascade.report.text import block_rows, live_bytes
@@ -91,7 +91,7 @@ def write(
     prepared: Prepared,
     plan: Plan,
     name: str,
-    target: Target,
+    target: Core,
     board: Board | None,
     backend: str,
     optimise: str,
@@ -189,7 +189,7 @@ def keep_users_files(old: Path, new: Path, generated: Collection[str]) -> tuple[
 def _image(
     folder: Path,
     network: EmittedNetwork,
-    target: Target,
+    target: Core,
     board: Board | None,
     optimise: str,
     plan: Plan,
@@ -220,7 +220,7 @@ endif()
 """
 
 
-def write_host_project(folder: Path, network: EmittedNetwork, target: Target, optimise: str) -> None:
+def write_host_project(folder: Path, network: EmittedNetwork, target: Core, optimise: str) -> None:
     """The network's files, a CMakeLists.txt that makes a library of them, and metadata as board projects have it."""
     for name, content in network.files.items():
         (folder / name).write_bytes(content)

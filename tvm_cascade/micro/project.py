@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tvm_cascade.cores import Core, get_core
 from tvm_cascade.errors import LoadError
 from tvm_cascade.micro.board import Board, CounterRegister, UartSide, load_board
 from tvm_cascade.micro.cmake import cmake_library, compile_flags
 from tvm_cascade.micro.network import C_TYPES, EmittedNetwork, Interface, IoSpec
-from tvm_cascade.micro.target import Target, get_target
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
@@ -37,7 +37,7 @@ class Project:
     sources: tuple[str, ...]
     objects: tuple[str, ...]
     network_flags: tuple[str, ...]
-    target: Target
+    target: Core
     board: str  # name of the board it was compiled for
     optimise: str
 
@@ -66,7 +66,7 @@ class Project:
 def write_project(
     folder: Path,
     network: EmittedNetwork,
-    target: Target,
+    target: Core,
     board: Board,
     optimise: str = "balanced",
     metadata: Mapping[str, object] | None = None,
@@ -121,7 +121,7 @@ def serial_source(network: EmittedNetwork) -> str:
     return fill_template(template("serial_main.c.in"), values)
 
 
-def copy_runtime(folder: Path, target: Target) -> None:
+def copy_runtime(folder: Path, target: Core) -> None:
     """Write the files that are the same for every network: start-up code, ports, measuring."""
     for name in _VERBATIM:
         (folder / name).write_text(template(name), encoding="utf-8")
@@ -164,7 +164,7 @@ def project_from_metadata(folder: Path, own: Mapping[str, Any]) -> Project:
         sources=tuple(own["sources"]),
         objects=tuple(own["objects"]),
         network_flags=tuple(own["network_flags"]),
-        target=get_target(own["target"]),
+        target=get_core(own["target"]),
         board=str(own["board"]),
         optimise=str(own["optimise"]),
     )

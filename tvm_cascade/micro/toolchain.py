@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.cmake import compile_flags
 from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.project import Project, add_board, write_host_project, write_project
-from tvm_cascade.micro.target import Target
 from tvm_cascade.publish import whole_file
 
 # Images of a folder: sources beside the network's, definitions, suffix of the file name.
@@ -87,7 +87,7 @@ def find_tool(name: str, remedy: str) -> str:
 
 
 def build(
-    folder: Path, network: EmittedNetwork, target: Target, board: Board, optimise: str = "balanced", jobs: int = 2
+    folder: Path, network: EmittedNetwork, target: Core, board: Board, optimise: str = "balanced", jobs: int = 2
 ) -> BuildResult:
     """Write the project folder of `network` and build its image for `board`.
 
@@ -161,7 +161,7 @@ def build_image(
     *,
     name: str,
     folder: Path,
-    target: Target,
+    target: Core,
     board: Board,
     optimise: str,
     sources: Mapping[str, Sequence[str]],
