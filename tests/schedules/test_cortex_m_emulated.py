@@ -21,6 +21,8 @@ FIRMWARE = [
     ("cortex-m4", "mps2-an386", "obj", 2_600_000),
     ("cortex-m55", "mps3-an547", "obj", 800_000),
     ("cortex-m55", "mps3-an547", "c", 2_500_000),
+    ("cortex-m85", "mps3-an547", "obj", 800_000),
+    ("cortex-m85", "mps3-an547", "c", 2_500_000),
 ]
 
 
@@ -35,7 +37,9 @@ def test_firmware_is_exact_and_fast(
     assert isinstance(report["instructions"], int) and report["instructions"] <= limit
 
 
-@pytest.mark.parametrize("target,backend,module", [("cortex-m4", "c", "dsp"), ("cortex-m55", "obj", "mve")])
+@pytest.mark.parametrize(
+    "target,backend,module", [("cortex-m4", "c", "dsp"), ("cortex-m55", "obj", "mve"), ("cortex-m85", "obj", "mve")]
+)
 def test_every_weighted_operator_has_a_rule(target: str, backend: str, module: str) -> None:
     prepared = prepare(load(str(MODEL)), kernel_target(target, backend))
     rules = {
