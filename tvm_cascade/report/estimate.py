@@ -2,7 +2,7 @@
 
 Traffic counts bytes that kernels ask for: every call reads the windows of what it makes, writes that, and streams its
 weights from flash once. Rows that a window shares with the next one are read again, as kernels do; caches are not
-modelled. Instructions are those of `cost.instructions`, the model that `--max-time` limits plans by. They tell plans of
+modelled. Instructions are those of `cores.step_model`, the model that `--max-time` limits plans by. They tell plans of
 one network apart; what a board takes is what `run` measures.
 """
 
