@@ -31,6 +31,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import CascadeError
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder, mobilenet_v1, mobilenet_v2, vgg16, without_io
+from tvm_cascade.testing.host_check import plan_prepared
 
 RESULTS = Path(__file__).parent / "results"
 CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
@@ -169,7 +170,7 @@ def built_rows() -> Iterator[dict[str, Any]]:
     }
     for way, options in ways.items():
         started = time.perf_counter()
-        chosen = pipeline.plan_prepared(mod, prepared, replace(CAN, **options))
+        chosen = plan_prepared(mod, prepared, replace(CAN, **options))
         plan = chosen.plan
         row = {"model": "MobileNetV2-w0.35-144, built, I/O counted", "way": way, "rival": "", "goal": None}
         row |= _figures(plan, bounds(prepared.graph, replace(CAN, **options)), started)

@@ -24,7 +24,7 @@ import numpy as np
 from cortex_m_table import BOARDS, MODELS, PLANS, table
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import emulator
@@ -113,7 +113,7 @@ def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = Tru
         steps=get_core(core).steps,
         **PLANS[plan_name],  # type: ignore[arg-type]
     )
-    plan = pipeline.plan_graph(made.graph, options)
+    plan = plan_graph(made.graph, options)
     feed, want = oracle(path)
     with tempfile.TemporaryDirectory() as folder:
         network, weights = emit(made, plan, name, core, backend)

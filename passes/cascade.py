@@ -22,9 +22,8 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.passes.base import CascadePass, PassResult
-from tvm_cascade.passes.plan_concats import plan_concats
-from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
-from tvm_cascade.passes.rewrite_for_memory import without_concats
+from tvm_cascade.passes.candidates.candidate import KernelSource, Network
+from tvm_cascade.passes.plan_network import plan_lowered
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
 from tvm_cascade.schedules.tir.barrier import with_barriers
 
@@ -53,12 +52,8 @@ class Cascade(CascadePass):
 
     def call(self, mod: IRModule) -> PassResult:
         """The module of the planned program."""
-        source = mod.clone()
-
-        def without(names: tuple[str, ...]) -> PreparedGraph:
-            return prepare_graph(without_concats(source, names), self.core)
-
-        made = plan_concats(prepare_graph(source, self.core), self.options, without)
+        source, kernels = mod.clone(), KernelSource(self.core)
+        made = plan_lowered(Network(source, kernels.prepare(source), self.options, kernels))
         lowered = lower_plan(made.plan, made.prepared.kernels_of(made.plan))
         return PassResult(planned_module(source, made.plan, lowered), True)
 

@@ -8,10 +8,10 @@ import tvm
 from tvm import relax
 from tvm.ir import IRModule
 
-from tvm_cascade.cascading import PlanOptions
+from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.passes.cascade import Cascade
-from tvm_cascade.passes.rewrite_pipeline import rewrite_for_latency
-from tvm_cascade.pipeline import front_phases, graph_of, plan_graph
+from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
+from tvm_cascade.pipeline import front_phases, graph_of
 
 REWRITTEN_ATTR = "cascade_substitutions"  # of the module: the substitutions that "cascade" made, by name
 
@@ -20,7 +20,7 @@ def cascade_pipeline(options: PlanOptions | None = None, rewrite: bool = True) -
     """The Relax pipeline "cascade".
 
     With `rewrite` the network is first replaced by an equivalent one where the analytic latency promises a gain and the
-    arena does not grow (`passes.rewrite_pipeline`).
+    arena does not grow (`passes.rewrite_for_latency`).
     """
     chosen = options or PlanOptions()
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tvm_cascade.cli import main
+from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.micro.project import read_project
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
@@ -198,7 +198,7 @@ def test_caps_name_what_is_needed_and_available(tmp_path: Path) -> None:
         (("--target", "cortex-m4", "--input-shape", "a"), "is no input shape"),
         (("--target", "cortex-m4", "--max-macs", "0.5"), "--max-macs"),
         (("--target", "cortex-m4", "--emit", "asm"), "--emit"),
-        (("--target", "host", "--name", ""), "name is empty"),
+        (("--target", "host", "--name", ""), "--name"),
         ((), "--target"),
     ],
 )

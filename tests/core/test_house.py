@@ -11,11 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 ALGORITHMS = {"graph", "operators", "cores", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
-BASE = {"errors", "messages", "publish", "sizes"}
+BASE = {"checks", "errors", "messages", "publish", "request", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
+    "checks": set(),
     "errors": set(),
     "messages": set(),
     "publish": set(),
+    "request": set(),
     "sizes": set(),
     "graph": set(),
     "operators": {"graph"},
@@ -36,10 +38,11 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "pipeline"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
+    "keywords": set(),
+    "compilation": ALGORITHMS | {"schedules", "passes", "pipeline", "micro"},
     "results": {"cascading", "report"},
-    "options": {"cores", "sizes"},
 }
-NO_TVM = ALGORITHMS | BASE | {"report", "options", "registration", "results", "cli"}
+NO_TVM = ALGORITHMS | BASE | {"report", "registration", "results", "cli", "keywords"}
 
 
 def rooms() -> dict[str, list[Path]]:

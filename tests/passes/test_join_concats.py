@@ -23,7 +23,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.forms.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.host_check import plan_prepared, run_plan
 
 CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
 WAYS = {
@@ -159,7 +159,7 @@ def floats() -> tvm.IRModule:
 
 
 def test_every_road_takes_them(expected: tuple[np.ndarray, np.ndarray]) -> None:
-    chosen = pipeline.plan_prepared(cell(), pipeline.prepare(cell(), KernelTarget()), WAYS["layer by layer"])
+    chosen = plan_prepared(cell(), pipeline.prepare(cell(), KernelTarget()), WAYS["layer by layer"])
     plain = plan_graph(pipeline.prepare(cell(), KernelTarget()).graph, WAYS["layer by layer"])
     assert chosen.joined == ("concat", "concat1")
     assert chosen.reason == f"writes the parts of concat, concat1 into place: {plain.peak} -> {chosen.plan.peak} bytes"

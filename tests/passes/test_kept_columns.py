@@ -14,7 +14,7 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, validate
+from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import Interleaving
@@ -89,4 +89,4 @@ def test_what_is_kept_is_listed() -> None:
 
 
 def test_nothing_kept_without_stripes() -> None:
-    assert all(not s.halo_columns for s in pipeline.plan_graph(network()[0].graph, PlanOptions(pixels=True)).storages)
+    assert all(not s.halo_columns for s in plan_graph(network()[0].graph, PlanOptions(pixels=True)).storages)

@@ -18,6 +18,7 @@ from tvm_cascade.cascading.regions import partition
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.partition_regions import LEFT_OUT, OPERATORS, REGION, regions_of
+from tvm_cascade.report.left_out import left_out
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.random_networks import random_network
 
@@ -123,7 +124,7 @@ def test_hand_written_operators_cascade_bit_exactly() -> None:
 def test_every_operator_left_out_has_a_reason() -> None:
     prepared = pipeline.prepare(HandWritten, KernelTarget())
     plan = plan_graph(prepared.graph, PlanOptions())
-    left = pipeline.left_out(prepared.graph, plan)
+    left = left_out(prepared.graph, plan)
     assert left["flip"].startswith("x: rows are not read in ascending order; ")
     assert "halve_1" in left
 

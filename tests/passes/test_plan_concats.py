@@ -11,13 +11,14 @@ import tvm
 from tvm import relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, validate
+from tvm_cascade.cascading import PlanOptions, plan_graph, validate
 from tvm_cascade.cores import KernelTarget, get_core, kernel_target
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
 from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.host_check import plan_prepared
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +60,8 @@ def run(mod: tvm.IRModule, xs: list[np.ndarray]) -> list[np.ndarray]:
 def test_a_rewrite_that_pays_is_emitted_to_the_bit(kind: str, scales: str, options: PlanOptions) -> None:
     mod = cell(kind, scales)
     prepared = pipeline.prepare(mod, KernelTarget())
-    plain = pipeline.plan_graph(prepared.graph, options)
-    chosen = pipeline.plan_prepared(mod, prepared, options)
+    plain = plan_graph(prepared.graph, options)
+    chosen = plan_prepared(mod, prepared, options)
     assert chosen.concats and chosen.plan.peak < plain.peak
     assert chosen.reason == f"reads the parts of concat where they lie: {plain.peak} -> {chosen.plan.peak} bytes"
     validate(chosen.plan)
@@ -77,21 +78,21 @@ def test_caps() -> None:
     mod = cell("conv", "shared")
     prepared = pipeline.prepare(mod, KernelTarget())
     plain, best = (
-        pipeline.plan_graph(prepared.graph, PlanOptions()).peak,
-        pipeline.plan_prepared(mod, prepared, PlanOptions()).plan.peak,
+        plan_graph(prepared.graph, PlanOptions()).peak,
+        plan_prepared(mod, prepared, PlanOptions()).plan.peak,
     )
-    fits = pipeline.plan_prepared(mod, prepared, PlanOptions(sram=plain))
+    fits = plan_prepared(mod, prepared, PlanOptions(sram=plain))
     assert fits.concats == () and "fits as it is" in fits.reason
-    tight = pipeline.plan_prepared(mod, prepared, PlanOptions(sram=best))
+    tight = plan_prepared(mod, prepared, PlanOptions(sram=best))
     assert tight.concats and tight.plan.peak <= best
     with pytest.raises(InfeasibleError):
-        pipeline.plan_prepared(mod, prepared, PlanOptions(sram=best // 4))
+        plan_prepared(mod, prepared, PlanOptions(sram=best // 4))
 
 
 def test_nothing_to_rewrite() -> None:
     net = Net("int8")
     mod = net.finish(net.conv(net.input((1, 6, 6, 4)), 8, 3))
-    chosen = pipeline.plan_prepared(mod, pipeline.prepare(mod, KernelTarget()), PlanOptions())
+    chosen = plan_prepared(mod, pipeline.prepare(mod, KernelTarget()), PlanOptions())
     assert (chosen.concats, chosen.reason) == ((), "")
 
 
@@ -101,9 +102,9 @@ def test_without_a_cap_the_time_limit_holds(dilation: int, dear: bool) -> None:
     mod = cell("conv", "varied", dilation)
     prepared = pipeline.prepare(mod, kernel_target("cortex-m4"))
     options = PlanOptions(steps=get_core("cortex-m4").steps)
-    limited = pipeline.plan_prepared(mod, prepared, options)
+    limited = plan_prepared(mod, prepared, options)
     assert bool(limited.concats) != dear
     if dear:
         assert "times the instructions (--max-time allows 1.2)" in limited.reason
-        allowed = pipeline.plan_prepared(mod, prepared, replace(options, max_time=100.0))
+        allowed = plan_prepared(mod, prepared, replace(options, max_time=100.0))
         assert allowed.concats and allowed.plan.peak < limited.plan.peak

@@ -27,7 +27,7 @@ from tvm_cascade.passes import LowerQuantized, SplitChannels
 from tvm_cascade.passes.prepare_graph import prepare_graph
 from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.host_check import PlanRun, run_plan
+from tvm_cascade.testing.host_check import PlanRun, plan_prepared, run_plan
 
 relax: Any = _relax
 CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
@@ -100,7 +100,7 @@ def check(ran: PlanRun, macs: int, peak: int, want: np.ndarray) -> None:
 def as_prepared(mod: Any, lowered: Any) -> pipeline.Prepared:
     made = prepare_graph(lowered, KernelTarget())
     io = pipeline.interface_of(mod, made.graph)
-    return pipeline.Prepared(made.graph, made.extracted, made.kernels, made.core, io, "")
+    return pipeline.Prepared(made.graph, made.extracted, made.kernels, made.core, io)
 
 
 @cache
@@ -136,7 +136,7 @@ def test_caps() -> None:
     prepared = pipeline.prepare(mod, KernelTarget())
 
     def chosen(sram: int) -> Any:
-        return pipeline.plan_prepared(mod, prepared, replace(CAN, max_macs=1.8, sram=sram))
+        return plan_prepared(mod, prepared, replace(CAN, max_macs=1.8, sram=sram))
 
     plain = plan_graph(prepared.graph, replace(CAN, max_macs=1.8)).peak
     assert not chosen(plain).groups

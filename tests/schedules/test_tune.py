@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from tvm_cascade import api
-from tvm_cascade.cli import main
+from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import CascadeError, LoadError
 from tvm_cascade.frontend import load

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tvm.ir import IRModule
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan
+from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.passes.candidates.candidate import KernelSource, Network, PlannedCandidate
+from tvm_cascade.passes.plan_network import lower_integers, plan_lowered
+from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.schedules.driver.lower_plan import place_of
 from tvm_cascade.schedules.driver.streaming import streamed_inputs
 
@@ -23,7 +27,12 @@ class PlanRun:
     arena_high_water: int  # bytes
 
 
-def run_plan(prepared: pipeline.Prepared, plan: Plan, feeds: Sequence[np.ndarray]) -> PlanRun:
+def plan_prepared(mod: IRModule, prepared: PreparedGraph, options: PlanOptions) -> PlannedCandidate:
+    """The best plan of a module that is prepared already, as `plan_network` finds it, for options of the planner's own."""
+    return plan_lowered(Network(lower_integers(mod), prepared, options, KernelSource(prepared.core)))
+
+
+def run_plan(prepared: PreparedGraph, plan: Plan, feeds: Sequence[np.ndarray]) -> PlanRun:
     """Run `plan` on one array per graph input.
 
     Raises `ValidationError` where anything was written outside of the arena.

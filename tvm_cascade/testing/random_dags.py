@@ -25,11 +25,12 @@ from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, baseline_peak, frontier, plan_graph, validate
 from tvm_cascade.cores import KernelTarget, get_core
 from tvm_cascade.graph import Graph
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.plan_concats import Choice
+from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.testing.builder import Net, Value
-from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.host_check import plan_prepared, run_plan
 
 relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
 
@@ -307,10 +308,10 @@ class DagResult:
     baseline: int  # bytes layer by layer
 
 
-Planned = tuple[pipeline.Prepared, Plan]
+Planned = tuple[PreparedGraph, Plan]
 
 
-def ways(mod: tvm.IRModule, prepared: pipeline.Prepared) -> dict[str, Callable[[], Planned]]:
+def ways(mod: tvm.IRModule, prepared: PreparedGraph) -> dict[str, Callable[[], Planned]]:
     """How a network is planned: plain, smallest in several ways, under caps between, recomputing, with all concats
     written into place, and as `compile` takes it."""
     graph = prepared.graph
@@ -336,7 +337,7 @@ def ways(mod: tvm.IRModule, prepared: pipeline.Prepared) -> dict[str, Callable[[
     if any(op.kind == "concat" and not op.view for op in graph.ops):
         usual = replace(CAN, steps=get_core("cortex-m4").steps)
         for name, o in {"usual": usual, "usual, no overlap": replace(usual, overlap=False)}.items():
-            found[name] = lambda o=o: _chosen(pipeline.plan_prepared(mod, prepared, o))
+            found[name] = lambda o=o: _chosen(plan_prepared(mod, prepared, o))
     return found
 
 
@@ -350,8 +351,8 @@ def _middle(plans: Sequence[Plan]) -> Plan:
     return plans[len(plans) // 2]
 
 
-def _chosen(choice: Choice[pipeline.Prepared]) -> Planned:
-    return choice.prepared, choice.plan
+def _chosen(candidate: PlannedCandidate) -> Planned:
+    return candidate.prepared, candidate.plan
 
 
 def check_dag(seed: int, operators: int | None = None, most: int | None = None) -> DagResult:

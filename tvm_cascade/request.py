@@ -1,0 +1,135 @@
+"""What a user may ask, as frozen records that are checked where they are made.
+
+The command line, `tvm_cascade.plan` and `compile`, the passes and the Relax pipeline all build these records, so that the
+defaults are the same through every door. What a machine and its back end can do is asked of nobody: it follows from the
+target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
+
+from tvm_cascade import checks
+from tvm_cascade.checks import Check
+from tvm_cascade.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A record of options: every value is checked, and brought into its own type, when the record is made.
+
+    Raises `UsageError` for a value that an option cannot have.
+    """
+
+    def __post_init__(self) -> None:
+        for name, check in checks_of(type(self)).items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The record of those options that are its own."""
+        return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
+
+
+@cache
+def checks_of(record: type[Asked]) -> Mapping[str, Check]:
+    """The checks of a record's fields, which stand beside their types."""
+    types = get_type_hints(record, include_extras=True)
+    return {name: kind.__metadata__[0] for name, kind in types.items() if get_origin(kind) is Annotated}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest(Asked):
+    """How a model file is read."""
+
+    input_shapes: Annotated[Mapping[str, tuple[int, ...]] | None, checks.shapes] = None  # of inputs with symbolic sizes
+    stored_io: Annotated[bool, checks.flag] = False  # float inputs and outputs as the integers that the network stores
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest(Asked):
+    """What a plan is asked for; the defaults ask for the smallest arena at no extra multiply-accumulates."""
+
+    sram: Annotated[int | str | None, checks.cap] = None  # bytes of arena at most; None: as few as possible
+    max_macs: Annotated[float, checks.factor(1.0, 1e6)] = 1.0  # multiply-accumulates, as a factor of the network's
+    max_time: Annotated[float, checks.factor(1.0)] = 1.2  # without a cap: instructions, as a factor of steps by rows
+    stream_input: Annotated[bool, checks.flag] = False  # inputs arrive row by row through a callback
+    layerwise: Annotated[bool, checks.flag] = False  # the plain network, one operator after the other
+    overlap: Annotated[bool, checks.flag] = True  # outputs may be written into the space of dying inputs
+    granularity: Annotated[str, checks.choice("row", "pixel", "auto")] = "auto"  # of rolling buffers
+    rewrite: Annotated[bool | None, checks.optional(checks.flag)] = None  # None: quantized networks, bit for bit
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest(Asked):
+    """How the kernels of operators are chosen."""
+
+    database: Annotated[Path | None, checks.optional(checks.path)] = None  # counts on top of those of the package
+    tune: Annotated[bool, checks.flag] = False  # count kernels of unknown shapes in the emulator
+    metaschedule: Annotated[Path | None, checks.optional(checks.path)] = None  # folder of records, for the host
+    trials: Annotated[int, checks.whole(0)] = 32  # candidates that MetaSchedule measures for a kernel without records
+
+
+@dataclass(frozen=True, slots=True)
+class EmitRequest(Asked):
+    """What is written for a plan."""
+
+    board: Annotated[str | None, checks.optional(checks.name_or_path)] = (
+        None  # by name or .json; None: the target's own
+    )
+    emit: Annotated[str | None, checks.optional(checks.choice("c", "obj"))] = None  # None: the better for the target
+    optimise: Annotated[str, checks.choice("size", "speed", "balanced")] = "balanced"
+    name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
+    hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
+    ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
+    report: Annotated[Path | None, checks.optional(checks.path)] = None  # an .html file or a folder
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Asked):
+    """All that may be asked of a compilation."""
+
+    target: Annotated[str, checks.text] = "cortex-m4"
+    load: LoadRequest = LoadRequest()
+    plan: PlanRequest = PlanRequest()
+    kernels: KernelRequest = KernelRequest()
+    emit: EmitRequest = EmitRequest()
+
+
+_PLANNING = (LoadRequest, PlanRequest)
+PLAN_OPTIONS: tuple[str, ...] = (*(f.name for part in _PLANNING for f in fields(part)), "database")
+COMPILE_OPTIONS: tuple[str, ...] = tuple(
+    f.name for part in (*_PLANNING, KernelRequest, EmitRequest) for f in fields(part)
+)
+
+
+def request_of(target: str, options: Mapping[str, Any], known: Collection[str] = COMPILE_OPTIONS) -> Request:
+    """The request of options by their names.
+
+    Raises `UsageError` for an option that is not `known`, and for a value that an option cannot have.
+    """
+    refuse_unknown(options, known)
+    return Request(
+        target,
+        LoadRequest.of(options),
+        PlanRequest.of(options),
+        KernelRequest.of(options),
+        EmitRequest.of(options),
+    )
+
+
+def refuse_unknown(options: Collection[str], known: Collection[str]) -> None:
+    """Raises `UsageError` for an option that is not `known`."""
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise UsageError(f"unknown option {name}: {hint}")
