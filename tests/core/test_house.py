@@ -35,7 +35,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "report": {"graph", "cores", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report"},
     "registration": {"relax_pipeline"},
-    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "pipeline"},
+    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),

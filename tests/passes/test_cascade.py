@@ -12,6 +12,7 @@ from tvm_cascade.cascading import PlanOptions, plan_graph, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.driver.lower_plan import place_of
 from tvm_cascade.schedules.driver.streaming import streamed_inputs
 from tvm_cascade.testing.builder import Net
@@ -105,4 +106,4 @@ def test_a_float_network_is_planned_too() -> None:
 
 def test_a_relax_function_gets_its_inputs_whole() -> None:
     with pytest.raises(UsageError, match="stream_input"):
-        passes.Cascade(PlanOptions(stream_input=True))
+        passes.Cascade(PlanRequest(stream_input=True))

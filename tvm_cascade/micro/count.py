@@ -180,7 +180,7 @@ def _runner(index: int, task: Task, places: Sequence[int]) -> list[str]:
             return f"(void *)(in + {starts[p.index]})"
         if p.role is Role.SLOT:
             return f"slot{p.index}"
-        if p.role is Role.HEIGHT:
+        if p.role is Role.SLOTS:
             return str(task.inputs[p.index].rows)
         if p.role is Role.CONSTANT:
             return f"(void *)(blob + {places[p.index]})"

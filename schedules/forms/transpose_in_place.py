@@ -10,7 +10,7 @@ through one spare row. Then the C rows of every image row lie together, and are 
 # pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tvm
@@ -18,12 +18,16 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import PrimFunc, SeqStmt
 
-from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.graph import ITEM_BYTES, KernelFootprints
+from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
+from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.rules.emit import Builder, Value, i32
 from tvm_cascade.schedules.tir import dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores
 
 _UNROLL = 4  # elements a pass
+_NO_TRANSPOSE = "it is no transpose from NCHW to NHWC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,25 @@ class Planes:
     @property
     def scratch_bytes(self) -> int:
         return self.count * self.width * ITEM_BYTES[self.dtype]
+
+
+class TransposeInPlace(KernelForm):
+    """Transposes from NCHW to NHWC."""
+
+    way = Way.IN_PLACE
+
+    def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
+        planes = None if site.constants else planes_of(site.func)
+        if planes is None:
+            return _NO_TRANSPOSE
+        return replace(known, in_place_workspace_bytes=planes.scratch_bytes)
+
+    def build(self, site: Site, use: Use) -> BuiltKernel | str:
+        planes = planes_of(site.func)
+        return _NO_TRANSPOSE if planes is None else RowSteps((transpose_kernel(planes),))
+
+
+FORM = TransposeInPlace()
 
 
 def planes_of(func: PrimFunc) -> Planes | None:
@@ -75,7 +98,7 @@ def row_moves(planes: int, height: int) -> np.ndarray:
     return np.array(moves, np.uint16 if spare < 1 << 16 else np.uint32)
 
 
-def over_kernel(planes: Planes) -> RowKernel:
+def transpose_kernel(planes: Planes) -> RowKernel:
     """The kernel of the whole operator; it is given its output alone, which lies where its input does."""
     moves = row_moves(planes.count, planes.height)
     count, height, width, dtype = planes.count, planes.height, planes.width, planes.dtype

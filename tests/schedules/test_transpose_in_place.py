@@ -14,9 +14,9 @@ from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, layerwise, offsets_of, plan_graph, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.graph import ROW_KERNEL_ONLY
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.forms.transpose_over import row_moves
+from tvm_cascade.schedules.forms.transpose_in_place import FORM, row_moves
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 
@@ -104,5 +104,7 @@ def test_beside_its_input_it_is_refused(prepared: pipeline.Prepared) -> None:
 
 
 def test_other_permutations_are_left_alone() -> None:
-    ops = extract_graph(LowerQuantized()(network((0, 3, 2, 1)))).graph.ops
-    assert (ops[0].kind, ops[0].kernels.in_place_workspace_bytes) == ("transpose", 0)
+    other = pipeline.prepare(network((0, 3, 2, 1)), KernelTarget())
+    assert (other.graph.ops[0].kind, other.graph.ops[0].kernels.in_place_workspace_bytes) == ("transpose", 0)
+    site = other.site(0)
+    assert site is not None and "no transpose from NCHW to NHWC" in str(FORM.footprint(site, ROW_KERNEL_ONLY))
