@@ -17,7 +17,8 @@ from tvm_cascade.keywords import CompileKeywords, PlanKeywords, takes
 from tvm_cascade.micro.bundle import BundleResult, make_bundle
 from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.measure import RunReport, run_project
+from tvm_cascade.micro.run_image import RunOptions, run_image
+from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.report.frontier import frontier_report
@@ -239,7 +240,7 @@ def run(
     timeout : float, optional
         Seconds that the emulation may take, 600 by default, or that the board behind `port` may stay without an answer, 60.
     """
-    return run_project(Path(directory), board, inputs, outputs, check, port, timeout, progress)
+    return run_image(Path(directory), RunOptions(board, inputs, outputs, check, port, timeout), progress)
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from tvm_cascade.graph import Tile
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.emulator import run
-from tvm_cascade.micro.interface import Port
 from tvm_cascade.micro.toolchain import build
 from tvm_cascade.pipeline import lower, prepare
 from tvm_cascade.schedules.forms.multi_row import MultiRowSteps
@@ -62,13 +61,9 @@ def test_rings_of_taller_steps_are_exact(target: str, backend: str, emulator: No
     kernels = made.kernels_of(plan)
     several = [k.rows for k in kernels if isinstance(k, MultiRowSteps)]
     assert len(rings) >= 4 and several.count(2) >= 3 and sum(isinstance(k, RowSteps) for k in kernels) >= 2
-    sides = [
-        [Port(s.name, s.dtype, s.shape, t, s.scale, s.zero_point) for s, t in zip(specs, tensors, strict=True)]
-        for specs, tensors in ((made.io.inputs, made.graph.inputs), (made.io.outputs, made.graph.outputs))
-    ]
     llvm, board = machine.llvm if backend == "obj" else None, load_board(machine.default_board)
     network = emit_network(
-        lower(made, plan), "rows", *sides, target=llvm, align=max(machine.align, 8), prelude=made.prelude
+        lower(made, plan), "rows", made.io, target=llvm, align=max(machine.align, 8), prelude=made.prelude
     )
     x = np.random.default_rng(0).integers(-128, 128, (1, 12, 10, 8)).astype("int8")
     ran = run(build(tmp_path / "p", network, machine, board).elf, board, network.interface, [[x]])
