@@ -131,10 +131,10 @@ def _read_inputs(project: Project, inputs: str | Path | Mapping[str, np.ndarray]
         if spec.name not in given:
             raise UsageError(f"no input '{spec.name}' among {', '.join(given) or 'none'}")
         value = np.asarray(given[spec.name])
-        if str(value.dtype) != spec.dtype or value.nbytes != spec.bytes:
+        if str(value.dtype) != spec.dtype or value.shape != tuple(spec.shape):
             want = f"{spec.dtype}{list(spec.shape)}"
             raise UsageError(f"input '{spec.name}' is {value.dtype}{list(value.shape)}, the network wants {want}")
-        feed[spec.name] = value.reshape(spec.shape)
+        feed[spec.name] = value
     return feed
 
 
