@@ -16,7 +16,8 @@ from tvm_cascade.keywords import CompileKeywords, OptimizeKeywords, PlanKeywords
 from tvm_cascade.micro.bundle import BundleResult, make_bundle
 from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.measure import RunReport, run_project
+from tvm_cascade.micro.run_image import RunOptions, run_image
+from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
@@ -253,8 +254,8 @@ def run(
         The folder or a file cannot be read; the emulator is not installed, or fails.
     """
     asked = RunRequest(board, port, timeout, outputs, check)
-    folder = checks.path("directory", directory)
-    return run_project(folder, asked.board, inputs, asked.outputs, asked.check, asked.port, asked.timeout, progress)
+    options = RunOptions(asked.board, inputs, asked.outputs, asked.check, asked.port, asked.timeout)
+    return run_image(checks.path("directory", directory), options, progress)
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:

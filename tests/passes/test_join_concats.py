@@ -19,7 +19,7 @@ from tvm_cascade.ordering import order
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.forms.pitch import NotPitchedError, pitched
+from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
@@ -125,7 +125,7 @@ def test_performance_schedules_write_apart(target: str) -> None:
     kernels = made.kernels_of(plan)
     assert [k is None for k in kernels] == [op.view for op in plan.graph.ops]
     assert any(op.part_offsets for op in plan.graph.ops)
-    assert {k.rule.split(".")[0] for k in kernels if k is not None} <= {
+    assert {v.rule.split(".")[0] for k in kernels if k is not None for v in k.variants} <= {
         "cortex_m_dsp", "cortex_m_mve", "pooling", "cortex_m_scalar",
     }  # fmt: skip
 

@@ -150,7 +150,7 @@ def run_rows(
                 args.append(scratch.ctypes.data_as(ctypes.c_void_p))
             elif param.role is Role.SLOT:
                 args.append(ctypes.c_int32((first + 8 * ring) % ring))
-            elif param.role is Role.HEIGHT:
+            elif param.role is Role.SLOTS:
                 args.append(ctypes.c_int32(ring))
             elif param.role is Role.CONSTANT:
                 args.append(kernel.constants[param.index].ctypes.data_as(ctypes.c_void_p))

@@ -53,7 +53,7 @@ def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndar
                 args.append(xs[p.index].ctypes.data_as(ctypes.c_void_p))
             elif p.role is Role.SLOT:
                 args.append(ctypes.c_int32(first(y) % len(xs[p.index])))
-            elif p.role is Role.HEIGHT:
+            elif p.role is Role.SLOTS:
                 args.append(ctypes.c_int32(len(xs[p.index])))
             elif p.role is Role.CONSTANT:
                 args.append(kernel.constants[p.index].ctypes.data_as(ctypes.c_void_p))

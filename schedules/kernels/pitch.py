@@ -16,8 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.schedules.forms.patch import Patch
-from tvm_cascade.schedules.forms.stripe_patch import StripePatch
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.tir import (
     Buffer,
@@ -37,17 +35,10 @@ class NotPitchedError(Exception):
     """A kernel that cannot write apart; the message is the reason."""
 
 
-def pitched(kernel: RowKernel | Patch | StripePatch, unit: int, pitch: int) -> RowKernel | Patch | StripePatch:
+def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
     """`kernel` with the pixels of its output, `unit` bytes each, `pitch` bytes apart. Raises `NotPitchedError`."""
-    if isinstance(kernel, Patch | StripePatch):
-        made = tuple(replace(v, kernel=_pitched(v.kernel, unit, pitch)) for v in kernel.variants)
-        return replace(kernel, variants=made)
-    return _pitched(kernel, unit, pitch)
-
-
-def _pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
     outputs = [p for p, role in zip(kernel.func.params, kernel.params, strict=True)
-               if role.role in (Role.OUTPUT, Role.OUTPUT_BASE)]  # fmt: skip
+               if role.role is Role.OUTPUT]  # fmt: skip
     if len(outputs) != 1 or kernel.whole:
         raise NotPitchedError("it does not write one output row by row")
     body = kernel.func.body

@@ -9,7 +9,7 @@ from tvm.ir import IRModule
 
 from tvm_cascade import api
 from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.stripe_patch import NONE, StripePatch
+from tvm_cascade.schedules.forms.stripes import NONE, NarrowStripeKernel, narrow_stripe_kernel
 from tvm_cascade.testing.builder import Net
 
 
@@ -31,13 +31,15 @@ def test_stripes_are_exact(target: str, backend: str, max_macs: float, emulator:
     made = api.compile(wide(), target=target, emit=backend, output=tmp_path / "p", **options)
     assert any(s.stripes for s in made.plan.segments)
     kernels = prepare(wide(), core_of(target, backend)).kernels_of(made.plan)
-    fast = [k for k in kernels if isinstance(k, StripePatch)]
-    assert len(fast) >= 4 and any(k.located[0] == 3 for k in fast) and any(len(k.located) == 2 for k in fast)
+    fast = [k for k in kernels if isinstance(k, NarrowStripeKernel)]
+    assert len(fast) >= 4 and any(k.taps[0] == 3 for k in fast) and any(len(k.taps) == 2 for k in fast)
     assert any(len({v for _, v in k.stripes}) > 1 for k in fast)  # edges have kernels of their own
     assert api.run(tmp_path / "p", board=made.board).equals_host
 
 
 def test_a_stripe_without_columns_calls_nothing() -> None:
     prepared = prepare(wide(), core_of("cortex-m4", "c"))
-    made = prepared.stripe_patch(0, [(0, 5), (5, 5), (5, 13)])
-    assert made is not None and [v for _, v in made.stripes] == [0, NONE, 1]
+    site = prepared.site(0)
+    assert site is not None
+    made = narrow_stripe_kernel(site, [(0, 5), (5, 5), (5, 13)])
+    assert not isinstance(made, str) and [v for _, v in made.stripes] == [0, NONE, 1]
