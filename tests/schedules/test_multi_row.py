@@ -10,8 +10,8 @@ from tvm.ir import IRModule
 
 from tvm_cascade import api
 from tvm_cascade.cascading import validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cores import get_core, kernel_target
@@ -54,7 +54,7 @@ def test_whole_maps_are_exact(target: str, backend: str, emulator: None, tmp_pat
 def test_rings_of_taller_steps_are_exact(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
     """One cascade in steps of two rows: kernels write two rows of a ring, and read them where its end lies between."""
     made, machine = prepare(narrow(), kernel_target(target, backend)), get_core(target)
-    costs = SegmentCosts(Flow(made.graph), range(len(made.graph.ops)), Settings(overlap=True))
+    costs = SegmentCosts(AccessTables(made.graph), range(len(made.graph.ops)), Settings(overlap=True))
     plan = assemble(costs, Layout((0, len(made.graph.ops)), (Interleaving(Tile(rows=2)),)), Figures(0, 0))
     validate(plan)
     rings = [s.height for s in plan.storages if s.height < plan.graph.tensors[s.tensor].rows]
