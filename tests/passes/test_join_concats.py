@@ -16,6 +16,7 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.overlap import Overlaps
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import ROW
 from tvm_cascade.ordering import order
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.join_concats import joinable, joined
@@ -85,8 +86,8 @@ def test_what_a_join_may_follow_depends_on_the_makers_beside() -> None:
     assert conv is not None and depthwise is not None
     dying, units = list(made.ops[depthwise].inputs), {whole: made.tensors[whole].rows}
     overlaps = Overlaps(AccessTables(made), in_place=True)
-    assert overlaps.pairs((depthwise,), dying, units, 0)
-    assert not overlaps.pairs((conv, depthwise), dying, units, 0)
+    assert overlaps.pairs((depthwise,), dying, units, ROW)
+    assert not overlaps.pairs((conv, depthwise), dying, units, ROW)
 
 
 def reference(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
