@@ -114,7 +114,11 @@ class _Rewriter:
         for position, block in enumerate(func.body.blocks):
             if not isinstance(block, relax.DataflowBlock):
                 names = [b.var.name for b in block.bindings]
-                LOG.info("%s: left to TVM, for they stand in no dataflow block: %s", gv.name_hint, ", ".join(names))
+                LOG.info(
+                    "%s: left to TVM: %s: they stand in no dataflow block; relax.transform.ConvertToDataflow makes some",
+                    gv.name_hint,
+                    ", ".join(names),
+                )
                 continue
             levels, plans = self._planned(func, block)
             _tell(gv.name_hint, block, levels, plans)
@@ -172,9 +176,9 @@ class _Rewriter:
                 if planned is None:
                     bindings += region.bindings
                     continue
-                lowered = planned.lower()
-                made, entry = with_program(made, lowered, f"cascade_{gv.name_hint}")
-                bindings += region_call(region, entry, [flash_image(lowered)], [workspace_type(lowered)])
+                made, entry = with_program(made, planned.lowered, f"cascade_{gv.name_hint}")
+                flash, arena = flash_image(planned.lowered), workspace_type(planned.lowered)
+                bindings += region_call(region, entry, [flash], [arena])
             blocks[position] = relax.DataflowBlock(bindings)
         body = relax.SeqExpr(blocks, func.body.body)
         function = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)

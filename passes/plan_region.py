@@ -22,10 +22,11 @@ from tvm_cascade.schedules.tir import relax, tvm_ffi
 
 @dataclass(frozen=True)
 class Planned:
-    """A region with its plan, ready to be lowered."""
+    """A region with its plan, and the plan as functions."""
 
     region: Region
     candidate: PlannedCandidate
+    lowered: Lowered
 
     @property
     def plan(self) -> Plan:
@@ -37,17 +38,18 @@ class Planned:
         """Names of the substitutions that were made in it."""
         return () if self.candidate.rewritten is None else self.candidate.rewritten.steps
 
-    def lower(self) -> Lowered:
-        """The plan as functions."""
-        return lower_plan(self.plan, self.candidate.prepared.kernels_of(self.plan))
-
 
 def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: Core) -> Planned | str:
     """The plan of a region of a function of `mod`, or why there is none.
 
     Raises `InfeasibleError` where it exceeds `request.sram`.
     """
-    return _or_reason(lambda: Planned(region, plan_network(outlined(mod, region, func.attrs), request, core)))
+
+    def plan() -> Planned:
+        candidate = plan_network(outlined(mod, region, func.attrs), request, core)
+        return Planned(region, candidate, lower_plan(candidate.plan, candidate.prepared.kernels_of(candidate.plan)))
+
+    return _or_reason(plan)
 
 
 class Probe:
