@@ -31,14 +31,13 @@ from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.entry import hook_symbol
-from tvm_cascade.micro.interface import Port
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.profile import by_operator, profile
-from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import build
+from tvm_cascade.micro.write_image import Placement, write_image
 from tvm_cascade.schedules.tuning.tune import Database
 
 RESULTS = Path(__file__).parent / "results"
@@ -84,15 +83,11 @@ def emit(
     made: pipeline.Prepared, plan: Plan, name: str, core: str, backend: str, hook: bool = False
 ) -> tuple[EmittedNetwork, int]:
     """The network's files, as `compile` makes them, and the bytes of its kernels' constants."""
-    graph, target = made.graph, get_target(core)
-    sides = [
-        [Port(s.name, s.dtype, s.shape, t, s.scale, s.zero_point) for s, t in zip(specs, tensors, strict=True)]
-        for specs, tensors in ((made.io.inputs, graph.inputs), (made.io.outputs, graph.outputs))
-    ]
+    target = get_target(core)
     lowered = pipeline.lower(made, plan, hook=hook_symbol(name) if hook else None)
     llvm = target.llvm if backend == "obj" else None
     traces = sum(i.size for i in lowered.flash_items if i.label.startswith(("trace", "stripes")))
-    network = emit_network(lowered, name, *sides, target=llvm, align=max(target.align, 8), prelude=made.prelude)
+    network = emit_network(lowered, name, made.io, target=llvm, align=max(target.align, 8), prelude=made.prelude)
     return network, len(lowered.flash) - traces
 
 
@@ -123,7 +118,7 @@ def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = Tru
         steps: list[int] = []
         if layers:
             hooked, _ = emit(made, plan, name, core, backend, hook=True)
-            write_project(Path(folder) / "h", hooked, target, board)
+            write_image(Path(folder) / "h", (hooked,), Placement(target, board))
             steps = profile(Path(folder) / "h", plan, board)
     assert ran.instructions is not None
     parts = by_operator(plan, steps, ran.instructions) if layers else []

@@ -102,22 +102,16 @@ def write_project(
             progress(f"{name}: kept your {', '.join(kept)}")
 
     with publish(folder, keep) as staging:
-        written.append(
-            firmware.write(
-                staging,
-                planned.prepared,
-                planned.plan,
-                request.emit.name or name,
-                machine.target,
-                machine.board,
-                machine.backend,
-                request.emit.optimise,
-                planned.options,
-                progress,
-                request.emit.hook,
-                int(request.emit.ram_weights),
-            )
+        emit = firmware.EmitOptions(
+            name=request.emit.name or name,
+            target=machine.target,
+            board=machine.board,
+            backend=machine.backend,
+            optimise=request.emit.optimise,
+            hook=request.emit.hook,
+            ram_weights=int(request.emit.ram_weights),
         )
+        written.append(firmware.write(staging, planned.prepared, planned.plan, planned.options, emit, progress))
     return written[0]
 
 

@@ -27,7 +27,7 @@ from tvm.ir import IRModule
 from tvm_cascade import frontend
 from tvm_cascade.cascading import Plan, PlanOptions, validate
 from tvm_cascade.errors import UsageError, ValidationError
-from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
+from tvm_cascade.frontend import io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph
@@ -42,6 +42,7 @@ from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.tensor_spec import IoSpec, graph_io
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -165,11 +166,7 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
     try:
         return io_spec(mod)
     except UsageError:
-        sides = [
-            tuple(TensorSpec(graph.tensors[t].name, graph.tensors[t].shape, graph.tensors[t].dtype) for t in side)
-            for side in (graph.inputs, graph.outputs)
-        ]
-        return IoSpec(sides[0], sides[1])
+        return graph_io(graph)
 
 
 def prelude_of(kernels: Sequence[RowKernel | None], core: Core) -> str:

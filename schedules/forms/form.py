@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tvm_cascade.cascading.flow import goes_by_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.graph import Graph, KernelFootprints, Op, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel

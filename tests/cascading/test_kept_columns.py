@@ -9,8 +9,8 @@ from itertools import combinations, pairwise
 import pytest
 
 from tvm_cascade.cascading import Plan, PlanOptions, cascade, frontier, planner, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, _laid_out
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
@@ -97,7 +97,7 @@ def undominated(points: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("size", [13, 22])
 def test_every_form_is_counted_column_by_column(size: int) -> None:
     graph = blocks(size)
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     n = len(graph.ops)
     inner = sorted(op.outputs[0] for op in graph.ops[:-1])
     inner.sort(key=lambda t: graph.tensors[t].bytes // graph.tensors[t].columns)
@@ -115,7 +115,7 @@ def test_every_form_is_counted_column_by_column(size: int) -> None:
 
 def test_no_other_set_of_tensors_keeps_much_better() -> None:
     graph = blocks(22)
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     n = len(graph.ops)
     inner = [op.outputs[0] for op in graph.ops[:-1]]
     sets = [s for k in range(len(inner) + 1) for s in combinations(inner, k)]

@@ -20,6 +20,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "request": set(),
     "sizes": set(),
     "graph": set(),
+    "tensor_spec": {"graph"},
     "operators": {"graph"},
     "memory": {"graph"},
     "ordering": {"graph", "memory"},
@@ -29,19 +30,32 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "substitution": {"graph", "operators", "cost", "parallel"},
     "schedules": ALGORITHMS,
     "passes": ALGORITHMS | {"schedules"},
-    "importers": {"passes"},  # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
-    "frontend": {"importers"},
+    # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
+    "importers": {"passes", "tensor_spec"},
+    "frontend": {"importers", "tensor_spec"},
     "report": {"graph", "cost", "cascading"},
-    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report"},
+    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "tensor_spec"},
     "registration": {"relax_pipeline"},
     "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
-    "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
+    "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),
     "compilation": ALGORITHMS | {"schedules", "passes", "pipeline", "micro"},
     "results": {"cascading", "report"},
 }
-NO_TVM = ALGORITHMS | BASE | {"report", "registration", "results", "cli", "keywords"}
+NO_TVM = ALGORITHMS | BASE | {"tensor_spec", "report", "registration", "results", "cli", "keywords"}
+
+
+SCHEDULES_MAY_IMPORT = {  # the same inside of schedules/
+    "tir": set(),
+    "kernels": {"tir"},
+    "rules": {"tir", "kernels"},
+    "driver": {"tir", "kernels"},
+    "forms": {"tir", "kernels", "rules", "driver"},
+    "tuning": {"tir", "kernels", "rules"},
+    "stages": {"tir", "tuning"},
+    "primitives": {"tir"},
+}
 
 
 def rooms() -> dict[str, list[Path]]:
@@ -83,6 +97,18 @@ def test_a_room_imports_only_what_stands_below_it(room: str) -> None:
         if name.startswith("tvm_cascade.") and name.split(".")[1] not in allowed
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("room", sorted(SCHEDULES_MAY_IMPORT))
+def test_a_room_of_schedules_imports_only_what_stands_below_it(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / "schedules" / room).rglob("*.py")
+        for name in imported(path)
+        if name.startswith("tvm_cascade.schedules.") and name.split(".")[2] not in SCHEDULES_MAY_IMPORT[room] | {room}
+    ]
+    assert not wrong
+    assert {p.name for p in (ROOT / "schedules").iterdir() if (p / "__init__.py").exists()} <= set(SCHEDULES_MAY_IMPORT)
 
 
 @pytest.mark.parametrize("room", sorted(NO_TVM))

@@ -10,11 +10,11 @@ from tvm import relax
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.micro.host import host_program, run_host
+from tvm_cascade.micro.placement import place_io
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.driver.streaming import streamed_inputs
 from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.random_networks import random_network
 
@@ -32,18 +32,7 @@ OPTIONS = {
 def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray):
     plan = plan_graph(prepared.graph, options)
     validate(plan)
-    streamed = streamed_inputs(plan)
-
-    def ports(side: tuple[int, ...]) -> list[HostPort]:
-        tensors = [plan.graph.tensors[t] for t in side]
-        return [
-            HostPort(f"t{t.index}", t.dtype, t.shape, -1 if t.index in streamed else place_of(plan, t.index))
-            for t in tensors
-        ]
-
-    program = host_program(
-        pipeline.lower(prepared, plan, counted=True), ports(plan.graph.inputs), ports(plan.graph.outputs)
-    )
+    program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)))
     return plan, run_host(program, [{program.inputs[0].name: feed}])
 
 

@@ -12,7 +12,7 @@ from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.overlap import Overlaps
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.ordering import order
@@ -86,7 +86,7 @@ def test_what_a_join_may_follow_depends_on_the_makers_beside() -> None:
     conv, depthwise = (made.producer[t] for op in made.ops if op.part_offsets for t in op.inputs)
     assert conv is not None and depthwise is not None
     dying, units = list(made.ops[depthwise].inputs), {whole: made.tensors[whole].rows}
-    overlaps = Overlaps(Flow(made), in_place=True)
+    overlaps = Overlaps(AccessTables(made), in_place=True)
     assert overlaps.pairs((depthwise,), dying, units, 0)
     assert not overlaps.pairs((conv, depthwise), dying, units, 0)
 

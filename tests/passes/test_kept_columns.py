@@ -15,8 +15,8 @@ from tvm import relax as _relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.errors import ValidationError
@@ -47,8 +47,8 @@ def network() -> tuple[pipeline.Prepared, np.ndarray]:
 def plan_in(width: int, kept: int, streamed: bool = False) -> Plan:
     """The whole network in stripes of one form."""
     graph = network()[0].graph
-    flow = Flow(graph, graph.inputs if streamed else (), accumulators=True)
-    costs = SegmentCosts(flow, range(len(graph.ops)), Settings())
+    tables = AccessTables(graph, graph.inputs if streamed else (), accumulators=True)
+    costs = SegmentCosts(tables, range(len(graph.ops)), Settings())
     layout = Layout((0, len(graph.ops)), (Interleaving(stripe_columns=width, halo_tensors=kept),))
     return assemble(costs, layout, Figures(0, 0))
 

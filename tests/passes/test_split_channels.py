@@ -17,9 +17,9 @@ from tvm import relax as _relax
 
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.channels import blocks, group_counts, in_groups
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes import LowerQuantized, SplitChannels
@@ -82,7 +82,7 @@ def test_random_blocks(seed: int) -> None:
         assert np.array_equal(computed(split, feed), want)
     graph = prepared.graph
     plans = [plan_graph(graph, replace(CAN, granularity="row" if seed % 2 else "pixel"))]
-    costs = SegmentCosts(Flow(graph, accumulators=True), range(len(graph.ops)), Settings(overlap=True))
+    costs = SegmentCosts(AccessTables(graph, accumulators=True), range(len(graph.ops)), Settings(overlap=True))
     forms = costs.striped(0, len(graph.ops))
     for form in forms[-1:]:
         plans.append(assemble(costs, Layout((0, len(graph.ops)), (form.how,)), Figures(0, 0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvm_cascade.cascading.flow import goes_by_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cost.instructions import StepModel
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from tvm_cascade.cascading.flow import goes_by_pixels, has_rows
+from tvm_cascade.cascading.geometry import goes_by_pixels, has_rows
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cost.instructions import STEP_MODELS, StepModel
 from tvm_cascade.graph import Graph, Op, Window
