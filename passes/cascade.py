@@ -15,6 +15,7 @@ from typing import Any
 from tvm.ir import IRModule
 from tvm.target import Target
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.outline_region import functions_called, region_call
@@ -23,7 +24,6 @@ from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
 from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import ir, relax, tirx, tvm_ffi
 
 LOG = logging.getLogger("tvm_cascade")
@@ -60,7 +60,7 @@ class Cascade(CascadePass):
     """
 
     request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
-    core: Core = field(default_factory=Core)
+    core: KernelTarget = field(default_factory=KernelTarget)
 
     def __post_init__(self) -> None:
         if self.request.stream_input:
@@ -89,7 +89,7 @@ class _Block:
 class _Rewriter:
     """Plans the regions of a module, and writes the module with their programs."""
 
-    def __init__(self, mod: Any, request: PlanRequest, core: Core) -> None:
+    def __init__(self, mod: Any, request: PlanRequest, core: KernelTarget) -> None:
         self.mod, self.request, self.core = mod, request, core
         self.probe = Probe(mod)
         self._plans: dict[tuple[Any, ...], Planned | str] = {}

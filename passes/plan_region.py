@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_cascade.cascading import Plan
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import CascadeError, InfeasibleError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
@@ -16,7 +17,6 @@ from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.static_regions import Binding, Output, Region, why_not_alone
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import relax, tvm_ffi
 
 
@@ -39,7 +39,7 @@ class Planned:
         return () if self.candidate.rewritten is None else self.candidate.rewritten.steps
 
 
-def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: Core) -> Planned | str:
+def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: KernelTarget) -> Planned | str:
     """The plan of a region of a function of `mod`, or why there is none.
 
     Raises `InfeasibleError` where it exceeds `request.sram`.

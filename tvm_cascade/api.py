@@ -11,6 +11,7 @@ import numpy as np
 from tvm.ir import IRModule
 
 from tvm_cascade import checks, compilation, pipeline
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.keywords import CompileKeywords, OptimizeKeywords, PlanKeywords, StagesKeywords, takes
 from tvm_cascade.micro.bundle import BundleResult, make_bundle
@@ -18,7 +19,6 @@ from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.run_image import RunOptions, run_image
 from tvm_cascade.micro.run_report import RunReport
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.report.frontier import frontier_report
@@ -111,7 +111,7 @@ def plan(
     """
     started = time.perf_counter()
     request = request_of(target, options, PLAN_OPTIONS)
-    core, counts = pipeline.core_of(target, get_target(target).backend), with_shipped(request.kernels.database)
+    core, counts = kernel_target(target, get_core(target).backend), with_shipped(request.kernels.database)
     loaded = pipeline.load(model, request.load, progress)
     planned = pipeline.plan(loaded, request.plan, KernelSource(core, counts), progress)
     made = planned.prepared

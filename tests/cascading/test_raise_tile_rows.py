@@ -12,7 +12,7 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph, Tile
 from tvm_cascade.report.estimate import estimate
@@ -21,7 +21,7 @@ from tvm_cascade.report.timeline import timeline
 from tvm_cascade.testing.graphs import ds_cnn, mobilenet_v1, resnet8
 from tvm_cascade.testing.random_windows import random_graph
 
-ROWS = PlanOptions(granularity="row", accumulators=True, steps=step_model("cortex-m4"))
+ROWS = PlanOptions(granularity="row", accumulators=True, steps=get_core("cortex-m4").steps)
 
 
 def weighted(graph: Graph, tall: bool) -> Graph:

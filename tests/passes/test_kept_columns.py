@@ -19,10 +19,10 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.report.text import block_rows
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 
@@ -41,7 +41,7 @@ def network() -> tuple[pipeline.Prepared, np.ndarray]:
     x = net.conv(x, 5, kernel=(3, 3), stride=(2, 1), padding=(1, 2, 1, 0))
     mod = net.finish(net.global_pool(x))
     machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), target="llvm"), tvm.cpu())
-    return pipeline.prepare(mod, Core()), machine["main"](tvm.runtime.tensor(FEED)).numpy()
+    return pipeline.prepare(mod, KernelTarget()), machine["main"](tvm.runtime.tensor(FEED)).numpy()
 
 
 def plan_in(width: int, kept: int, streamed: bool = False) -> Plan:

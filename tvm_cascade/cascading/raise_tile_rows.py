@@ -20,7 +20,7 @@ from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cascading.search import LARGE
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cost.instructions import StepModel
+from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ROW, Graph, Tile
 
