@@ -3,6 +3,7 @@
 Two passes, each over all bytes once. First whole rows change places: row (c, h) of the planes goes to place h * C + c.
 The permutation of C * H rows falls into cycles, known at compile time; a table in flash lists the moves, each cycle
 through one spare row. Then the C rows of every image row lie together, and are interleaved through scratch.
+`schedules.forms.transpose_back_in_place` goes the way back.
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -11,6 +12,7 @@ through one spare row. Then the C rows of every image row lie together, and are 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import tvm
@@ -27,7 +29,7 @@ from tvm_cascade.schedules.rules.emit import Builder, Value, i32
 from tvm_cascade.schedules.tir import dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores
 
 _UNROLL = 4  # elements a pass
-_NO_TRANSPOSE = "it is no transpose from NCHW to NHWC"
+TO_NHWC, TO_NCHW = (0, 3, 1, 2), (0, 2, 3, 1)  # axes of the output that the axes of the input become
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +50,49 @@ class TransposeInPlace(KernelForm):
     """Transposes from NCHW to NHWC."""
 
     way = Way.IN_PLACE
+    axes: ClassVar[tuple[int, ...]] = TO_NHWC
+    refusal: ClassVar[str] = "it is no transpose from NCHW to NHWC"
 
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
-        planes = None if site.constants else planes_of(site.func)
-        if planes is None:
-            return _NO_TRANSPOSE
-        return replace(known, in_place_workspace_bytes=planes.scratch_bytes)
+        planes = planes_of(site, self.axes)
+        return self.refusal if planes is None else replace(known, in_place_workspace_bytes=planes.scratch_bytes)
 
     def build(self, site: Site, use: Use) -> BuiltKernel | str:
-        planes = planes_of(site.func)
-        return _NO_TRANSPOSE if planes is None else RowSteps((transpose_kernel(planes),))
+        planes = planes_of(site, self.axes)
+        return self.refusal if planes is None else RowSteps((self.kernel(planes),))
+
+    def kernel(self, planes: Planes) -> RowKernel:
+        passes = InPlacePasses(planes, row_moves(planes.count, planes.height))
+        passes.move_rows()
+        passes.interleave()
+        return passes.kernel()
 
 
 FORM = TransposeInPlace()
 
 
-def planes_of(func: PrimFunc) -> Planes | None:
-    """The planes that `func` turns from NCHW to NHWC; None where it does anything else."""
-    outputs, blocks = outputs_of(func), leaf_blocks(func)
-    if len(func.params) != 2 or len(outputs) != 1 or len(blocks) != 1:
+def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
+    """The planes that an operator turns into or out of NHWC, None where it does anything else; see `TO_NHWC`."""
+    func, outputs, blocks = site.func, outputs_of(site.func), leaf_blocks(site.func)
+    if site.constants or len(func.params) != 2 or len(outputs) != 1 or len(blocks) != 1:
         return None
     shape, made = shape_of(func.params[0]), stores(blocks[0].block.body)[0]
     if not isinstance(made.value, ir.TensorLoad) or not made.value.source.same_as(func.params[0]):
         return None
     if len(shape) != 4 or shape[0] != 1 or dtype_of(func.params[0]) != dtype_of(outputs[0]):
         return None
-    n, h, w, c = made.indices
-    turned = all(a.same_as(b) for a, b in zip(made.value.indices, (n, c, h, w), strict=True))
-    plain = turned and all(isinstance(i, tirx.Var) for i in (h, w, c)) and min(shape[1:]) > 1
-    return Planes(*shape[1:], dtype_of(outputs[0])) if plain else None
+    turned = all(i.same_as(made.indices[a]) for i, a in zip(made.value.indices, axes, strict=True))
+    if not turned or not all(isinstance(i, tirx.Var) for i in made.indices[1:]) or min(shape[1:]) == 1:
+        return None
+    count, height, width = shape[1:] if axes == TO_NHWC else (shape[3], *shape[1:3])
+    return Planes(count, height, width, dtype_of(outputs[0]))
 
 
 def row_moves(planes: int, height: int) -> np.ndarray:
-    """The moves (to, from) of rows, in order; the number of rows stands for the spare one."""
+    """The moves (to, from) of rows, in order; the number of rows stands for the spare one.
+
+    The rows of `planes` planes of `height` rows each come to lie as `height` groups of `planes` rows.
+    """
     spare = planes * height
     moves: list[tuple[int, int]] = []
     done = [False] * spare
@@ -98,39 +110,62 @@ def row_moves(planes: int, height: int) -> np.ndarray:
     return np.array(moves, np.uint16 if spare < 1 << 16 else np.uint32)
 
 
-def transpose_kernel(planes: Planes) -> RowKernel:
-    """The kernel of the whole operator; it is given its output alone, which lies where its input does."""
-    moves = row_moves(planes.count, planes.height)
-    count, height, width, dtype = planes.count, planes.height, planes.width, planes.dtype
-    k = Builder()
-    table, scratch, out = (
-        tirx.Var(n, PointerType(PrimType(d))) for n, d in (("moves", str(moves.dtype)), ("scratch", "int8"), ("out", dtype))
-    )  # fmt: skip
-    to_from, image = k.view(table, str(moves.dtype), "rows"), k.view(out, dtype, "image")
-    spare, last = k.view(scratch, dtype, "spare"), count * height
+class InPlacePasses:
+    """The passes over a tensor's bytes, as a kernel of the whole operator under construction.
 
-    def copy(to: Value, start: Value, source: Value, begin: Value, elements: int) -> None:
+    The kernel is given its output alone, which lies where its input does.
+    """
+
+    def __init__(self, planes: Planes, moves: np.ndarray) -> None:
+        self.planes, self.moves, self.k = planes, moves, Builder()
+        names = (("moves", str(moves.dtype)), ("scratch", "int8"), ("out", planes.dtype))
+        self.handles = [tirx.Var(n, PointerType(PrimType(d))) for n, d in names]
+        table, scratch, out = self.handles
+        self.to_from = self.k.view(table, str(moves.dtype), "rows")
+        self.image = self.k.view(out, planes.dtype, "image")
+        self.spare = self.k.view(scratch, planes.dtype, "spare")
+
+    def _copy(self, to: Value, start: Value, source: Value, begin: Value, elements: int) -> None:
         step = max(u for u in range(1, _UNROLL + 1) if elements % u == 0)
-        with k.loop(elements // step, "i") as i:
+        with self.k.loop(elements // step, "i") as i:
             for u in range(step):
-                k.store(to, start + i * step + u, source[begin + i * step + u])
+                self.k.store(to, start + i * step + u, source[begin + i * step + u])
 
-    with k.loop(len(moves), "m") as m:
-        to = k.let(to_from[m * 2].astype("int32"), "to")
-        source = k.let(to_from[m * 2 + 1].astype("int32"), "source")
-        with k.when(tirx.EQ(to, i32(last))):
-            copy(spare, i32(0), image, source * width, width)
-        with k.when(tirx.EQ(source, i32(last))):
-            copy(image, to * width, spare, i32(0), width)
-        with k.when(tirx.all(to < last, source < last)):
-            copy(image, to * width, image, source * width, width)
-    with k.loop(height, "h") as h:
-        first = k.let(h * (count * width), "first")
-        copy(spare, i32(0), image, first, count * width)
-        with k.loop(width, "w") as w, k.loop(count, "c") as c:
-            k.store(image, first + w * count + c, spare[c * width + w])
-    params = (Param(Role.CONSTANT, 0, str(moves.dtype)), Param(Role.SCRATCH, 0, "int8"), Param(Role.OUTPUT, 0, dtype))
-    body = SeqStmt([*k.statements(), tirx.Return(i32(0))])
-    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "over"})
-    func = PrimFunc([table, scratch, out], body, PrimType("int32"), attrs=attrs)
-    return RowKernel(func, (moves,), planes.scratch_bytes, params, whole=True)
+    def move_rows(self) -> None:
+        """Whole rows change places, as `row_moves` lists."""
+        k, width, last = self.k, self.planes.width, self.planes.count * self.planes.height
+        with k.loop(len(self.moves), "m") as m:
+            to = k.let(self.to_from[m * 2].astype("int32"), "to")
+            source = k.let(self.to_from[m * 2 + 1].astype("int32"), "source")
+            with k.when(tirx.EQ(to, i32(last))):
+                self._copy(self.spare, i32(0), self.image, source * width, width)
+            with k.when(tirx.EQ(source, i32(last))):
+                self._copy(self.image, to * width, self.spare, i32(0), width)
+            with k.when(tirx.all(to < last, source < last)):
+                self._copy(self.image, to * width, self.image, source * width, width)
+
+    def interleave(self) -> None:
+        """The rows of all planes of each image row become its pixels."""
+        k, count, width = self.k, self.planes.count, self.planes.width
+        with k.loop(self.planes.height, "h") as h:
+            first = k.let(h * (count * width), "first")
+            self._copy(self.spare, i32(0), self.image, first, count * width)
+            with k.loop(width, "w") as w, k.loop(count, "c") as c:
+                k.store(self.image, first + w * count + c, self.spare[c * width + w])
+
+    def separate(self) -> None:
+        """The pixels of each image row become one row of every plane."""
+        k, count, width = self.k, self.planes.count, self.planes.width
+        with k.loop(self.planes.height, "h") as h:
+            first = k.let(h * (count * width), "first")
+            self._copy(self.spare, i32(0), self.image, first, count * width)
+            with k.loop(count, "c") as c, k.loop(width, "w") as w:
+                k.store(self.image, first + c * width + w, self.spare[w * count + c])
+
+    def kernel(self) -> RowKernel:
+        table, dtype = str(self.moves.dtype), self.planes.dtype
+        params = (Param(Role.CONSTANT, 0, table), Param(Role.SCRATCH, 0, "int8"), Param(Role.OUTPUT, 0, dtype))
+        body = SeqStmt([*self.k.statements(), tirx.Return(i32(0))])
+        attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "in_place"})
+        func = PrimFunc(self.handles, body, PrimType("int32"), attrs=attrs)
+        return RowKernel(func, (self.moves,), self.planes.scratch_bytes, params, whole=True)

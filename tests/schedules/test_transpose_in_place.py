@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ import pytest
 import tvm
 from tvm import relax as _relax
 
-from tvm_cascade import pipeline
+from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, layerwise, offsets_of, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ROW_KERNEL_ONLY
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.forms.transpose_in_place import FORM, row_moves
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 
@@ -36,7 +37,7 @@ def network(axes: tuple[int, ...] = (0, 2, 3, 1)) -> tvm.IRModule:
 
 @pytest.fixture(scope="module")
 def prepared() -> pipeline.Prepared:
-    return pipeline.prepare(network(), Core())
+    return pipeline.prepare(network(), KernelTarget())
 
 
 @pytest.mark.parametrize(("planes", "height"), [(3, 5), (2, 2), (4, 4), (16, 7), (3, 224)])
@@ -75,7 +76,7 @@ def enlarged() -> tvm.IRModule:
 
 
 def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
-    prepared = pipeline.prepare(enlarged(), Core())
+    prepared = pipeline.prepare(enlarged(), KernelTarget())
     plan = plan_graph(prepared.graph, PlanOptions(layerwise=True, **CAN))
     places, room = offsets_of(plan), plan.graph.tensors[0].bytes
     assert plan.segments[0].in_place == (0,) and plan.peak >= 2 * room + plan.segments[0].scratch_bytes
@@ -104,7 +105,45 @@ def test_beside_its_input_it_is_refused(prepared: pipeline.Prepared) -> None:
 
 
 def test_other_permutations_are_left_alone() -> None:
-    other = pipeline.prepare(network((0, 3, 2, 1)), Core())
+    other = pipeline.prepare(network((0, 3, 2, 1)), KernelTarget())
     assert (other.graph.ops[0].kind, other.graph.ops[0].kernels.in_place_workspace_bytes) == ("transpose", 0)
     site = other.site(0)
     assert site is not None and "no transpose from NCHW to NHWC" in str(FORM.footprint(site, ROW_KERNEL_ONLY))
+
+
+def image_to_image() -> tvm.IRModule:
+    """Channels first on both sides: what a network that makes images looks like when it comes from PyTorch or ONNX."""
+    net = Net("int8", seed=9)
+    x = net.input(SHAPE, "x")
+    image = Value(net._emit(relax.op.permute_dims(x.expr, [0, 2, 3, 1])), (1, 15, 14, 3), x.scale, x.zero_point)
+    y = net.conv(net.conv(image, 8, 3, padding="same", activation="relu"), 3, 3, padding="same")
+    return net.finish(Value(net._emit(relax.op.permute_dims(y.expr, [0, 3, 1, 2])), SHAPE, y.scale, y.zero_point))
+
+
+def test_an_image_goes_back_in_place() -> None:
+    """Both transposes take the bytes of their inputs: the arena is smaller than beside them, planned and measured."""
+    prepared = pipeline.prepare(image_to_image(), KernelTarget())
+    last = len(prepared.graph.ops) - 1
+    assert prepared.graph.ops[last].kernels.in_place_workspace_bytes == 3 * 14
+    options = PlanOptions(overlap=True, **CAN)
+    plan = plan_graph(prepared.graph, options)
+    ops = [
+        replace(op, kernels=replace(op.kernels, in_place_workspace_bytes=0)) if op.index == last else op
+        for op in prepared.graph.ops
+    ]
+    before = plan_graph(replace(prepared.graph, ops=tuple(ops)), options)
+    assert any(last in s.in_place for s in plan.segments) and plan.peak < before.peak
+    validate(plan)
+    x = np.random.default_rng(0).integers(-128, 128, SHAPE).astype("int8")
+    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(image_to_image()), "llvm"), tvm.cpu())
+    run = run_plan(prepared, plan, [x])
+    np.testing.assert_array_equal(run.outputs[0], machine["main"](tvm.runtime.tensor(x)).numpy())
+    assert run.arena_high_water == plan.peak and run.executed_macs == plan.macs
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("target", "backend"), [("cortex-m4", "c"), ("cortex-m55", "obj")])
+def test_firmware_turns_images_in_place(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
+    made = api.compile(image_to_image(), target=target, emit=backend, output=tmp_path / "p")
+    assert sum(len(s.in_place) for s in made.plan.segments) == 2
+    assert api.run(tmp_path / "p", board=made.board).equals_host
