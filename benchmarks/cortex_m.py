@@ -25,7 +25,7 @@ from cortex_m_table import BOARDS, MODELS, PLANS, table
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
@@ -35,7 +35,6 @@ from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.profile import by_operator, profile
 from tvm_cascade.micro.reference import reference_outputs
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import build
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.schedules.tuning.tune import Database
@@ -65,7 +64,7 @@ class Count:
 @lru_cache(maxsize=4)
 def prepared_for(path: Path, core: str, backend: str, tuned: bool) -> pipeline.Prepared:
     """Graph and kernels, by the shipped counts or without any."""
-    return pipeline.prepare(load(str(path)), pipeline.core_of(core, backend), None if tuned else Database())
+    return pipeline.prepare(load(str(path)), kernel_target(core, backend), None if tuned else Database())
 
 
 @lru_cache(maxsize=4)
@@ -83,7 +82,7 @@ def emit(
     made: pipeline.Prepared, plan: Plan, name: str, core: str, backend: str, hook: bool = False
 ) -> tuple[EmittedNetwork, int]:
     """The network's files, as `compile` makes them, and the bytes of its kernels' constants."""
-    target = get_target(core)
+    target = get_core(core)
     lowered = pipeline.lower(made, plan, hook=hook_symbol(name) if hook else None)
     llvm = target.llvm if backend == "obj" else None
     traces = sum(i.size for i in lowered.flash_items if i.label.startswith(("trace", "stripes")))
@@ -99,14 +98,14 @@ def layer_name(plan: Plan, op: int) -> str:
 
 def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = True, layers: bool = True) -> Count:
     """Compile, run and check one network, then once more between steps."""
-    target, board = get_target(core), load_board(BOARDS[core])
+    target, board = get_core(core), load_board(BOARDS[core])
     made, name = prepared_for(path, core, backend, tuned), c_identifier(path.stem)
     options = PlanOptions(
         alignment=target.align,
         pixels=True,
         accumulators=True,
         stripes=True,
-        steps=step_model(core),
+        steps=get_core(core).steps,
         **PLANS[plan_name],  # type: ignore[arg-type]
     )
     plan = plan_graph(made.graph, options)
@@ -148,7 +147,7 @@ def work(models: list[Path], cores: list[str], backends: list[str]) -> list[tupl
         for core in cores:
             for backend in backends:
                 listed += [(path, core, backend, plan, True) for plan in PLANS]
-                if backend == get_target(core).backend:
+                if backend == get_core(core).backend:
                     listed.append((path, core, backend, "row rings", False))
     return listed
 
@@ -156,7 +155,7 @@ def work(models: list[Path], cores: list[str], backends: list[str]) -> list[tupl
 def chosen(key: tuple[Path, str, str, str, bool], which: str) -> bool:
     """Whether `--again` names a row: of the better back end, of the other, or without the shipped counts."""
     _, core, backend, _, tuned = key
-    better = backend == get_target(core).backend
+    better = backend == get_core(core).backend
     return {"best": tuned and better, "other": tuned and not better, "usual": not tuned, "all": True}[which]
 
 

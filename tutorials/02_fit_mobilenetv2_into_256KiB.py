@@ -12,11 +12,11 @@ import numpy as np
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
 from tvm_cascade.report.text import segment_table, summary
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2
 
@@ -33,7 +33,7 @@ def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray) -> 
 
 
 def main() -> None:
-    prepared = pipeline.prepare(mobilenet_v2(), Core())
+    prepared = pipeline.prepare(mobilenet_v2(), KernelTarget())
     graph = prepared.graph
     print(
         f"MobileNetV2: {len(graph.ops)} operators, {graph.macs} multiply-accumulates, {graph.weight_bytes} bytes of weights"

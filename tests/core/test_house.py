@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-ALGORITHMS = {"graph", "operators", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
+ALGORITHMS = {"graph", "operators", "cores", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
 BASE = {"checks", "errors", "messages", "publish", "request", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "checks": set(),
@@ -22,10 +22,11 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "graph": set(),
     "tensor_spec": {"graph"},
     "operators": {"graph"},
+    "cores": {"graph"},
     "memory": {"graph"},
     "ordering": {"graph", "memory"},
     "cost": {"graph", "operators"},
-    "cascading": {"graph", "memory", "ordering", "cost"},
+    "cascading": {"graph", "cores", "memory", "ordering", "cost"},
     "parallel": {"graph", "operators", "cost"},
     "substitution": {"graph", "operators", "cost", "parallel"},
     "schedules": ALGORITHMS,
@@ -33,10 +34,10 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
     "importers": {"passes", "tensor_spec"},
     "frontend": {"importers", "tensor_spec"},
-    "report": {"graph", "cost", "cascading"},
+    "report": {"graph", "cores", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "tensor_spec"},
     "registration": {"relax_pipeline"},
-    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "pipeline"},
+    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),

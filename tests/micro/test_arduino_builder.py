@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.cores import get_core
+from tvm_cascade.cores.families import ARM
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.family import ARM
 from tvm_cascade.micro.image import Image, read_image
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.reference import reference_outputs
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.template import startup_source, template
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 BUILDER = Path("/usr/share/arduino-builder")  # what Debian's builder knows of ctags
 BOARD = load_board("mps2-an386")
-M4 = get_target("cortex-m4")
+M4 = get_core("cortex-m4")
 Inputs = list[tuple[np.ndarray, np.ndarray]]
 
 BOARDS = f"""\

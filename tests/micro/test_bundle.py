@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
@@ -18,7 +19,6 @@ from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 
@@ -32,7 +32,7 @@ def projects(
 ) -> list[Image]:
     """A network of 200 bytes, one of 80 that streams an input, one of 96."""
     networks = [make_toy(arena=200), renamed(streaming_toy, "rows"), renamed(make_toy(arena=96), "other")]
-    target = get_target("cortex-m4")
+    target = get_core("cortex-m4")
     return [write_image(tmp_path / network.name, (network,), BuildOptions(target, BOARD)) for network in networks]
 
 
@@ -107,7 +107,7 @@ def test_what_does_not_go_together(tmp_path: Path, projects: list[Image]) -> Non
         write_bundle(tmp_path / "b", projects[:1], BOARD)
     with pytest.raises(UsageError, match="need different names, not toy, toy"):
         write_bundle(tmp_path / "b", [projects[0], projects[0]], BOARD)
-    other = replace(projects[1], target=get_target("cortex-m3"))
+    other = replace(projects[1], target=get_core("cortex-m3"))
     with pytest.raises(UsageError, match="need one target, not cortex-m4, cortex-m3"):
         write_bundle(tmp_path / "b", [projects[0], other], BOARD)
     with pytest.raises(UsageError, match="cannot run code for cortex-m4"):

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.export import export_arduino, export_folder, export_zephyr
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.tensor_spec import TensorSpec
 
-M4 = get_target("cortex-m4")
+M4 = get_core("cortex-m4")
 
 # What the exports use of Zephyr: modules found through ZEPHYR_EXTRA_MODULES, switched on by prj.conf.
 ZEPHYR_CONFIG = """\
@@ -260,7 +260,7 @@ def test_arduino_library_compiles(kind: str, tmp_path: Path, arm_gcc: None, requ
 def test_kernels_refuse_boards_that_cannot_take_them(
     target: str, fits: list[str], does_not: list[str], tmp_path: Path, toy: EmittedNetwork, arm_gcc: None
 ) -> None:
-    core = get_target(target)
+    core = get_core(target)
     network = replace(toy, files={**toy.files, "toy_kernels.o": b"not looked into"}, objects=("toy_kernels.o",))
     project = write_image(tmp_path / "p", (network,), BuildOptions(core, load_board(core.default_board)))
     export_arduino(project, tmp_path / "lib")
@@ -268,7 +268,7 @@ def test_kernels_refuse_boards_that_cannot_take_them(
     for boards, taken in ((fits, True), (does_not, False)):
         for board in boards:
             name = board.replace("M", "cortex-m") if board[0] == "M" else ""
-            options = get_target(name).gcc_flags if name else ("-mthumb", *board.split())
+            options = get_core(name).gcc_flags if name else ("-mthumb", *board.split())
             command = ["arm-none-eabi-gcc", *options, "-Werror", "-fsyntax-only", "-x", "c", "-"]
             done = subprocess.run(command, input=include, capture_output=True, text=True, check=False)
             assert (done.returncode == 0) == taken, (board, done.stderr)
@@ -313,7 +313,7 @@ def test_floats_and_compiled_kernels_of_other_cores(tmp_path: Path, toy: Emitted
     assert "CONFIG_FPU=y\n" in (tmp_path / "module/samples/toy/prj.conf").read_text()
     files = {**toy.files, "toy_kernels.o": b"not looked into"}
     riscv = replace(toy, files=files, objects=("toy_kernels.o",))
-    other = write_image(tmp_path / "r", (riscv,), BuildOptions(get_target("riscv32"), load_board("riscv32-virt")))
+    other = write_image(tmp_path / "r", (riscv,), BuildOptions(get_core("riscv32"), load_board("riscv32-virt")))
     export_zephyr(other, tmp_path / "other")
     assert "depends on RISCV && !64BIT\n" in (tmp_path / "other/Kconfig").read_text()
     with pytest.raises(UsageError, match="of Arm cores alone, not of riscv32: compile with --emit c"):

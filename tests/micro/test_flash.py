@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.flash import choose_tool, flash_folder, flash_image
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 DISCOVERY = load_board("stm32vldiscovery")
@@ -21,7 +21,7 @@ DISCOVERY = load_board("stm32vldiscovery")
 
 @pytest.fixture
 def project(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> Image:
-    return write_image(tmp_path / "p", (toy,), BuildOptions(get_target("cortex-m3"), DISCOVERY))
+    return write_image(tmp_path / "p", (toy,), BuildOptions(get_core("cortex-m3"), DISCOVERY))
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, status: int = 0) -> Path:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import list_boards, load_board
 from tvm_cascade.micro.board_files import add_board, board_header, find_board, linker_script
 from tvm_cascade.micro.image import read_image, read_network, write_metadata
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 
-M3 = get_target("cortex-m3")
+M3 = get_core("cortex-m3")
 
 
 def test_folder_is_complete_and_reads_back(tmp_path: Path, toy: EmittedNetwork) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cores import CORES
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import list_boards, load_board
 from tvm_cascade.micro.emulator import FirmwareError
@@ -38,7 +39,6 @@ from tvm_cascade.micro.serial_run import (
     crc32c,
     run_serial,
 )
-from tvm_cascade.micro.target import TARGETS
 from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.serial_lines import Answering, BadLine, EmulatedBoard, Forger
@@ -89,7 +89,7 @@ def start(tmp_path: Path) -> Iterator[Callable]:
         board = load_board(name)
         if shutil.which(board.family.gcc) is None or shutil.which(board.family.qemu) is None:
             pytest.skip(f"{board.family.gcc} or {board.family.qemu} is not installed")
-        target = [target for target in TARGETS.values() if board.core in target.runs_on][-1]
+        target = [target for target in CORES.values() if board.core in target.runs_on][-1]
         project = write_image(tmp_path / "p", (network,), BuildOptions(target, board))
         elf = build_image(project, board, kind="serial").elf
         if not relay:

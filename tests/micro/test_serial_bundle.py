@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
@@ -28,7 +29,6 @@ from tvm_cascade.micro.serial_run import (
     crc32c,
     run_serial,
 )
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.serial_lines import BadLine, EmulatedBoard
@@ -41,7 +41,7 @@ Inputs = list[tuple[np.ndarray, np.ndarray]]
 def build(folder: Path, networks: list[EmittedNetwork]) -> Path:
     """The serial image of `networks`."""
     projects = [
-        write_image(folder / network.name, (network,), BuildOptions(get_target("cortex-m4"), BOARD))
+        write_image(folder / network.name, (network,), BuildOptions(get_core("cortex-m4"), BOARD))
         for network in networks
     ]
     return build_image(write_bundle(folder / "b", projects, BOARD), BOARD, kind="serial").elf

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import LoadError, MissingToolError, ToolError
 from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import available_ram, load_board
 from tvm_cascade.micro.elf import memory_use, read_sections
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.builder import Net
 
-M3 = get_target("cortex-m3")
+M3 = get_core("cortex-m3")
 
 
 def test_sizes_equal_those_of_binutils(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
@@ -51,7 +51,7 @@ def test_initialised_data_takes_ram_and_flash(
 def test_arena_that_fills_the_board_links_and_one_byte_more_does_not(
     tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None
 ) -> None:
-    board, target = load_board("microbit"), get_target("cortex-m0plus")
+    board, target = load_board("microbit"), get_core("cortex-m0plus")
     most = available_ram(board)
     result = toolchain.build(tmp_path / "fits", make_toy(arena=most), target, board)
     assert result.ram_bytes == most
@@ -65,7 +65,7 @@ def test_a_linker_script_that_the_user_has_changed_stays(
 ) -> None:
     """An arena in a section of its own, placed where the user says; a script that nobody changed follows its board."""
     board = load_board("mps2-an386")
-    project = write_image(tmp_path, (make_toy(),), BuildOptions(get_target("cortex-m4"), board))
+    project = write_image(tmp_path, (make_toy(),), BuildOptions(get_core("cortex-m4"), board))
     script = tmp_path / "boards" / board.name / "link.ld"
     made = script.read_text()
     other = tmp_path / "other.json"
@@ -173,7 +173,7 @@ def test_cmake_builds_the_folder(
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
     board = load_board("mps2-an386")
-    built = toolchain.build(tmp_path, toy, get_target("cortex-m4"), board)
+    built = toolchain.build(tmp_path, toy, get_core("cortex-m4"), board)
     output = tmp_path / "build" / "cmake"
     configure = ["cmake", "-S", tmp_path, "-B", output]
     refused = subprocess.run([*configure, "-DBOARD=nucleo"], check=False, capture_output=True, text=True)

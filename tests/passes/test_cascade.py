@@ -9,10 +9,11 @@ from tvm import relax
 
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.random_networks import random_network
@@ -37,7 +38,7 @@ def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_plan_of_a_random_network_computes_the_same(seed: int) -> None:
-    prepared = pipeline.prepare(random_network(seed), Core())
+    prepared = pipeline.prepare(random_network(seed), KernelTarget())
     tensor = prepared.graph.tensors[prepared.graph.inputs[0]]
     feed = np.random.default_rng(seed).integers(-128, 128, tensor.shape).astype(np.int8)
     plain = None
@@ -94,4 +95,4 @@ def test_a_float_network_is_planned_too() -> None:
 
 def test_a_relax_function_gets_its_inputs_whole() -> None:
     with pytest.raises(UsageError, match="stream_input"):
-        passes.Cascade(PlanOptions(stream_input=True))
+        passes.Cascade(PlanRequest(stream_input=True))

@@ -11,11 +11,11 @@ import pytest
 
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.frontend import load
 from tvm_cascade.graph import Window
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.zoo.super_resolution import espcn, fsrcnn
 
@@ -40,7 +40,7 @@ def test_cascaded_equals_the_reference(make: Callable[..., bytes], factor: int, 
     feed = np.random.default_rng(0).integers(-128, 128, (1, HEIGHT, WIDTH, 1)).astype("int8")
     (want,) = reference.Reference(path.read_bytes()).run([feed])
     assert want.shape == (1, HEIGHT * factor, WIDTH * factor, 1) and want.std() > 5
-    prepared = pipeline.prepare(load(path), Core())
+    prepared = pipeline.prepare(load(path), KernelTarget())
     layerwise = plan_graph(prepared.graph, PlanOptions(layerwise=True)).peak
     for options in (ROWS, PIXELS):
         have, macs, plan = run(prepared, options, feed)

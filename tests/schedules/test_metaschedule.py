@@ -10,13 +10,13 @@ import pytest
 
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
 from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of, s_tir, shape_of, tirx
 from tvm_cascade.schedules.tuning import metaschedule
 from tvm_cascade.schedules.tuning.metaschedule import Search, plain
@@ -36,7 +36,7 @@ def network() -> Any:
 
 @pytest.fixture(scope="module")
 def prepared() -> pipeline.Prepared:
-    return pipeline.prepare(network(), Core())
+    return pipeline.prepare(network(), KernelTarget())
 
 
 def by_hand(func: PrimFunc) -> PrimFunc:
@@ -113,7 +113,7 @@ def test_records_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -> None:
     needs_metaschedule()
     net = Net("int8", seed=4)
     mod = net.finish(net.depthwise(net.conv(net.input((1, 9, 8, 3)), 8, 3, 2), 3))
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     folder = tmp_path / "records"
     search = Search(trials=2, batch=2, repeat_ms=1)
     tuned, report = tune_kernels(prepared, folder, search)

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import tvm
 
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.codegen import lower_for, print_c
 from tvm_cascade.micro.emulator import run_without_inputs
-from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import Program, find_tool, link
 from tvm_cascade.micro.write_image import copy_runtime
 from tvm_cascade.schedules.kernels.kernel import Param, Role
@@ -41,7 +41,7 @@ def require_counter(board: Board | None) -> Board:
 
 
 def counter_of(
-    target: Target, board: Board, backend: str, progress: Callable[[str], None] = lambda _: None, jobs: int = 2
+    target: Core, board: Board, backend: str, progress: Callable[[str], None] = lambda _: None, jobs: int = 2
 ) -> Counter:
     """Counts tasks for a target on an emulated board, through back end `c` or `obj`."""
     require_counter(board)
@@ -70,7 +70,7 @@ def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
     return batches
 
 
-def _count(folder: Path, tasks: Sequence[Task], target: Target, board: Board, backend: str, jobs: int) -> list[Count]:
+def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, backend: str, jobs: int) -> list[Count]:
     copy_runtime(folder, target)
     blob, places = _constants(tasks)
     (folder / "blob.bin").write_bytes(blob)
@@ -115,7 +115,7 @@ def _c_kernels(tasks: Sequence[Task]) -> str:
     )
 
 
-def _object(tasks: Sequence[Task], target: Target) -> bytes:
+def _object(tasks: Sequence[Task], target: Core) -> bytes:
     made_for = tvm.target.Target(dict(target.llvm))
     built = tvm.get_global_func("target.build.llvm")(lower_for(_module(tasks), made_for), made_for)
     with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +210,7 @@ def _run(elf: Path, board: Board, count: int) -> list[int]:
     return counts
 
 
-def _sizes(elf: Path, target: Target, count: int) -> list[int]:
+def _sizes(elf: Path, target: Core, count: int) -> list[int]:
     """Bytes of code of each kernel."""
     tool = find_tool(f"{target.family.prefix}nm", target.family.compiler_remedy)
     done = subprocess.run((tool, "-S", str(elf)), capture_output=True, text=True, timeout=60, check=True)

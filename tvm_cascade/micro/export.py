@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade.cores import Core
+from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.export_layouts import ARDUINO, ZEPHYR
-from tvm_cascade.micro.family import ARM, RISCV
 from tvm_cascade.micro.image import Image, read_image
 from tvm_cascade.micro.image_text import arena_source
 from tvm_cascade.micro.main_text import user_callback
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import Network
 from tvm_cascade.micro.shared_weights import HEADER, SOURCE
-from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.template import fill_template
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.publish import publish, require_empty
@@ -43,7 +43,7 @@ class _Package:
         return self.image.networks
 
     @property
-    def target(self) -> Target:
+    def target(self) -> Core:
         return self.image.target
 
     @property
@@ -158,7 +158,7 @@ def _zephyr_settings(package: _Package) -> str:
         spec.dtype.startswith("float") for network in package.networks for spec in (*network.inputs, *network.outputs)
     )
     hard = _hard_float_objects(package)
-    unit = "CONFIG_FPU=y\n" if hard or (floats and package.target.has_fpu) else ""
+    unit = "CONFIG_FPU=y\n" if hard or (floats and package.target.fpu) else ""
     return unit + ("CONFIG_FP_HARDABI=y\n" if hard else "")
 
 
@@ -224,10 +224,10 @@ def _arduino_boards(package: _Package) -> str:
     )
 
 
-def _kernel_guard(target: Target) -> str:
+def _kernel_guard(target: Core) -> str:
     """C that refuses a board whose options show that it does not run, or not link, kernels compiled for `target`."""
     misfits = [f"__ARM_ARCH < {target.triple.removeprefix('thumbv')[0]}"]
-    if target.has_fpu:
+    if target.fpu:
         misfits += ["!defined(__ARM_PCS_VFP)", "!defined(__ARM_FEATURE_DSP)"]
     else:
         misfits += ["defined(__ARM_PCS_VFP)"]

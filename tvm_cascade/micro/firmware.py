@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
@@ -18,7 +19,6 @@ from tvm_cascade.micro.image import HOST_FOLDER, METADATA, Image, write_metadata
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.placement import place_io
-from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.toolchain import BuildResult, MemoryOverflowError, build_image
 from tvm_cascade.micro.user_files import file_digests, keep_users_files, users_files
 from tvm_cascade.micro.write_image import BuildOptions, write_image
@@ -33,7 +33,7 @@ class EmitOptions:
     """How a planned network becomes firmware."""
 
     name: str  # of the network, any text
-    target: Target
+    target: Core
     board: Board | None  # None for this machine
     backend: str  # "c" or "obj": kernels as C99 or as an object
     optimise: str = "balanced"  # size, speed or balanced

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.cores import Core, get_core
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.network import EmittedNetwork, Interface, Network, split_outputs
-from tvm_cascade.micro.target import Target, get_target
 from tvm_cascade.tensor_spec import TensorSpec
 
 METADATA = "metadata.json"
@@ -36,7 +36,7 @@ class Image:
 
     folder: Path
     networks: tuple[Network, ...]
-    target: Target
+    target: Core
     board: str  # name of the board that it was written for, or "host"
     optimise: str
     shared_weight_bytes: int = 0  # of weights that several networks have, kept once
@@ -121,7 +121,7 @@ def read_image(folder: Path) -> Image:
         return Image(
             folder=folder,
             networks=tuple(_network(record) for record in records),
-            target=get_target(records[0]["target"]),
+            target=get_core(records[0]["target"]),
             board=str(own["board"]),
             optimise=str(records[0]["optimise"]),
             shared_weight_bytes=int(own.get("shared_weight_bytes", 0)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tvm_cascade.micro.family import Family
+from tvm_cascade.cores.families import Family
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import add_board
@@ -24,7 +25,6 @@ from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.image_text import SHARED_ARENA, own_sources
 from tvm_cascade.micro.main_text import serial_file
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.write_image import BuildOptions, write_host_program, write_image
 from tvm_cascade.publish import whole_file
 
@@ -90,7 +90,7 @@ def find_tool(name: str, remedy: str) -> str:
     return path
 
 
-def build(folder: Path, network: EmittedNetwork, target: Target, board: Board) -> BuildResult:
+def build(folder: Path, network: EmittedNetwork, target: Core, board: Board) -> BuildResult:
     """Write the folder of one network and build its measured program; raises as `write_image` and `build_image`."""
     find_tool(target.family.gcc, target.family.compiler_remedy)
     return build_image(write_image(folder, (network,), BuildOptions(target, board)), board)
@@ -128,7 +128,7 @@ class Program:
 
     name: str  # of the linked file, without suffix
     folder: Path
-    target: Target
+    target: Core
     optimise: str
     sources: Mapping[str, tuple[str, ...]]  # and the compiler options of each beside those of the target
     objects: tuple[str, ...]

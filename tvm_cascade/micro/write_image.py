@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro import image_text
 from tvm_cascade.micro.board import Board
@@ -18,7 +19,6 @@ from tvm_cascade.micro.image import Image, read_image, write_metadata
 from tvm_cascade.micro.main_text import main_source
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.shared_weights import SharedWeights, share
-from tvm_cascade.micro.target import Target
 from tvm_cascade.micro.template import startup_source, template
 
 _VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
@@ -28,7 +28,7 @@ _VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
 class BuildOptions:
     """What the programs of a folder are compiled for, and how."""
 
-    target: Target
+    target: Core
     board: Board | None  # None for this machine
     optimise: str = "balanced"  # size, speed or balanced
 
@@ -71,7 +71,7 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: Build
     return read_image(folder)
 
 
-def copy_runtime(folder: Path, target: Target) -> None:
+def copy_runtime(folder: Path, target: Core) -> None:
     """Write the files that are the same for every network: start-up code, ports, measuring."""
     _write(folder, {name: template(name) for name in _VERBATIM} | {"startup.c": startup_source(target.family)})
 
