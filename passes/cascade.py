@@ -15,6 +15,7 @@ from typing import Any
 from tvm.ir import IRModule
 from tvm.target import Target
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.outline_region import functions_called, region_call
@@ -23,7 +24,6 @@ from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
 from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import ir, relax, tirx, tvm_ffi
 
 LOG = logging.getLogger("tvm_cascade")
@@ -60,7 +60,7 @@ class Cascade(CascadePass):
     """
 
     request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
-    core: Core = field(default_factory=Core)
+    core: KernelTarget = field(default_factory=KernelTarget)
 
     def __post_init__(self) -> None:
         if self.request.stream_input:
@@ -89,7 +89,7 @@ class _Block:
 class _Rewriter:
     """Plans the regions of a module, and writes the module with their programs."""
 
-    def __init__(self, mod: Any, request: PlanRequest, core: Core) -> None:
+    def __init__(self, mod: Any, request: PlanRequest, core: KernelTarget) -> None:
         self.mod, self.request, self.core = mod, request, core
         self.probe = Probe(mod)
         self._plans: dict[tuple[Any, ...], Planned | str] = {}
@@ -114,7 +114,11 @@ class _Rewriter:
         for position, block in enumerate(func.body.blocks):
             if not isinstance(block, relax.DataflowBlock):
                 names = [b.var.name for b in block.bindings]
-                LOG.info("%s: left to TVM, for they stand in no dataflow block: %s", gv.name_hint, ", ".join(names))
+                LOG.info(
+                    "%s: left to TVM: %s: they stand in no dataflow block; relax.transform.ConvertToDataflow makes some",
+                    gv.name_hint,
+                    ", ".join(names),
+                )
                 continue
             levels, plans = self._planned(func, block)
             _tell(gv.name_hint, block, levels, plans)
@@ -172,9 +176,9 @@ class _Rewriter:
                 if planned is None:
                     bindings += region.bindings
                     continue
-                lowered = planned.lower()
-                made, entry = with_program(made, lowered, f"cascade_{gv.name_hint}")
-                bindings += region_call(region, entry, [flash_image(lowered)], [workspace_type(lowered)])
+                made, entry = with_program(made, planned.lowered, f"cascade_{gv.name_hint}")
+                flash, arena = flash_image(planned.lowered), workspace_type(planned.lowered)
+                bindings += region_call(region, entry, [flash], [arena])
             blocks[position] = relax.DataflowBlock(bindings)
         body = relax.SeqExpr(blocks, func.body.body)
         function = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TypeVar
 
-from tvm_cascade.cascading.flow import goes_by_pixels, has_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels, has_pixels
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched

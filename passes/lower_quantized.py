@@ -90,8 +90,11 @@ class LowerQuantized(CascadePass):
                 continue
             reason = why_not_read(func)
             if reason is None:
-                lowered = _Lowering(lowered, gv).run()
-            elif holds_quantized(func):
+                try:
+                    lowered = _Lowering(lowered, gv).run()
+                except NotLowered as refusal:
+                    reason = str(refusal)
+            if reason is not None and holds_quantized(func):
                 LOG.info("%s: its quantized operators are left to TVM: %s", gv.name_hint, reason)
         return PassResult.compare(mod, lowered)
 
@@ -102,6 +105,8 @@ def why_not_read(func: Function) -> str | None:
         return "its body is no sequence of bindings"
     if not all(isinstance(block, relax.DataflowBlock) for block in func.body.blocks):
         return "it holds control flow or side effects, whose order a rebuilt block would lose"
+    if not all(isinstance(b, relax.VarBinding) for block in func.body.blocks for b in block.bindings):
+        return "it checks shapes when it runs"
     if relax.analysis.defined_symbolic_vars(func) or relax.analysis.free_symbolic_vars(func):
         return "its shapes are symbolic"
     return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_cascade.cascading import Plan
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import CascadeError, InfeasibleError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
@@ -16,16 +17,16 @@ from tvm_cascade.passes.plan_network import plan_network
 from tvm_cascade.passes.static_regions import Binding, Output, Region, why_not_alone
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import relax, tvm_ffi
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A region with its plan, ready to be lowered."""
+    """A region with its plan, and the plan as functions."""
 
     region: Region
     candidate: PlannedCandidate
+    lowered: Lowered
 
     @property
     def plan(self) -> Plan:
@@ -37,17 +38,18 @@ class Planned:
         """Names of the substitutions that were made in it."""
         return () if self.candidate.rewritten is None else self.candidate.rewritten.steps
 
-    def lower(self) -> Lowered:
-        """The plan as functions."""
-        return lower_plan(self.plan, self.candidate.prepared.kernels_of(self.plan))
 
-
-def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: Core) -> Planned | str:
+def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: KernelTarget) -> Planned | str:
     """The plan of a region of a function of `mod`, or why there is none.
 
     Raises `InfeasibleError` where it exceeds `request.sram`.
     """
-    return _or_reason(lambda: Planned(region, plan_network(outlined(mod, region, func.attrs), request, core)))
+
+    def plan() -> Planned:
+        candidate = plan_network(outlined(mod, region, func.attrs), request, core)
+        return Planned(region, candidate, lower_plan(candidate.plan, candidate.prepared.kernels_of(candidate.plan)))
+
+    return _or_reason(plan)
 
 
 class Probe:

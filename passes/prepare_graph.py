@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Plan
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.choose_variants import choose_variants
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
@@ -15,7 +16,7 @@ from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
 from tvm_cascade.schedules.forms.form import Site
 from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.rules.select import Core, select
+from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 
@@ -28,7 +29,7 @@ class PreparedGraph:
     extracted: Extracted
     kernels: tuple[RowKernel | None, ...]  # of rows, by operator; None for views
 
-    core: Core = field(default_factory=Core)
+    core: KernelTarget = field(default_factory=KernelTarget)
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[BuiltKernel | None]:
         """The kernels that a plan calls; `generic` ones run on every machine."""
@@ -52,7 +53,7 @@ class PreparedGraph:
 
 
 def prepare_graph(
-    mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None
+    mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
 ) -> PreparedGraph:
     """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel.
 

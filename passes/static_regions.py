@@ -168,6 +168,8 @@ def _why_no_operator(mod: Any, call: Any) -> str | None:
         return f"{name} calls out of TVM"
     if name in _DISPATCHED:
         return f"{name} is made by TVM's own kernels or a library"
+    if name == "relax.nn.batch_norm" and call.attrs.training:
+        return "a batch norm that takes its statistics from the batch, as in training"
     if name != "relax.call_tir":
         return None
     func = mod[call.args[0]]

@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 from tvm.ir import IRModule
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.candidates.substitutions import promised_rewrite
@@ -25,14 +26,13 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import is_lowered, plan_network
 from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.rules.select import Core
 
 LOG = logging.getLogger("tvm_cascade")
 REWRITES = ("memory", "latency", "none")
 
 
 def cascade_pipeline(
-    request: PlanRequest | None = None, rewrite: str = "memory", core: Core | None = None
+    request: PlanRequest | None = None, rewrite: str = "memory", core: KernelTarget | None = None
 ) -> Any:  # a tvm.ir.transform.Pass
     """The Relax pipeline "cascade".
 
@@ -44,7 +44,7 @@ def cascade_pipeline(
         "memory" replaces a quantized network, bit for bit, by an equivalent one whose arena is smaller (with
         `request.rewrite` float networks too), as the command line does. "latency" replaces a network by one that is
         faster by the analytic model, where its arena is no larger. "none" replaces nothing.
-    core : Core, optional
+    core : KernelTarget, optional
         What kernels are chosen for; None is the host.
 
     Raises
@@ -54,7 +54,7 @@ def cascade_pipeline(
     """
     if rewrite not in REWRITES:
         raise UsageError(f"rewrite={rewrite!r}: give one of {', '.join(REWRITES)}")
-    cascade = Cascade(request or PlanRequest(), core or Core())
+    cascade = Cascade(request or PlanRequest(), core or KernelTarget())
 
     @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
     def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:

@@ -13,7 +13,7 @@ import tvm
 from tvm import tirx
 from tvm.tirx import IfThenElse, SeqStmt
 
-from tvm_cascade.cascading.flow import has_pixels
+from tvm_cascade.cascading.geometry import has_pixels
 from tvm_cascade.graph import ITEM_BYTES, KernelFootprints
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.driver.places import i32, sequence, tiles_are_contiguous

@@ -16,14 +16,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from tvm_cascade.cascading.flow import goes_by_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph, KernelFootprints, Op, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import PrimFunc
 
 
@@ -48,7 +48,7 @@ class Site:
     access: RowAccess
     row: RowKernel  # the kernel of a row, or of the whole operator
     pixels: RowKernel | None  # the generic kernel of parts of rows, where there is one
-    core: Core | None  # what performance schedules may rely on; None asks for kernels that run on every machine
+    core: KernelTarget | None  # what performance schedules may rely on; None asks for kernels that run on every machine
 
     @cached_property
     def spec(self) -> OperatorSpec:

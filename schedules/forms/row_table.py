@@ -20,9 +20,9 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import ITEM_BYTES, Tensor, Window
 from tvm_cascade.schedules.driver.places import i32
-from tvm_cascade.schedules.rules.select import Core
 
 Expr = tvm.ir.Expr
 
@@ -42,7 +42,7 @@ class RowTable:
         return self.fixed_bytes + pixels * self.pixel_bytes
 
 
-def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: Core) -> RowTable:
+def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: KernelTarget) -> RowTable:
     """The row table of an input of which an output of `rows` rows reads windows."""
     pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
     table = -(-row.span // 4) * 16  # rows are copied up to sixteen bytes at a time
@@ -50,7 +50,7 @@ def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: Core
     return RowTable(fill, table, table + (column.span - column.stride) * pixel, column.stride * pixel)
 
 
-def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Core) -> PrimFunc:
+def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: KernelTarget) -> PrimFunc:
     """The function that writes the table, and copies the run of `valid` pixels that wraps to `away` elements from `x`.
 
     It copies pixel by pixel, four words or one at a time where pixels are whole ones.
@@ -107,7 +107,7 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Core) 
     return func.with_attr("tirx.noalias", True)
 
 
-def _move(source: tirx.Var, target: tirx.Var, quads: bool, core: Core) -> Callable[[Expr, Expr], tirx.Stmt]:
+def _move(source: tirx.Var, target: tirx.Var, quads: bool, core: KernelTarget) -> Callable[[Expr, Expr], tirx.Stmt]:
     """A copy of one unit of `source` to one of `target`: of an element, or of four words."""
     if not quads:
         return lambda to, at: BufferStore(target, source[at], [to])

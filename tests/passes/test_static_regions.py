@@ -251,7 +251,89 @@ def external_call() -> Case:
     return of_block(write, var("x", IMAGE)), {"main": [floats(*IMAGE)]}, 2
 
 
+def batch_norm_in_training() -> Case:
+    def write(bb: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        ones = relax.const(np.ones(3, "float32"))
+        normed = bb.emit(relax.op.nn.batch_norm(x, const(3), const(3), const(3), ones, axis=3, training=True))
+        return relax.op.nn.relu(bb.emit(normed[0]))
+
+    return of_block(write, var("x", IMAGE)), {"main": [floats(*IMAGE)]}, 1
+
+
+def matched_shape() -> Case:
+    x = relax.Var("x", relax.TensorType(ndim=2, dtype="float32"))
+
+    def write(bb: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        return relax.op.exp(bb.emit(relax.op.nn.relu(bb.match_cast(x, relax.TensorType((4, 8), "float32")))))
+
+    return of_block(write, x), {"main": [floats(4, 8)]}, 1
+
+
+@I.ir_module
+class Blocks:
+    @R.function
+    def main(flag: R.Tensor((), "bool"), x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.add(a, x)
+            R.output(b)
+        if flag:
+            c = R.exp(b)
+            d = R.add(c, c)
+        else:
+            e = R.negative(b)
+            d = R.add(e, b)
+        with R.dataflow():
+            f = R.multiply(d, b)
+            g = R.nn.relu(f)
+            R.output(g)
+        return g
+
+
+def blocks_around_a_branch() -> Case:
+    return Blocks, {"main": [np.array(True), floats(4, 8)]}, 2
+
+
+@I.ir_module
+class Recursive:
+    @R.function(private=True)
+    def doubled(x: R.Tensor((4,), "float32"), n: R.Tensor((), "int32")) -> R.Tensor((4,), "float32"):
+        cls = Recursive
+        done = R.less(n, R.const(1, "int32"))
+        if done:
+            r = R.add(x, x)
+        else:
+            m = R.subtract(n, R.const(1, "int32"))
+            r = cls.doubled(x, m)
+        return r
+
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        cls = Recursive
+        with R.dataflow():
+            y = R.exp(x)
+            R.output(y)
+        z = cls.doubled(y, R.const(3, "int32"))
+        return z
+
+
+def recursion() -> Case:
+    return Recursive, {"main": [floats(4)]}, 1
+
+
+def fused_by_tvm() -> Case:
+    def write(bb: relax.BlockBuilder, x: relax.Var) -> relax.Expr:
+        return relax.op.nn.relu(bb.emit(relax.op.add(bb.emit(relax.op.matmul(x, const(8, 8))), const(8))))
+
+    return relax.get_pipeline("zero")(of_block(write, var("x", (4, 8)))), {"main": [floats(4, 8)]}, 1
+
+
 CASES = [
+    batch_norm_in_training,
+    matched_shape,
+    blocks_around_a_branch,
+    recursion,
+    fused_by_tvm,
     sort,
     topk_as_a_tuple,
     cumsum_between_regions,

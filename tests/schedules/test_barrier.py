@@ -8,8 +8,8 @@ from tvm import relax
 
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 
@@ -27,7 +27,7 @@ def test_small_kernels_in_one_arena() -> None:
     feed = np.random.default_rng(3).integers(-128, 128, (1, 15, 4, 1)).astype(np.int8)
     tensor = tvm.runtime.tensor(feed)
     plain = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](tensor).numpy()
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     for asked in ({"layerwise": True}, {}, {"overlap": False}):
         options = PlanOptions(**asked, pixels=True)
         np.testing.assert_array_equal(run_plan(prepared, plan_graph(prepared.graph, options), [feed]).outputs[0], plain)

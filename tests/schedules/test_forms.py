@@ -9,12 +9,12 @@ import pytest
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.schedules import forms as room
 from tvm_cascade.schedules.forms.choose import footprints_of, forms, kernel_of
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.rows import RowSteps
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 
 
@@ -22,7 +22,7 @@ from tvm_cascade.testing.builder import Net
 def prepared() -> pipeline.Prepared:
     net = Net("int8", seed=2)
     x = net.conv(net.input((1, 8, 6, 4)), 8, kernel=3, padding="same", activation="relu")
-    return pipeline.prepare(net.finish(net.conv(x, 8, kernel=1)), Core())
+    return pipeline.prepare(net.finish(net.conv(x, 8, kernel=1)), KernelTarget())
 
 
 @pytest.fixture(scope="module")

@@ -10,18 +10,17 @@ from tvm.ir import IRModule
 
 from tvm_cascade import api
 from tvm_cascade.cascading import validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.graph import Tile
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.emulator import run
-from tvm_cascade.micro.interface import Port
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import build
-from tvm_cascade.pipeline import core_of, lower, prepare
+from tvm_cascade.pipeline import lower, prepare
 from tvm_cascade.schedules.forms.multi_row import MultiRowSteps
 from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.testing.builder import Net
@@ -44,7 +43,7 @@ def narrow() -> IRModule:
 )
 def test_whole_maps_are_exact(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
     made = api.compile(narrow(), target=target, emit=backend, output=tmp_path / "p", layerwise=True)
-    kernels = prepare(narrow(), core_of(target, backend)).kernels_of(made.plan)
+    kernels = prepare(narrow(), kernel_target(target, backend)).kernels_of(made.plan)
     found = [k.rows for k in kernels if isinstance(k, MultiRowSteps)]
     assert 6 in found and (backend == "obj" or 12 in found)
     assert api.run(tmp_path / "p", board=made.board).equals_host
@@ -54,21 +53,17 @@ def test_whole_maps_are_exact(target: str, backend: str, emulator: None, tmp_pat
 @pytest.mark.parametrize("target,backend", [("cortex-m4", "c"), ("cortex-m55", "obj")])
 def test_rings_of_taller_steps_are_exact(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
     """One cascade in steps of two rows: kernels write two rows of a ring, and read them where its end lies between."""
-    made, machine = prepare(narrow(), core_of(target, backend)), get_target(target)
-    costs = SegmentCosts(Flow(made.graph), range(len(made.graph.ops)), Settings(overlap=True))
+    made, machine = prepare(narrow(), kernel_target(target, backend)), get_core(target)
+    costs = SegmentCosts(AccessTables(made.graph), range(len(made.graph.ops)), Settings(overlap=True))
     plan = assemble(costs, Layout((0, len(made.graph.ops)), (Interleaving(Tile(rows=2)),)), Figures(0, 0))
     validate(plan)
     rings = [s.height for s in plan.storages if s.height < plan.graph.tensors[s.tensor].rows]
     kernels = made.kernels_of(plan)
     several = [k.rows for k in kernels if isinstance(k, MultiRowSteps)]
     assert len(rings) >= 4 and several.count(2) >= 3 and sum(isinstance(k, RowSteps) for k in kernels) >= 2
-    sides = [
-        [Port(s.name, s.dtype, s.shape, t, s.scale, s.zero_point) for s, t in zip(specs, tensors, strict=True)]
-        for specs, tensors in ((made.io.inputs, made.graph.inputs), (made.io.outputs, made.graph.outputs))
-    ]
     llvm, board = machine.llvm if backend == "obj" else None, load_board(machine.default_board)
     network = emit_network(
-        lower(made, plan), "rows", *sides, target=llvm, align=max(machine.align, 8), prelude=made.prelude
+        lower(made, plan), "rows", made.io, target=llvm, align=max(machine.align, 8), prelude=made.prelude
     )
     x = np.random.default_rng(0).integers(-128, 128, (1, 12, 10, 8)).astype("int8")
     ran = run(build(tmp_path / "p", network, machine, board).elf, board, network.interface, [[x]])

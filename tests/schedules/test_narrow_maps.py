@@ -9,7 +9,8 @@ from tvm.ir import IRModule
 
 from tvm_cascade import api
 from tvm_cascade.cascading import planner
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.cores import kernel_target
+from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.pixels import PixelTileKernel
 from tvm_cascade.testing.builder import Net
 
@@ -32,7 +33,7 @@ def test_steps_that_wrap_are_exact(
 ) -> None:
     monkeypatch.setattr("tvm_cascade.cascading.options.CHUNKS", (pixels,))
     planner._kept_searches.cache_clear()  # of other steps
-    prepared = prepare(narrow(), core_of(target, backend))
+    prepared = prepare(narrow(), kernel_target(target, backend))
     options = {"granularity": "pixel", "overlap": False}
     made = api.compile(narrow(), target=target, emit=backend, output=tmp_path / "p", **options)
     assert {s.tile.columns for s in made.plan.segments} >= {pixels}

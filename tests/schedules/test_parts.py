@@ -10,10 +10,11 @@ import tvm
 from tvm import relax
 
 from tvm_cascade import api
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_memory import foldable, without_concats
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
 from tvm_cascade.testing.builder import Net
 
@@ -45,7 +46,7 @@ ALL = tuple(r for kinds in READERS.values() for r in kinds)
 @pytest.mark.parametrize(("target", "backend"), CORES, ids=[f"{t}-{b}" for t, b in CORES])
 def test_every_reader_has_a_rule(target: str, backend: str) -> None:
     """In steps of rows and of pixels."""
-    prepared = prepare(cell(*ALL)[1], core_of(target, backend))
+    prepared = prepare(cell(*ALL)[1], kernel_target(target, backend))
     readers = [op for op in prepared.graph.ops if op.kind in READERS]
     assert len(readers) == len(ALL)
     for op in readers:

@@ -8,7 +8,8 @@ import pytest
 from tvm.ir import IRModule
 
 from tvm_cascade import api
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.cores import kernel_target
+from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.stripes import NONE, NarrowStripeKernel, narrow_stripe_kernel
 from tvm_cascade.testing.builder import Net
 
@@ -30,7 +31,7 @@ def test_stripes_are_exact(target: str, backend: str, max_macs: float, emulator:
     options = {"granularity": "row", "overlap": False, "max_macs": max_macs, "max_time": 100.0}
     made = api.compile(wide(), target=target, emit=backend, output=tmp_path / "p", **options)
     assert any(s.stripes for s in made.plan.segments)
-    kernels = prepare(wide(), core_of(target, backend)).kernels_of(made.plan)
+    kernels = prepare(wide(), kernel_target(target, backend)).kernels_of(made.plan)
     fast = [k for k in kernels if isinstance(k, NarrowStripeKernel)]
     assert len(fast) >= 4 and any(k.taps[0] == 3 for k in fast) and any(len(k.taps) == 2 for k in fast)
     assert any(len({v for _, v in k.stripes}) > 1 for k in fast)  # edges have kernels of their own
@@ -38,7 +39,7 @@ def test_stripes_are_exact(target: str, backend: str, max_macs: float, emulator:
 
 
 def test_a_stripe_without_columns_calls_nothing() -> None:
-    prepared = prepare(wide(), core_of("cortex-m4", "c"))
+    prepared = prepare(wide(), kernel_target("cortex-m4", "c"))
     site = prepared.site(0)
     assert site is not None
     made = narrow_stripe_kernel(site, [(0, 5), (5, 5), (5, 13)])

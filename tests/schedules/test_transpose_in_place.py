@@ -13,11 +13,11 @@ from tvm import relax as _relax
 
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, layerwise, offsets_of, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ROW_KERNEL_ONLY
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.forms.transpose_in_place import FORM, row_moves
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 
@@ -37,7 +37,7 @@ def network(axes: tuple[int, ...] = (0, 2, 3, 1)) -> tvm.IRModule:
 
 @pytest.fixture(scope="module")
 def prepared() -> pipeline.Prepared:
-    return pipeline.prepare(network(), Core())
+    return pipeline.prepare(network(), KernelTarget())
 
 
 @pytest.mark.parametrize(("planes", "height"), [(3, 5), (2, 2), (4, 4), (16, 7), (3, 224)])
@@ -76,7 +76,7 @@ def enlarged() -> tvm.IRModule:
 
 
 def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
-    prepared = pipeline.prepare(enlarged(), Core())
+    prepared = pipeline.prepare(enlarged(), KernelTarget())
     plan = plan_graph(prepared.graph, PlanOptions(layerwise=True, **CAN))
     places, room = offsets_of(plan), plan.graph.tensors[0].bytes
     assert plan.segments[0].in_place == (0,) and plan.peak >= 2 * room + plan.segments[0].scratch_bytes
@@ -105,7 +105,7 @@ def test_beside_its_input_it_is_refused(prepared: pipeline.Prepared) -> None:
 
 
 def test_other_permutations_are_left_alone() -> None:
-    other = pipeline.prepare(network((0, 3, 2, 1)), Core())
+    other = pipeline.prepare(network((0, 3, 2, 1)), KernelTarget())
     assert (other.graph.ops[0].kind, other.graph.ops[0].kernels.in_place_workspace_bytes) == ("transpose", 0)
     site = other.site(0)
     assert site is not None and "no transpose from NCHW to NHWC" in str(FORM.footprint(site, ROW_KERNEL_ONLY))
@@ -122,7 +122,7 @@ def image_to_image() -> tvm.IRModule:
 
 def test_an_image_goes_back_in_place() -> None:
     """Both transposes take the bytes of their inputs: the arena is smaller than beside them, planned and measured."""
-    prepared = pipeline.prepare(image_to_image(), Core())
+    prepared = pipeline.prepare(image_to_image(), KernelTarget())
     last = len(prepared.graph.ops) - 1
     assert prepared.graph.ops[last].kernels.in_place_workspace_bytes == 3 * 14
     options = PlanOptions(overlap=True, **CAN)

@@ -109,14 +109,14 @@ def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
     if (storage.root, storage.byte_offset) != place:
         raise ValidationError(f"tensor {tensor.name} is not stored where the graph has it")
     beside = any(op.part_offsets and tensor.index in op.inputs for op in plan.graph.ops)
-    apart = beside and tensor.row_bytes != whole.row_bytes
-    if storage.pitch != (whole.row_bytes // whole.columns if apart else 0):
+    non_contiguous = beside and tensor.row_bytes != whole.row_bytes
+    if storage.pitch != (whole.row_bytes // whole.columns if non_contiguous else 0):
         raise ValidationError(f"pixels of tensor {tensor.name} do not lie {storage.pitch} bytes apart")
     if storage.root is None:
         return
-    held = owner.height if apart or owner.is_ring(whole.rows) else tensor.rows
+    held = owner.height if non_contiguous or owner.is_ring(whole.rows) else tensor.rows
     same = (storage.height, storage.granularity, storage.pixels) == (held, owner.granularity, owner.pixels)
-    if not same or storage.size != (owner.size if apart or owner.is_ring(whole.rows) else tensor.bytes):
+    if not same or storage.size != (owner.size if non_contiguous or owner.is_ring(whole.rows) else tensor.bytes):
         raise ValidationError(f"tensor {tensor.name} is not held as {whole.name} is, whose memory it lies in")
 
 

@@ -25,62 +25,62 @@ from tvm_cascade.graph import PIXEL, ROW, Op, Tile
 
 Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
 
-NEVER = 1 << 62  # bytes of a segment that cannot be
+INFEASIBLE = 1 << 62  # bytes of a segment that cannot be
 
 
-class Floors:
+class LowerBounds:
     """Lower bounds of one order; `tiles` are those that are tried, coarse first."""
 
     def __init__(self, costs: SegmentCosts, tiles: Sequence[Tile]) -> None:
-        self.costs, self.tiles = costs, tuple(tiles)
+        self.costs, self._tiles = costs, tuple(tiles)
         self.size = len(costs.order)
 
     @cached_property
-    def by_rows(self) -> Table:
+    def coarsest(self) -> Table:
         """Segments in their coarsest interleaving: by pixels any may be that, where coarser ones take too much scratch."""
-        return self._plain(self.tiles[-1] if self.tiles[0].by_pixels else ROW)
+        return self._plain(self._tiles[-1] if self._tiles[0].by_pixels else ROW)
 
     @cached_property
-    def least(self) -> Table:
+    def tiles(self) -> Table:
         """Segments in any interleaving at 1.00x."""
-        return self.by_rows if len(self.tiles) == 1 else np.minimum(self.by_rows, self._plain(self.tiles[-1]))
+        return self.coarsest if len(self._tiles) == 1 else np.minimum(self.coarsest, self._plain(self._tiles[-1]))
 
     @cached_property
-    def striped(self) -> Table:
+    def stripes(self) -> Table:
         """Segments in stripes; those of operators that cannot be striped out of reach."""
-        return self._in_stripes([self._strip(t) for t in range(len(self.costs.flow.bytes))])
+        return self._in_stripes([self._strip(t) for t in range(len(self.costs.tables.bytes))])
 
     @cached_property
-    def kept(self) -> Table:
+    def halo_stripes(self) -> Table:
         """Segments in stripes at 1.00x: what overlaps of every tensor is kept."""
-        return self._in_stripes([self._strip(t, kept=True) for t in range(len(self.costs.flow.bytes))])
+        return self._in_stripes([self._strip(t, kept=True) for t in range(len(self.costs.tables.bytes))])
 
     @cached_property
-    def at_once(self) -> Table:
+    def without_recompute(self) -> Table:
         """Segments in any form at 1.00x."""
-        return np.minimum(self.least, self.kept)
+        return np.minimum(self.tiles, self.halo_stripes)
 
     def _in_stripes(self, rings: Sequence[int]) -> Table:
         n, costs = self.size, self.costs
-        dying = np.cumsum(np.cumsum(self._placed(costs.flow.bytes), axis=1), axis=0)
+        dying = np.cumsum(np.cumsum(self._placed(costs.tables.bytes), axis=1), axis=0)
         earlier = np.concatenate([[0], np.diagonal(dying, -1)])
         found = self._live[None, :] + self._counters + self._scratch
         found[:, 1:] += dying[:, :n] - earlier[:, None]
         found[:n, 1:] += self._inside(rings)
-        ops = costs.flow.graph.ops
+        ops = costs.tables.graph.ops
         out = [not (ops[o].view or ops[o].kernels.accumulator_bytes or costs.striper.possible(o)) for o in costs.order]
         left_out = np.cumsum([0, *out])
-        return np.where(left_out[None, :] > left_out[:, None], NEVER, found)
+        return np.where(left_out[None, :] > left_out[:, None], INFEASIBLE, found)
 
     @cached_property
-    def any(self) -> Table:
+    def any_form(self) -> Table:
         """Segments in any form."""
-        return np.minimum(self.least, self.striped)
+        return np.minimum(self.tiles, self.stripes)
 
     def _plain(self, tile: Tile) -> Table:
         n = self.size
         found = self._live[None, :] + self._counters + self._scratch
-        found[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.flow.bytes))])
+        found[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.tables.bytes))])
         return found
 
     def _inside(self, rings: Sequence[int]) -> Table:
@@ -101,13 +101,13 @@ class Floors:
         costs, n = self.costs, self.size
         change = np.zeros(n + 2, np.int64)
         for t, born in costs.born.items():
-            change[born + 1] += costs.flow.bytes[t]
-            change[costs.last[t] + 1] -= costs.flow.bytes[t]
+            change[born + 1] += costs.tables.bytes[t]
+            change[costs.last[t] + 1] -= costs.tables.bytes[t]
         return np.cumsum(change)[: n + 1]
 
     @cached_property
     def _counters(self) -> Table:
-        graph = self.costs.flow.graph
+        graph = self.costs.tables.graph
         working = np.cumsum([0, *(not graph.ops[o].view for o in self.costs.order)])
         count = working[None, :] - working[:, None]
         return np.where(count > 1, COUNTER_BYTES * count, 0).astype(np.int64)
@@ -115,9 +115,9 @@ class Floors:
     @cached_property
     def _scratch(self) -> Table:
         """The largest scratch in each segment."""
-        graph, n = self.costs.flow.graph, self.size
+        graph, n = self.costs.tables.graph, self.size
         ops = [graph.ops[o] for o in self.costs.order]
-        here = np.array([min(o.scratch_bytes, *_less_scratch(o)) for o in ops], np.int64)
+        here = np.array([min(o.scratch_bytes, *_smaller_scratch(o)) for o in ops], np.int64)
         found = np.zeros((n + 1, n + 1), np.int64)
         for i in range(n):
             found[i, i + 1 :] = np.maximum.accumulate(here[i:])
@@ -125,17 +125,17 @@ class Floors:
 
     def _ring(self, tensor: int, tile: Tile) -> int:
         """The least bytes of a ring: what some step of a reader wants to be there at once."""
-        flow = self.costs.flow
-        if tensor not in self.costs.born or not flow.writers(tensor):
+        tables = self.costs.tables
+        if tensor not in self.costs.born or not tables.writers(tensor):
             return 0
         units = 1
-        for reader in flow.readers[tensor]:
-            if flow.graph.ops[reader].kernels.accumulator_bytes:
+        for reader in tables.readers[tensor]:
+            if tables.graph.ops[reader].kernels.accumulator_bytes:
                 continue  # it may sum up its input as it comes
-            for read in flow.steps(reader, tile).reads:
+            for read in tables.steps(reader, tile).reads:
                 if read.tensor == tensor:
                     units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
-        return min(units, flow.units(tensor, tile)) * flow.unit_bytes(tensor, tile)
+        return min(units, tables.units(tensor, tile)) * tables.unit_bytes(tensor, tile)
 
     def _strip(self, tensor: int, kept: bool = False) -> int:
         """The least bytes of a tensor in stripes: the columns that one column of a reader wants.
@@ -143,35 +143,37 @@ class Floors:
         Where what takes work is `kept`, besides what two neighbouring columns of a reader both want of every row, unless
         one stripe has all that it wants.
         """
-        flow = self.costs.flow
-        writers, columns = flow.writers(tensor) if tensor in self.costs.born else (), flow.columns(tensor, PIXEL)
+        tables = self.costs.tables
+        writers, columns = tables.writers(tensor) if tensor in self.costs.born else (), tables.columns(tensor, PIXEL)
         ring = self._ring(tensor, ROW)
         if not writers or writers[0] < 0 or columns == 1:
             return ring
-        most, kept = ring // columns, kept and any(flow.graph.ops[o].macs for o in writers)
-        for reader in (flow.graph.ops[o] for o in flow.readers[tensor]):
+        most, kept = ring // columns, kept and any(tables.graph.ops[o].macs for o in writers)
+        for reader in (tables.graph.ops[o] for o in tables.readers[tensor]):
             for t, window in zip(reader.inputs, reader.columns, strict=False):
                 if t == tensor and window is not None and not reader.kernels.accumulator_bytes:
-                    seen = [window.rows(x, columns) for x in range(flow.graph.tensors[reader.outputs[0]].columns)]
+                    seen = [window.rows(x, columns) for x in range(tables.graph.tensors[reader.outputs[0]].columns)]
                     widest = max(map(len, seen))
                     shared = min((max(a.stop - b.start, 0) for a, b in pairwise(seen)), default=0) if kept else 0
                     whole = max(s.stop for s in seen) - min(s.start for s in seen)
-                    at_least = widest * (ring // columns) + shared * flow.rows[tensor] * flow.unit_bytes(tensor, PIXEL)
+                    at_least = widest * (ring // columns) + shared * tables.rows[tensor] * tables.unit_bytes(
+                        tensor, PIXEL
+                    )
                     most = max(most, min(at_least, max(whole, 1) * (ring // columns)))
         return most
 
     @cached_property
     def calls(self) -> Table:
         """Kernel calls that a cascade makes at least; none where an operator runs alone."""
-        flow = self.costs.flow
-        working = [not flow.graph.ops[o].view for o in self.costs.order]
-        steps = [flow.steps(o, ROW).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]
+        tables = self.costs.tables
+        working = [not tables.graph.ops[o].view for o in self.costs.order]
+        steps = [tables.steps(o, ROW).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]
         total, count = np.cumsum([0, *steps]), np.cumsum([0, *working])
         several = count[None, :] - count[:, None] > 1
         return np.where(several, total[None, :] - total[:, None], 0).astype(np.int64)
 
 
-def _less_scratch(op: Op) -> tuple[int, ...]:
+def _smaller_scratch(op: Op) -> tuple[int, ...]:
     """Bytes of scratch of an operator that runs over its input, or makes single columns."""
     tiling = op.kernels.channel_tiling
     in_place = op.kernels.in_place_workspace_bytes or op.scratch_bytes

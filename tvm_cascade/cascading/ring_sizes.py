@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from functools import cached_property
 
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.graph import Tile
 
 
-class Heights:
+class RingSizes:
     """Ring sizes of one graph, kept by tensor and tile."""
 
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, tables: AccessTables) -> None:
+        self.tables = tables
         self._known: dict[tuple[int, Tile], int] = {}
         self._pieces: dict[int, tuple[int, ...] | None] = {}
         self._simulated: dict[tuple[tuple[int, ...], Tile], dict[int, int]] = {}
@@ -35,7 +35,7 @@ class Heights:
             return self._simulate(members, tile)[tensor]
         key = (tensor, tile)
         if key not in self._known:
-            found = Cascade(self.flow, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
+            found = Cascade(self.tables, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
             self._known[key] = self._simulate(needed, tile)[tensor] if found is None else found
         return self._known[key]
 
@@ -43,8 +43,8 @@ class Heights:
         """The operators that tell the size of a tensor's ring where a segment holds them all, ascending; None where
         there are none: its makers, its readers, and what leads from these to where they meet."""
         if tensor not in self._pieces:
-            makers = self.flow.writers(tensor)
-            readers = {o for m in makers for t in self.flow.written(m) for o in self.flow.readers[t]}
+            makers = self.tables.writers(tensor)
+            readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}
             between = tuple(readers) if len(readers) <= 1 and len(makers) == 1 else self._between(readers)
             self._pieces[tensor] = None if between is None else tuple(sorted({*makers, *between}))
         return self._pieces[tensor]
@@ -52,24 +52,24 @@ class Heights:
     def _simulate(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
         key = (members, tile)
         if key not in self._simulated:
-            self._simulated[key] = Cascade(self.flow, members, tile).held()
+            self._simulated[key] = Cascade(self.tables, members, tile).held()
         return self._simulated[key]
 
     @cached_property
     def _successors(self) -> tuple[tuple[int, ...], ...]:
         """Readers of each operator's outputs, views skipped."""
-        graph = self.flow.graph
-        written = [() if op.view else self.flow.written(op.index) for op in graph.ops]
-        return tuple(tuple(sorted({c for t in roots for c in self.flow.readers[t]})) for roots in written)
+        graph = self.tables.graph
+        written = [() if op.view else self.tables.written(op.index) for op in graph.ops]
+        return tuple(tuple(sorted({c for t in roots for c in self.tables.readers[t]})) for roots in written)
 
     @cached_property
     def _post_dominator(self) -> tuple[int, ...]:
         """The next operator that every path from each one to the end passes; the number of operators for the end."""
-        graph, end = self.flow.graph, len(self.flow.graph.ops)
+        graph, end = self.tables.graph, len(self.tables.graph.ops)
         found = [end] * (end + 1)
         for op in reversed(graph.ops):
             after = self._successors[op.index]
-            leaves = not after or any(t in self.flow.leaves for t in self.flow.written(op.index))
+            leaves = not after or any(t in self.tables.leaves for t in self.tables.written(op.index))
             found[op.index] = end if leaves else self._meet(found, after)
         return tuple(found)
 
@@ -90,7 +90,7 @@ class Heights:
     def _between(self, readers: Set[int]) -> tuple[int, ...] | None:
         """The operators from the readers to where they meet; None where they do not."""
         meeting = self._meet(self._post_dominator, sorted(readers))
-        if meeting >= len(self.flow.graph.ops):
+        if meeting >= len(self.tables.graph.ops):
             return None
         seen, pending = set(readers), list(readers)
         while pending:

@@ -19,14 +19,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tvm_cascade.cascading.geometry import Units, goes_by_pixels, has_pixels, has_rows, outermost
 from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Op, Tensor, Tile, Window
-
-Units = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class TileGrid:
     """Steps over a grid of rows and columns: step k covers rows `[y0[k], y1[k])`, columns `[x0[k], x1[k])`."""
 
     y0: Units
@@ -66,7 +63,7 @@ class Tiles:
     x1: Units
 
     @classmethod
-    def of(cls, rows: int, columns: int, tile: Tile) -> Tiles:
+    def of(cls, rows: int, columns: int, tile: Tile) -> TileGrid:
         """The tiles of a map, row by row."""
         if not tile.by_pixels:
             y0 = np.arange(0, rows, tile.rows, dtype=np.int64)
@@ -79,10 +76,10 @@ class Tiles:
         return cls(y, y + 1, x0, np.minimum(x0 + tile.columns, columns))
 
 
-Among = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segment, and whether each accumulates
+SegmentUsers = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segment, and whether each accumulates
 
 
-class Flow:
+class AccessTables:
     """Tables of one graph, made on demand and kept.
 
     `streamed` names graph inputs that a source delivers row by row; its pseudo-operator is `source(tensor)`.
@@ -95,7 +92,7 @@ class Flow:
         self._steps: dict[tuple[int, Tile, bool], Steps] = {}
         # of `simulate`, which finds the same for every segment that holds the same operators
         self.waits: dict[tuple[int, int, Tile, bool, bool], Units] = {}
-        self.rings: dict[tuple[int, Tile, Among, Among], tuple[int | None, int]] = {}
+        self.rings: dict[tuple[int, Tile, SegmentUsers, SegmentUsers], tuple[int | None, int]] = {}
 
     @staticmethod
     def source(tensor: int) -> int:
@@ -239,20 +236,20 @@ class Flow:
             return Steps(1, made, tuple(self._whole(node, i, 1, tile) for i in range(len(node.inputs))))
         wide = self.columns(out.index, tile)
         if goes_by_pixels(self.graph, op):
-            tiles = Tiles.of(out.rows, wide, tile)
-            made = (np.concatenate([[0], (tiles.y1 - 1) * wide + tiles.x1]),) * len(node.outputs)
+            grid = TileGrid.of(out.rows, wide, tile)
+            made = (np.concatenate([[0], (grid.y1 - 1) * wide + grid.x1]),) * len(node.outputs)
         else:
-            tiles = Tiles.of(out.rows, wide, ROW if tile.by_pixels else tile)
-            made = tuple(np.concatenate([[0], tiles.y1 * self.columns(t, tile)]) for t in node.outputs)
-        return Steps(len(tiles.y0), made, tuple(self._read(node, i, tiles, tile) for i in range(len(node.inputs))))
+            grid = TileGrid.of(out.rows, wide, ROW if tile.by_pixels else tile)
+            made = tuple(np.concatenate([[0], grid.y1 * self.columns(t, tile)]) for t in node.outputs)
+        return Steps(len(grid.y0), made, tuple(self._read(node, i, grid, tile) for i in range(len(node.inputs))))
 
     def _accumulating(self, node: Op, tile: Tile) -> Steps:
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         wide = self.columns(root, tile)
-        tiles = Tiles.of(owner.rows, wide, tile if wide > 1 else ROW)
-        need, keep = _reach(tiles, IDENTITY, IDENTITY if wide > 1 else None, owner.rows, wide)
-        count = len(tiles.y0)
+        grid = TileGrid.of(owner.rows, wide, tile if wide > 1 else ROW)
+        need, keep = _reach(grid, IDENTITY, IDENTITY if wide > 1 else None, owner.rows, wide)
+        count = len(grid.y0)
         made = tuple(np.append(np.zeros(count, np.int64), self.units(t, tile)) for t in node.outputs)
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
 
@@ -273,17 +270,17 @@ class Flow:
         alike = self.columns(tensor, tile) == self.columns(root.tensor, tile)
         return alike and root.byte_offset == 0 and (seen.rows, seen.row_bytes) == (owner.rows, owner.row_bytes)
 
-    def _read(self, op: Op, i: int, tiles: Tiles, tile: Tile) -> Read:
+    def _read(self, op: Op, i: int, grid: TileGrid, tile: Tile) -> Read:
         window = op.windows[i] if i < len(op.windows) else None
         alike = window is not None and window.stride == 0  # kernels read it by rows, not around a ring of pixels
         if window is None or (tile.by_pixels and alike):
-            return self._whole(op, i, len(tiles.y0), tile)
+            return self._whole(op, i, len(grid.y0), tile)
         seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
         across = (
             op.columns[i] if tile.by_pixels and i < len(op.columns) and goes_by_pixels(self.graph, op.index) else None
         )
         wide = self.columns(seen.index, tile)
-        need, keep = _reach(tiles, window, across, seen.rows, wide)
+        need, keep = _reach(grid, window, across, seen.rows, wide)
         same = self._same(seen.index, tile)
         if not same:
             owner = self.graph.tensors[root.tensor]
@@ -305,71 +302,13 @@ class Flow:
         return np.where(need > 0, -(-(offset + need * unit) // its), 0), last
 
 
-def has_rows(graph: Graph, op: int) -> bool:
-    """Whether an operator makes one output row a step."""
-    node = graph.ops[op]
-    rows = {graph.tensors[t].rows for t in node.outputs}
-    return node.opaque is None and len(rows) == 1 and any(w is not None for w in node.windows)
-
-
-def goes_by_pixels(graph: Graph, op: int) -> bool:
-    """Whether an operator can make some pixels of an output row: its columns are known and its output's pixels contiguous."""
-    node = graph.ops[op]
-    widths = {graph.tensors[t].columns for t in node.outputs}
-    known = any(w is not None for w in node.columns) and node.kernels.channel_tiling is None
-    return (
-        has_rows(graph, op) and known and len(widths) == 1 and all(has_pixels(graph.tensors[t]) for t in node.outputs)
-    )
-
-
-def outermost(t: Tensor) -> bool:
-    """Whether rows are contiguous slices, one behind the other."""
-    return t.row_axis is None or all(d == 1 for d in t.shape[: t.row_axis])
-
-
-def streamable(graph: Graph, tensor: int) -> bool:
-    """Whether an input can come row by row. A row of several planes (NCHW, batches) lies together in its ring, and so it
-    does where the ring holds all rows: nothing may then read the tensor as a whole."""
-    t = graph.tensors[tensor]
-    if t.row_axis is None or outermost(t):
-        return t.row_axis is not None
-    reads = [(op, k) for op in graph.ops for k, read in enumerate(op.inputs) if read == tensor]
-    return tensor not in graph.outputs and all(reads_rows(graph, op, k) for op, k in reads)
-
-
-def reads_rows(graph: Graph, op: Op, k: int) -> bool:
-    """Whether an operator reads the rows of its input k one by one, from wherever they lie."""
-    window = op.windows[k] if k < len(op.windows) else None
-    by_rows = window is not None and window.stride > 0
-    return by_rows and has_rows(graph, op.index) and not op.view and not op.part_offsets
-
-
-def has_pixels(t: Tensor) -> bool:
-    """Whether the pixels of a row, and the rows, are contiguous slices."""
-    return t.row_axis is not None and t.col_axis == t.row_axis + 1 and outermost(t)
-
-
-def front_bytes(t: Tensor, units: Units, columns: int) -> Units:
-    """Bytes at the start of a whole tensor that hold nothing but its first `units`, all of them where they are all."""
-    inner = t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * (t.bytes // max(prod(t.shape), 1))
-    every = t.rows * columns
-    return np.where(units >= every, t.bytes, units * inner // max(columns, 1))
-
-
-def end_bytes(t: Tensor, units: Units, columns: int) -> Units:
-    """Bytes from the start of a whole tensor to the end of its first `units`."""
-    inner = t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * (t.bytes // max(prod(t.shape), 1))
-    planes = 1 if t.row_axis is None else prod(t.shape[: t.row_axis])
-    return np.where(units > 0, (planes - 1) * t.rows * inner + units * inner // max(columns, 1), 0)
-
-
-def _reach(tiles: Tiles, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
+def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
     """`need` and `keep` of a window on a grid of `height` x `width` units."""
-    low, high = _covered(window, tiles.y0, tiles.y1, height)
+    low, high = _covered(window, grid.y0, grid.y1, height)
     if across is None or width == 1:
         left, right = np.zeros_like(low), np.full_like(low, width)
     else:
-        left, right = _covered(across, tiles.x0, tiles.x1, width)
+        left, right = _covered(across, grid.x0, grid.x1, width)
     empty = (low >= high) | (left >= right)
     last = np.where(empty, 0, (high - 1) * width + right)
     first = np.where(empty, height * width, low * width + left)

@@ -23,13 +23,13 @@ def is_tiny(search: Search) -> bool:
 
 def smallest_of_all(search: Search, figures: Figures, best: Plan) -> tuple[Plan, Search]:
     """The plan of smallest arena at 1.00x over all orders, `best` where none is smaller, and the search of its order."""
-    graph, found = search.costs.flow.graph, search
+    graph, found = search.costs.tables.graph, search
     for order in permutations(range(search.size)):
         if best.peak <= figures.bound:
             break
         if not graph.is_order(order):
             continue
-        tried = Search(search.costs.flow, order, search.options, search)
+        tried = Search(search.costs.tables, order, search.options, search)
         for layout in _layouts(tried):
             if max(tried.costs.exact_cost(*piece) for piece in layout.pieces) < best.peak:
                 plan = assemble(tried.costs, layout, figures, optimise=True)

@@ -1,4 +1,4 @@
-"""Floors lie below every cost, and the searches that they steer find what trying everything finds."""
+"""LowerBounds lie below every cost, and the searches that they steer find what trying everything finds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tvm_cascade.cascading import PlanOptions
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.testing.random_windows import random_graph
 
@@ -21,17 +21,17 @@ def test_no_segment_costs_less_than_its_floor(seed: int) -> None:
     rowwise = [t for t in graph.inputs if graph.tensors[t].row_axis is not None]
     options = PlanOptions(pixels=True, accumulators=True, stripes=True, max_macs=2.0)
     for streamed in ((), rowwise):
-        search = Search(Flow(graph, streamed, accumulators=True), range(len(graph.ops)), options)
-        floors = search.floors
+        search = Search(AccessTables(graph, streamed, accumulators=True), range(len(graph.ops)), options)
+        bounds = search.lower_bounds
         for i, j in combinations(range(search.size + 1), 2):
-            assert floors.by_rows[i, j] <= search.costs.exact_cost(i, j, search.interleavings(i, j)[0])
+            assert bounds.coarsest[i, j] <= search.costs.exact_cost(i, j, search.interleavings(i, j)[0])
             for how in (*search.interleavings(i, j), *(s.how for s in search.striped(i, j))):
                 cost = search.costs.exact_cost(i, j, how)
-                assert floors.any[i, j] <= (floors.striped if how.striped else floors.least)[i, j] <= cost
+                assert bounds.any_form[i, j] <= (bounds.stripes if how.striped else bounds.tiles)[i, j] <= cost
                 if how.striped and search.costs.extra_macs(i, j, how) == 0:
-                    assert floors.kept[i, j] <= cost
+                    assert bounds.halo_stripes[i, j] <= cost
                 if len(search.costs.members(i, j)) > 1:
-                    assert floors.calls[i, j] <= search.costs.calls(i, j, how)
+                    assert bounds.calls[i, j] <= search.costs.calls(i, j, how)
 
 
 @pytest.mark.parametrize("seed", range(20))

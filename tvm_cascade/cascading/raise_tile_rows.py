@@ -2,7 +2,7 @@
 
 A kernel of one row reads all weights of its layer for every row. Where an operator can make several rows at once
 (`KernelFootprints.multi_row`), its segment may go in steps of that many, with the rings that these take. A plan is made
-in steps of one row first; here its segments are taken to pieces, and then given taller steps, as far as the arena stays
+in steps of one row first; here its segments are taken to pieces, and then given steps of more rows, as far as the arena stays
 within the cap, or within its own size where none is given. What an operator wins is estimated (`cost.instructions`):
 weights that are not read again, less what locating rows anew for every block of channels costs.
 """
@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tvm_cascade.cascading.assemble import BRIEF, Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow, has_rows
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
+from tvm_cascade.cascading.geometry import has_rows
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cascading.search import LARGE
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cost.instructions import StepModel
+from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ROW, Graph, Tile
 
@@ -28,7 +29,7 @@ _TRIES, _TRIES_IN_LARGE = 100, 4  # arenas laid out
 _SEARCHES = 4  # for arenas that may fail, where heuristics do not even find the one that the plan had
 
 
-def in_taller_steps(plan: Plan, options: PlanOptions) -> Plan:
+def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
     """`plan`, made for `options`, in steps of several rows where these read fewer weights and the arena has room.
 
     No larger than the cap or, without one, than `plan`. Plans in stripes stay as they are, and all where nothing is known
@@ -37,7 +38,7 @@ def in_taller_steps(plan: Plan, options: PlanOptions) -> Plan:
     able = any(op.kernels.multi_row for op in plan.graph.ops)
     if options.steps is None or not able or any(s.stripes for s in plan.segments):
         return plan
-    return _Raising(plan, options, options.steps).plan
+    return _RaiseTileRows(plan, options, options.steps).plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +49,17 @@ class _Piece:
     tile: Tile = ROW
 
 
-class _Raising:
+class _RaiseTileRows:
     def __init__(self, plan: Plan, options: PlanOptions, model: StepModel) -> None:
         self.plan, self.model, self.graph = plan, model, plan.graph
         self.goal = max(plan.peak, options.sram or 0)
         self.pieces = [_Piece(s.ops, Tile(columns=s.tile.columns)) for s in plan.segments]
         order = [o for s in plan.segments for o in s.ops]
         streamed = {t for s in plan.segments for t in s.streamed}
-        flow = Flow(plan.graph, streamed, options.accumulators)
+        tables = AccessTables(plan.graph, streamed, options.accumulators)
         overlap = options.overlap and not options.layerwise
         self.costs = SegmentCosts(
-            flow, order, Settings(options.alignment, overlap, options.in_place and options.overlap)
+            tables, order, Settings(options.alignment, overlap, options.in_place and options.overlap)
         )
         self.tries = _TRIES if len(plan.graph.ops) <= LARGE else _TRIES_IN_LARGE
         self.searches = 0
@@ -78,7 +79,7 @@ class _Raising:
         layout = Layout(tuple(places), tuple(Interleaving(p.tile) for p in pieces))
         figures = Figures(self.plan.baseline_peak, self.plan.bound)
         try:
-            self.plan = assemble(self.costs, layout, figures, self.searches > 0, BRIEF, self.goal)
+            self.plan = assemble(self.costs, layout, figures, self.searches > 0, SHORT_SEARCH, self.goal)
         except InfeasibleError:
             self.searches = max(self.searches - 1, 0)
             return False

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tvm_cascade.cascading.flow import Flow
-from tvm_cascade.cascading.heights import Heights
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.ring_sizes import RingSizes
 from tvm_cascade.graph import PIXEL, ROW, Graph, Tile
 from tvm_cascade.testing.graphs import Builder
 
@@ -21,24 +21,24 @@ def _meeting() -> Graph:
     return b.finish(b.conv(b.add(deep, pooled), 4, 3))
 
 
-def _segments(graph: Graph, flow: Flow) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _segments(graph: Graph, tables: AccessTables) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Members of every run of operators, the longest first, and the tensors that live inside alone."""
     n = len(graph.ops)
     for size in range(n, 1, -1):
         for i in range(n - size + 1):
             members = tuple(range(i, i + size))
-            made = [t for o in members for t in flow.written(o)]
-            yield members, tuple(t for t in made if t not in flow.leaves and {*flow.readers[t]} <= {*members})
+            made = [t for o in members for t in tables.written(o)]
+            yield members, tuple(t for t in made if t not in tables.leaves and {*tables.readers[t]} <= {*members})
 
 
 @pytest.mark.parametrize("tile", [ROW, PIXEL])
 def test_longer_segments_teach_shorter_ones_nothing_wrong(tile: Tile) -> None:
     graph = _meeting()
-    flow = Flow(graph)
-    kept, seen = Heights(flow), dict[int, set[int]]()
-    for members, inner in _segments(graph, flow):
+    tables = AccessTables(graph)
+    kept, seen = RingSizes(tables), dict[int, set[int]]()
+    for members, inner in _segments(graph, tables):
         found = kept.of(members, inner, tile)
-        assert found == Heights(flow).of(members, inner, tile)
+        assert found == RingSizes(tables).of(members, inner, tile)
         for t, units in found.items():
             seen.setdefault(t, set()).add(units)
     assert max(map(len, seen.values())) > 1  # some ring is larger where the branches do not meet

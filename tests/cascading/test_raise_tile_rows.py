@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph, Tile
 from tvm_cascade.report.estimate import estimate
@@ -21,7 +21,7 @@ from tvm_cascade.report.timeline import timeline
 from tvm_cascade.testing.graphs import ds_cnn, mobilenet_v1, resnet8
 from tvm_cascade.testing.random_windows import random_graph
 
-ROWS = PlanOptions(granularity="row", accumulators=True, steps=step_model("cortex-m4"))
+ROWS = PlanOptions(granularity="row", accumulators=True, steps=get_core("cortex-m4").steps)
 
 
 def weighted(graph: Graph, tall: bool) -> Graph:
@@ -38,8 +38,8 @@ GRAPHS = {"mobilenet": mobilenet_v1(32, 32, 3, alpha=0.25, classes=10), "ds_cnn"
 
 
 def as_one_cascade(graph: Graph, rows: int, streamed: bool) -> Plan:
-    flow = Flow(graph, graph.inputs if streamed else (), accumulators=True)
-    costs = SegmentCosts(flow, range(len(graph.ops)), Settings(overlap=True, in_place=True))
+    tables = AccessTables(graph, graph.inputs if streamed else (), accumulators=True)
+    costs = SegmentCosts(tables, range(len(graph.ops)), Settings(overlap=True, in_place=True))
     return assemble(costs, Layout((0, len(graph.ops)), (Interleaving(Tile(rows)),)), Figures(0, 0))
 
 

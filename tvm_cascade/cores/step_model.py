@@ -41,9 +41,7 @@ class StepModel:
     dense_parts: float  # and where it reads the parts of a concat
     depthwise_parts: float
     unscheduled: float  # of all that reads the parts of a concat, or makes channels in groups, by the generic kernel
-    located: (
-        float  # in kernels of several rows, a row of every two output channels, where windows are larger than a pixel
-    )
+    row_table: float  # kernels of several rows, of windows larger than a pixel: a row of every two output channels
     flash: float = 0.25  # reading a byte of weights
 
     def whole(self, op: Op) -> float:
@@ -72,7 +70,7 @@ class StepModel:
         """What depends on the height of the steps in which an operator makes its `rows` rows of `channels` channels."""
         streamed = -(-rows // height) * op.weight_bytes * self.flash
         single = all(w is not None and w.extent == 1 for w in (*op.windows, *op.columns))
-        return streamed + (0.0 if height == 1 or single else self.located * rows * channels / 2)
+        return streamed + (0.0 if height == 1 or single else self.row_table * rows * channels / 2)
 
     def _dearer(self, op: Op, pixels: int) -> float:
         """What a multiply-accumulate costs more where a kernel makes so few pixels."""
@@ -87,23 +85,3 @@ def reads_parts(op: Op) -> bool:
 
 def _depthwise(op: Op) -> bool:
     return op.kind.removeprefix("concat_").startswith("depthwise")
-
-
-_SCALAR = StepModel(2.15, 3.96, 19.0, 21.6, 3.6, 0.53, 0.38, 0.22, 0.0, 490.0, 0.61, 0.03, 0.02, 12.5, 75.0)
-_DSP = StepModel(1.51, 3.55, 75.0, 12.2, 3.1, 0.297, 0.24, 0.118, 0.0, 450.0, 0.31, 0.05, 0.04, 12.6, 100.0)
-_MVE = StepModel(0.202, 1.70, 100.0, 4.9, 1.2, 0.127, 0.004, 0.0, 0.25, 250.0, 0.07, 0.02, 0.13, 12.6, 100.0)
-
-STEP_MODELS = {
-    "cortex-m0plus": _SCALAR,
-    "cortex-m3": _SCALAR,
-    "cortex-m4": _DSP,
-    "cortex-m7": _DSP,
-    "cortex-m33": _DSP,
-    "cortex-m55": _MVE,
-    "riscv32": _SCALAR,
-}
-
-
-def step_model(target: str) -> StepModel | None:
-    """The model of a target; None where steps were not counted."""
-    return STEP_MODELS.get(target)
