@@ -24,6 +24,7 @@ from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import plan_prepared, run_plan
+from tvm_cascade.testing.reference import virtual_machine
 
 CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
 WAYS = {
@@ -90,7 +91,7 @@ def test_what_a_join_may_follow_depends_on_the_makers_beside() -> None:
 
 
 def reference(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(mod))
     return machine["main"](tvm.runtime.tensor(x)).numpy()
 
 

@@ -111,19 +111,24 @@ def check_calls(mod: tvm.IRModule) -> None:
             relax.analysis.post_order_visit(func.body, check)
 
 
-class Compiled:
-    """A module built for the host without optimisation, called with arrays.
+def virtual_machine(mod: tvm.IRModule, optimisation: int = 0) -> Any:
+    """A Relax virtual machine of `mod` on the host, without optimisation unless asked for.
 
     TVM's checks of the arguments of every kernel are left out: they take two thirds of the time to machine code. Instead
     the calls of the module are checked against its kernels before.
     """
+    check_calls(mod)
+    target = tvm.target.Target({"kind": "llvm", "opt-level": optimisation})
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        built = tvm.compile(mod, target=target)
+    return relax.VirtualMachine(built, tvm.cpu())
+
+
+class Compiled:
+    """A module built for the host by `virtual_machine`, called with arrays."""
 
     def __init__(self, mod: tvm.IRModule, optimisation: int = 0) -> None:
-        check_calls(mod)
-        target = tvm.target.Target({"kind": "llvm", "opt-level": optimisation})
-        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-            built = tvm.compile(mod, target=target)
-        self._machine = relax.VirtualMachine(built, tvm.cpu())
+        self._machine = virtual_machine(mod, optimisation)
 
     def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
         result = self._machine["main"](*(tvm.runtime.tensor(a) for a in arrays))
