@@ -27,6 +27,7 @@ import numpy as np
 from tvm_cascade.cascading import Plan, PlanOptions, bounds, cascade, frontier
 from tvm_cascade.cascading.channel_search import best_groups, plan_in_groups
 from tvm_cascade.cascading.channels import in_groups
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import CascadeError
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder, mobilenet_v1, mobilenet_v2, vgg16, without_io
@@ -154,7 +155,6 @@ def built_rows() -> Iterator[dict[str, Any]]:
 
     from tvm_cascade import pipeline
     from tvm_cascade.passes import LowerQuantized
-    from tvm_cascade.schedules.rules.select import Core
     from tvm_cascade.testing.host_check import run_plan
     from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2 as built
 
@@ -162,7 +162,7 @@ def built_rows() -> Iterator[dict[str, Any]]:
     feed = np.random.default_rng(0).integers(-128, 128, (1, 144, 144, 3)).astype(np.int8)
     plain = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), target=tvm.target.Target("llvm")), tvm.cpu())
     expected = plain["main"](tvm.runtime.tensor(feed)).numpy()
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     ways = {
         **WAYS,
         "1.10x work": {"max_macs": 1.10, "overlap": False},

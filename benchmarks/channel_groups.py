@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.stripes import widths_of
@@ -97,7 +97,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, build in NETWORKS.items():
         graph = build()
-        costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+        costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
         count, beaten, as_large, smaller, saved = 0, 0, 0, 0, 0.0
         triples = list(blocks(graph))
         for expand, depthwise, project in triples:

@@ -22,13 +22,13 @@ from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.metaschedule import Search
 
 
@@ -74,7 +74,7 @@ def main() -> None:
     args = parser.parse_args()
     lower: Any = LowerQuantized()
     mod = lower(load(args.model))
-    prepared = pipeline.prepare(load(args.model), Core())
+    prepared = pipeline.prepare(load(args.model), KernelTarget())
     search = Search(trials=args.trials, batch=min(args.trials, 8))
     started = time.perf_counter()
     made, report = tune_kernels(prepared, args.database, search, progress=print)

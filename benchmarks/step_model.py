@@ -16,8 +16,7 @@ from cortex_m_table import BOARDS, MODELS
 
 from tvm_cascade.cascading import PlanOptions, cascade
 from tvm_cascade.cascading.timing import instruction_factor
-from tvm_cascade.cost.instructions import step_model
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.cores import get_core
 
 
 def main() -> None:
@@ -28,7 +27,7 @@ def main() -> None:
     print(f"{'model':>26} {'core':>11} {'arena':>7} {'estimated':>9} {'counted':>8}")
     for name in MODELS:
         for core in BOARDS:
-            target, model = get_target(core), step_model(core)
+            target, model = get_core(core), get_core(core).steps
             smallest = counts.get((name, core, target.backend, "smallest arena", True))
             rows = counts.get((name, core, target.backend, "row rings", True))
             if model is None or smallest is None or rows is None:

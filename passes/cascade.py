@@ -18,13 +18,13 @@ from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES, Tensor
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.candidates.candidate import KernelSource, Network
 from tvm_cascade.passes.plan_network import plan_lowered
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tir.barrier import with_barriers
 
 ENTRY = "cascade_main"
@@ -43,7 +43,7 @@ class Cascade(CascadePass):
     """
 
     options: PlanOptions = field(default_factory=PlanOptions)
-    core: Core = field(default_factory=Core)
+    core: KernelTarget = field(default_factory=KernelTarget)
 
     def __post_init__(self) -> None:
         if self.options.stream_input:

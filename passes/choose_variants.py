@@ -8,17 +8,20 @@ from functools import partial
 
 import tvm_ffi
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.extract_graph import Extracted
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
-from tvm_cascade.schedules.rules.select import GENERIC, Core, serves, variants_of
+from tvm_cascade.schedules.rules.select import GENERIC, serves, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, task_of
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME, Candidate, Database, Shape, choices_for, tune
 
 
-def choose_variants(extracted: Extracted, core: Core, database: Database, counter: Counter | None = None) -> Core:
+def choose_variants(
+    extracted: Extracted, core: KernelTarget, database: Database, counter: Counter | None = None
+) -> KernelTarget:
     """The core with the variant chosen for every shape of a network."""
     if not core.tunable:
         return core
@@ -29,7 +32,7 @@ def choose_variants(extracted: Extracted, core: Core, database: Database, counte
     return replace(core, choices=choices_for(shapes, core, database, operators))
 
 
-def shapes_of(extracted: Extracted, core: Core) -> list[Shape]:
+def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
     """The shapes of a network that performance schedules may serve, each with its candidates."""
     users: dict[str, list[int]] = {}
     for op in extracted.graph.ops:
@@ -39,7 +42,7 @@ def shapes_of(extracted: Extracted, core: Core) -> list[Shape]:
     return [Shape(key, len(ops), partial(_candidates, extracted, ops[0], core)) for key, ops in users.items()]
 
 
-def _candidates(extracted: Extracted, index: int, core: Core) -> list[Candidate]:
+def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> list[Candidate]:
     """Distinct kernels of an operator, the usual one first, the generic one last."""
     access, generic = extracted.accesses[index], extracted.kernels[index]
     assert access is not None and generic is not None
@@ -55,7 +58,7 @@ def _candidates(extracted: Extracted, index: int, core: Core) -> list[Candidate]
 
 
 def flash_of(
-    graph: Graph, extracted: Extracted, kernels: Sequence[RowKernel | None], core: Core, database: Database
+    graph: Graph, extracted: Extracted, kernels: Sequence[RowKernel | None], core: KernelTarget, database: Database
 ) -> tuple[int, int]:
     """Bytes of the kernels' constants and, estimated, of the image's code: counted where counts are known.
 

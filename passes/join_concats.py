@@ -1,7 +1,7 @@
 """Concats whose makers write into place: the operator and its copy vanish.
 
 Along the rows a part is a contiguous piece of the whole. Along the channels of an NHWC tensor it lies in pieces, one in
-each pixel of the whole, so its maker writes with the whole's pixels apart (`schedules.forms.pitch`). That is free where the
+each pixel of the whole, so its maker writes with the whole's pixels apart (`schedules.kernels.pitch`). That is free where the
 parts need no requantization, nobody else reads them, and the kernels of their makers can write so. The graph keeps its
 operators: the concat becomes a join, a view with `part_offsets`.
 """
@@ -12,10 +12,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TypeVar
 
-from tvm_cascade.cascading.flow import goes_by_pixels, has_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels, has_pixels
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.schedules.forms.pitch import NotPitchedError, pitched
+from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.rules.moves import read_move
 
 Made = TypeVar("Made", bound=PreparedGraph)
@@ -86,12 +86,9 @@ def _free(graph: Graph, op: Op, part: int) -> bool:
 def _writes_apart(prepared: PreparedGraph, maker: int | None, unit: int, pitch: int) -> bool:
     """Whether the kernels of a part's maker, by rows and by pixels, have a form that writes `pitch` bytes apart."""
     assert maker is not None
-    made = prepared.extracted
-    kernels = (prepared.kernels[maker], made.kernels[maker], made.pixel_kernels[maker], prepared.patch(maker, 1))
     try:
-        for kernel in kernels:
-            if kernel is not None:
-                pitched(kernel, unit, pitch)
+        for kernel in prepared.row_and_pixel_kernels(maker):
+            pitched(kernel, unit, pitch)
     except NotPitchedError:
         return False
     return True

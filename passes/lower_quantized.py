@@ -43,6 +43,7 @@ from tvm_cascade.passes.integer.island import (
     NotLowered,
     Output,
     Reader,
+    activation_bounds,
     activation_range,
     attributes,
     constant_of,
@@ -218,7 +219,7 @@ class _Lowering:
         step, zero = positive(np.float32(scale.reshape(-1)[0])), int(zero_point.reshape(-1)[0])
         if 0 in shape_of(last):
             raise NotLowered("an empty tensor")
-        bounds = _bounds(core)
+        bounds = activation_bounds(core)
         if bounds is not None:
             behind = core.args[0]
             while name_of(self.reader.define(behind)) in _VIEWS:
@@ -317,16 +318,6 @@ class _Lowering:
         name = self.gv.name_hint
         others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != name}
         return tvm.IRModule({**others, self.gv: mod[name]})
-
-
-def _bounds(core: Call) -> tuple[float, float | None] | None:
-    """Real bounds of a float activation."""
-    if name_of(core) == "relax.nn.relu":
-        return 0.0, None
-    if name_of(core) == "relax.clip":
-        lo, hi = (number_of(a) for a in core.args[1:3])
-        return lo, hi
-    return None
 
 
 def _clipped(lo: int, hi: int, clip: Binding | None) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from functools import partial
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import KernelTarget, get_core
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.candidates.candidate import Best, KernelSource, Network, PlannedCandidate, best_candidate
 from tvm_cascade.passes.candidates.channel_groups import channel_groups
@@ -28,14 +28,13 @@ from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.tune import Database
 
 Progress = Callable[[str], None]
 _ALIGNMENT = {"host": 16, "cortex-m7": 8, "cortex-m55": 8}  # bytes; others 4
 
 
-def plan_options(request: PlanRequest, core: Core) -> PlanOptions:
+def plan_options(request: PlanRequest, core: KernelTarget) -> PlanOptions:
     """What the planner is asked: the request, and what follows from the core."""
     assert not isinstance(request.sram, str)
     return PlanOptions(
@@ -47,7 +46,7 @@ def plan_options(request: PlanRequest, core: Core) -> PlanOptions:
         granularity=request.granularity,
         max_time=request.max_time,
         alignment=_ALIGNMENT.get(core.name, 4),
-        steps=step_model(core.name),
+        steps=get_core(core.name).steps,
         pixels=True,
         accumulators=True,
         stripes=True,
@@ -58,7 +57,7 @@ def plan_options(request: PlanRequest, core: Core) -> PlanOptions:
 def plan_network(
     mod: IRModule,
     request: PlanRequest | None = None,
-    core: Core | None = None,
+    core: KernelTarget | None = None,
     database: Database | None = None,
     progress: Progress = lambda _line: None,
     kernels: KernelSource | None = None,
@@ -72,7 +71,7 @@ def plan_network(
         It stays as it is.
     request : PlanRequest, optional
         What is asked of the plan; None asks for the smallest arena at no extra multiply-accumulates.
-    core : Core, optional
+    core : KernelTarget, optional
         What the plan is for; None is the host.
     database : Database, optional
         Counts by which kernels are chosen; None takes those that come with the package.
@@ -85,7 +84,7 @@ def plan_network(
         No candidate fits the cap.
     """
     request = request or PlanRequest()
-    kernels = kernels or KernelSource(core or Core(), database)
+    kernels = kernels or KernelSource(core or KernelTarget(), database)
     options = plan_options(request, kernels.core)
 
     def planned(mod: IRModule, kernels: KernelSource = kernels) -> PlannedCandidate:

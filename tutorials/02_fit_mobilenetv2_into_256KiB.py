@@ -12,11 +12,12 @@ import numpy as np
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.micro.host import host_program, run_host
+from tvm_cascade.micro.placement import place_io
 from tvm_cascade.report.text import segment_table, summary
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2
 
 CAP = 256 * 1024
@@ -26,16 +27,13 @@ CAN = {"pixels": True, "accumulators": True}  # what the emitter can do
 def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray) -> tuple[np.ndarray, int]:
     """Outputs and multiply-accumulates of a plan, run in this process."""
     plan = plan_graph(prepared.graph, options)
-    ports = [
-        [HostPort(f"t{t}", plan.graph.tensors[t].dtype, plan.graph.tensors[t].shape, place_of(plan, t)) for t in side]
-        for side in (plan.graph.inputs, plan.graph.outputs)
-    ]
-    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), *ports), [{ports[0][0].name: feed}])
-    return result.outputs[0][ports[1][0].name], result.executed_macs
+    io = place_io(plan, graph_io(plan.graph))
+    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), io), [{io.inputs[0].name: feed}])
+    return result.outputs[0][io.outputs[0].name], result.executed_macs
 
 
 def main() -> None:
-    prepared = pipeline.prepare(mobilenet_v2(), Core())
+    prepared = pipeline.prepare(mobilenet_v2(), KernelTarget())
     graph = prepared.graph
     print(
         f"MobileNetV2: {len(graph.ops)} operators, {graph.macs} multiply-accumulates, {graph.weight_bytes} bytes of weights"

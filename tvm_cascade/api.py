@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tvm.ir import IRModule
 
-from tvm_cascade import compilation, pipeline
+from tvm_cascade import checks, compilation, pipeline
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
-from tvm_cascade.keywords import CompileKeywords, PlanKeywords, takes
+from tvm_cascade.keywords import CompileKeywords, OptimizeKeywords, PlanKeywords, StagesKeywords, takes
 from tvm_cascade.micro.bundle import BundleResult, make_bundle
 from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.measure import RunReport, run_project
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.run_image import RunOptions, run_image
+from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
 from tvm_cascade.report.frontier import frontier_report
@@ -28,7 +29,13 @@ from tvm_cascade.request import (
     EmitRequest,
     KernelRequest,
     LoadRequest,
+    OptimizeRequest,
+    OrderRequest,
     PlanRequest,
+    RunRequest,
+    StagesRequest,
+    options_of,
+    refuse_unknown,
     request_of,
 )
 from tvm_cascade.results import CompileResult, PlanResult
@@ -104,7 +111,7 @@ def plan(
     """
     started = time.perf_counter()
     request = request_of(target, options, PLAN_OPTIONS)
-    core, counts = pipeline.core_of(target, get_target(target).backend), with_shipped(request.kernels.database)
+    core, counts = kernel_target(target, get_core(target).backend), with_shipped(request.kernels.database)
     loaded = pipeline.load(model, request.load, progress)
     planned = pipeline.plan(loaded, request.plan, KernelSource(core, counts), progress)
     made = planned.prepared
@@ -186,7 +193,7 @@ def compile(
     LoadError, UnsupportedOperatorError, UsageError
         As `plan` does.
     """
-    started, folder = time.perf_counter(), Path(output)
+    started, folder = time.perf_counter(), checks.path("output", output)
     request = request_of(target, options, COMPILE_OPTIONS)
     compilation.require_free(folder)
     machine = compilation.machine_of(request)
@@ -238,8 +245,17 @@ def run(
         A serial port: run on the real board behind it.
     timeout : float, optional
         Seconds that the emulation may take, 600 by default, or that the board behind `port` may stay without an answer, 60.
+
+    Raises
+    ------
+    UsageError
+        An option that cannot be, or an array of another shape or type than the network's input.
+    LoadError, MissingToolError, ToolError
+        The folder or a file cannot be read; the emulator is not installed, or fails.
     """
-    return run_project(Path(directory), board, inputs, outputs, check, port, timeout, progress)
+    asked = RunRequest(board, port, timeout, outputs, check)
+    options = RunOptions(asked.board, inputs, asked.outputs, asked.check, asked.port, asked.timeout)
+    return run_image(checks.path("directory", directory), options, progress)
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:
@@ -252,12 +268,14 @@ def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str
     output : path
         A new folder.
     """
-    return export_folder(Path(directory), kind, Path(output))
+    checks.choice("zephyr", "arduino")("as", kind)
+    return export_folder(checks.path("directory", directory), kind, checks.path("output", output))
 
 
 def bundle(directories: Sequence[str | Path], *, output: str | Path, board: str | None = None) -> BundleResult:
     """Write and build one image of several compiled networks, which share one arena, into the new folder `output`."""
-    return make_bundle([Path(d) for d in directories], Path(output), board)
+    folders = [checks.path("directories", d) for d in directories]
+    return make_bundle(folders, checks.path("output", output), checks.optional(checks.name_or_path)("board", board))
 
 
 def doctor(model: str | Path | None = None) -> Doctor:
@@ -269,67 +287,126 @@ def order(
     model: Model,
     *,
     rewrite: bool = False,
-    on_chip: int | None = None,
+    on_chip: int | str | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress = _silent,
 ) -> dict[str, object]:
-    """The order of least peak memory (Serenity): the JSON object of `tvm-cascade order`."""
+    """The order of least peak memory (Serenity): the JSON object of `tvm-cascade order`.
+
+    Parameters
+    ----------
+    rewrite : bool
+        Convolutions may read the parts of concats where they lie.
+    on_chip : int or str, optional
+        Bytes of on-chip memory, or "256KiB": also count the bytes that move on and off it.
+
+    Raises
+    ------
+    LoadError, UnsupportedOperatorError, UsageError
+        As `plan` does.
+    """
     from tvm_cascade.ordering.report import order_report
 
+    asked = OrderRequest(rewrite, on_chip)
     loaded = pipeline.load(model, LoadRequest(input_shapes))
     graph = pipeline.graph_of(loaded.mod)
     progress(f"{loaded.name}: ordering {len(graph.ops)} operators")
-    return order_report(graph, rewrite, on_chip)
+    assert not isinstance(asked.on_chip, str)
+    return order_report(graph, asked.rewrite, asked.on_chip)
 
 
+@takes(StagesKeywords, StagesRequest)
 def stages(
     model: Model,
     *,
-    target: str = "cuda",
-    cost: str = "analytic",
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress = _silent,
-    **options: object,
+    **options: Unpack[StagesKeywords],
 ) -> tuple[dict[str, object], str]:
     """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same for reading.
 
-    `options` are those of `runtime.stages.stages`: device, batch, unit, variant, r, s, load, output, picture, database,
-    metaschedule, trials.
+    Parameters
+    ----------
+    target : str
+        "cuda" or "llvm", with or without options of TVM's.
+    device : str, optional
+        Name of a device description; None is the target's generic one.
+    batch : int, optional
+        Batch size, with the analytic cost.
+    unit, variant : str
+        What is scheduled as one ("op", "fused", "sepconv", "cell"), and which schedules are searched ("sequential",
+        "greedy", "merge", "parallel", "both").
+    r, s : int, optional
+        Operators in a group and groups in a stage at most; 0 or None: any number.
+    cost : str
+        "analytic", or "measured" or "learned" on this machine.
+    load, output, picture : path, optional
+        Price this saved schedule instead of searching; save the schedule; draw its timeline.
+    database : path, optional
+        Keeps measurements.
+    metaschedule, trials : path, int
+        Folder with records of kernels that MetaSchedule tuned, and candidates for kernels without one.
+
+    Raises
+    ------
+    LoadError, UsageError, MissingToolError
+        The model or the schedule cannot be read; an option cannot be; what should be measured is not here.
     """
     from tvm_cascade.runtime.stages import stages as schedule
 
+    refuse_unknown(options, options_of(StagesRequest))
+    request = StagesRequest.of(options)
     loaded = pipeline.load(model, LoadRequest(input_shapes))
-    mod, name = loaded.mod, loaded.name
-    progress(f"{name}: scheduling")
-    return schedule(mod, target, cost=cost, progress=progress, **options)  # type: ignore[arg-type]
+    progress(f"{loaded.name}: scheduling")
+    return schedule(loaded.mod, request, progress)
 
 
+@takes(OptimizeKeywords, OptimizeRequest)
 def optimize(
     model: Model,
     *,
-    target: str = "cuda",
-    cost: str = "latency",
-    device: str | None = None,
-    alpha: float = 1.05,
-    budget: int = 2000,
-    output: str | Path | None = None,
-    picture: str | Path | None = None,
-    database: str | Path | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress = _silent,
+    **options: Unpack[OptimizeKeywords],
 ) -> tuple[dict[str, object], str]:
-    """An equivalent graph of less cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same for reading."""
+    """An equivalent graph of less cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same for reading.
+
+    Parameters
+    ----------
+    target : str
+        "cuda" or "llvm", with or without options of TVM's.
+    cost : str
+        "latency", "ios", "measured", "learned", "flops", "traffic", "launches", "peak", a weighted sum, or with a limit:
+        "latency,peak<=256KiB".
+    device : str, optional
+        Name of a device description; None is the target's generic one.
+    alpha : float
+        How much worse a graph may get on the way.
+    budget : int
+        Graphs to price, at most, per part.
+    output, picture : path, optional
+        Save the graph (.onnx, else a Relax module); draw it before and after.
+    database : path, optional
+        Keeps measurements.
+
+    Raises
+    ------
+    LoadError, UsageError, GraphError, InfeasibleError
+        The model cannot be read; an option cannot be; the network has control flow; no graph keeps the limit.
+    """
     from tvm_cascade.runtime.optimize_module import optimize_module, save_optimized
     from tvm_cascade.substitution.report import format_report
 
+    refuse_unknown(options, options_of(OptimizeRequest))
+    asked = OptimizeRequest.of(options)
     loaded = pipeline.load(model, LoadRequest(input_shapes))
-    mod, name = loaded.mod, loaded.name
-    progress(f"{name}: searching")
-    done = optimize_module(mod, target, cost, device, alpha=alpha, budget=budget, database=database)
-    if output is not None:
-        save_optimized(done, output)
-    if picture is not None:
+    progress(f"{loaded.name}: searching")
+    search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}
+    done = optimize_module(loaded.mod, asked.target, asked.cost, asked.device, **search)
+    if asked.output is not None:
+        save_optimized(done, asked.output)
+    if asked.picture is not None:
         from tvm_cascade.substitution.picture import draw
 
-        draw(done.read.dag, done.found.dag, picture)
+        draw(done.read.dag, done.found.dag, asked.picture)
     return done.report, format_report(done.report)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade import pipeline
+from tvm_cascade.cores import Core, get_core, kernel_target
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro import firmware
 from tvm_cascade.micro.board import Board, load_board
 from tvm_cascade.micro.count import counter_of, require_counter
-from tvm_cascade.micro.target import Target, get_target
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.prepare_graph import PreparedGraph
@@ -28,7 +28,7 @@ Progress = Callable[[str], None]
 class Machine:
     """What a project is written for, and how."""
 
-    target: Target
+    target: Core
     board: Board | None  # None: this machine
     backend: str  # of the kernels: "c" or "obj"
 
@@ -43,7 +43,7 @@ def machine_of(request: Request) -> Machine:
     MissingToolError
         The target's compiler is not installed.
     """
-    target, board = get_target(request.target), request.emit.board
+    target, board = get_core(request.target), request.emit.board
     backend = request.emit.emit or target.backend
     if target.name == "host":
         if board not in (None, "host"):
@@ -64,13 +64,13 @@ def plan_for(loaded: pipeline.Loaded, request: Request, machine: Machine, progre
     counter = None
     if asked.tune:
         counter = counter_of(machine.target, require_counter(machine.board), machine.backend, progress)
-    core = pipeline.core_of(request.target, machine.backend, request.emit.optimise)
+    core = kernel_target(request.target, machine.backend, request.emit.optimise)
     kernels = KernelSource(core, counts, counter, _tuner(asked, loaded.name, progress))
     try:
         return pipeline.plan(loaded, request.plan, kernels, progress)
     finally:
         if asked.tune and asked.database is not None:
-            counts.beyond(shipped()).save(asked.database)
+            counts.difference(shipped()).save(asked.database)
 
 
 def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[PreparedGraph], PreparedGraph] | None:
@@ -102,22 +102,16 @@ def write_project(
             progress(f"{name}: kept your {', '.join(kept)}")
 
     with publish(folder, keep) as staging:
-        written.append(
-            firmware.write(
-                staging,
-                planned.prepared,
-                planned.plan,
-                request.emit.name or name,
-                machine.target,
-                machine.board,
-                machine.backend,
-                request.emit.optimise,
-                planned.options,
-                progress,
-                request.emit.hook,
-                int(request.emit.ram_weights),
-            )
+        emit = firmware.EmitOptions(
+            name=request.emit.name or name,
+            target=machine.target,
+            board=machine.board,
+            backend=machine.backend,
+            optimise=request.emit.optimise,
+            hook=request.emit.hook,
+            ram_weights=int(request.emit.ram_weights),
         )
+        written.append(firmware.write(staging, planned.prepared, planned.plan, planned.options, emit, progress))
     return written[0]
 
 

@@ -48,6 +48,38 @@ class CompileKeywords(PlanKeywords, total=False):
     report: PathOrText | None
 
 
+class StagesKeywords(TypedDict, total=False):
+    """What `stages` takes beside the model and its shapes."""
+
+    target: str
+    device: str | None
+    batch: int | None
+    unit: str
+    variant: str
+    r: int | None
+    s: int | None
+    cost: str
+    load: PathOrText | None
+    output: PathOrText | None
+    picture: PathOrText | None
+    database: PathOrText | None
+    metaschedule: PathOrText | None
+    trials: int
+
+
+class OptimizeKeywords(TypedDict, total=False):
+    """What `optimize` takes beside the model and its shapes."""
+
+    target: str
+    cost: str
+    device: str | None
+    alpha: float
+    budget: int
+    output: PathOrText | None
+    picture: PathOrText | None
+    database: PathOrText | None
+
+
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:
     """A decorator: the signature of a function spells out its `**options`, those of `keywords` with the records' defaults."""
     defaults = {f.name: f.default for record in records for f in fields(record)}

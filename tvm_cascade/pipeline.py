@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
@@ -26,8 +25,9 @@ from tvm.ir import IRModule
 
 from tvm_cascade import frontend
 from tvm_cascade.cascading import Plan, PlanOptions, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError, ValidationError
-from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
+from tvm_cascade.frontend import io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph
@@ -39,9 +39,9 @@ from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.tensor_spec import IoSpec, graph_io
 
 Model = str | Path | IRModule
 Progress = Callable[[str], None]
@@ -118,21 +118,9 @@ def front_phases() -> list[tvm.ir.transform.Pass]:
     return [LowerQuantized()]
 
 
-_CORES: dict[str, dict[str, Any]] = {
-    "cortex-m4": {"dsp": True, "fpu": True},
-    "cortex-m7": {"dsp": True, "fpu": True},
-    "cortex-m33": {"dsp": True, "fpu": True},
-    "cortex-m55": {"dsp": True, "mve": True, "fpu": True},
-}
-
-
-def core_of(target: str, backend: str = "c", optimise: str = "balanced") -> Core:
-    """The core of a target, for schedule rules."""
-    flags = _CORES.get(target, {})
-    return Core(name=target, backend="llvm" if backend == "obj" else "c", optimise=optimise, **flags)
-
-
-def prepare(mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None) -> Prepared:
+def prepare(
+    mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
+) -> Prepared:
     """Integers, graph and kernels of an imported module (or of one that was built with Relax).
 
     `database` and `counter` are those of `prepare_graph`: counts to choose kernels by, and how to get more.
@@ -165,14 +153,10 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
     try:
         return io_spec(mod)
     except UsageError:
-        sides = [
-            tuple(TensorSpec(graph.tensors[t].name, graph.tensors[t].shape, graph.tensors[t].dtype) for t in side)
-            for side in (graph.inputs, graph.outputs)
-        ]
-        return IoSpec(sides[0], sides[1])
+        return graph_io(graph)
 
 
-def prelude_of(kernels: Sequence[RowKernel | None], core: Core) -> str:
+def prelude_of(kernels: Sequence[RowKernel | None], core: KernelTarget) -> str:
     """C helpers of the performance schedules; empty where none was chosen."""
     if core.backend != "c" or all(k is None or k.rule == "generic" for k in kernels):
         return ""

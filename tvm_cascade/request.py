@@ -104,6 +104,61 @@ class Request(Asked):
     emit: EmitRequest = EmitRequest()
 
 
+@dataclass(frozen=True, slots=True)
+class StagesRequest(Asked):
+    """What a schedule of stages is asked for (`runtime.stages`)."""
+
+    target: Annotated[str, checks.text] = "cuda"
+    device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
+    batch: Annotated[int | None, checks.optional(checks.whole(1, 1 << 16))] = None
+    unit: Annotated[str, checks.choice("op", "fused", "sepconv", "cell")] = "fused"  # what is scheduled as one
+    variant: Annotated[str, checks.choice("sequential", "greedy", "merge", "parallel", "both")] = "both"
+    r: Annotated[int | None, checks.optional(checks.whole(0))] = (
+        3  # operators in a group at most; 0 or None: any number
+    )
+    s: Annotated[int | None, checks.optional(checks.whole(0))] = 8  # groups in a stage at most; 0 or None: any number
+    cost: Annotated[str, checks.choice("analytic", "measured", "learned")] = "analytic"
+    load: Annotated[Path | None, checks.optional(checks.path)] = None  # price this schedule instead of searching
+    output: Annotated[Path | None, checks.optional(checks.path)] = None  # save the schedule here
+    picture: Annotated[Path | None, checks.optional(checks.path)] = None  # draw the timeline here
+    database: Annotated[Path | None, checks.optional(checks.path)] = None  # keeps measurements; None: in memory
+    metaschedule: Annotated[Path | None, checks.optional(checks.path)] = None  # folder with records of tuned kernels
+    trials: Annotated[int, checks.whole(0)] = 32  # candidates measured for a kernel without records
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeRequest(Asked):
+    """What a search for an equivalent graph is asked for (`runtime.optimize_module`)."""
+
+    target: Annotated[str, checks.text] = "cuda"
+    cost: Annotated[str, checks.text] = "latency"
+    device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
+    alpha: Annotated[float, checks.factor(1.0)] = 1.05  # how much worse a graph may get on the way
+    budget: Annotated[int, checks.whole(1)] = 2000  # graphs priced, at most, per part
+    output: Annotated[Path | None, checks.optional(checks.path)] = None  # save the graph here
+    picture: Annotated[Path | None, checks.optional(checks.path)] = None  # draw the graph before and after here
+    database: Annotated[Path | None, checks.optional(checks.path)] = None  # keeps measurements; None: in memory
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest(Asked):
+    """How a compiled project is run."""
+
+    board: Annotated[str | None, checks.optional(checks.name_or_path)] = None  # None: the board it was compiled for
+    port: Annotated[str | None, checks.optional(checks.text)] = None  # a serial port, with the real board behind it
+    timeout: Annotated[float | None, checks.optional(checks.seconds)] = None  # seconds
+    outputs: Annotated[Path | None, checks.optional(checks.path)] = None  # an .npz to write
+    check: Annotated[Path | None, checks.optional(checks.path)] = None  # a model file whose reference kernels run too
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRequest(Asked):
+    """What an order of operators is asked for."""
+
+    rewrite: Annotated[bool, checks.flag] = False  # convolutions read the parts of concats where they lie
+    on_chip: Annotated[int | str | None, checks.optional(checks.size)] = None  # bytes; also count what moves off chip
+
+
 _PLANNING = (LoadRequest, PlanRequest)
 PLAN_OPTIONS: tuple[str, ...] = (*(f.name for part in _PLANNING for f in fields(part)), "database")
 COMPILE_OPTIONS: tuple[str, ...] = tuple(
@@ -124,6 +179,11 @@ def request_of(target: str, options: Mapping[str, Any], known: Collection[str] =
         KernelRequest.of(options),
         EmitRequest.of(options),
     )
+
+
+def options_of(record: type[Asked]) -> tuple[str, ...]:
+    """The names of a record's options."""
+    return tuple(f.name for f in fields(record))
 
 
 def refuse_unknown(options: Collection[str], known: Collection[str]) -> None:

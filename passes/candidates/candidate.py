@@ -16,11 +16,11 @@ from typing import ClassVar
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewriting import Rewritten
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
 
@@ -42,7 +42,7 @@ class RefusedCandidate(Exception):
 class KernelSource:
     """How the kernels of every candidate are chosen."""
 
-    core: Core
+    core: KernelTarget
     database: Database | None = None  # counts; None: those that come with the package
     counter: Counter | None = None  # counts kernels of shapes that the database lacks
     tuned: Callable[[PreparedGraph], PreparedGraph] | None = None  # changes kernels once they are chosen

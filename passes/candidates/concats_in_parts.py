@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.cost.instructions import StepModel, reads_parts
+from tvm_cascade.cores.step_model import StepModel, reads_parts
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.rewriting import fold_concats

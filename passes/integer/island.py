@@ -236,6 +236,16 @@ def dtype_of(expr: Value) -> str:
     return str(getattr(expr.ty, "dtype", ""))
 
 
+def activation_bounds(core: Call) -> tuple[float, float | None] | None:
+    """Real bounds of a float activation, None for any other operator; without an upper one its bound is None."""
+    if name_of(core) == "relax.nn.relu":
+        return 0.0, None
+    if name_of(core) == "relax.clip":
+        lo, hi = (number_of(a) for a in core.args[1:3])
+        return lo, hi
+    return None
+
+
 def activation_range(
     bounds: tuple[float, float | None] | None, scale: np.float32, zero_point: int, dtype: str
 ) -> tuple[int, int]:

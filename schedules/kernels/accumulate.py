@@ -13,8 +13,10 @@ It applies where one reduction reads the input, each element for its own place, 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -77,13 +79,23 @@ class _Reduction:
     extents: Mapping[Var, int]
 
 
-def accumulate_kernel(func: PrimFunc, constants: Sequence[np.ndarray], name: str = "accumulate") -> Accumulating | str:
-    """The accumulating form of an operator of one activation input, or the reason why it has none.
+def accumulate_kernel(func: PrimFunc, constants: Sequence[np.ndarray]) -> Accumulating | str:
+    """The accumulating kernel of an operator of one activation input, or the reason why it has none.
 
     Parameters of `func`: the activation, constants, outputs.
     """
+    made = _accumulating(func, len(constants))
+    return (
+        made
+        if isinstance(made, str)
+        else dataclasses.replace(made, kernel=dataclasses.replace(made.kernel, constants=tuple(constants)))
+    )
+
+
+@lru_cache(maxsize=64)  # operators of one shape share a function
+def _accumulating(func: PrimFunc, constants: int) -> Accumulating | str:
     try:
-        return _build(inlined(func), constants, name)
+        return _build(inlined(func), constants)
     except NotRowwiseError as why:
         return str(why)
 
@@ -117,7 +129,7 @@ def _find(func: PrimFunc) -> _Reduction:
     return _Reduction(readers[0], store, initial, tuple(along), others, extents)
 
 
-def _build(func: PrimFunc, constants: Sequence[np.ndarray], name: str) -> Accumulating:
+def _build(func: PrimFunc, constants: int) -> Accumulating:
     found = _find(func)
     x, acc = func.params[0], found.store.buffer
     if acc in func.params or not found.along:
@@ -128,7 +140,7 @@ def _build(func: PrimFunc, constants: Sequence[np.ndarray], name: str) -> Accumu
         kept += 1
     if kept == len(found.along) or any(v not in reduced for v in found.along[: len(found.along) - kept]):
         raise NotRowwiseError("the reduction does not run over the input's leading axes")
-    parts = _Parts(func, found, len(constants))
+    parts = _Parts(func, found, constants)
     granule = prod(found.extents[v] for v in found.along[len(found.along) - kept :]) if kept else 1
     elements = prod(shape_of(x))
     update = parts.update(kept, granule)
@@ -136,10 +148,10 @@ def _build(func: PrimFunc, constants: Sequence[np.ndarray], name: str) -> Accumu
     body = tirx.SeqStmt([update, tirx.IfThenElse(parts.end >= elements, final, None)])
     params, roles = parts.parameters(scratch, scratch_bytes)
     stmts = tirx.SeqStmt([*parts.declarations, *declarations, body, tirx.Return(i32(0))])
-    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
+    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "accumulate", "tirx.noalias": True})
     made = tirx.PrimFunc(params, stmts, ir.PrimType("int32"), attrs=attrs)
-    made = tirx.transform.StmtSimplify()(tvm.IRModule({name: made}))[name]
-    kernel = RowKernel(made, tuple(constants), scratch_bytes, roles)
+    made = tirx.transform.StmtSimplify()(tvm.IRModule({"accumulate": made}))["accumulate"]
+    kernel = RowKernel(made, (), scratch_bytes, roles)
     return Accumulating(kernel, prod(shape_of(acc)) * ITEM_BYTES[dtype_of(acc)], granule, elements)
 
 

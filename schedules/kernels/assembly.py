@@ -37,8 +37,6 @@ from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, stage
 class Assembly:
     """A row kernel (or one of a whole operator, where `access` is not row-wise) under construction."""
 
-    pixels = False
-
     def __init__(self, access: RowAccess) -> None:
         self.access = access
         self.rowwise = access.rowwise
@@ -75,7 +73,7 @@ class Assembly:
 
     def input(self, i: int, source: Buffer) -> None:
         handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
-        slot, height = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_height", Role.HEIGHT, i)
+        slot, height = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_height", Role.SLOTS, i)
         shape, axis, window = shape_of(source), self.access.input_axes[i], self.access.windows[i]
         if axis is None or window is None or (window.stride == 0 and prod(shape[:axis]) == 1):
             self.pointers[source] = Pointer(handle, flat, row_major(shape))
@@ -158,7 +156,7 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     kernel = tirx.transform.StmtSimplify()(tvm.IRModule({name: kernel}))[name]
     reason = None if made.rowwise else made.access.opaque
     roles = tuple(made.roles)
-    return RowKernel(kernel, tuple(constants), scratch_bytes, roles, not made.rowwise, reason, pixels=made.pixels)
+    return RowKernel(kernel, tuple(constants), scratch_bytes, roles, not made.rowwise, reason)
 
 
 def _lazy(body: Stmt) -> Stmt:

@@ -53,8 +53,6 @@ def pixel_kernel(
 class PixelAssembly(Assembly):
     """A pixel kernel under construction."""
 
-    pixels = True
-
     def __init__(self, access: RowAccess) -> None:
         super().__init__(access)
         self.parts = any(c is not None for c in access.columns)  # of rows
@@ -66,8 +64,8 @@ class PixelAssembly(Assembly):
 
     def position(self) -> None:
         super().position()
-        self.add(self.x0, Role.X0)
-        self.add(self.x1, Role.X1)
+        self.add(self.x0, Role.BEGIN)
+        self.add(self.x1, Role.END)
 
     def cut(self, lowered: PrimFunc, outputs: Sequence[Buffer]) -> Stmt:
         body = super().cut(lowered, outputs)
@@ -90,11 +88,11 @@ class PixelAssembly(Assembly):
 
     def input(self, i: int, source: Buffer) -> None:
         shape, axis, window = shape_of(source), self.access.input_axes[i], self.access.windows[i]
-        if axis is None or window is None or window.stride == 0 or not _contiguous(shape, axis):
+        if axis is None or window is None or not reads_pixels(shape, axis, window):
             super().input(i, source)
             return
         handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
-        slot, pixels = self.scalar(f"x{i}_slot", Role.PIXEL_SLOT, i), self.scalar(f"x{i}_pixels", Role.PIXELS, i)
+        slot, pixels = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_pixels", Role.SLOTS, i)
         start = first_pixel(window, self.access.columns[i], self.y, self.x0, shape[axis + 1])
         base = tirx.decl_buffer((1,), "int32", f"x{i}_base")
         self.starts += [tirx.AllocBuffer(base), tirx.BufferStore(base, slot - start, [i32(0)])]
@@ -104,12 +102,12 @@ class PixelAssembly(Assembly):
         name = "out" if i == 0 else f"out{i}"
         axis = self.access.output_axes[i]
         assert axis is not None
-        if not _contiguous(shape_of(target), axis):
+        if not has_pixels(shape_of(target), axis):
             super().output(i, target)
             return
-        handle, flat = self.tensor(name, Role.OUTPUT_BASE, i, target)
+        handle, flat = self.tensor(name, Role.OUTPUT, i, target)
         slot = self.scalar(f"{name}_slot", Role.OUTPUT_SLOT, i)
-        pixels = self.scalar(f"{name}_pixels", Role.OUTPUT_PIXELS, i)
+        pixels = self.scalar(f"{name}_pixels", Role.OUTPUT_SLOTS, i)
         base = tirx.decl_buffer((1,), "int32", f"{name}_base")
         start = self.y * shape_of(target)[axis + 1] + self.x0
         self.starts += [tirx.AllocBuffer(base), tirx.BufferStore(base, slot - start, [i32(0)])]
@@ -128,9 +126,14 @@ class PixelAssembly(Assembly):
         self.pointers[tensor] = Pointer(handle, flat, index)
 
 
-def _contiguous(shape: Sequence[int], axis: int) -> bool:
-    """Whether the pixels of a tensor are contiguous, one behind the other."""
-    return prod(shape[:axis]) == 1 and len(shape) > axis + 1
+def has_pixels(shape: Sequence[int], axis: int | None) -> bool:
+    """Whether the pixels of a tensor with rows along `axis` are contiguous: a pixel kernel is told slots of pixels."""
+    return axis is not None and prod(shape[:axis]) == 1 and len(shape) > axis + 1
+
+
+def reads_pixels(shape: Sequence[int], axis: int | None, window: Window | None) -> bool:
+    """Whether a pixel kernel is told the slots of pixels of an input; else those of rows."""
+    return window is not None and window.stride != 0 and has_pixels(shape, axis)
 
 
 def first_pixel(window: Window, columns: Window | None, y: Expr, x0: Expr, width: int) -> Expr:

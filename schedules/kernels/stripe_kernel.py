@@ -40,14 +40,12 @@ def stripe_kernel(
 class StripeAssembly(PixelAssembly):
     """A stripe kernel under construction."""
 
-    pixels = False
-
     def input(self, i: int, source: Buffer) -> None:
         shape, axis, window = shape_of(source), self.access.input_axes[i], self.access.windows[i]
         if axis is None or window is None or prod(shape[:axis]) != 1:
             raise NotRowwiseError("rows of an input are not contiguous")
         handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
-        slot, height = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_height", Role.HEIGHT, i)
+        slot, height = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_height", Role.SLOTS, i)
         plane, row = self.scalar(f"x{i}_plane", Role.PLANE, i), self.scalar(f"x{i}_row", Role.ROW_STRIDE, i)
         base = tirx.decl_buffer((1,), "int32", f"x{i}_base") if window.padding > 0 else None
         slots = Slots(window_start(window, self.y), slot, height, base, plane, row)

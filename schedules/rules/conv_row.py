@@ -2,8 +2,8 @@
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
 blocks of output channels the inner one, so that the packed weights stream in order. A kernel of several rows
-(`schedules.forms.tall`) goes the other way round: the weights of a block of channels serve all pixels of all rows before those
-of the next are read. A subclass adds one run of taps to a
+(`schedules.forms.multi_row`) goes the other way round: the weights of a block of channels serve all pixels of all rows
+before those of the next are read. A subclass adds one run of taps to a
 block's accumulators: a kernel row, or a single tap where its neighbours' inputs lie apart (dilation, groups). Where the
 input is a concat that does not exist, its parts are gathered, or the kernel has a term for each, which adds to the same
 accumulators (`schedules.rules.parts`).

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
@@ -26,7 +27,6 @@ from tvm_cascade.schedules.rules.geometry import Columns
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import PAIRED, interleave, paired
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -116,7 +116,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
     return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
 
 
-def variants(spec: OperatorSpec, core: Core) -> list[Variant]:
+def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
     """Kernels for an operator on a core with the DSP extension."""
-    conv = (read_conv(spec) or read_dense(spec)) if core.dsp else None
+    conv = read_conv(spec) or read_dense(spec)
     return [] if conv is None else conv_variants(conv)

@@ -20,6 +20,7 @@ import numpy as np
 from tvm import tirx
 from tvm.tirx import Shuffle
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
@@ -32,7 +33,6 @@ from tvm_cascade.schedules.rules.packing import lane_records, lane_table, tailed
 from tvm_cascade.schedules.rules.parts import Source, in_eights, inputs_of, sources
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -358,9 +358,9 @@ class _Depthwise:
             put(k, self.out, (x + p) * self.g.channels + cb * 8, both.astype("int8x8"), 8)
 
 
-def variants(spec: OperatorSpec, core: Core) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Kernels for an operator on a core with vectors."""
-    if not core.mve or core.backend != "llvm":
+    if not target.vectors:
         return []
     conv = read_conv(spec) or read_dense(spec)
     if conv is not None and conv.dtype != "int8":

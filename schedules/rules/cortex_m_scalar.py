@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
@@ -31,7 +32,6 @@ from tvm_cascade.schedules.rules.packing import scalar_records
 from tvm_cascade.schedules.rules.parts import Source, inputs_of, sources, tables_of
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -160,14 +160,9 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
     return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in pixels]
 
 
-def scalar_variants(spec: OperatorSpec) -> list[Variant]:
-    """Kernels for an operator in plain arithmetic; empty where none here applies."""
+def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
+    """Kernels for an operator in plain arithmetic."""
     conv = read_conv(spec) or read_dense(spec)
     if conv is None:
         return [Variant("elements", partial(scalar_elementwise, spec))]
     return conv_variants(conv)
-
-
-def variants(spec: OperatorSpec, core: Core) -> list[Variant]:
-    """Kernels for an operator on a Cortex-M without packed products."""
-    return scalar_variants(spec) if core.name.startswith("cortex-m") else []

@@ -14,11 +14,11 @@ from typing import Any
 
 from tvm import tirx
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.lanes import put, splat, vector
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -169,11 +169,11 @@ class _Mover:
         put(k, self.out, to, value, self.lanes)
 
 
-def variants(spec: OperatorSpec, core: Core) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Kernels for moves, the widest that the core has first."""
-    move = read_move(spec) if core.tunable else None
+    move = read_move(spec)
     if move is None:
         return []
     rows = tuple(prod(t.shape[2:]) * _BYTES[t.dtype] for t in spec.inputs)
-    forms = [("vectors", True)] if core.mve and core.backend == "llvm" else []
+    forms = [("vectors", True)] if target.vectors else []
     return [Variant(name, partial(move_kernel, move, rows, wide)) for name, wide in [*forms, ("words", False)]]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
@@ -22,7 +23,6 @@ from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, ro
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize, plan_requantize
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -319,16 +319,16 @@ def reciprocal(n: int) -> tuple[int, int]:
     raise AssertionError(f"no reciprocal of {n}")
 
 
-def variants(spec: OperatorSpec, core: Core) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Kernels for pools and means, the widest that the core has first."""
-    pool = read_pool(spec) if core.tunable else None
+    pool = read_pool(spec)
     if pool is None:
         return []
     forms: list[tuple[str, type[_Pooling]]] = []
     narrow = pool.kind == "max" or pool.taps <= PAIR_TAPS
-    if core.mve and core.backend == "llvm" and narrow:
+    if target.vectors and narrow:
         forms.append(("vectors", _VectorMax if pool.kind == "max" else _VectorAverage))
-    if core.dsp and narrow:
+    if target.dsp and narrow:
         forms.append(("words", _Words))
     forms.append(("channels", Scalar))
     return [Variant(name, partial(_build, form, pool)) for name, form in forms]

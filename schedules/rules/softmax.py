@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, high_lanes, put, rounded_lanes, splat, vector
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -244,12 +244,12 @@ def srdhm(a: Value, b: Value) -> Value:
     return tirx.shift_right(wide, tirx.const(31, "int64")).astype("int32")
 
 
-def variants(spec: OperatorSpec, core: Core) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Kernels for softmax, the widest that the core has first."""
-    op = read_softmax(spec) if core.tunable else None
+    op = read_softmax(spec)
     if op is None:
         return []
-    vectors = core.mve and core.backend == "llvm" and op.classes >= LANES
+    vectors = target.vectors and op.classes >= LANES
     forms = [("vectors", _Vectors)] if vectors else []
     return [
         Variant(name, partial(_build, form, op, spec.constants[0])) for name, form in [*forms, ("classes", _Scalar)]

@@ -10,7 +10,7 @@ from tvm_cascade.graph import ITEM_BYTES, Graph, Op
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 
-_PLAIN = (Role.INPUT, Role.SLOT, Role.HEIGHT, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.Y)
+_PLAIN = (Role.INPUT, Role.SLOT, Role.SLOTS, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.Y)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from itertools import combinations, pairwise, permutations, product
 import pytest
 
 from tvm_cascade.cascading import PlanOptions, bounds, cascade, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.graph import Graph, Tile
@@ -71,11 +71,11 @@ def smallest_arena(sizes: Sequence[tuple[int, int, int]], follows: Sequence[tupl
 def layouts(graph: Graph, options: PlanOptions) -> Iterator[tuple[SegmentCosts, Layout]]:
     """Every order, all cuts, every interleaving of every segment (by pixels those that lead to one operator)."""
     n = len(graph.ops)
-    flow = Flow(graph, (), options.accumulators)
+    tables = AccessTables(graph, (), options.accumulators)
     for order in permutations(range(n)):
         if not graph.is_order(order):
             continue
-        costs = SegmentCosts(flow, order, Settings(options.alignment, options.overlap))
+        costs = SegmentCosts(tables, order, Settings(options.alignment, options.overlap))
         for count in range(n):
             for inner in combinations(range(1, n), count):
                 cuts = (0, *inner, n)

@@ -9,13 +9,13 @@ from itertools import combinations, pairwise
 import pytest
 
 from tvm_cascade.cascading import Plan, PlanOptions, cascade, frontier, planner, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, _laid_out
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.stripes import widths_of
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import get_core
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
 
@@ -97,7 +97,7 @@ def undominated(points: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("size", [13, 22])
 def test_every_form_is_counted_column_by_column(size: int) -> None:
     graph = blocks(size)
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     n = len(graph.ops)
     inner = sorted(op.outputs[0] for op in graph.ops[:-1])
     inner.sort(key=lambda t: graph.tensors[t].bytes // graph.tensors[t].columns)
@@ -115,7 +115,7 @@ def test_every_form_is_counted_column_by_column(size: int) -> None:
 
 def test_no_other_set_of_tensors_keeps_much_better() -> None:
     graph = blocks(22)
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     n = len(graph.ops)
     inner = [op.outputs[0] for op in graph.ops[:-1]]
     sets = [s for k in range(len(inner) + 1) for s in combinations(inner, k)]
@@ -127,7 +127,9 @@ def test_no_other_set_of_tensors_keeps_much_better() -> None:
 def test_the_printed_plan_is_a_point_of_the_frontier() -> None:
     graph = blocks(48)
     for most in (1.2, 100.0):
-        options = PlanOptions(stripes=True, pixels=True, overlap=False, max_time=most, steps=step_model("cortex-m4"))
+        options = PlanOptions(
+            stripes=True, pixels=True, overlap=False, max_time=most, steps=get_core("cortex-m4").steps
+        )
         again = replace(options, max_macs=2.0)
         points = frontier(graph, again)
         plain = cascade(graph, options)
@@ -147,7 +149,7 @@ def test_the_smallest_plan_needs_no_whole_frontier(monkeypatch: pytest.MonkeyPat
         return best(search, figures, options, least, *efforts)
 
     monkeypatch.setattr(planner, "_best", counted)
-    model = step_model("cortex-m4")
+    model = get_core("cortex-m4").steps
     again = PlanOptions(stripes=True, pixels=True, overlap=False, max_macs=2.0, steps=model)
     told: list[Plan] = []
     points = frontier(blocks(48), again, told.append)

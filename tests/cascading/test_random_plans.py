@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tvm_cascade.cascading import Granularity, Plan, PlanOptions, cascade, layerwise, validate
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
@@ -85,7 +85,7 @@ def test_best_of_all_orders_and_cuts(seed: int, overlap: bool) -> None:
     all_cuts = [(0, *inner, n) for size in range(n) for inner in combinations(range(1, n), size)]
     least: int | None = None
     for order in orders(graph):
-        costs = SegmentCosts(Flow(graph), order, Settings(alignment=1, overlap=overlap))
+        costs = SegmentCosts(AccessTables(graph), order, Settings(alignment=1, overlap=overlap))
         table = {(i, j): costs.exact_cost(i, j) for i in range(n) for j in range(i + 1, n + 1)}
         found = min(max(table[piece] for piece in pairwise(cuts)) for cuts in all_cuts)
         least = found if least is None else min(least, found)

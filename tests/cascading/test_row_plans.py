@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tvm_cascade.cascading import PlanOptions, cascade, layerwise, validate
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import PIXEL, ROW, Tile
@@ -20,7 +20,7 @@ def test_chain_of_stencils_needs_three_rows_each() -> None:
     for _ in range(8):
         x = b.conv(x, 1, 3)
     graph = b.finish(x)
-    heights = Cascade(Flow(graph), range(8)).held()
+    heights = Cascade(AccessTables(graph), range(8)).held()
     assert [heights[t] for t in range(1, 8)] == [3] * 7
 
 
@@ -30,7 +30,7 @@ def test_closed_form_on_chains() -> None:
             b = Builder()
             mid = b.conv(b.input(40, 5, 1), 1, 3)
             graph = b.finish(b.conv(mid, 1, kernel, stride, dilation=dilation))
-            cascade_of = Cascade(Flow(graph), range(2), tile)
+            cascade_of = Cascade(AccessTables(graph), range(2), tile)
             assert cascade_of.held()[mid] == cascade_of.closed_form(mid)
 
 
@@ -38,7 +38,7 @@ def test_skip_is_a_delay_ring() -> None:
     b = Builder()
     x = b.conv(b.input(32, 8, 1), 4, 3)
     graph = b.finish(b.add(x, b.conv(b.conv(x, 4, 3), 4, 3)))
-    heights = Cascade(Flow(graph), range(4)).held()
+    heights = Cascade(AccessTables(graph), range(4)).held()
     assert heights[x] == 3  # two rows ahead for the stencils, the row of the add itself
 
 

@@ -14,7 +14,7 @@ import pytest
 from tvm.ir import IRModule
 
 import tvm_cascade
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.cores import get_core
 from tvm_cascade.testing.builder import Net
 
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def golden_name(folder: str, name: str) -> str:
 @pytest.mark.parametrize("folder", PROJECTS)
 def test_project(folder: str, golden: Golden, tmp_path: Path) -> None:
     options, names = PROJECTS[folder]
-    family = get_target(str(options["target"])).family
+    family = get_core(str(options["target"])).family
     if options["target"] != "host" and shutil.which(family.gcc) is None:
         pytest.skip(f"{family.gcc} is not installed")
     tvm_cascade.compile(network(), output=tmp_path / "p", **options)

@@ -15,8 +15,9 @@ import pytest
 import tvm_cascade
 from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import build_bundle, write_bundle
-from tvm_cascade.micro.project import Project, read_project
+from tvm_cascade.micro.bundle import write_bundle
+from tvm_cascade.micro.image import Image, read_image, read_network
+from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.testing.tflite import ModelWriter
 
 SIDE = 24  # pixels of the image
@@ -116,25 +117,25 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hooked(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def hooked(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("hooked") / "p"
     tvm_cascade.compile(model, target="cortex-m4", output=folder, emit="c", hook=True)
-    return read_project(folder)
+    return read_image(folder)
 
 
 @pytest.fixture(scope="module")
-def streaming(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def streaming(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("streaming") / "p"
     options = {"emit": "c", "hook": True, "stream_input": True, "name": "rows"}
     tvm_cascade.compile(model, target="cortex-m4", output=folder, **options)
-    return read_project(folder)
+    return read_image(folder)
 
 
 @pytest.fixture(scope="module")
-def as_object(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def as_object(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("object") / "p"
     tvm_cascade.compile(model, target="cortex-m4", output=folder, emit="obj", hook=True, layerwise=True, name="plain")
-    return read_project(folder)
+    return read_image(folder)
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:
@@ -144,7 +145,7 @@ def _run(*command: str, cwd: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize("compiler", ["arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb", "gcc", "clang"])
-def test_no_warnings(compiler: str, hooked: Project, streaming: Project, as_object: Project, tmp_path: Path) -> None:
+def test_no_warnings(compiler: str, hooked: Image, streaming: Image, as_object: Image, tmp_path: Path) -> None:
     if shutil.which(compiler.split()[0]) is None:
         pytest.skip(f"{compiler} is not installed")
     sources = [p.folder / f"{p.name}{part}.c" for p in (hooked, streaming) for part in ("", "_weights")]
@@ -154,7 +155,7 @@ def test_no_warnings(compiler: str, hooked: Project, streaming: Project, as_obje
         _run(*compiler.split(), *WARNINGS, arena, "-std=c11", "-fsyntax-only", *map(str, sources))
 
 
-def test_header_is_fit_for_cpp(hooked: Project, tmp_path: Path) -> None:
+def test_header_is_fit_for_cpp(hooked: Image, tmp_path: Path) -> None:
     gpp = shutil.which("arm-none-eabi-g++")
     if gpp is None:
         pytest.skip("arm-none-eabi-g++ is not installed")
@@ -168,10 +169,10 @@ def test_header_is_fit_for_cpp(hooked: Project, tmp_path: Path) -> None:
     assert "U shapes_run" in _run("arm-none-eabi-nm", str(tmp_path / "use.o"))
 
 
-def test_hook_counts_steps_and_ends_the_run(model: Path, hooked: Project, tmp_path: Path) -> None:
+def test_hook_counts_steps_and_ends_the_run(model: Path, hooked: Image, tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text(HOOKED_MAIN)
     program = str(tmp_path / "a.out")
-    sources = [str(hooked.folder / s) for s in hooked.sources]
+    sources = [str(hooked.folder / s) for s in hooked.networks[0].sources]
     flags = ("-std=c11", "-O1", "-DTVM_CASCADE_ARENA_POINTER", f"-I{hooked.folder}", "-o", program)
     _run("gcc", *flags, str(tmp_path / "main.c"), *sources)
     null, count, *runs = _run(program).splitlines()
@@ -184,7 +185,7 @@ def test_hook_counts_steps_and_ends_the_run(model: Path, hooked: Project, tmp_pa
     assert steps == sum(len(segment.trace) for segment in plan.segments)
 
 
-def test_hook_and_source_both_end_a_streamed_run(streaming: Project, tmp_path: Path) -> None:
+def test_hook_and_source_both_end_a_streamed_run(streaming: Image, tmp_path: Path) -> None:
     main = """
 #include "rows.h"
 #include <stdio.h>
@@ -210,7 +211,7 @@ int main(void) {
 """
     (tmp_path / "main.c").write_text(main)
     program = str(tmp_path / "a.out")
-    sources = [str(streaming.folder / s) for s in streaming.sources]
+    sources = [str(streaming.folder / s) for s in streaming.networks[0].sources]
     _run("gcc", "-O1", f"-I{streaming.folder}", "-o", program, str(tmp_path / "main.c"), *sources)
     full, hook, source = ([int(v) for v in line.split()] for line in _run(program).splitlines())
     assert full == [0, full[3], SIDE, full[3]]
@@ -273,7 +274,7 @@ def test_progress_and_cancelling_of_a_network_in_stripes(tmp_path: Path) -> None
     (tmp_path / "main.c").write_text(STRIPED_MAIN)
     sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DTVM_CASCADE_ARENA_POINTER")
     program = str(tmp_path / "a.out")
-    sources = [str(folder / s) for s in read_project(folder).sources]
+    sources = [str(folder / s) for s in read_image(folder).networks[0].sources]
     _run("gcc", "-std=c11", "-O1", *sanitizers, f"-I{folder}", "-o", program, str(tmp_path / "main.c"), *sources)
     runs = [[int(v) for v in line.split()] for line in _run(program).splitlines()]
     assert [run[:2] for run in runs] == [[0, 1], [7, 1], [7, 1], [9, 1], [7, 1], [0, 1]]
@@ -281,7 +282,7 @@ def test_progress_and_cancelling_of_a_network_in_stripes(tmp_path: Path) -> None
     assert runs[0] == runs[5] and runs[0][3] != 0 and [run[3] for run in runs[1:5]] == [0] * 4
 
 
-def test_without_a_hook_nothing_is_paid(model: Path, hooked: Project, tmp_path: Path) -> None:
+def test_without_a_hook_nothing_is_paid(model: Path, hooked: Image, tmp_path: Path) -> None:
     tvm_cascade.compile(model, target="cortex-m4", output=tmp_path / "p", emit="c")
     text = (tmp_path / "p" / "shapes.c").read_text()
     assert "hook" not in text and "between_steps" not in text and "status" not in text.split("shapes_ready(")[0]
@@ -291,8 +292,8 @@ def test_without_a_hook_nothing_is_paid(model: Path, hooked: Project, tmp_path: 
     assert "hook" in (hooked.folder / "shapes.c").read_text()
 
 
-def test_only_memcpy_is_linked_and_nothing_recurs(hooked: Project, tmp_path: Path) -> None:
-    for source in hooked.sources:
+def test_only_memcpy_is_linked_and_nothing_recurs(hooked: Image, tmp_path: Path) -> None:
+    for source in hooked.networks[0].sources:
         _run("arm-none-eabi-gcc", "-mcpu=cortex-m3", "-mthumb", "-O2", "-c", str(hooked.folder / source), cwd=tmp_path)
     symbols = _run("arm-none-eabi-nm", *(str(p) for p in sorted(tmp_path.glob("*.o"))))
     wanted = set(re.findall(r" U (\w+)", symbols)) - {"shapes_flash"}
@@ -314,11 +315,13 @@ def test_only_memcpy_is_linked_and_nothing_recurs(hooked: Project, tmp_path: Pat
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_clean_under_sanitizers(compiler: str, hooked: Project, tmp_path: Path) -> None:
+def test_clean_under_sanitizers(compiler: str, hooked: Image, tmp_path: Path) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     try:
-        program = toolchain.build_host(tmp_path, hooked.network(), sanitize=True, compiler=compiler)
+        program = toolchain.build_host(
+            tmp_path, read_network(hooked, hooked.networks[0]), sanitize=True, compiler=compiler
+        )
     except toolchain.ToolError as error:
         pytest.skip(f"the compiler's sanitizers are not installed: {error}")
     image = np.random.default_rng(1).integers(-128, 128, (1, SIDE, SIDE, 1), dtype=np.int8)
@@ -327,7 +330,7 @@ def test_clean_under_sanitizers(compiler: str, hooked: Project, tmp_path: Path) 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_arena_in_a_named_section(hooked: Project, tmp_path: Path) -> None:
+def test_arena_in_a_named_section(hooked: Image, tmp_path: Path) -> None:
     flags = ("-mcpu=cortex-m4", "-mthumb", '-DSHAPES_ARENA_SECTION=".noinit.fast"', "-c", "-o", str(tmp_path / "o"))
     _run("arm-none-eabi-gcc", *flags, str(hooked.folder / "shapes.c"))
     sections = _run("arm-none-eabi-readelf", "-SW", str(tmp_path / "o"))
@@ -335,11 +338,11 @@ def test_arena_in_a_named_section(hooked: Project, tmp_path: Path) -> None:
 
 
 def test_networks_share_an_arena_in_the_emulator(
-    hooked: Project, streaming: Project, as_object: Project, tmp_path: Path, emulator_tools: None
+    hooked: Image, streaming: Image, as_object: Image, tmp_path: Path, emulator_tools: None
 ) -> None:
     bundle = write_bundle(tmp_path / "b", [hooked, streaming, as_object], BOARD)
-    built = build_bundle(bundle, BOARD)
-    sizes = [p.interface.arena_bytes for p in (hooked, streaming, as_object)]
+    built = build_image(bundle, BOARD)
+    sizes = [p.arena_bytes for p in (hooked, streaming, as_object)]
     assert built.arena_bytes == max(sizes) < built.ram_bytes <= max(sizes) + 8 < sum(sizes)  # a byte says who runs
     image = np.random.default_rng(3).integers(-128, 128, (1, SIDE, SIDE, 1), dtype=np.int8)
     result = emulator.run(built.elf, BOARD, bundle, [[image] * 3, [image[:, ::-1]] * 3])

@@ -9,11 +9,11 @@ from tvm import relax
 
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.host import HostPort, host_program, run_host
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.driver.streaming import streamed_inputs
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.micro.host import host_program, run_host
+from tvm_cascade.micro.placement import place_io
+from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.random_networks import random_network
 
@@ -31,24 +31,13 @@ OPTIONS = {
 def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray):
     plan = plan_graph(prepared.graph, options)
     validate(plan)
-    streamed = streamed_inputs(plan)
-
-    def ports(side: tuple[int, ...]) -> list[HostPort]:
-        tensors = [plan.graph.tensors[t] for t in side]
-        return [
-            HostPort(f"t{t.index}", t.dtype, t.shape, -1 if t.index in streamed else place_of(plan, t.index))
-            for t in tensors
-        ]
-
-    program = host_program(
-        pipeline.lower(prepared, plan, counted=True), ports(plan.graph.inputs), ports(plan.graph.outputs)
-    )
+    program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)))
     return plan, run_host(program, [{program.inputs[0].name: feed}])
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_plan_of_a_random_network_computes_the_same(seed: int) -> None:
-    prepared = pipeline.prepare(random_network(seed), Core())
+    prepared = pipeline.prepare(random_network(seed), KernelTarget())
     tensor = prepared.graph.tensors[prepared.graph.inputs[0]]
     feed = np.random.default_rng(seed).integers(-128, 128, tensor.shape).astype(np.int8)
     plain = None

@@ -234,25 +234,6 @@ def test_with_kernels_takes_over_scratch_and_flash() -> None:
     assert graph.weight_bytes == 0
 
 
-def test_accumulators() -> None:
-    """Global pools and dense layers behind a flatten can sum up rows as they come, if rows are contiguous."""
-    net = Net("int8", seed=3)
-    x = net.conv(net.input((1, 6, 6, 3)), 8, kernel=3)
-    mod = LowerQuantized()(net.finish([net.global_pool(x), net.dense(net.flatten(x), 5), net.relu(x)]))
-    extracted = extract_graph(mod)
-    sizes = {op.kind: op.kernels.accumulator_bytes for op in extracted.graph.ops}
-    assert (sizes["conv2d"], sizes["dense"]) == (0, 20)
-    assert sorted(sizes.values())[-2:] == [20, 32]
-    granules = [a.granule for a in extracted.accumulators if a is not None]
-    assert sorted(granules) == [1, 8]
-    planes = extract_graph(branchy("float32", "NCHW"))
-    assert all(
-        op.kernels.accumulator_bytes == 0
-        for op in planes.graph.ops
-        if len(planes.graph.tensors[op.inputs[0]].shape) == 4
-    )
-
-
 def test_constants_of_constants_are_folded() -> None:
     """Moved ones in numpy, computed ones by TVM, scalars included; batch norms take their form for inference."""
 

@@ -10,10 +10,10 @@ import tvm
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, layerwise, offsets_of, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver.places import overwrites
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.reference import virtual_machine
@@ -35,7 +35,7 @@ def network() -> tvm.IRModule:
 
 @pytest.fixture(scope="module")
 def prepared() -> pipeline.Prepared:
-    return pipeline.prepare(network(), Core())
+    return pipeline.prepare(network(), KernelTarget())
 
 
 def overwriting(plan: Plan) -> list[str]:

@@ -15,14 +15,14 @@ from tvm import relax as _relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.report.text import block_rows
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.reference import virtual_machine
@@ -42,14 +42,14 @@ def network() -> tuple[pipeline.Prepared, np.ndarray]:
     x = net.conv(x, 5, kernel=(3, 3), stride=(2, 1), padding=(1, 2, 1, 0))
     mod = net.finish(net.global_pool(x))
     machine = virtual_machine(LowerQuantized()(mod))
-    return pipeline.prepare(mod, Core()), machine["main"](tvm.runtime.tensor(FEED)).numpy()
+    return pipeline.prepare(mod, KernelTarget()), machine["main"](tvm.runtime.tensor(FEED)).numpy()
 
 
 def plan_in(width: int, kept: int, streamed: bool = False) -> Plan:
     """The whole network in stripes of one form."""
     graph = network()[0].graph
-    flow = Flow(graph, graph.inputs if streamed else (), accumulators=True)
-    costs = SegmentCosts(flow, range(len(graph.ops)), Settings())
+    tables = AccessTables(graph, graph.inputs if streamed else (), accumulators=True)
+    costs = SegmentCosts(tables, range(len(graph.ops)), Settings())
     layout = Layout((0, len(graph.ops)), (Interleaving(stripe_columns=width, halo_tensors=kept),))
     return assemble(costs, layout, Figures(0, 0))
 

@@ -13,10 +13,9 @@ from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import KernelTarget, get_core
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.mutations import mutant
@@ -46,13 +45,13 @@ def network() -> tvm.IRModule:
 @pytest.fixture(scope="module")
 def planned() -> dict[str, Planned]:
     mod = network()
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     able = ways(mod, prepared)
     graph = replace(
         prepared.graph, ops=tuple(replace(op, kernels=replace(op.kernels, multi_row=True)) for op in prepared.graph.ops)
     )
     whole = plan_graph(graph, PlanOptions(layerwise=True)).peak
-    tall = plan_graph(graph, PlanOptions(granularity="row", sram=whole, steps=step_model("cortex-m4")))
+    tall = plan_graph(graph, PlanOptions(granularity="row", sram=whole, steps=get_core("cortex-m4").steps))
     assert any(s.tile.rows > 1 for s in tall.segments)
     return {name: able[name]() for name in WAYS[:-1]} | {WAYS[-1]: (prepared, tall)}
 

@@ -11,12 +11,11 @@ import tvm
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
-from tvm_cascade.cost.instructions import STEP_MODELS
+from tvm_cascade.cores import KernelTarget, get_core, kernel_target
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared
 from tvm_cascade.testing.reference import virtual_machine
@@ -60,7 +59,7 @@ def run(mod: tvm.IRModule, xs: list[np.ndarray]) -> list[np.ndarray]:
 )
 def test_a_rewrite_that_pays_is_emitted_to_the_bit(kind: str, scales: str, options: PlanOptions) -> None:
     mod = cell(kind, scales)
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     plain = plan_graph(prepared.graph, options)
     chosen = plan_prepared(mod, prepared, options)
     assert chosen.concats and chosen.plan.peak < plain.peak
@@ -77,7 +76,7 @@ def test_a_rewrite_that_pays_is_emitted_to_the_bit(kind: str, scales: str, optio
 def test_caps() -> None:
     """With a cap nothing is rewritten that fits; what only fits rewritten is."""
     mod = cell("conv", "shared")
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     plain, best = (
         plan_graph(prepared.graph, PlanOptions()).peak,
         plan_prepared(mod, prepared, PlanOptions()).plan.peak,
@@ -93,7 +92,7 @@ def test_caps() -> None:
 def test_nothing_to_rewrite() -> None:
     net = Net("int8")
     mod = net.finish(net.conv(net.input((1, 6, 6, 4)), 8, 3))
-    chosen = plan_prepared(mod, pipeline.prepare(mod, Core()), PlanOptions())
+    chosen = plan_prepared(mod, pipeline.prepare(mod, KernelTarget()), PlanOptions())
     assert (chosen.concats, chosen.reason) == ((), "")
 
 
@@ -101,8 +100,8 @@ def test_nothing_to_rewrite() -> None:
 def test_without_a_cap_the_time_limit_holds(dilation: int, dear: bool) -> None:
     """Parts are read by kernels of their own, or by the generic one: what that is estimated to take must be allowed."""
     mod = cell("conv", "varied", dilation)
-    prepared = pipeline.prepare(mod, pipeline.core_of("cortex-m4"))
-    options = PlanOptions(steps=STEP_MODELS["cortex-m4"])
+    prepared = pipeline.prepare(mod, kernel_target("cortex-m4"))
+    options = PlanOptions(steps=get_core("cortex-m4").steps)
     limited = plan_prepared(mod, prepared, options)
     assert bool(limited.concats) != dear
     if dear:

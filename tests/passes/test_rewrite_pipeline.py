@@ -13,6 +13,7 @@ from tvm import relax
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
 from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
@@ -20,7 +21,6 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
 from tvm_cascade.passes.rewriting import Rewritten, exact_rules
 from tvm_cascade.relax_pipeline import REWRITTEN_ATTR, cascade_pipeline
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.rnn import rnntc
@@ -77,7 +77,7 @@ def substituted(mod: tvm.IRModule, promise: Rewritten, before: int | None, after
             raise InfeasibleError(300, 200, ["concat"], "")
         return PlannedCandidate(prepared, replace(plan, allocation=replace(plan.allocation, peak=peak)))
 
-    prepared = pipeline.prepare(plain(), Core())
+    prepared = pipeline.prepare(plain(), KernelTarget())
     plan = plan_graph(prepared.graph)
     return with_substitutions(mod, promise, planned).rewritten
 

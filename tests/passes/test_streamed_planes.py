@@ -14,10 +14,10 @@ from tvm import relax as _relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.reference import virtual_machine
@@ -65,7 +65,7 @@ COMES = {"convolved", "added_late", "scaled"}  # by rows; the others read it as 
 def prepared(body: Callable[[Net, Value], list[Value]]) -> tuple[tvm.IRModule, pipeline.Prepared]:
     net = Net("int8", seed=4)
     mod = net.finish(body(net, net.input(SHAPE, "x")))
-    return mod, pipeline.prepare(mod, Core())
+    return mod, pipeline.prepare(mod, KernelTarget())
 
 
 @pytest.mark.parametrize("name", CASES)

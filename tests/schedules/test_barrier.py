@@ -8,7 +8,7 @@ from tvm import relax
 
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 
@@ -26,7 +26,7 @@ def test_small_kernels_in_one_arena() -> None:
     feed = np.random.default_rng(3).integers(-128, 128, (1, 15, 4, 1)).astype(np.int8)
     tensor = tvm.runtime.tensor(feed)
     plain = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](tensor).numpy()
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     for options in (PlanOptions(layerwise=True), PlanOptions(), PlanOptions(overlap=False, pixels=True)):
         np.testing.assert_array_equal(run_plan(prepared, plan_graph(prepared.graph, options), [feed]).outputs[0], plain)
         planned = passes.Cascade(options)(mod)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tvm
 
+from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.schedules.kernels.row_kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
@@ -22,7 +23,7 @@ from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.quantized import Part, QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
-from tvm_cascade.schedules.rules.select import Core, first_rule
+from tvm_cascade.schedules.rules.select import first_rule
 
 HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
 
@@ -150,7 +151,7 @@ def run_rows(
                 args.append(scratch.ctypes.data_as(ctypes.c_void_p))
             elif param.role is Role.SLOT:
                 args.append(ctypes.c_int32((first + 8 * ring) % ring))
-            elif param.role is Role.HEIGHT:
+            elif param.role is Role.SLOTS:
                 args.append(ctypes.c_int32(ring))
             elif param.role is Role.CONSTANT:
                 args.append(kernel.constants[param.index].ctypes.data_as(ctypes.c_void_p))
@@ -408,11 +409,11 @@ def test_channels_of_constant_output_are_found() -> None:
 
 def test_rules_ask_for_their_core() -> None:
     spec = element_wise("relu", 1, (1, 2, 4, 4), multiplier=1 << 30, shift=0)
-    cores = {"host": Core(), "m3": Core("cortex-m3", backend="c"), "riscv": Core("riscv32")}
-    assert first_rule(spec, cores["host"]) is None
-    found = first_rule(spec, cores["m3"])
-    assert found is not None and found.rule.startswith("cortex_m_scalar.")
-    assert cortex_m_scalar.variants(spec, cores["host"]) == []
-    assert cortex_m_dsp.variants(spec, cores["m3"]) == []
-    assert cortex_m_mve.variants(spec, cores["m3"]) == []
+    assert first_rule(spec, KernelTarget()) is None
+    found = [first_rule(spec, kernel_target(name)) for name in ("cortex-m3", "riscv32")]
+    assert [k.rule for k in found if k is not None] == ["cortex_m_scalar.elements", "riscv.elements"]
+    vectors = first_rule(spec, kernel_target("cortex-m55", "obj"))
+    assert vectors is not None and vectors.rule == "cortex_m_mve.elements"
+    assert cortex_m_dsp.variants(spec, kernel_target("cortex-m4")) == []
+    assert cortex_m_mve.variants(spec, kernel_target("cortex-m55", "c")) == []  # C has no vectors
     assert read_conv(spec) is None

@@ -12,22 +12,23 @@ import pytest
 import tvm
 
 from tvm_cascade import api
+from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.passes.integer.dense import round_once
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules import moves, pooling
 from tvm_cascade.schedules.rules.dense import ROUNDING, plan_single, read_dense
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.requantize import reference
-from tvm_cascade.schedules.rules.select import Core, first_rule
+from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.testing.builder import Net
 
 HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
-M4 = core_of("cortex-m4", "c")
-M3 = core_of("cortex-m3", "c")
+M4 = kernel_target("cortex-m4", "c")
+M3 = kernel_target("cortex-m3", "c")
 
 
 def operator(
@@ -53,7 +54,7 @@ def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndar
                 args.append(xs[p.index].ctypes.data_as(ctypes.c_void_p))
             elif p.role is Role.SLOT:
                 args.append(ctypes.c_int32(first(y) % len(xs[p.index])))
-            elif p.role is Role.HEIGHT:
+            elif p.role is Role.SLOTS:
                 args.append(ctypes.c_int32(len(xs[p.index])))
             elif p.role is Role.CONSTANT:
                 args.append(kernel.constants[p.index].ctypes.data_as(ctypes.c_void_p))
@@ -67,7 +68,7 @@ def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndar
 
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_max_pools(core: Core, dtype: str, tmp_path: Path) -> None:
+def test_max_pools(core: KernelTarget, dtype: str, tmp_path: Path) -> None:
     info = np.iinfo(dtype)
     x = np.random.default_rng(0).integers(info.min, info.max + 1, (7, 6, 8)).astype(dtype)
     attrs = {"pool_size": [3, 2], "strides": [2, 1], "padding": [1, 1, 1, 0], "clamp": [info.min, info.max - 9]}
@@ -83,7 +84,7 @@ def test_max_pools(core: Core, dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
 @pytest.mark.parametrize("kernel_size", [(2, 2), (5, 3)])
-def test_averages(core: Core, kernel_size: tuple[int, int], tmp_path: Path) -> None:
+def test_averages(core: KernelTarget, kernel_size: tuple[int, int], tmp_path: Path) -> None:
     kh, kw = kernel_size
     x = np.random.default_rng(1).integers(-128, 128, (9, 7, 4)).astype(np.int8)
     x[:kh, :kw] = -128
@@ -102,7 +103,7 @@ def test_averages(core: Core, kernel_size: tuple[int, int], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
-def test_averages_to_another_scale(core: Core, tmp_path: Path) -> None:
+def test_averages_to_another_scale(core: KernelTarget, tmp_path: Path) -> None:
     """The sum with its head room, rescaled as the reference rescales; a padded one is left to the generic kernel."""
     x = np.random.default_rng(1).integers(-128, 128, (7, 6, 4)).astype(np.int8)
     x[:3, :3] = -128
@@ -160,7 +161,7 @@ def test_pads_and_slices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shift", [-3, -9])
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "dsp"])
-def test_dense_layers_round_once(core: Core, shift: int, tmp_path: Path) -> None:
+def test_dense_layers_round_once(core: KernelTarget, shift: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     weights = rng.integers(-127, 128, (6, 20)).astype(np.int8)
     bias = rng.integers(-500, 500, 6).astype(np.int32)
@@ -212,7 +213,7 @@ def mixed_network():
     "target,backend", [("cortex-m3", "c"), ("cortex-m4", "c"), ("cortex-m4", "obj"), ("cortex-m55", "obj")]
 )
 def test_mixed_networks_equal_the_generic_kernels(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
-    rules = [k.rule for k in prepare(mixed_network(), core_of(target, backend), Database()).kernels if k]
+    rules = [k.rule for k in prepare(mixed_network(), kernel_target(target, backend), Database()).kernels if k]
     assert sum(r.startswith("pooling.") for r in rules) >= 4 and sum(r.startswith("moves.") for r in rules) == 1
     made = api.compile(mixed_network(), target=target, emit=backend, output=tmp_path / "p", layerwise=True)
     report = api.run(tmp_path / "p", board=made.board)

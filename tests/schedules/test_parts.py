@@ -9,10 +9,12 @@ import pytest
 import tvm
 
 from tvm_cascade import api
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_memory import foldable, without_concats
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.reference import virtual_machine
 
@@ -44,13 +46,15 @@ ALL = tuple(r for kinds in READERS.values() for r in kinds)
 @pytest.mark.parametrize(("target", "backend"), CORES, ids=[f"{t}-{b}" for t, b in CORES])
 def test_every_reader_has_a_rule(target: str, backend: str) -> None:
     """In steps of rows and of pixels."""
-    prepared = prepare(cell(*ALL)[1], core_of(target, backend))
+    prepared = prepare(cell(*ALL)[1], kernel_target(target, backend))
     readers = [op for op in prepared.graph.ops if op.kind in READERS]
     assert len(readers) == len(ALL)
     for op in readers:
-        kernel, patch = prepared.kernels[op.index], prepared.patch(op.index, 2)
+        kernel, site = prepared.kernels[op.index], prepared.site(op.index)
         assert kernel is not None and kernel.rule != "generic" and kernel.scratch_bytes <= 512
-        assert patch is not None and all(v.kernel.rule != "generic" for v in patch.variants)
+        assert site is not None
+        tiles = pixel_tile_kernel(site, 2)
+        assert not isinstance(tiles, str) and all(v.rule != "generic" for v in tiles.variants)
 
 
 def in_emulator(mod: tvm.IRModule, folder: Path, x: np.ndarray, **options: object) -> tuple[list[bytes], int | None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
@@ -42,7 +42,7 @@ class Layout:
 
 _laid_out = lru_cache(maxsize=512)(allocate)  # a frontier and the plan taken from it lay out the same arenas
 
-BRIEF = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the usual search: most of what it finds
+SHORT_SEARCH = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the usual search: most of what it finds
 
 
 def assemble(
@@ -57,7 +57,7 @@ def assemble(
 
     With a `capacity` the first arena found within it; raises `InfeasibleError` where none was found.
     """
-    graph = costs.flow.graph
+    graph = costs.tables.graph
     segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
     storages = _storages(costs, layout)
     problem, same = _problem(costs, layout, segments, storages)
@@ -100,45 +100,45 @@ def _stripes(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> tuple[tu
 
 
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
-    flow = costs.flow
+    tables = costs.tables
     held = {t: (units, piece) for piece in layout.pieces for t, units in costs.held(*piece).items()}
     segment_at = {p: s for s, (i, j, _) in enumerate(layout.pieces) for p in range(i, j)}
     owners: dict[int, Storage] = {}
-    for t, root in enumerate(flow.roots):
+    for t, root in enumerate(tables.roots):
         if root.tensor == t:
             lower = segment_at.get(costs.born[t], 0)
             upper = segment_at.get(costs.last[t], len(layout.pieces) - 1) + 1
-            units, piece = held.get(t, (flow.units(t, ROW), (0, 0, BY_ROWS)))
+            units, piece = held.get(t, (tables.units(t, ROW), (0, 0, BY_ROWS)))
             stripes = costs.stripes(*piece)
             if stripes is not None and t in stripes.widths:
                 size = costs.bytes_held(*piece[:2], t, units, piece[2])
                 width, halo = stripes.widths[t], stripes.halo_columns.get(t, 0)
                 owners[t] = Storage(t, units, size, lower, upper, columns=width, halo_columns=halo)
             else:
-                owners[t] = _owner(flow, t, units, piece[2].tile, lower, upper)
-    return tuple(_view(flow, owners, t) for t in range(len(flow.graph.tensors)))
+                owners[t] = _owner(tables, t, units, piece[2].tile, lower, upper)
+    return tuple(_view(tables, owners, t) for t in range(len(tables.graph.tensors)))
 
 
-def _owner(flow: Flow, t: int, units: int, tile: Tile, lower: int, upper: int) -> Storage:
-    tensor, wide = flow.graph.tensors[t], flow.columns(t, tile)
-    if units >= flow.units(t, tile):
+def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upper: int) -> Storage:
+    tensor, wide = tables.graph.tensors[t], tables.columns(t, tile)
+    if units >= tables.units(t, tile):
         return Storage(t, tensor.rows, tensor.bytes, lower, upper)
-    size = units * flow.unit_bytes(t, tile)
+    size = units * tables.unit_bytes(t, tile)
     if units % wide == 0:
         return Storage(t, units // wide, size, lower, upper)
     return Storage(t, -(-units // wide), size, lower, upper, Granularity.PIXEL, units)
 
 
-def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
-    root = flow.roots[tensor]
+def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Storage:
+    root = tables.roots[tensor]
     owner = owners[root.tensor]
     if root.tensor == tensor:
         return owner
-    seen = flow.graph.tensors[tensor]
-    if tensor in flow.parts and not flow.stacked(tensor):
-        pitch = flow.unit_bytes(root.tensor, PIXEL)
+    seen = tables.graph.tensors[tensor]
+    if tensor in tables.parts and not tables.stacked(tensor):
+        pitch = tables.unit_bytes(root.tensor, PIXEL)
         return replace(owner, tensor=tensor, root=root.tensor, byte_offset=root.byte_offset, pitch=pitch)
-    ring = owner.is_ring(flow.graph.tensors[root.tensor].rows)
+    ring = owner.is_ring(tables.graph.tensors[root.tensor].rows)
     height = owner.height if ring else seen.rows
     size = owner.size if ring else seen.bytes
     return Storage(
@@ -160,15 +160,15 @@ def _problem(
     for storage in storages:
         if storage.root is None:
             t, (lower, upper) = storage.tensor, (storage.lower, storage.upper)
-            item = ITEM_BYTES[costs.flow.graph.tensors[t].dtype]
+            item = ITEM_BYTES[costs.tables.graph.tensors[t].dtype]
             add(f"tensor {t}", storage.size, lower, upper, item)
-            rows, pixel = costs.flow.rows[t], costs.flow.unit_bytes(t, PIXEL)
+            rows, pixel = costs.tables.rows[t], costs.tables.unit_bytes(t, PIXEL)
             add(f"kept {t}", storage.halo_columns * rows * pixel, lower, upper, item)
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
         for o in segment.accumulating:
-            add(f"accumulator {o}", costs.flow.graph.ops[o].kernels.accumulator_bytes, s, s + 1)
+            add(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes, s, s + 1)
     pairs = [p for piece in layout.pieces for p in costs.pairs(*piece)]
     block_of, same = {b.name: b.id for b in blocks}, dict[str, str]()
     for pair in (p for p in pairs if p.exact):  # in the order of the segments: a reader may be a writer of before

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from tvm_cascade.cascading.channels import Block, blocks, group_counts, in_groups
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, within_reach
-from tvm_cascade.cascading.floors import NEVER
+from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, plan_graph, search_of, untold
+from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, ignore, plan_graph, search_of
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
@@ -51,7 +51,7 @@ class ChannelSearch:
         name = {o: k for k, o in enumerate(kept)}
         wanted = tuple(name[o] for o in order if o in name)
         if self.merged.costs.order != wanted:
-            self.merged = Search(self.merged.costs.flow, wanted, self.merged.options, self.merged)
+            self.merged = Search(self.merged.costs.tables, wanted, self.merged.options, self.merged)
         self.extra = {
             b: merged.ops[name[b.project]].macs - sum(graph.ops[o].macs for o in _ops(b)) for b in self.finest
         }
@@ -61,7 +61,7 @@ class ChannelSearch:
             if p == 0 or order[p - 1] not in inner:
                 self.place[p] = at
             at += o not in inner
-        self._ways: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
+        self._forms: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
 
     @cached_property
     def ceiling(self) -> int:
@@ -72,24 +72,24 @@ class ChannelSearch:
         place = self.plain.costs.place
         return tuple(b for b in self.finest if i <= place[b.expand] and place[b.project] < j)
 
-    def ways(self, i: int, j: int) -> list[tuple[int, int, bool]]:
+    def forms(self, i: int, j: int) -> list[tuple[int, int, bool]]:
         """Bytes, extra multiply-accumulates and whether it is in groups, of every form of `[i, j)` below the ceiling."""
-        if (i, j) not in self._ways:
+        if (i, j) not in self._forms:
             found = [(b, extra, False) for b, extra in self.plain.forms(i, j, self.ceiling)]
             extra = sum(self.extra[b] for b in self.inside(i, j))
             if extra and i in self.place and j in self.place:
-                forms = self.merged.forms(self.place[i], self.place[j], self.ceiling)
-                found += [(b, extra + more, True) for b, more in forms]
-            self._ways[i, j] = found
-        return self._ways[i, j]
+                merged = self.merged.forms(self.place[i], self.place[j], self.ceiling)
+                found += [(b, extra + more, True) for b, more in merged]
+            self._forms[i, j] = found
+        return self._forms[i, j]
 
     @cached_property
-    def _floors(self) -> NDArray[np.int64]:
-        floors = self.plain.floors_of_any.copy()
+    def _least_bytes(self) -> NDArray[np.int64]:
+        least = self.plain.least_bytes.copy()
         at = np.array(sorted(self.place))
-        other = self.merged.floors_of_any[np.ix_([self.place[p] for p in at], [self.place[p] for p in at])]
-        floors[np.ix_(at, at)] = np.minimum(floors[np.ix_(at, at)], other)
-        return np.minimum(floors, NEVER)
+        other = self.merged.least_bytes[np.ix_([self.place[p] for p in at], [self.place[p] for p in at])]
+        least[np.ix_(at, at)] = np.minimum(least[np.ix_(at, at)], other)
+        return np.minimum(least, INFEASIBLE)
 
     @cached_property
     def trades(self) -> tuple[tuple[int, int], ...]:
@@ -97,29 +97,29 @@ class ChannelSearch:
         most = int(self.graph.macs * (self.options.max_macs - 1.0))
 
         def forms(i: int, j: int) -> list[tuple[int, int]]:
-            return [(b, extra) for b, extra, _ in self.ways(i, j)]
+            return [(b, extra) for b, extra, _ in self.forms(i, j)]
 
-        useful = within_reach(self._floors, self.ceiling)
+        useful = within_reach(self._least_bytes, self.ceiling)
         return pareto_cuts(self.plain.size, forms, useful, most)
 
     def groups_within(self, cap: int) -> Groups:
         """The blocks in groups of the cuts of least work within a cap, and in how many: as few as it takes."""
-        useful = within_reach(self._floors, cap + 1)
+        useful = within_reach(self._least_bytes, cap + 1)
 
         def best(i: int, j: int) -> tuple[int, bool, int] | None:
-            found = [(extra, many, b) for b, extra, many in self.ways(i, j) if b <= cap] if useful[i, j] else []
+            found = [(extra, many, b) for b, extra, many in self.forms(i, j) if b <= cap] if useful[i, j] else []
             return min(found) if found else None
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
-            way = best(i, j)
-            return None if way is None else (way[0], int(way[1]))
+            form = best(i, j)
+            return None if form is None else (form[0], int(form[1]))
 
         cuts = cuts_within(self.plain.size, weight, lambda i, j: (0, 0) if useful[i, j] else None)
         chosen: dict[Block, int] = {}
         for i, j in pairwise(cuts or ()):
-            way = best(i, j)
-            if way is not None and way[1]:
-                chosen |= {b: self._fewest(b, cap - way[2]) for b in self.inside(i, j)}
+            form = best(i, j)
+            if form is not None and form[1]:
+                chosen |= {b: self._fewest(b, cap - form[2]) for b in self.inside(i, j)}
         return chosen
 
     def _fewest(self, block: Block, spare: int) -> int:
@@ -182,7 +182,7 @@ def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
     return replace(plan, baseline_macs=graph.macs, baseline_peak=baseline_peak(graph))
 
 
-def frontier_in_groups(graph: Graph, options: PlanOptions, tell: Callable[[Plan], None] = untold) -> tuple[Plan, ...]:
+def frontier_in_groups(graph: Graph, options: PlanOptions, tell: Callable[[Plan], None] = ignore) -> tuple[Plan, ...]:
     """Plans of `graph` with channels in groups, below the smallest without; ascending peak, descending work.
 
     Of all trades of bytes against work a few are planned, among them the smallest. `tell` hears of every plan.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tvm_cascade.cascading.flow import has_pixels
+from tvm_cascade.cascading.geometry import has_pixels
 from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, ChannelTiling, Graph, KernelFootprints, Op, Tensor, Window
 
 KIND = "inverted_bottleneck"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm_cascade.cost.instructions import StepModel
+from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ROW, Tile
 

@@ -1,6 +1,6 @@
 """The planner's front door: `layerwise` and `cascade`.
 
-Cut positions and interleavings by dynamic programming (`cuts`), ring sizes by closed form and simulation (`heights`),
+Cut positions and interleavings by dynamic programming (`cuts`), ring sizes by closed form and simulation (`ring_sizes`),
 offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that the allocator laid out, never a sum.
 """
 
@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
-from tvm_cascade.cascading.assemble import BRIEF, Figures, Layout, assemble
-from tvm_cascade.cascading.floors import NEVER
-from tvm_cascade.cascading.flow import Flow, streamable
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
+from tvm_cascade.cascading.exhaustive import is_tiny, smallest_of_all
+from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.search import LARGE, Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cascading.taller import in_taller_steps
 from tvm_cascade.cascading.timing import instruction_factor
-from tvm_cascade.cascading.tiny import is_tiny, smallest_of_all
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import AllocateOptions
@@ -33,20 +34,20 @@ from tvm_cascade.ordering import order as order_by_memory
 _DEFAULTS = PlanOptions()
 _MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
 Efforts = tuple[AllocateOptions, ...]  # of searching the arenas of the best layouts when heuristics miss the goal
-_AT_ONCE: Efforts = (AllocateOptions(), AllocateOptions())
-_AGAIN: Efforts = (AllocateOptions(), BRIEF)  # where work may be done twice
-_ASIDE: Efforts = (BRIEF,)  # points of a frontier that are not its smallest
+_TWO_SEARCHES: Efforts = (AllocateOptions(), AllocateOptions())
+_ONE_AND_A_SHORT_SEARCH: Efforts = (AllocateOptions(), SHORT_SEARCH)  # where work may be done twice
+_ONE_SHORT_SEARCH: Efforts = (SHORT_SEARCH,)  # points of a frontier that are not its smallest
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """What the options ask for, `layerwise` or `cascade`, in steps of several rows where there is room."""
     plan = layerwise(graph, options) if options.layerwise else cascade(graph, options)
-    return in_taller_steps(plan, options)
+    return raise_tile_rows(plan, options)
 
 
 def baseline_peak(graph: Graph) -> int:
     """Bytes live layer by layer in file order: activations alone, every tensor whole, views sharing."""
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     whole = [
         sum(graph.tensors[t].bytes for t, born in costs.born.items() if born <= k <= costs.last[t])
         for k in range(len(graph.ops))
@@ -64,7 +65,7 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """
     n = len(graph.ops)
     in_place = options.in_place and options.overlap
-    costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment, in_place=in_place))
+    costs = SegmentCosts(AccessTables(graph), range(n), Settings(options.alignment, in_place=in_place))
     bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
     alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph), bound)
     plan = assemble(costs, alone, figures)
@@ -138,11 +139,11 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     return _within(best, costs, options, _remedy(options))
 
 
-def untold(_plan: Plan) -> None:
+def ignore(_plan: Plan) -> None:
     """Tells nobody of a plan."""
 
 
-def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = untold) -> tuple[Plan, ...]:
+def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = ignore) -> tuple[Plan, ...]:
     """The plans that no other beats in peak and work, by ascending peak, up to `options.max_macs`.
 
     A single one where the emitter cannot compute anything twice (`options.stripes`). A cap is not looked at. `tell` hears of
@@ -181,9 +182,9 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
     search, smallest = search_of(graph, options), at_once.peak
     options = replace(options, finest=search.options.finest)
     trades = [(least, exact) for (least, extra), (exact, _) in _paired(search) if extra]
-    rest = (*(exact for _, exact in trades[1:]), NEVER)
+    rest = (*(exact for _, exact in trades[1:]), INFEASIBLE)
     for (least, exact), after in zip(trades, rest, strict=False):
-        efforts = _AGAIN if exact <= smallest else _ASIDE
+        efforts = _ONE_AND_A_SHORT_SEARCH if exact <= smallest else _ONE_SHORT_SEARCH
         plan = _best(search, Figures(at_once.baseline_peak, exact), options, least, efforts)
         smallest = min(smallest, plan.peak)
         yield after, plan
@@ -237,7 +238,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
             return best
     if best is not None and search.recompute and best.peak <= max(goal, least):
         return best
-    efforts = efforts or (_AGAIN if search.recompute else _AT_ONCE)
+    efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
     for (_, _, proven, tried, layout), effort in zip(
         sorted(laid_out, key=lambda found: found[:2]), efforts, strict=False
     ):
@@ -264,11 +265,11 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
     Where outputs trail their inputs, addresses may need far more than what is live. Whole tensors that overwrite what they
     read or share nothing need little or no more, so a plan is never above the best order's arena.
     """
-    graph = search.costs.flow.graph
+    graph = search.costs.tables.graph
     settings = Settings(options.alignment, in_place=options.in_place and options.overlap)
     alone = Layout.one_by_one(search.size)
     for order in dict.fromkeys((tuple(range(search.size)), _order_by_memory(graph, settings.in_place))):
-        costs = SegmentCosts(search.costs.flow, order, settings, search.costs)
+        costs = SegmentCosts(search.costs.tables, order, settings, search.costs)
         needed = max((costs.exact_cost(k, k + 1) for k in range(search.size)), default=0)
         if max(needed, options.sram or 0) < best.peak:
             best = min(best, assemble(costs, alone, figures, optimise=True), key=lambda plan: plan.peak)
@@ -279,7 +280,7 @@ def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Ite
     """Layouts to try, best first: with rings behind dying inputs, and without, where the arena turns out the better."""
     yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
     if options.overlap and not search.recompute:
-        plain = Search(search.costs.flow, search.costs.order, options, search, rings_follow=False)
+        plain = Search(search.costs.tables, search.costs.order, options, search, rings_follow=False)
         least = plain.smallest
         yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
 
@@ -293,7 +294,7 @@ def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
 def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
     """Costs of the file's order, which searches with other options share."""
     rowwise = [t for t in graph.inputs if streamable(graph, t)]
-    return SegmentCosts(Flow(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
+    return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
 
 
 @lru_cache(maxsize=16)
@@ -307,18 +308,18 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     """`_searches` of options that matter to them."""
     settings = Settings(options.alignment, options.overlap, options.in_place and options.overlap)
     known = _costs(graph, options.stream_input, options.accumulators, settings)
-    flow = known.flow
-    filed = Search(flow, range(len(graph.ops)), options, known=known)
+    tables = known.tables
+    filed = Search(tables, range(len(graph.ops)), options, known=known)
 
     def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
-        return Search(flow, order, options, filed).least_exact(i, j)
+        return Search(tables, order, options, filed).least_exact(i, j)
 
     chosen, proven = best_order(graph, bytes_of, filed.bound)
     by_memory = (_order_by_memory(graph, over) for over in dict.fromkeys((options.overlap, settings.in_place)))
     others = [chosen] if proven else list(dict.fromkeys(by_memory))
     if not (proven or filed.regions.whole):
         others.append(region_order(graph, filed.regions))
-    tried = [filed, *(Search(flow, o, options, filed) for o in others if o != filed.costs.order)]
+    tried = [filed, *(Search(tables, o, options, filed) for o in others if o != filed.costs.order)]
     return sorted(tried, key=lambda search: search.bound)
 
 

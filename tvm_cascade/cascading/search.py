@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Layout
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak, within_reach
-from tvm_cascade.cascading.floors import NEVER, Floors
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
+from tvm_cascade.cascading.lower_bounds import INFEASIBLE, LowerBounds
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.cascading.segments import SegmentCosts, Settings, Striped
@@ -33,7 +33,7 @@ class Search:
 
     def __init__(
         self,
-        flow: Flow,
+        tables: AccessTables,
         order: Sequence[int],
         options: PlanOptions,
         like: Search | None = None,
@@ -47,15 +47,15 @@ class Search:
         if known is not None and (known.order, known.settings) == (tuple(order), settings):
             self.costs = known
         else:
-            self.costs = SegmentCosts(flow, order, settings, known)
+            self.costs = SegmentCosts(tables, order, settings, known)
         self.options = options
         self._interleavings = tuple(Interleaving(tile) for tile in options.tiles)  # coarse first
-        self.floors = Floors(self.costs, options.tiles)
+        self.lower_bounds = LowerBounds(self.costs, options.tiles)
         self._least: dict[tuple[int, int], tuple[int, int]] = {}
         self._coarsest: dict[tuple[int, int, int], Interleaving | None] = {}
         self._reach: dict[int, list[list[bool]]] = {}
         self._ceiling: int | None = None if like is None else like.by_rows
-        self.regions: Partition = partition(flow.graph) if like is None else like.regions
+        self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
     def possible(self, i: int, j: int) -> bool:
         """Whether what runs in `[i, j)` lies in one region, or is a single operator, and is not too long."""
@@ -87,15 +87,17 @@ class Search:
         that it needs at least stand for it.
         """
         if (i, j) not in self._least and not self.possible(i, j):
-            self._least[i, j] = NEVER, NEVER
+            self._least[i, j] = INFEASIBLE, INFEASIBLE
         if (i, j) not in self._least:
             costs, hows = self.costs, self.interleavings(i, j)
-            floor = min(sum(costs.blocks(i, j, c)) for c in hows) - costs.most_shared(i, j)
-            if len(hows) > 1 and floor > self.by_rows:
-                found = [(floor, floor)]
+            lower_bound = min(sum(costs.blocks(i, j, c)) for c in hows) - costs.most_shared(i, j)
+            if len(hows) > 1 and lower_bound > self.by_rows:
+                found = [(lower_bound, lower_bound)]
             else:
                 found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in hows]
-            if self.options.stripes and self.floors.kept[i, j] < min(self.by_rows + 1, *(f[1] for f in found)):
+            if self.options.stripes and self.lower_bounds.halo_stripes[i, j] < min(
+                self.by_rows + 1, *(f[1] for f in found)
+            ):
                 found += [(s.bytes, s.exact) for s in self.striped(i, j) if not s.extra_macs]
             self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
         return self._least[i, j]
@@ -105,20 +107,22 @@ class Search:
         """Operators of a segment at most."""
         return self.size if self.size <= LARGE else LONGEST_IN_LARGE
 
-    def _short(self, floor: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Floors, those of segments that are too long out of reach."""
+    def _short(self, bytes_of: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A table of lower bounds, with segments that are too long marked infeasible."""
+        if self.size <= LARGE:
+            return bytes_of
         place = np.arange(self.size + 1)
-        return floor if self.size <= LARGE else np.where(place[None, :] - place[:, None] > self.longest, NEVER, floor)
+        return np.where(place[None, :] - place[:, None] > self.longest, INFEASIBLE, bytes_of)
 
     @property
     def by_rows(self) -> int:
         """Bytes of the best cuts when every segment goes by its coarsest interleaving; of the first order searched."""
         if self._ceiling is None:
-            self._ceiling = smallest_peak(self.size, self._coarse, self._short(self.floors.by_rows))
+            self._ceiling = smallest_peak(self.size, self._coarse, self._short(self.lower_bounds.coarsest))
         return self._ceiling
 
     def _coarse(self, i: int, j: int) -> int:
-        return self.costs.cost(i, j, self.interleavings(i, j)[0]) if self.possible(i, j) else NEVER
+        return self.costs.cost(i, j, self.interleavings(i, j)[0]) if self.possible(i, j) else INFEASIBLE
 
     @property
     def size(self) -> int:
@@ -127,12 +131,12 @@ class Search:
     @property
     def bound(self) -> int:
         """Bytes that no arena of this order goes below."""
-        return smallest_peak(self.size, self.least_exact, self._at_once)
+        return smallest_peak(self.size, self.least_exact, self._without_recompute)
 
     @property
     def smallest(self) -> int:
         """Bytes, rounded, of the best cuts at 1.00x."""
-        return smallest_peak(self.size, self.least, self._at_once)
+        return smallest_peak(self.size, self.least, self._without_recompute)
 
     def least(self, i: int, j: int) -> int:
         """Bytes of `[i, j)`, rounded, in its best interleaving."""
@@ -145,7 +149,12 @@ class Search:
         """Forms of `[i, j)` in stripes, least work first; an input is asked for twice only where work may be done twice."""
         members = self.costs.members(i, j)
         again = bool(members) and members[0] < 0 and self.options.max_macs == 1.0
-        if not self.options.stripes or again or not self.possible(i, j) or self.floors.striped[i, j] >= NEVER:
+        if (
+            not self.options.stripes
+            or again
+            or not self.possible(i, j)
+            or self.lower_bounds.stripes[i, j] >= INFEASIBLE
+        ):
             return ()
         return self.costs.striped(i, j)
 
@@ -167,7 +176,10 @@ class Search:
         if not self.possible(i, j):
             return None
         plain = next((c for c in self.interleavings(i, j) if self.costs.cost(i, j, c) <= cap), None)
-        if plain is not None or (self.floors.striped if self.recompute else self.floors.kept)[i, j] > cap:
+        if (
+            plain is not None
+            or (self.lower_bounds.stripes if self.recompute else self.lower_bounds.halo_stripes)[i, j] > cap
+        ):
             return plain
         striped = (s for s in self.striped(i, j) if self.recompute or not s.extra_macs)
         return next((s.how for s in striped if s.bytes <= cap), None)
@@ -175,19 +187,19 @@ class Search:
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
         """Bytes live and extra multiply-accumulates of the best cuts: ascending bytes, descending work."""
         ceiling = self.bound if exact else self.smallest
-        most = int(self.costs.flow.graph.macs * (self.options.max_macs - 1.0))
+        most = int(self.costs.tables.graph.macs * (self.options.max_macs - 1.0))
 
-        def ways(i: int, j: int) -> list[tuple[int, int]]:
+        def below_ceiling(i: int, j: int) -> list[tuple[int, int]]:
             return self.forms(i, j, ceiling, exact)
 
-        found = pareto_cuts(self.size, ways, within_reach(self.floors_of_any, ceiling), most)
+        found = pareto_cuts(self.size, below_ceiling, within_reach(self.least_bytes, ceiling), most)
         return (*found, (ceiling, 0)) if not found or found[-1][1] > 0 else found
 
     def forms(self, i: int, j: int, ceiling: int, exact: bool = False) -> list[tuple[int, int]]:
         """Bytes and extra multiply-accumulates of `[i, j)` in every form of less than `ceiling` bytes."""
-        striped = self.striped(i, j) if self.floors.striped[i, j] < ceiling else ()
+        striped = self.striped(i, j) if self.lower_bounds.stripes[i, j] < ceiling else ()
         found = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
-        if self.floors.least[i, j] < ceiling:
+        if self.lower_bounds.tiles[i, j] < ceiling:
             found.append(((self.least_exact if exact else self.least)(i, j), 0))
         return [f for f in found if f[0] < ceiling]
 
@@ -229,23 +241,23 @@ class Search:
         return Layout(cuts, tuple(self.coarsest(i, j, limit) or BY_ROWS for i, j in pairwise(cuts)))
 
     @cached_property
-    def floors_of_any(self) -> NDArray[np.int64]:
+    def least_bytes(self) -> NDArray[np.int64]:
         """Bytes of every segment at least, in any form that plans may have."""
-        return self._short(self.floors.any) if self.recompute else self._at_once
+        return self._short(self.lower_bounds.any_form) if self.recompute else self._without_recompute
 
     @cached_property
-    def _at_once(self) -> NDArray[np.int64]:
-        return self._short(self.floors.at_once if self.options.stripes else self.floors.least)
+    def _without_recompute(self) -> NDArray[np.int64]:
+        return self._short(self.lower_bounds.without_recompute if self.options.stripes else self.lower_bounds.tiles)
 
     def _useful(self, limit: int) -> list[list[bool]]:
-        """Segments of cuts within `limit` bytes, as far as floors tell."""
+        """Segments of cuts within `limit` bytes, as far as the lower bounds tell."""
         if limit not in self._reach:
-            self._reach[limit] = within_reach(self.floors_of_any, limit + 1).tolist()
+            self._reach[limit] = within_reach(self.least_bytes, limit + 1).tolist()
         return self._reach[limit]
 
     @cached_property
     def _calls(self) -> list[list[int]]:
-        return self.floors.calls.tolist()
+        return self.lower_bounds.calls.tolist()
 
     def _weight(self, layout: Layout) -> tuple[int, int]:
         """Extra multiply-accumulates, and kernel calls inside cascades."""

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.cascading.flow import Flow, goes_by_pixels
-from tvm_cascade.cascading.heights import Heights
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.overlap import Overlaps, Pair
+from tvm_cascade.cascading.ring_sizes import RingSizes
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
 from tvm_cascade.graph import PIXEL, ROW, Tile
@@ -54,17 +55,19 @@ class Striped:
 class SegmentCosts:
     """Costs of all segments of one execution order."""
 
-    def __init__(self, flow: Flow, order: Sequence[int], settings: Settings, like: SegmentCosts | None = None) -> None:
-        self.flow, self.order, self.settings = flow, tuple(order), settings
+    def __init__(
+        self, tables: AccessTables, order: Sequence[int], settings: Settings, like: SegmentCosts | None = None
+    ) -> None:
+        self.tables, self.order, self.settings = tables, tuple(order), settings
         self.place = {op: k for k, op in enumerate(self.order)}
         self.born, self.last = self._lives()
-        self.rings = Heights(flow) if like is None else like.rings
-        self.overlaps = Overlaps(flow, settings.in_place) if like is None else like.overlaps
+        self.rings = RingSizes(tables) if like is None else like.rings
+        self.overlaps = Overlaps(tables, settings.in_place) if like is None else like.overlaps
         self._blocks: dict[tuple[int, int, Interleaving], tuple[int, ...]] = {}
         self._pairs: dict[tuple[int, int, Interleaving], tuple[Pair, ...]] = {}
         self._traces: dict[tuple[tuple[int, ...], Tile], tuple[int, ...]] = {}
         self._shared: dict[tuple[int, int, Interleaving], int] = {}
-        self.striper = Striper(flow) if like is None else like.striper
+        self.striper = Striper(tables) if like is None else like.striper
         self._stripes: dict[tuple[int, int, Interleaving], Stripes | None] = {}
         self._striped: dict[tuple[int, int], tuple[Striped, ...]] = {}
         self._members: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -74,17 +77,17 @@ class SegmentCosts:
 
         Inputs are made at -1, streamed ones at their first reader; outputs are read at the end.
         """
-        flow, end = self.flow, len(self.order)
+        tables, end = self.tables, len(self.order)
         born: dict[int, int] = {}
         last: dict[int, int] = {}
-        for t, root in enumerate(flow.roots):
+        for t, root in enumerate(tables.roots):
             if root.tensor == t:
-                readers = [self.place[c] for c in flow.readers[t]]
-                if t in flow.streamed:
+                readers = [self.place[c] for c in tables.readers[t]]
+                if t in tables.streamed:
                     born[t] = min(readers, default=0)
                 else:
-                    born[t] = min((self.place[m] for m in flow.writers(t)), default=-1)
-                last[t] = end if t in flow.leaves else max([*readers, born[t], 0])
+                    born[t] = min((self.place[m] for m in tables.writers(t)), default=-1)
+                last[t] = end if t in tables.leaves else max([*readers, born[t], 0])
         return born, last
 
     def members(self, i: int, j: int) -> tuple[int, ...]:
@@ -93,8 +96,10 @@ class SegmentCosts:
         Order within a segment is the demand's business, so that a segment costs the same whatever the order it came in.
         """
         if (i, j) not in self._members:
-            sources = [self.flow.source(t) for t in sorted(self.flow.streamed, reverse=True) if i <= self.born[t] < j]
-            working = [o for o in sorted(self.order[i:j]) if not self.flow.graph.ops[o].view]
+            sources = [
+                self.tables.source(t) for t in sorted(self.tables.streamed, reverse=True) if i <= self.born[t] < j
+            ]
+            working = [o for o in sorted(self.order[i:j]) if not self.tables.graph.ops[o].view]
             self._members[i, j] = (*sources, *working)
         return self._members[i, j]
 
@@ -102,23 +107,25 @@ class SegmentCosts:
         """Whether all that runs in `[i, j)` leads to its last operator."""
         members = self.members(i, j)
         inside = set(members)
-        return all(any(c in inside for t in self.flow.written(o) for c in self.flow.readers[t]) for o in members[:-1])
+        return all(
+            any(c in inside for t in self.tables.written(o) for c in self.tables.readers[t]) for o in members[:-1]
+        )
 
     def held(self, i: int, j: int, how: Interleaving) -> dict[int, int]:
         """Units held of every root made in `[i, j)`: all where it is wanted later, else the ring's. Rows in stripes."""
         members = self.members(i, j)
-        made = dict.fromkeys(t for o in members for t in self.flow.written(o) if self.born[t] >= i)
+        made = dict.fromkeys(t for o in members for t in self.tables.written(o) if self.born[t] >= i)
         inner = [t for t in made if self.last[t] < j]
         rings = self.rings.of(members, inner, how.tile)
-        return {t: rings.get(t, self.flow.units(t, how.tile)) for t in made}
+        return {t: rings.get(t, self.tables.units(t, how.tile)) for t in made}
 
     def in_place(self, i: int, j: int) -> int | None:
         """The operator of `[i, j)` that writes its output over its dying input, if that is all that runs."""
-        members, flow = self.members(i, j), self.flow
+        members, tables = self.members(i, j), self.tables
         if not self.settings.in_place or len(members) != 1 or members[0] < 0:
             return None
-        node = flow.graph.ops[members[0]]
-        own = all(flow.roots[t].tensor == t and t not in flow.streamed for t in (*node.inputs, *node.outputs))
+        node = tables.graph.ops[members[0]]
+        own = all(tables.roots[t].tensor == t and t not in tables.streamed for t in (*node.inputs, *node.outputs))
         return (
             node.index
             if node.kernels.in_place_workspace_bytes and own and node.inputs[0] in self._dying(i, j)
@@ -134,7 +141,7 @@ class SegmentCosts:
         """The largest scratch of an operator; by pixels that of locating a step's window counts."""
         in_place = self.in_place(i, j)
         if in_place is not None:
-            return self.flow.graph.ops[in_place].kernels.in_place_workspace_bytes
+            return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
         stripes = self.stripes(i, j, how)
         by_columns = 0 if stripes is None else stripes.scratch
         return max((by_columns, *(self._scratch(o, how) for o in self.order[i:j])))
@@ -160,7 +167,7 @@ class SegmentCosts:
         members = self.members(i, j)
         if not members or any(self.last[t] >= j for t in self._streamed(members)):
             return None
-        leaving = [t for o in members for t in self.flow.written(o) if self.last[t] >= j]
+        leaving = [t for o in members for t in self.tables.written(o) if self.last[t] >= j]
         return self.striper.forms(members, self.accumulating(i, j), leaving)
 
     def _streamed(self, members: Sequence[int]) -> list[int]:
@@ -175,14 +182,14 @@ class SegmentCosts:
         return self._striped[key]
 
     def _undominated(self, i: int, j: int, forms: Forms) -> tuple[Striped, ...]:
-        flow, unit = self.flow, self.settings.alignment
+        tables, unit = self.tables, self.settings.alignment
         rows = self.held(i, j, BY_ROWS)
-        plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * flow.unit_bytes(t, ROW)]]
+        plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * tables.unit_bytes(t, ROW)]]
         plain += [*self._around(i, j), self.state_bytes(i, j)]
         scratch = np.maximum(forms.scratch, max(self._scratch(o, _STRIPED) for o in self.order[i:j]))
         sizes = [scratch]
-        sizes += [forms.widths[t] * (rows[t] * flow.unit_bytes(t, PIXEL)) for t in forms.widths]
-        sizes += [n * (flow.rows[t] * flow.unit_bytes(t, PIXEL)) for t, n in forms.halo_columns.items()]
+        sizes += [forms.widths[t] * (rows[t] * tables.unit_bytes(t, PIXEL)) for t in forms.widths]
+        sizes += [n * (tables.rows[t] * tables.unit_bytes(t, PIXEL)) for t, n in forms.halo_columns.items()]
         exact = sum(plain) + sum(sizes) + np.zeros_like(forms.extra_macs)
         rounded = sum(aligned(b, unit) for b in plain) + sum(-(-b // unit) * unit for b in sizes) + np.zeros_like(exact)
         figures = (a.ravel().tolist() for a in (forms.extra_macs, rounded, exact))
@@ -199,8 +206,8 @@ class SegmentCosts:
 
     def _around(self, i: int, j: int) -> list[int]:
         """Bytes of tensors that live across `[i, j)`, and of its sums."""
-        across = [self.flow.bytes[t] for t in self._across(i)]
-        return [*across, *(self.flow.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j))]
+        across = [self.tables.bytes[t] for t in self._across(i)]
+        return [*across, *(self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j))]
 
     def extra_macs(self, i: int, j: int, how: Interleaving) -> int:
         """Multiply-accumulates of `[i, j)` beyond the network's."""
@@ -208,29 +215,29 @@ class SegmentCosts:
         return 0 if stripes is None else stripes.extra_macs
 
     def _scratch(self, op: int, how: Interleaving) -> int:
-        node = self.flow.graph.ops[op]
+        node = self.tables.graph.ops[op]
         if how.striped and node.kernels.channel_tiling is not None:
             return 0  # `Stripes.scratch`
-        if not how.tile.by_pixels or not goes_by_pixels(self.flow.graph, op):
+        if not how.tile.by_pixels or not goes_by_pixels(self.tables.graph, op):
             return node.scratch_bytes
-        n = min(how.tile.columns, self.flow.graph.tensors[node.outputs[0]].columns)
+        n = min(how.tile.columns, self.tables.graph.tensors[node.outputs[0]].columns)
         return node.kernels.tile_workspace_bytes(n) + node.scratch_bytes
 
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
         """Operators of `[i, j)` that sum up their input as it comes."""
         members = self.members(i, j)
         inside = frozenset(members)
-        return tuple(o for o in members if self.flow.accumulates(o, inside))
+        return tuple(o for o in members if self.tables.accumulates(o, inside))
 
     def blocks(self, i: int, j: int, how: Interleaving) -> tuple[int, ...]:
         """Bytes of every block that is live while `[i, j)` runs."""
         key = (i, j, how)
         if key not in self._blocks:
-            flow = self.flow
+            tables = self.tables
             inside = [self.bytes_held(i, j, t, units, how) for t, units in self.held(i, j, how).items()]
             stripes = self.stripes(i, j, how)
             halo = {} if stripes is None else stripes.halo_columns
-            stores = [n * flow.rows[t] * flow.unit_bytes(t, PIXEL) for t, n in halo.items()]
+            stores = [n * tables.rows[t] * tables.unit_bytes(t, PIXEL) for t, n in halo.items()]
             around = self._around(i, j)
             self._blocks[key] = (*around, *inside, *stores, self.state_bytes(i, j), self.scratch_bytes(i, j, how))
         return self._blocks[key]
@@ -239,8 +246,8 @@ class SegmentCosts:
         """Bytes of the block of a tensor of which `units` are held."""
         stripes = self.stripes(i, j, how)
         if stripes is None or tensor not in stripes.widths:
-            return units * self.flow.unit_bytes(tensor, how.tile)
-        return units * stripes.widths[tensor] * self.flow.unit_bytes(tensor, PIXEL)
+            return units * self.tables.unit_bytes(tensor, how.tile)
+        return units * stripes.widths[tensor] * self.tables.unit_bytes(tensor, PIXEL)
 
     def cost(self, i: int, j: int, how: Interleaving = BY_ROWS) -> int:
         """Bytes live while `[i, j)` runs, rounded up block by block."""
@@ -258,7 +265,7 @@ class SegmentCosts:
         """Bytes that anything made in `[i, j)` could share with dying inputs at the very most, in any interleaving."""
         if not (self.settings.overlap or self.settings.in_place):
             return 0
-        return sum(self.flow.bytes[t] for t in self._dying(i, j))
+        return sum(self.tables.bytes[t] for t in self._dying(i, j))
 
     def pairs(self, i: int, j: int, how: Interleaving) -> tuple[Pair, ...]:
         """Outputs and rings of `[i, j)` that may follow an input that dies in it, with the distance to keep."""
@@ -267,12 +274,12 @@ class SegmentCosts:
         key = (i, j, how)
         op = self.in_place(i, j)
         if op is not None:
-            node = self.flow.graph.ops[op]
-            self._pairs[key] = (Pair(node.inputs[0], node.outputs[0], 0, self.flow.bytes[node.outputs[0]], True),)
+            node = self.tables.graph.ops[op]
+            self._pairs[key] = (Pair(node.inputs[0], node.outputs[0], 0, self.tables.bytes[node.outputs[0]], True),)
         if key not in self._pairs:
             rings = self.settings.rings_follow
             held = self.held(i, j, how).items()
-            made = {t: u for t, u in held if t not in self.flow.streamed and (rings or self.last[t] >= j)}
+            made = {t: u for t, u in held if t not in self.tables.streamed and (rings or self.last[t] >= j)}
             found = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, how.tile)
             self._pairs[key] = tuple(p for p in found if self.settings.overlap or self.overlaps.overwrites(p))
         return self._pairs[key]
@@ -296,7 +303,7 @@ class SegmentCosts:
         return self._shared[key]
 
     def _shared_with(self, reader: int, pairs: Sequence[Pair], j: int) -> int:
-        whole = self.flow.bytes[reader]
+        whole = self.tables.bytes[reader]
         front = 0
         for pair in sorted(pairs, key=lambda p: (p.reach, p.writer)):
             if self.last[pair.writer] < j:
@@ -313,12 +320,12 @@ class SegmentCosts:
             return (in_place,)
         key = (self.members(i, j), how.tile)
         if key not in self._traces:
-            self._traces[key] = Cascade(self.flow, *key).trace
+            self._traces[key] = Cascade(self.tables, *key).trace
         return self._traces[key]
 
     def calls(self, i: int, j: int, how: Interleaving) -> int:
         """Kernel calls of `[i, j)`: what a finer interleaving costs in time."""
-        cascade = Cascade(self.flow, self.members(i, j), how.tile)
+        cascade = Cascade(self.tables, self.members(i, j), how.tile)
         stripes = self.stripes(i, j, how)
         return sum(cascade.steps(o).count for o in cascade.members) * (1 if stripes is None else len(stripes.ranges))
 

@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tvm_cascade.cascading.flow import Flow, Read, Steps, Units, goes_by_pixels, steps_for
+from tvm_cascade.cascading.access_tables import AccessTables, Read, Steps, steps_for
+from tvm_cascade.cascading.geometry import Units, goes_by_pixels
 from tvm_cascade.graph import ROW, Tile
 
 Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
@@ -23,31 +24,31 @@ Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
 class Cascade:
     """Operators, and sources of streamed inputs, that run together; views are left out by the caller."""
 
-    def __init__(self, flow: Flow, members: Sequence[int], tile: Tile = ROW) -> None:
-        self.flow, self.members, self.tile = flow, tuple(members), tile
+    def __init__(self, tables: AccessTables, members: Sequence[int], tile: Tile = ROW) -> None:
+        self.tables, self.members, self.tile = tables, tuple(members), tile
         inside = frozenset(members)
         self.inside = inside
-        self.accumulating = frozenset(o for o in members if flow.accumulates(o, inside))
+        self.accumulating = frozenset(o for o in members if tables.accumulates(o, inside))
 
     def steps(self, op: int) -> Steps:
-        return self.flow.steps(op, self.tile, op in self.accumulating)
+        return self.tables.steps(op, self.tile, op in self.accumulating)
 
     def waits(self, op: int) -> dict[int, Units]:
         """For each producer inside, the steps of its that each step of `op` waits for."""
         found: dict[int, Units] = {}
-        for maker in self.flow.makers[op] if op >= 0 else ():
+        for maker in self.tables.makers[op] if op >= 0 else ():
             if maker in self.inside:
                 key = (op, maker, self.tile, op in self.accumulating, maker in self.accumulating)
-                if key not in self.flow.waits:
-                    self.flow.waits[key] = self._waits(op, maker)
-                found[maker] = self.flow.waits[key]
+                if key not in self.tables.waits:
+                    self.tables.waits[key] = self._waits(op, maker)
+                found[maker] = self.tables.waits[key]
         return found
 
     def _waits(self, op: int, maker: int) -> Units:
         found: Units | None = None
         for read in self.steps(op).reads:
-            if maker in self.flow.writers(read.tensor):
-                made = self.steps(maker).made[self.flow.written(maker).index(read.tensor)]
+            if maker in self.tables.writers(read.tensor):
+                made = self.steps(maker).made[self.tables.written(maker).index(read.tensor)]
                 steps = np.minimum(steps_for(made, read.need), self.steps(maker).count)
                 found = steps if found is None else np.maximum(found, steps)
         assert found is not None
@@ -56,7 +57,7 @@ class Cascade:
     @cached_property
     def sinks(self) -> tuple[int, ...]:
         """Members that no other member reads from."""
-        read = {m for o in self.members if o >= 0 for m in self.flow.makers[o]}
+        read = {m for o in self.members if o >= 0 for m in self.tables.makers[o]}
         return tuple(o for o in self.members if o not in read)
 
     @cached_property
@@ -80,7 +81,7 @@ class Cascade:
 
     def readers(self, tensor: int) -> list[tuple[int, Read]]:
         """Members that read a root, once for each input that does."""
-        among = [o for o in self.flow.readers[tensor] if o in self.inside]
+        among = [o for o in self.tables.readers[tensor] if o in self.inside]
         return [(o, r) for o in among for r in self.steps(o).reads if r.tensor == tensor]
 
     def held(self) -> dict[int, int]:
@@ -91,7 +92,7 @@ class Cascade:
         at = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))  # places in the trace, by operator
         found: dict[int, int] = {}
         for o in self.members:
-            for t, made in zip(self.flow.written(o), self.steps(o).made, strict=True):
+            for t, made in zip(self.tables.written(o), self.steps(o).made, strict=True):
                 most = found.get(t, 1)
                 for c, read in self.readers(t):
                     done = np.searchsorted(at[c], at[o])
@@ -109,39 +110,39 @@ class Cascade:
         if least is None:
             return multiple
         needed = -(-max(units, least) // multiple) * multiple  # no step's pixels wrap around
-        return min(self.flow.units(tensor, self.tile), needed)
+        return min(self.tables.units(tensor, self.tile), needed)
 
     def _usable(self, tensor: int) -> tuple[int | None, int]:
         """The least units of a ring and what they must be a multiple of; None and all units where it is no ring."""
-        flow, tile = self.flow, self.tile
-        makers = [m for m in flow.writers(tensor) if m in self.inside]
-        readers = tuple((o, o in self.accumulating) for o in flow.readers[tensor] if o in self.inside)
+        tables, tile = self.tables, self.tile
+        makers = [m for m in tables.writers(tensor) if m in self.inside]
+        readers = tuple((o, o in self.accumulating) for o in tables.readers[tensor] if o in self.inside)
         key = (tensor, tile, tuple((m, m in self.accumulating) for m in makers), readers)
-        if key not in flow.rings:
+        if key not in tables.rings:
             reads = [r for _, r in self.readers(tensor)]
-            if not reads or any(not r.ringable for r in reads) or flow.stacked(tensor):
-                flow.rings[key] = None, flow.units(tensor, tile)
+            if not reads or any(not r.ringable for r in reads) or tables.stacked(tensor):
+                tables.rings[key] = None, tables.units(tensor, tile)
             else:
-                made = [self.steps(m).made[flow.written(m).index(tensor)] for m in makers]
-                wide = flow.columns(tensor, tile)
-                steps = tile.columns > 1 and any(m >= 0 and goes_by_pixels(flow.graph, m) for m in makers)
+                made = [self.steps(m).made[tables.written(m).index(tensor)] for m in makers]
+                wide = tables.columns(tensor, tile)
+                steps = tile.columns > 1 and any(m >= 0 and goes_by_pixels(tables.graph, m) for m in makers)
                 around = (*makers, *(o for o, summing in readers if not summing))
-                rows = any(not goes_by_pixels(flow.graph, o) for o in around if o >= 0)
-                rows = rows or tensor in flow.streamed
+                rows = any(not goes_by_pixels(tables.graph, o) for o in around if o >= 0)
+                rows = rows or tensor in tables.streamed
                 multiple = wide if rows else tile.columns if steps and wide % tile.columns == 0 else 1
                 if not tile.by_pixels:
-                    multiple = min(tile.rows, flow.rows[tensor])  # a step's rows lie together
+                    multiple = min(tile.rows, tables.rows[tensor])  # a step's rows lie together
                 least = max(int(np.diff(units).max(initial=1)) for units in made)
-                flow.rings[key] = max(least, *(r.reach for r in reads)), multiple
-        return flow.rings[key]
+                tables.rings[key] = max(least, *(r.reach for r in reads)), multiple
+        return tables.rings[key]
 
     def closed_form(self, tensor: int) -> int | None:
         """`held` of a tensor whose producer has one reader: max over its steps of made - keep; else None."""
-        if len(self.flow.writers(tensor)) != 1:
+        if len(self.tables.writers(tensor)) != 1:
             return None
-        maker = self.flow.writers(tensor)[0]
-        outputs = self.flow.written(maker)
-        readers = {o for t in outputs for o in self.flow.readers[t] if o in self.inside}
+        maker = self.tables.writers(tensor)[0]
+        outputs = self.tables.written(maker)
+        readers = {o for t in outputs for o in self.tables.readers[t] if o in self.inside}
         if len(readers) != 1:
             return None
         reader = readers.pop()

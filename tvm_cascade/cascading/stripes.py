@@ -23,7 +23,8 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_cascade.cascading.flow import Flow, goes_by_pixels, has_pixels, outermost
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.geometry import goes_by_pixels, has_pixels, outermost
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.graph import Window
 
@@ -85,23 +86,23 @@ class Forms:
 class Striper:
     """Stripes of the segments of one graph."""
 
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, tables: AccessTables) -> None:
+        self.tables = tables
         self._taps = lru_cache(maxsize=None)(self._count_taps)
-        self._by_pixels = lru_cache(maxsize=None)(partial(goes_by_pixels, flow.graph))
+        self._by_pixels = lru_cache(maxsize=None)(partial(goes_by_pixels, tables.graph))
 
     def possible(self, op: int) -> bool:
         """Whether an operator, or a source, may take part other than as a sink that sums up."""
         if op < 0:
             return True
-        return (self._by_pixels(op) or self.flow.graph.ops[op].kernels.channel_tiling is not None) and self._by_stripes(
-            op
-        )
+        return (
+            self._by_pixels(op) or self.tables.graph.ops[op].kernels.channel_tiling is not None
+        ) and self._by_stripes(op)
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
         """Columns over which a segment can be striped; 0 where it cannot."""
-        graph = self.flow.graph
-        joined = any(t in self.flow.parts for o in members if o >= 0 for t in graph.ops[o].outputs)
+        graph = self.tables.graph
+        joined = any(t in self.tables.parts for o in members if o >= 0 for t in graph.ops[o].outputs)
         if len(members) < 2 or joined:
             return 0
         for o in members:
@@ -117,27 +118,27 @@ class Striper:
 
     def _by_stripes(self, op: int) -> bool:
         """Whether an operator's kernel can make columns of a row: it addresses contiguous rows, by known columns."""
-        node = self.flow.graph.ops[op]
-        inputs = [self.flow.graph.tensors[t] for t in node.inputs]
+        node = self.tables.graph.ops[op]
+        inputs = [self.tables.graph.tensors[t] for t in node.inputs]
         known = all(across is not None for across in node.columns)
         return known and all(t.row_axis is not None and outermost(t) for t in inputs)
 
     def _plain(self, op: int, k: int, members: Sequence[int], accumulating: Sequence[int]) -> bool:
         """Whether input k of `op` comes from outside, or is read by columns from where it was made."""
-        node = self.flow.graph.ops[op]
-        root = self.flow.roots[node.inputs[k]].tensor
-        if not any(m in members for m in self.flow.writers(root)):
+        node = self.tables.graph.ops[op]
+        root = self.tables.roots[node.inputs[k]].tensor
+        if not any(m in members for m in self.tables.writers(root)):
             return True
         return root == node.inputs[k] and (op in accumulating or node.columns[k] is not None)
 
     def _grid(self, sink: int, accumulating: Sequence[int]) -> int:
         """The tensor over whose columns the stripes go."""
-        node = self.flow.graph.ops[sink]
+        node = self.tables.graph.ops[sink]
         return node.inputs[0] if sink in accumulating else node.outputs[0]
 
     def forms(self, members: Sequence[int], accumulating: Sequence[int], leaving: Sequence[int]) -> Forms | None:
         """`members` in stripes; None where that is not possible."""
-        graph, sink = self.flow.graph, members[-1]
+        graph, sink = self.tables.graph, members[-1]
         columns = self.sink_columns(members, accumulating)
         tried = tuple(w for w in widths_of(columns) if w < columns) if columns > 1 else ()
         if not tried or sink < 0 or any(graph.producer[t] != sink for t in leaving):
@@ -188,10 +189,10 @@ class Striper:
         asked: dict[int, tuple[Table, Table]],
     ) -> None:
         """Add to `asked` the columns of each tensor that an operator reads."""
-        graph = self.flow.graph
+        graph = self.tables.graph
         node = graph.ops[o]
         for k, t in enumerate(node.inputs):
-            if not any(m >= 0 and m in members for m in self.flow.writers(self.flow.roots[t].tensor)):
+            if not any(m >= 0 and m in members for m in self.tables.writers(self.tables.roots[t].tensor)):
                 continue
             across = None if sums else node.columns[k]
             low, high = made if across is None else _covered(across, *made, graph.tensors[t].columns)
@@ -200,14 +201,14 @@ class Striper:
 
     def _macs(self, op: int, made: tuple[Table, Table], layout: _Layout) -> Table | int:
         """Multiply-accumulates beyond those of the operator run whole: in proportion to taps that are not padding."""
-        node = self.flow.graph.ops[op]
+        node = self.tables.graph.ops[op]
         if not node.macs:
             return 0
         taps = self._taps(op)
         done = np.add.reduceat(taps[made[1]] - taps[made[0]], layout.starts, axis=1)
         tiling = node.kernels.channel_tiling
         if tiling is not None:
-            across, size = node.columns[0], self.flow.graph.tensors[node.inputs[0]].columns
+            across, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
             assert across is not None
             low, high = _covered(across, *made, size)
             covered, columns = (np.add.reduceat(b - a, layout.starts, axis=1) for a, b in ((low, high), made))
@@ -217,10 +218,10 @@ class Striper:
 
     def _count_taps(self, op: int) -> Table:
         """For each number of output columns the taps of the first input, padding left out, that they have."""
-        node = self.flow.graph.ops[op]
-        window, size = node.columns[0], self.flow.graph.tensors[node.inputs[0]].columns
+        node = self.tables.graph.ops[op]
+        window, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
         assert window is not None
-        columns = range(self.flow.graph.tensors[node.outputs[0]].columns)
+        columns = range(self.tables.graph.tensors[node.outputs[0]].columns)
         return np.cumsum([0, *(_taps(window, x, size) for x in columns)])
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tvm_cascade.cascading.flow import goes_by_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cost.instructions import StepModel
+from tvm_cascade.cores.step_model import StepModel
 
 
 def instruction_factor(plan: Plan, model: StepModel) -> float:

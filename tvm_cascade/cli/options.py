@@ -9,10 +9,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tvm_cascade.cores import CORES
 from tvm_cascade.errors import UsageError
 from tvm_cascade.sizes import parse_input_shape, parse_size
 
-TARGETS = "cortex-m0plus, cortex-m3, cortex-m4, cortex-m7, cortex-m33, cortex-m55, riscv32, host"
+TARGETS = ", ".join(CORES)
 
 
 def parse_cap(context: click.Context, option: click.Parameter, value: str | None) -> int | None:

@@ -16,10 +16,11 @@ import tvm
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes
+from tvm_cascade.importers.interface import MAX_ELEMENTS, attach, check_sizes
 from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 _RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
 

@@ -6,17 +6,20 @@ The emitted text needs no TVM header and no library beyond `<stdint.h>`, `<stdde
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
 from tvm import tirx
 
 from tvm_cascade.micro import hot_weights
-from tvm_cascade.micro.entry import emit_api
-from tvm_cascade.micro.interface import Port, emit_header, place_ports
+from tvm_cascade.micro.c_interface import CInterface
+from tvm_cascade.micro.entry import emit_entry
+from tvm_cascade.micro.header import emit_header
+from tvm_cascade.micro.hot_weights import HotWeight
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.placement import place_io
 from tvm_cascade.micro.weights import Weights, emit_weights
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.driver.streaming import request_order
@@ -24,6 +27,7 @@ from tvm_cascade.schedules.rules.helpers import needed
 from tvm_cascade.schedules.tir.bind_loads import bind_loads
 from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
+from tvm_cascade.tensor_spec import IoSpec
 
 _LOWERING = (
     tirx.transform.FlattenBuffer,
@@ -143,8 +147,7 @@ def _mark_unused(function: re.Match[str]) -> str:
 def emit_network(
     lowered: Lowered,
     name: str,
-    inputs: Sequence[Port],
-    outputs: Sequence[Port],
+    io: IoSpec,
     *,
     target: Mapping[str, object] | None = None,
     align: int = 8,
@@ -154,13 +157,24 @@ def emit_network(
 ) -> EmittedNetwork:
     """The files of one network.
 
-    With `target` (an LLVM target) the kernels come as `<name>_kernels.o`, otherwise as C99 in `<name>.c`. Up to
-    `ram_weights` bytes of the constants that are read most are copied into RAM, and read there.
+    Parameters
+    ----------
+    name : str
+        Prefix of files and symbols, made a C identifier here.
+    io : IoSpec
+        Inputs and outputs in the order of the plan's graph.
+    target : mapping, optional
+        An LLVM target: kernels come as `<name>_kernels.o`. Without it they come as C99 in `<name>.c`.
+    align : int
+        Bytes, of the arena.
+    prelude : str
+        C helpers that kernels may call; those that none calls are left out.
+    note : str
+        What the header's first line calls the network; its name by default.
+    ram_weights : int
+        Up to so many bytes of the constants that are read most are copied into RAM, and read there.
     """
     name = network_identifier(name)
-    reserved = ("hook", "hook_context") if lowered.hooked else ()
-    ins = place_ports(lowered.plan, inputs, "input", reserved)
-    outs = place_ports(lowered.plan, outputs, "output", {io.spec.c_name for io in ins})
     symbol = f"{name}_invoke"
     files: dict[str, bytes] = {}
     if target is None:
@@ -171,8 +185,9 @@ def emit_network(
     helpers = needed(prelude, functions)
     hot = hot_weights.choose(lowered, functions, ram_weights) if ram_weights else ()
     functions = hot_weights.redirect(functions, name, hot)
-    files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name, lowered.hooked, hot).encode()
-    files[f"{name}.c"] = emit_api(name, ins, outs, functions, helpers, lowered.hooked, hot).encode()
+    c = _c_interface(lowered, name, io, align, hot)
+    files[f"{name}.h"] = emit_header(c, note or name).encode()
+    files[f"{name}.c"] = emit_entry(c, functions, helpers).encode()
     weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
     files[f"{name}_weights.c"] = emit_weights(name, weights).encode()
     return EmittedNetwork(
@@ -180,10 +195,17 @@ def emit_network(
         files=files,
         sources=(f"{name}.c", f"{name}_weights.c"),
         objects=objects,
-        inputs=tuple(i.spec for i in ins),
-        outputs=tuple(o.spec for o in outs),
-        arena_bytes=lowered.plan.peak,
+        inputs=c.inputs,
+        outputs=c.outputs,
+        arena_bytes=c.arena_bytes,
         arena_align=align,
         requests=request_order(lowered.plan),
         ram_weight_bytes=hot_weights.total_bytes(hot),
     )
+
+
+def _c_interface(lowered: Lowered, name: str, io: IoSpec, align: int, hot: tuple[HotWeight, ...]) -> CInterface:
+    plan = lowered.plan
+    placed = place_io(plan, io, lowered.hooked)
+    steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
+    return CInterface(name, placed.inputs, placed.outputs, plan.peak, align, steps, hot)

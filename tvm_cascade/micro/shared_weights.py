@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tvm_cascade.micro.header import attributes
 from tvm_cascade.micro.hot_weights import ITEM_BYTES, POINTER, place_of_pointer
-from tvm_cascade.micro.interface import attributes
 from tvm_cascade.micro.weights import Weights, emit_weights, laid_out, read_weights, words
 from tvm_cascade.schedules.driver.lower_plan import FlashItem
 

@@ -2,7 +2,7 @@
 
 Traffic counts bytes that kernels ask for: every call reads the windows of what it makes, writes that, and streams its
 weights from flash once. Rows that a window shares with the next one are read again, as kernels do; caches are not
-modelled. Instructions are those of `cost.instructions`, the model that `--max-time` limits plans by. They tell plans of
+modelled. Instructions are those of `cores.step_model`, the model that `--max-time` limits plans by. They tell plans of
 one network apart; what a board takes is what `run` measures.
 """
 
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from tvm_cascade.cascading.flow import goes_by_pixels, has_rows
+from tvm_cascade.cascading.geometry import goes_by_pixels, has_rows
 from tvm_cascade.cascading.plan import Plan, Segment
-from tvm_cascade.cost.instructions import STEP_MODELS, StepModel
+from tvm_cascade.cores.cortex_m4 import STEPS
+from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.graph import Graph, Op, Window
 
 
@@ -52,7 +53,7 @@ class _Grid:
 
 def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
     """Calls, traffic and instructions of a plan; without a model of the core, instructions of a Cortex-M4."""
-    model = model or STEP_MODELS["cortex-m4"]
+    model = model or STEPS
     calls = read = written = weights = 0
     instructions = 0.0
     for segment in plan.segments:

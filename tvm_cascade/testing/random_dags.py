@@ -23,13 +23,12 @@ from tvm import te, tirx
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, baseline_peak, frontier, plan_graph, validate
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import KernelTarget, get_core
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared, run_plan
 from tvm_cascade.testing.reference import virtual_machine
@@ -337,7 +336,7 @@ def ways(mod: tvm.IRModule, prepared: PreparedGraph) -> dict[str, Callable[[], P
     for name in ("min", "streamed", "layerwise", "rows") if joinable(prepared) else ():
         found[f"joined, {name}"] = lambda o=options[name]: (made, plan_graph(made.graph, o))
     if any(op.kind == "concat" and not op.view for op in graph.ops):
-        usual = replace(CAN, steps=step_model("cortex-m4"))
+        usual = replace(CAN, steps=get_core("cortex-m4").steps)
         for name, o in {"usual": usual, "usual, no overlap": replace(usual, overlap=False)}.items():
             found[name] = lambda o=o: _chosen(plan_prepared(mod, prepared, o))
     return found
@@ -379,7 +378,7 @@ def check_dag(seed: int, operators: int | None = None, most: int | None = None) 
     machine = virtual_machine(LowerQuantized()(mod))
     result = machine["main"](*(tvm.runtime.tensor(f) for f in feeds))
     expected = [result.numpy()] if hasattr(result, "numpy") else [r.numpy() for r in result]
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     able = ways(mod, prepared)
     first, *others = able
     drawn = others if most is None else [str(n) for n in rng.permutation(others)[: most - 1]]

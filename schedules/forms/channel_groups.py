@@ -1,0 +1,43 @@
+"""Inverted bottlenecks that make their wide intermediate in groups of channels, by rows or in stripes.
+
+Their kernels (`schedules.kernels.channel_groups`) are the generic ones: rows are what every operator has
+(`schedules.forms.rows`), stripes are made for the widest of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm_cascade.cascading.channels import takes
+from tvm_cascade.graph import KernelFootprints
+from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
+from tvm_cascade.schedules.forms.stripes import GenericStripeKernel
+from tvm_cascade.schedules.kernels.channel_groups import grouped_stripe_kernel, groups_of
+
+_NO_GROUPS = "it makes no channels in groups"
+
+
+class ChannelGroups(KernelForm):
+    """Stripes of operators that make channels in groups."""
+
+    way = Way.STRIPES
+
+    def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
+        groups, down, across = groups_of(site.func), site.access.windows[:1], site.access.columns[:1]
+        if not groups:
+            return _NO_GROUPS
+        if not down or not across or down[0] is None or across[0] is None:
+            return "its windows are not known"
+        wide = site.constants[0].shape[-1]
+        tiling = takes(site.tensors[0], wide, site.tensors[-1], (down[0], across[0]), groups)
+        return replace(known, channel_tiling=tiling)
+
+    def build(self, site: Site, use: Use) -> BuiltKernel | str:
+        if not groups_of(site.func):
+            return _NO_GROUPS
+        width = max(x1 - x0 for x0, x1 in use.columns)
+        return GenericStripeKernel((grouped_stripe_kernel(site.func, site.constants, site.access, width),))
+
+
+FORM = ChannelGroups()
