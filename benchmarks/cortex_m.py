@@ -36,7 +36,7 @@ from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.profile import by_operator, profile
 from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.toolchain import build
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.schedules.tuning.tune import Database
 
 RESULTS = Path(__file__).parent / "results"
@@ -117,7 +117,7 @@ def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = Tru
         steps: list[int] = []
         if layers:
             hooked, _ = emit(made, plan, name, core, backend, hook=True)
-            write_image(Path(folder) / "h", (hooked,), Placement(target, board))
+            write_image(Path(folder) / "h", (hooked,), BuildOptions(target, board))
             steps = profile(Path(folder) / "h", plan, board)
     assert ran.instructions is not None
     parts = by_operator(plan, steps, ran.instructions) if layers else []

@@ -24,8 +24,8 @@ from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.frontend import load
-from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.planned_program import planned_module
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
@@ -34,7 +34,7 @@ from tvm_cascade.schedules.tuning.metaschedule import Search
 
 def build(mod: tvm.IRModule, prepared: PreparedGraph, plan: Plan) -> Any:
     """A Relax virtual machine that runs the plan."""
-    planned = planned_module(mod, plan, lower_plan(plan, prepared.kernels_of(plan)))
+    planned = planned_module(mod, lower_plan(plan, prepared.kernels_of(plan)))
     vm: Any = relax.VirtualMachine
     return vm(tvm.compile(planned, tvm.target.Target("llvm")), tvm.cpu())
 

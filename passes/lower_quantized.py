@@ -21,39 +21,37 @@ from tvm_cascade.passes.float_remains import with_remains
 from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowering functions)
     comparisons,
     elementwise,
+    int16_lookup,
     log_softmax,
     lookup,
     reduction,
     roots,
     softmax,
-    wide_lookup,
 )
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    FLOAT,
-    INDEX,
-    ISLANDS,
-    STORED_TYPES,
-    TESTS,
-    Emitter,
-    Island,
+from tvm_cascade.passes.integer.expressions import (
     NotLowered,
-    Output,
-    Reader,
-    activation_bounds,
-    activation_range,
     attributes,
     constant_of,
     dtype_of,
     name_of,
     number_of,
-    positive,
     shape_of,
 )
+from tvm_cascade.passes.integer.island import (
+    STORED_TYPES,
+    Emitter,
+    Island,
+    Output,
+    Reader,
+    activation_bounds,
+    activation_range,
+    positive,
+)
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
+from tvm_cascade.passes.integer.registry import DIRECT, FLOAT, INDEX, ISLANDS, TESTS
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.rename_variables import substitute
 
@@ -90,8 +88,11 @@ class LowerQuantized(CascadePass):
                 continue
             reason = why_not_read(func)
             if reason is None:
-                lowered = _Lowering(lowered, gv).run()
-            elif holds_quantized(func):
+                try:
+                    lowered = _Lowering(lowered, gv).run()
+                except NotLowered as refusal:
+                    reason = str(refusal)
+            if reason is not None and holds_quantized(func):
                 LOG.info("%s: its quantized operators are left to TVM: %s", gv.name_hint, reason)
         return PassResult.compare(mod, lowered)
 
@@ -102,6 +103,8 @@ def why_not_read(func: Function) -> str | None:
         return "its body is no sequence of bindings"
     if not all(isinstance(block, relax.DataflowBlock) for block in func.body.blocks):
         return "it holds control flow or side effects, whose order a rebuilt block would lose"
+    if not all(isinstance(b, relax.VarBinding) for block in func.body.blocks for b in block.bindings):
+        return "it checks shapes when it runs"
     if relax.analysis.defined_symbolic_vars(func) or relax.analysis.free_symbolic_vars(func):
         return "its shapes are symbolic"
     return None

@@ -11,7 +11,7 @@ special to a form (a row table, the columns of a tile, the part of the input to 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ from tvm_cascade.schedules.driver.places import Memory, Place, first_of, i32, pl
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 
 Expr = tvm.ir.Expr
-OwnValue = Callable[[Param], Expr | None]  # a form's value for a parameter; None where the caller knows it
+OwnValues = Mapping[Role, Callable[[int], Expr | None]]  # a form's own, by index; None where the caller knows better
 HELPER = "locate"  # start of the names of helper functions
 
 
@@ -117,11 +117,11 @@ class Caller:
         self.segment = calls.plan.segments[segment]
         self.functions = calls.functions[op.index]
 
-    def call(self, y: Expr, own: OwnValue = lambda _param: None, which: int = 0) -> tirx.Stmt:
+    def call(self, y: Expr, own: OwnValues | None = None, which: int = 0) -> tirx.Stmt:
         """Call variant `which` for output row `y`, with the form's own values of some parameters."""
         args: list[Expr] = []
         for param in self.kernel.variants[which].params:
-            value = own(param)
+            value = own[param.role](param.index) if own and param.role in own else None
             args.append(self._argument(param, y, which) if value is None else value)
         if self.calls.macs is not None:
             args.append(self.calls.macs)

@@ -20,7 +20,7 @@ from tvm_cascade.schedules.driver.places import i32, sequence, tiles_are_contigu
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.stripes import Lanes
 from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_kernel
-from tvm_cascade.schedules.kernels.kernel import Param, Role
+from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.rules.pool_sum import pool_sum
 
 Expr = tvm.ir.Expr
@@ -112,16 +112,11 @@ class AccumulatingKernel(BuiltKernel):
     def _add(self, caller: Caller, at: Expr, begin: Expr, end: Expr) -> tirx.Stmt:
         """Add elements `[begin, end)`, which lie at element `at` of the arena."""
 
-        def own(param: Param) -> Expr | None:
-            match param.role:
-                case Role.INPUT:
-                    return caller.memory.address("arena", param.dtype, at)
-                case Role.BEGIN:
-                    return begin
-                case Role.END:
-                    return end
-                case Role.OUTPUT:
-                    return caller.memory.address("arena", param.dtype, caller.output(param.index)[0].offset)
-            return None
-
+        address, x = caller.memory.address, caller.input(0)[0]
+        own = {
+            Role.INPUT: lambda _: address("arena", x.dtype, at),
+            Role.BEGIN: lambda _: begin,
+            Role.END: lambda _: end,
+            Role.OUTPUT: lambda i: address("arena", caller.output(i)[0].dtype, caller.output(i)[0].offset),
+        }
         return caller.call(i32(0), own)

@@ -20,9 +20,10 @@ from tvm import tirx
 from tvm.tirx import IfThenElse
 
 from tvm_cascade.graph import Op, Tensor, Window
+from tvm_cascade.schedules.driver.calls import OwnValues
 from tvm_cascade.schedules.driver.places import i32
 from tvm_cascade.schedules.forms.form import Site
-from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import first_rule
 
@@ -117,6 +118,11 @@ def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
         attributes=replace(spec.attributes, padding=(windows[0][0].padding, columns.padding, 0, 0)),
         rows_by_table=not single,
     )
+
+
+def narrow_values(y: Expr) -> OwnValues:
+    """What a kernel of few columns is told in the place of a ring's slots: its pointers are those of its pixels."""
+    return {Role.Y: lambda _: y, Role.SLOT: lambda _: i32(0), Role.SLOTS: lambda _: i32(1)}
 
 
 def runs_of(places: Iterable[int], served: Iterable[int]) -> Runs:

@@ -27,11 +27,12 @@ from tvm_cascade.schedules.forms.narrow_rows import (
     columns_of,
     is_single,
     narrow_kernels,
+    narrow_values,
     runs_of,
     windows_of,
 )
 from tvm_cascade.schedules.forms.row_table import RowTable, row_table
-from tvm_cascade.schedules.kernels.kernel import Param, Role
+from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.pixel_kernel import has_pixels, reads_pixels
 
 Expr = tvm.ir.Expr
@@ -67,29 +68,24 @@ class GenericPixelKernel(BuiltKernel):
     def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
         bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
 
-        def own(param: Param) -> Expr | None:
-            match param.role:
-                case Role.BEGIN:
-                    return x0
-                case Role.END:
-                    return x1
-                case Role.SLOT | Role.SLOTS:
-                    place, tensor = caller.input(param.index)
-                    window = caller.op.windows[param.index] if caller.op.windows else None
-                    if not reads_pixels(tensor.shape, tensor.row_axis, window):
-                        return None
-                    return caller.input_pixel(param.index, y, x0) if param.role is Role.SLOT else i32(place.pixels)
-                case Role.OUTPUT:
-                    place, tensor = caller.output(param.index)
-                    if not has_pixels(tensor.shape, tensor.row_axis):
-                        return None
-                    return caller.memory.address("arena", place.dtype, place.offset)
-                case Role.OUTPUT_SLOT:
-                    return caller.output_pixel(param.index, y, x0)
-                case Role.OUTPUT_SLOTS:
-                    return i32(caller.output(param.index)[0].pixels)
-            return None
+        def told_pixels(i: int) -> bool:
+            tensor = caller.input(i)[1]
+            window = caller.op.windows[i] if caller.op.windows else None
+            return reads_pixels(tensor.shape, tensor.row_axis, window)
 
+        def start(i: int) -> Expr | None:
+            place, tensor = caller.output(i)
+            return caller.pointer(place, i32(0)) if has_pixels(tensor.shape, tensor.row_axis) else None
+
+        own = {
+            Role.SLOT: lambda i: caller.input_pixel(i, y, x0) if told_pixels(i) else None,
+            Role.SLOTS: lambda i: i32(caller.input(i)[0].pixels) if told_pixels(i) else None,
+            Role.OUTPUT: start,
+            Role.OUTPUT_SLOT: lambda i: caller.output_pixel(i, y, x0),
+            Role.OUTPUT_SLOTS: lambda i: i32(caller.output(i)[0].pixels),
+            Role.BEGIN: lambda _: x0,
+            Role.END: lambda _: x1,
+        }
         return sequence([*bound, caller.call(y, own)])
 
 
@@ -161,29 +157,16 @@ class PixelTileKernel(BuiltKernel):
             if table is not None:
                 calls.append(self._fill(caller, len(calls), position, (y, x0), self.valid[which]))
 
-        def own(param: Param) -> Expr | None:
-            match param.role:
-                case Role.INPUT if self.tables[param.index] is None:
-                    place, tensor = caller.input(param.index)
-                    slot = caller.input_pixel(param.index, y, x0)
-                    return caller.pointer(place, slot * _pixel_elements(place, tensor))
-                case Role.ROW_TABLE:
-                    offset = caller.scratch_offset + self.table_offset(param.index)
-                    return caller.memory.address("arena", "int32", offset)
-                case Role.OUTPUT:
-                    place, tensor = caller.output(param.index)
-                    slot = caller.output_pixel(param.index, y, x0)
-                    return caller.pointer(place, slot * _pixel_elements(place, tensor))
-                case Role.Y:
-                    return y if any(self.tables) else i32(0)
-                case Role.SLOT:
-                    return i32(0)
-                case Role.SLOTS:
-                    return i32(1)
-                case Role.SCRATCH:
-                    return caller.memory.address("arena", "int8", caller.scratch_offset + self.own_offset)
-            return None
-
+        address, scratch = caller.memory.address, lambda: caller.scratch_offset
+        own = {
+            Role.INPUT: lambda i: (
+                _pixel(caller, caller.input(i), caller.input_pixel(i, y, x0)) if not self.tables[i] else None
+            ),
+            Role.ROW_TABLE: lambda i: address("arena", "int32", scratch() + self.table_offset(i)),
+            Role.OUTPUT: lambda i: _pixel(caller, caller.output(i), caller.output_pixel(i, y, x0)),
+            Role.SCRATCH: lambda _: address("arena", "int8", scratch() + self.own_offset),
+            **narrow_values(y if any(self.tables) else i32(0)),
+        }
         return sequence([*calls, caller.call(y, own, which)])
 
     def _fill(self, caller: Caller, helper: int, position: int, at: tuple[Expr, Expr], valid: int) -> tirx.Stmt:
@@ -231,5 +214,7 @@ def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
     return PixelTileKernel(tuple(made.values()), pixels, tables, tuple(c.valid for c in order), steps, singles)
 
 
-def _pixel_elements(place: Place, tensor: Tensor) -> int:
-    return place.row_bytes // tensor.columns // ITEM_BYTES[place.dtype]
+def _pixel(caller: Caller, at: tuple[Place, Tensor], slot: Expr) -> Expr:
+    """Pointer to the pixel in a slot of a storage."""
+    place, tensor = at
+    return caller.pointer(place, slot * (place.row_bytes // tensor.columns // ITEM_BYTES[place.dtype]))

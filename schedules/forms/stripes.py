@@ -30,11 +30,12 @@ from tvm_cascade.schedules.forms.narrow_rows import (
     columns_of,
     is_single,
     narrow_kernels,
+    narrow_values,
     runs_of,
     windows_of,
 )
 from tvm_cascade.schedules.forms.row_table import ring_row_table
-from tvm_cascade.schedules.kernels.kernel import Param, Role
+from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
 
 Expr = tvm.ir.Expr
@@ -89,15 +90,14 @@ class Lanes:
         segment = self.caller.segment
         return tirx.max(x - halo, i32(segment.stripes[0][segment.ops.index(maker)][0]))
 
-    def element(self, t: int, y: Expr, x: Expr | None = None) -> Expr:
-        """The element of the arena at which column `x` of row y of a tensor lies, column 0 where none is given."""
+    def element(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
+        """The element of the arena at which column `x` of row y of a tensor lies, column 0 or slot 0 where none is given."""
         place, unit, pitch, first = self.lane(t)
-        start = slot_of(y, place, self.graph.tensors[t]) * pitch
-        column = start - first if x is None else start + x - first
-        return place.offset // ITEM_BYTES[place.dtype] + column * unit
+        at = i32(0) if y is None else slot_of(y, place, self.graph.tensors[t]) * pitch
+        return place.offset // ITEM_BYTES[place.dtype] + ((at if x is None else at + x) - first) * unit
 
-    def pointer(self, t: int, y: Expr, x: Expr | None = None) -> Expr:
-        """Pointer to column `x` of row y of a tensor, column 0 where none is given."""
+    def pointer(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
+        """Pointer to `element`."""
         return self.caller.memory.address("arena", self.graph.tensors[t].dtype, self.element(t, y, x))
 
     def copy_halo(self, t: int, y: Expr, x: Expr, back: bool) -> list[tirx.Stmt]:
@@ -139,26 +139,18 @@ class GenericStripeKernel(StripeSteps):
     def row(self, caller: Caller, lanes: Lanes, y: Expr) -> tirx.Stmt:
         x0, x1 = lanes.columns(caller.op.index)
 
-        def own(param: Param) -> Expr | None:
-            match param.role:
-                case Role.INPUT:
-                    place, unit, _, first = lanes.lane(caller.op.inputs[param.index])
-                    return caller.memory.address(
-                        "arena", place.dtype, place.offset // ITEM_BYTES[place.dtype] - first * unit
-                    )
-                case Role.ROW_STRIDE:
-                    _, unit, pitch, _ = lanes.lane(caller.op.inputs[param.index])
-                    return i32(pitch * unit)
-                case Role.PLANE:
-                    return i32(0)
-                case Role.OUTPUT:
-                    return lanes.pointer(caller.op.outputs[param.index], y)
-                case Role.BEGIN:
-                    return x0
-                case Role.END:
-                    return x1
-            return None
+        def stride(i: int) -> Expr:
+            _, unit, pitch, _ = lanes.lane(caller.op.inputs[i])
+            return i32(pitch * unit)
 
+        own = {
+            Role.INPUT: lambda i: lanes.pointer(caller.op.inputs[i]),
+            Role.ROW_STRIDE: stride,
+            Role.PLANE: lambda _: i32(0),
+            Role.OUTPUT: lambda i: lanes.pointer(caller.op.outputs[i], y),
+            Role.BEGIN: lambda _: x0,
+            Role.END: lambda _: x1,
+        }
         return caller.call(y, own)
 
 
@@ -190,24 +182,18 @@ class NarrowStripeKernel(StripeSteps):
         x0, _ = lanes.columns(caller.op.index)
         calls: list[tirx.Stmt] = []
 
-        def own(param: Param) -> Expr | None:
-            match param.role:
-                case Role.INPUT if self.taps[param.index]:
-                    calls.append(self._fill(caller, lanes, param.index, (y, x0)))
-                case Role.INPUT:
-                    return lanes.pointer(caller.op.inputs[param.index], y, x0)
-                case Role.ROW_TABLE:
-                    return tirx.address_of(caller.calls.row_table[i32(0)])
-                case Role.OUTPUT:
-                    return lanes.pointer(caller.op.outputs[param.index], y, x0)
-                case Role.Y:
-                    return y if any(self.taps) else i32(0)
-                case Role.SLOT:
-                    return i32(0)
-                case Role.SLOTS:
-                    return i32(1)
+        def read(i: int) -> Expr | None:
+            if not self.taps[i]:
+                return lanes.pointer(caller.op.inputs[i], y, x0)
+            calls.append(self._fill(caller, lanes, i, (y, x0)))
             return None
 
+        own = {
+            Role.INPUT: read,
+            Role.ROW_TABLE: lambda _: tirx.address_of(caller.calls.row_table[i32(0)]),
+            Role.OUTPUT: lambda i: lanes.pointer(caller.op.outputs[i], y, x0),
+            **narrow_values(y if any(self.taps) else i32(0)),
+        }
         call = caller.call(y, own, which)
         return sequence([*calls, call])
 

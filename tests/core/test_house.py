@@ -37,7 +37,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "report": {"graph", "cores", "cost", "cascading"},
     "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "tensor_spec"},
     "registration": {"relax_pipeline"},
-    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "pipeline"},
+    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),

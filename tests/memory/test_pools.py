@@ -9,7 +9,7 @@ import pytest
 
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.memory import Allocation, Buffer, Problem, allocate, validate
-from tvm_cascade.memory.pools import Placement, Pool, place_in_pools
+from tvm_cascade.memory.pools import BuildOptions, Pool, place_in_pools
 
 SRAM, PSRAM = Pool("sram", 24, 1.0), Pool("psram", 200, 10.0)
 
@@ -28,7 +28,7 @@ def fits(problem: Problem, choice: tuple[int, ...], p: int, pool: Pool) -> bool:
     return allocate(Problem(held)).peak <= pool.capacity
 
 
-def check(problem: Problem, pools: tuple[Pool, ...], found: Placement) -> None:
+def check(problem: Problem, pools: tuple[Pool, ...], found: BuildOptions) -> None:
     for p, pool in enumerate(pools):
         held = [(b, o) for b, o, c in zip(problem.buffers, found.offsets, found.pools, strict=True) if c == p]
         part = Problem(tuple(b for b, _ in held), pool.capacity)

@@ -21,7 +21,7 @@ from tvm_cascade.micro.image import Image, read_image
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.template import startup_source, template
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 BUILDER = Path("/usr/share/arduino-builder")  # what Debian's builder knows of ctags
 BOARD = load_board("mps2-an386")
@@ -177,7 +177,7 @@ def printed(sketchbook: Path, sketch: str) -> dict[str, np.ndarray]:
 def test_the_example_of_a_library(
     tmp_path: Path, toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, builder: str, sketchbook: Path
 ) -> None:
-    project = write_image(tmp_path / "p", (toy,), Placement(M4, BOARD))
+    project = write_image(tmp_path / "p", (toy,), BuildOptions(M4, BOARD))
     put_board(sketchbook, project.folder)
     export_folder(project.folder, "arduino", sketchbook / "libraries" / "toy")
     sketch = sketchbook / "libraries" / "toy" / "examples" / "toy" / "toy.ino"

@@ -20,7 +20,7 @@ from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 BOARD = load_board("mps2-an386")
 Inputs = list[tuple[np.ndarray, np.ndarray]]
@@ -33,7 +33,7 @@ def projects(
     """A network of 200 bytes, one of 80 that streams an input, one of 96."""
     networks = [make_toy(arena=200), renamed(streaming_toy, "rows"), renamed(make_toy(arena=96), "other")]
     target = get_core("cortex-m4")
-    return [write_image(tmp_path / network.name, (network,), Placement(target, BOARD)) for network in networks]
+    return [write_image(tmp_path / network.name, (network,), BuildOptions(target, BOARD)) for network in networks]
 
 
 def test_networks_share_their_arena(

@@ -16,7 +16,7 @@ from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.toolchain import MemoryOverflowError, build_image
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.tflite import ModelWriter
 
 NAME = "mps2-an386"
@@ -30,7 +30,7 @@ def _edit(board_file: Path, **memory: int) -> None:
 
 
 def test_what_makes_an_image_stale(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
-    project = write_image(tmp_path / "p", (toy,), Placement(get_core("cortex-m4"), BOARD))
+    project = write_image(tmp_path / "p", (toy,), BuildOptions(get_core("cortex-m4"), BOARD))
     files = {name: project.folder / name for name in ("toy.c", "toy.h", "main.c")}
     place = project.folder / "boards" / NAME
     said: list[str] = []
@@ -59,7 +59,7 @@ def test_a_bundle_follows_its_board(
     tmp_path: Path, toy: EmittedNetwork, renamed: Callable[..., EmittedNetwork], arm_gcc: None
 ) -> None:
     target = get_core("cortex-m4")
-    projects = [write_image(tmp_path / n.name, (n,), Placement(target, BOARD)) for n in (toy, renamed(toy, "other"))]
+    projects = [write_image(tmp_path / n.name, (n,), BuildOptions(target, BOARD)) for n in (toy, renamed(toy, "other"))]
     bundle = write_bundle(tmp_path / "b", projects, BOARD)
     said: list[str] = []
     build_image(bundle, find_board(bundle.folder, NAME))

@@ -18,7 +18,7 @@ from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.export import export_arduino, export_folder, export_zephyr
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.tensor_spec import TensorSpec
 
 M4 = get_core("cortex-m4")
@@ -83,7 +83,7 @@ void delay(unsigned long);
 
 @pytest.fixture
 def project(tmp_path: Path, toy: EmittedNetwork) -> Image:
-    return write_image(tmp_path / "p", (toy,), Placement(M4, load_board("mps2-an386")))
+    return write_image(tmp_path / "p", (toy,), BuildOptions(M4, load_board("mps2-an386")))
 
 
 @pytest.fixture
@@ -94,18 +94,18 @@ def object_project(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> Image:
     subprocess.run(command, check=True)
     files = {"toy.h": toy.files["toy.h"], "toy.c": toy.files["toy.c"], "toy_kernels.o": (tmp_path / "w.o").read_bytes()}
     network = replace(toy, files=files, sources=("toy.c",), objects=("toy_kernels.o",))
-    return write_image(tmp_path / "po", (network,), Placement(M4, load_board("mps2-an386")))
+    return write_image(tmp_path / "po", (network,), BuildOptions(M4, load_board("mps2-an386")))
 
 
 @pytest.fixture
 def streaming_project(tmp_path: Path, streaming_toy: EmittedNetwork) -> Image:
-    return write_image(tmp_path / "ps", (streaming_toy,), Placement(M4, load_board("mps2-an386")))
+    return write_image(tmp_path / "ps", (streaming_toy,), BuildOptions(M4, load_board("mps2-an386")))
 
 
 @pytest.fixture
 def duo(tmp_path: Path, object_project: Image, streaming_toy: EmittedNetwork, renamed: Callable) -> Image:
     """A bundle of a network with compiled kernels and one with a streamed input."""
-    rows = write_image(tmp_path / "pr", (renamed(streaming_toy, "rows"),), Placement(M4, load_board("mps2-an386")))
+    rows = write_image(tmp_path / "pr", (renamed(streaming_toy, "rows"),), BuildOptions(M4, load_board("mps2-an386")))
     return write_bundle(tmp_path / "duo", [object_project, rows], load_board("mps2-an386"))
 
 
@@ -262,7 +262,7 @@ def test_kernels_refuse_boards_that_cannot_take_them(
 ) -> None:
     core = get_core(target)
     network = replace(toy, files={**toy.files, "toy_kernels.o": b"not looked into"}, objects=("toy_kernels.o",))
-    project = write_image(tmp_path / "p", (network,), Placement(core, load_board(core.default_board)))
+    project = write_image(tmp_path / "p", (network,), BuildOptions(core, load_board(core.default_board)))
     export_arduino(project, tmp_path / "lib")
     include = f'#include "{tmp_path}/lib/src/toy.h"\n'
     for boards, taken in ((fits, True), (does_not, False)):
@@ -290,14 +290,14 @@ def test_networks_of_a_bundle_share_their_arena(tmp_path: Path, duo: Image) -> N
 
 def test_names_that_other_systems_keep_for_themselves(tmp_path: Path, toy: EmittedNetwork, renamed: Callable) -> None:
     board = load_board("mps2-an386")
-    project = write_image(tmp_path / "p", (renamed(toy, "arduino_wake"),), Placement(M4, board))
+    project = write_image(tmp_path / "p", (renamed(toy, "arduino_wake"),), BuildOptions(M4, board))
     export_arduino(project, tmp_path / "wake")
     assert lint_library(tmp_path / "wake")["name"] == "network_arduino_wake"
     for wrong in ("my library", "-x", "x" * 64):
         with pytest.raises(UsageError, match="Arduino takes no library folder named"):
             export_arduino(project, tmp_path / wrong)
     # the name of a library of Zephyr's
-    kernel = write_image(tmp_path / "k", (renamed(toy, "kernel"),), Placement(M4, board))
+    kernel = write_image(tmp_path / "k", (renamed(toy, "kernel"),), BuildOptions(M4, board))
     export_zephyr(kernel, tmp_path / "module")
     assert "zephyr_library_named(tvm_cascade_kernel)" in (tmp_path / "module/CMakeLists.txt").read_text()
     assert "name: tvm_cascade_kernel\n" in (tmp_path / "module/zephyr/module.yml").read_text()  # modules replace others
@@ -307,13 +307,13 @@ def test_floats_and_compiled_kernels_of_other_cores(tmp_path: Path, toy: Emitted
     y = TensorSpec("y", (1, 6), "float32", c_name="y")
     source = b"#include <math.h>\n" + toy.files["toy.c"]
     network = replace(toy, outputs=(y,), files={**toy.files, "toy.c": source})
-    project = write_image(tmp_path / "f", (network,), Placement(M4, load_board("mps2-an386")))
+    project = write_image(tmp_path / "f", (network,), BuildOptions(M4, load_board("mps2-an386")))
     export_zephyr(project, tmp_path / "module")
     assert "select REQUIRES_FULL_LIBC" in (tmp_path / "module/Kconfig").read_text()
     assert "CONFIG_FPU=y\n" in (tmp_path / "module/samples/toy/prj.conf").read_text()
     files = {**toy.files, "toy_kernels.o": b"not looked into"}
     riscv = replace(toy, files=files, objects=("toy_kernels.o",))
-    other = write_image(tmp_path / "r", (riscv,), Placement(get_core("riscv32"), load_board("riscv32-virt")))
+    other = write_image(tmp_path / "r", (riscv,), BuildOptions(get_core("riscv32"), load_board("riscv32-virt")))
     export_zephyr(other, tmp_path / "other")
     assert "depends on RISCV && !64BIT\n" in (tmp_path / "other/Kconfig").read_text()
     with pytest.raises(UsageError, match="of Arm cores alone, not of riscv32: compile with --emit c"):

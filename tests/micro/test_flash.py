@@ -14,14 +14,14 @@ from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.flash import choose_tool, flash_folder, flash_image
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 DISCOVERY = load_board("stm32vldiscovery")
 
 
 @pytest.fixture
 def project(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> Image:
-    return write_image(tmp_path / "p", (toy,), Placement(get_core("cortex-m3"), DISCOVERY))
+    return write_image(tmp_path / "p", (toy,), BuildOptions(get_core("cortex-m3"), DISCOVERY))
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, status: int = 0) -> Path:
@@ -147,7 +147,7 @@ def test_a_tool_that_asks_or_hangs_ends(tmp_path: Path, project: Image, monkeypa
 def test_a_bundle_is_flashed_too(
     tmp_path: Path, project: Image, toy: EmittedNetwork, renamed: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = write_image(tmp_path / "q", (renamed(toy, "other"),), Placement(project.target, DISCOVERY))
+    other = write_image(tmp_path / "q", (renamed(toy, "other"),), BuildOptions(project.target, DISCOVERY))
     bundle = write_bundle(tmp_path / "b", [project, other], DISCOVERY)
     log = install(tmp_path, monkeypatch, "pyocd")
     for image in ("serial", "application"):

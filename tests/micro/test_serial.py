@@ -40,7 +40,7 @@ from tvm_cascade.micro.serial_run import (
     run_serial,
 )
 from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.serial_lines import Answering, BadLine, EmulatedBoard, Forger
 
 DAMAGED, WANTS = 1, 3  # outcomes
@@ -90,7 +90,7 @@ def start(tmp_path: Path) -> Iterator[Callable]:
         if shutil.which(board.family.gcc) is None or shutil.which(board.family.qemu) is None:
             pytest.skip(f"{board.family.gcc} or {board.family.qemu} is not installed")
         target = [target for target in CORES.values() if board.core in target.runs_on][-1]
-        project = write_image(tmp_path / "p", (network,), Placement(target, board))
+        project = write_image(tmp_path / "p", (network,), BuildOptions(target, board))
         elf = build_image(project, board, kind="serial").elf
         if not relay:
             running.append(EmulatedBoard(board, elf))

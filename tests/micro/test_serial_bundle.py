@@ -30,7 +30,7 @@ from tvm_cascade.micro.serial_run import (
     run_serial,
 )
 from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.serial_lines import BadLine, EmulatedBoard
 
 BOARD = load_board("mps2-an386")
@@ -41,7 +41,8 @@ Inputs = list[tuple[np.ndarray, np.ndarray]]
 def build(folder: Path, networks: list[EmittedNetwork]) -> Path:
     """The serial image of `networks`."""
     projects = [
-        write_image(folder / network.name, (network,), Placement(get_core("cortex-m4"), BOARD)) for network in networks
+        write_image(folder / network.name, (network,), BuildOptions(get_core("cortex-m4"), BOARD))
+        for network in networks
     ]
     return build_image(write_bundle(folder / "b", projects, BOARD), BOARD, kind="serial").elf
 

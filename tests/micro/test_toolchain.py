@@ -18,7 +18,7 @@ from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import available_ram, load_board
 from tvm_cascade.micro.elf import memory_use, read_sections
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.builder import Net
 
 M3 = get_core("cortex-m3")
@@ -65,7 +65,7 @@ def test_a_linker_script_that_the_user_has_changed_stays(
 ) -> None:
     """An arena in a section of its own, placed where the user says; a script that nobody changed follows its board."""
     board = load_board("mps2-an386")
-    project = write_image(tmp_path, (make_toy(),), Placement(get_core("cortex-m4"), board))
+    project = write_image(tmp_path, (make_toy(),), BuildOptions(get_core("cortex-m4"), board))
     script = tmp_path / "boards" / board.name / "link.ld"
     made = script.read_text()
     other = tmp_path / "other.json"
@@ -109,7 +109,7 @@ def test_compiler_errors_are_passed_on(tmp_path: Path, make_toy: Callable[..., E
 def test_sources_are_clean_under_strict_warnings(
     kind: str, tmp_path: Path, arm_gcc: None, request: pytest.FixtureRequest
 ) -> None:
-    write_image(tmp_path, (request.getfixturevalue(kind),), Placement(M3, load_board("mps2-an386")))
+    write_image(tmp_path, (request.getfixturevalue(kind),), BuildOptions(M3, load_board("mps2-an386")))
     warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
     flags = ("-std=c99", *warnings, "-O2", "-c", "-o", "/dev/null", "-mcpu=cortex-m3", "-mthumb")
     for kind_of_program, (sources, defines, _) in toolchain.PROGRAMS.items():
@@ -121,7 +121,7 @@ def test_sources_are_clean_under_strict_warnings(
 
 def test_interrupts_of_the_device_follow_those_of_the_core(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
     board = load_board("stm32vldiscovery")
-    project = write_image(tmp_path, (toy,), Placement(M3, board))
+    project = write_image(tmp_path, (toy,), BuildOptions(M3, board))
     own = """
 static void tick(void) {}
 __attribute__((section(".vectors.device"), used)) static void (*const device_vectors[])(void) = {tick, tick};

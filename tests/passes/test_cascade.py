@@ -13,6 +13,7 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.random_networks import random_network
@@ -94,4 +95,4 @@ def test_a_float_network_is_planned_too() -> None:
 
 def test_a_relax_function_gets_its_inputs_whole() -> None:
     with pytest.raises(UsageError, match="stream_input"):
-        passes.Cascade(PlanOptions(stream_input=True))
+        passes.Cascade(PlanRequest(stream_input=True))

@@ -21,6 +21,8 @@ from tvm_cascade.ordering import order
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
@@ -166,8 +168,11 @@ def test_every_road_takes_them(expected: tuple[np.ndarray, np.ndarray]) -> None:
     assert chosen.joined == ("concat", "concat1")
     assert chosen.reason == f"writes the parts of concat, concat1 into place: {plain.peak} -> {chosen.plan.peak} bytes"
     assert chosen.plan.baseline_peak == plain.baseline_peak
-    planned = Cascade(WAYS["layer by layer"])(LowerQuantized()(cell()))
-    assert shape_of(planned["cascade_main"].params[-1]) == (chosen.plan.peak,)
+    request, lowered = PlanRequest(layerwise=True), LowerQuantized()(cell())
+    found = plan_network(lowered, request)
+    assert found.joined == chosen.joined
+    planned = Cascade(request)(lowered)
+    assert shape_of(planned["cascade_main"].params[-1]) == (found.plan.peak,)
     machine = relax.VirtualMachine(tvm.compile(planned, "llvm"), tvm.cpu())
     np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(expected[0])).numpy(), expected[1])
 

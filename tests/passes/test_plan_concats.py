@@ -13,8 +13,8 @@ from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
 from tvm_cascade.cores import KernelTarget, get_core, kernel_target
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.planned_program import planned_module
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared
@@ -66,7 +66,7 @@ def test_a_rewrite_that_pays_is_emitted_to_the_bit(kind: str, scales: str, optio
     assert chosen.reason == f"reads the parts of concat where they lie: {plain.peak} -> {chosen.plan.peak} bytes"
     validate(chosen.plan)
     low = LowerQuantized()(mod)
-    planned = planned_module(low.clone(), chosen.plan, lower_plan(chosen.plan, chosen.prepared.kernels_of(chosen.plan)))
+    planned = planned_module(low, lower_plan(chosen.plan, chosen.prepared.kernels_of(chosen.plan)))
     random = np.random.default_rng(1)
     xs = [random.integers(-128, 128, (1, 10, 10, 4)).astype("int8") for _ in range(2)]
     for one, other in zip(run(low, xs), run(planned, xs), strict=True):

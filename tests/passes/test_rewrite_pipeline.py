@@ -6,21 +6,24 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import tvm
 from click.testing import CliRunner
 from tvm import relax
 
 from tvm_cascade import api, pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cascading import plan_graph
 from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
+from tvm_cascade.passes.cascade import ARENA_ATTR, SUBSTITUTIONS_ATTR
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
 from tvm_cascade.passes.rewriting import Rewritten, exact_rules
-from tvm_cascade.relax_pipeline import REWRITTEN_ATTR, cascade_pipeline
+from tvm_cascade.relax_pipeline import cascade_pipeline
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.rnn import rnntc
@@ -115,18 +118,40 @@ def test_quantized_networks_see_exact_rules_only():
     assert exact_rules(plain()) == integer_rules() and exact_rules(wide_between()) == ALL_RULES
 
 
-def test_the_registered_pipeline_rewrites_for_latency():
+def test_the_registered_pipeline_rewrites_for_latency_where_asked():
     mod = rnntc(steps=3, hidden=32, classes=4)
     rng = np.random.default_rng(0)
     data = [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
     expected = output(mod, data)
     np.testing.assert_allclose(output(mod, data, cascade_pipeline()), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(output(mod, data, cascade_pipeline(rewrite=False)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(output(mod, data, cascade_pipeline(rewrite="latency")), expected, rtol=1e-4, atol=1e-5)
     done = rewrite_for_latency(mod)
     assert done.steps and done.after < done.before
     grown = rewrite_for_latency(mod, arena=lambda m: 1 if m is mod else 2)
     assert grown.steps == () and "larger" in grown.reason
-    assert REWRITTEN_ATTR and PlanOptions()
+    with pytest.raises(UsageError, match="rewrite='speed': give one of memory, latency, none"):
+        cascade_pipeline(rewrite="speed")
+
+
+def test_the_registered_pipeline_rewrites_for_memory_and_keeps_every_bit():
+    mod = branches()
+    data = [np.random.default_rng(1).integers(-128, 128, (1, 6, 6, 4)).astype("int8")]
+    seen = []
+
+    @tvm.instrument.pass_instrument
+    class Watch:
+        def run_after_pass(self, mod, info):
+            if info.name == "tvm_cascade.Cascade":
+                seen.append((int(mod.attrs[ARENA_ATTR]), list(mod.attrs.get(SUBSTITUTIONS_ATTR) or [])))
+
+    with tvm.transform.PassContext(instruments=[Watch()]):
+        got = output(mod, data, cascade_pipeline(PlanRequest(granularity="row")))
+        plainly = output(mod, data, cascade_pipeline(PlanRequest(granularity="row"), rewrite="none"))
+    np.testing.assert_array_equal(got, plainly)
+    np.testing.assert_array_equal(got, output(LowerQuantized()(mod), data))
+    wanted = api.plan(mod, target="host", granularity="row")
+    assert wanted.rewritten is not None and seen[0] == (wanted.plan.peak, wanted.rewritten["steps"])
+    assert seen[1][0] > seen[0][0] and seen[1][1] == []
 
 
 def test_functions_that_cannot_be_read_stay():

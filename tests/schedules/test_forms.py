@@ -63,7 +63,7 @@ def test_rows_serve_what_no_other_form_takes(prepared: pipeline.Prepared, plan: 
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
-        ("in_place", "planned over its input and has no such kernel: .*no transpose from NCHW to NHWC.*NHWC to NCHW"),
+        ("in_place", "planned over its input and has no such kernel: .*NHWC to NCHW; .*NCHW to NHWC"),
         ("accumulating", "planned to sum up its input and has no such kernel: the input is read at several places"),
     ],
 )
@@ -71,7 +71,5 @@ def test_what_no_form_serves_is_refused(prepared: pipeline.Prepared, plan: Plan,
     """The refusal says why each form of that way has no kernel."""
     wrong = replace(plan.segments[0], **{field: (0,)})
     site = first(prepared)
-    with pytest.raises(
-        ValidationError, match=reason.replace("no transpose from NCHW to NHWC.*NHWC to NCHW", "no transpose")
-    ):
+    with pytest.raises(ValidationError, match=reason):
         kernel_of(site, Use(plan, wrong, plan.graph.ops[0]))

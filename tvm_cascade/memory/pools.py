@@ -30,7 +30,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class BuildOptions:
     """Where every buffer of the problem goes."""
 
     pools: tuple[int, ...]  # index of the pool, in the order of `Problem.buffers`
@@ -42,7 +42,7 @@ class Placement:
 
 def place_in_pools(
     problem: Problem, pools: Sequence[Pool], accessed: Mapping[int, int], leaves: int = 200
-) -> Placement:
+) -> BuildOptions:
     """The cheapest placement; `accessed` maps a buffer's id to bytes read and written (0 where it is missing).
 
     Raises `InfeasibleError` where no placement was found.
@@ -66,7 +66,7 @@ class _Search:
         self.rest = [0.0] * (len(buffers) + 1)
         for k in reversed(range(len(buffers))):
             self.rest[k] = self.rest[k + 1] + least * weight[self.order[k]]
-        self.best: Placement | None = None
+        self.best: BuildOptions | None = None
         self.exhausted = True
 
     def run(self) -> None:
@@ -107,4 +107,4 @@ class _Search:
                 return
         place = {b.id: o for p, a in enumerate(found) for b, o in zip(held[p], a.offsets, strict=True)}
         offsets = tuple(place[b.id] for b in self.problem.buffers)
-        self.best = Placement(tuple(chosen), offsets, tuple(a.peak for a in found), cost, False)
+        self.best = BuildOptions(tuple(chosen), offsets, tuple(a.peak for a in found), cost, False)

@@ -234,7 +234,7 @@ class _Reader:
         return number
 
     def distinct(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """An object of the file; a key that comes twice is a mistake, of which JSON readers keep the last."""
+        """An object of the file. A key that comes twice is refused: JSON readers would silently keep the last."""
         made = dict(pairs)
         for name, _ in pairs if len(made) < len(pairs) else ():
             if sum(name == other for other, _ in pairs) > 1:

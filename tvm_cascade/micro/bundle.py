@@ -14,7 +14,7 @@ from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.image import HOST_FOLDER, Image, host_records, read_image, read_network, write_metadata
 from tvm_cascade.micro.image_text import SHARED_ARENA
 from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.publish import publish, require_empty
 
 _DEFINES = re.compile(r"^#define (?!tvm_cascade)(\w+)", re.M)
@@ -93,7 +93,7 @@ def write_bundle(folder: Path, images: Sequence[Image], board: Board) -> Image:
     """
     _check(folder, images)
     networks = [read_network(image, image.networks[0]) for image in images]
-    bundle = write_image(folder, networks, Placement(images[0].target, board, images[0].optimise))
+    bundle = write_image(folder, networks, BuildOptions(images[0].target, board, images[0].optimise))
     write_metadata(bundle, {"hosts": _copy_host_programs(folder, images)})
     return bundle
 

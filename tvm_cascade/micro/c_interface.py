@@ -1,10 +1,11 @@
-"""What a network's C files, `<name>.h` and `<name>.c`, are written from."""
+"""What `<name>.h` and `<name>.c` are written from: the interface of a network, and what C adds to it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tvm_cascade.micro.hot_weights import HotWeight
+from tvm_cascade.micro.network import Interface
 from tvm_cascade.tensor_spec import TensorSpec
 
 
@@ -12,13 +13,22 @@ from tvm_cascade.tensor_spec import TensorSpec
 class CInterface:
     """The public side of a network in C. Inputs and outputs have their places and C names (`micro.placement`)."""
 
-    name: str  # C identifier, the prefix of every symbol
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    arena_bytes: int
-    arena_align: int  # bytes
+    interface: Interface
     steps: int | None = None  # of the plan, where a hook of the application's is called after each; None without hook
     hot: tuple[HotWeight, ...] = ()  # weights that are read from RAM
+
+    @property
+    def name(self) -> str:
+        """The prefix of every symbol, a C identifier."""
+        return self.interface.name
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.interface.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.interface.outputs
 
     @property
     def upper(self) -> str:
@@ -31,5 +41,5 @@ class CInterface:
 
     @property
     def calls_back(self) -> bool:
-        """Whether a run calls functions of its application: then a byte tells them, and others, that it goes on."""
+        """Whether a run calls functions of the application: then a byte in RAM marks the run as going on."""
         return self.hook or any(spec.streamed for spec in self.inputs)

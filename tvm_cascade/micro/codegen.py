@@ -16,9 +16,8 @@ from tvm_cascade.micro import hot_weights
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.entry import emit_entry
 from tvm_cascade.micro.header import emit_header
-from tvm_cascade.micro.hot_weights import HotWeight
 from tvm_cascade.micro.names import network_identifier
-from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.network import EmittedNetwork, Interface
 from tvm_cascade.micro.placement import place_io
 from tvm_cascade.micro.weights import Weights, emit_weights
 from tvm_cascade.schedules.driver.lower_plan import Lowered
@@ -63,7 +62,7 @@ def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str) -> 
 def emit_c_driver(lowered: Lowered, symbol: str) -> str:
     """The driver alone as a C function called `symbol`, with declarations of the kernels that it calls.
 
-    Kernels and driver apart: merged by LLVM, all kernels together had too few registers.
+    Kernels and driver are compiled separately: where LLVM merged them, all kernels together had too few registers.
     """
     zero = tirx.const(0, "int32")
 
@@ -80,7 +79,7 @@ def emit_c_driver(lowered: Lowered, symbol: str) -> str:
 
 
 def _renamed(lowered: Lowered, symbol: str, change: Callable[[str, Any], Any]) -> tvm.IRModule:
-    """The functions of a plan under public names, changed, those left out for which `change` answers None."""
+    """The functions of a plan under public names, each replaced by what `change` makes of it; None leaves it out."""
     mod = lowered.mod.clone()
     for gv in mod.get_global_vars():
         made = change(gv.name_hint, mod[gv])
@@ -116,7 +115,7 @@ _VIEW = re.compile(r"\(\((u?int(?:8|16|32|64)_t|float|double)\*\)(\w+)\)")
 
 
 def tidy_c(source: str) -> str:
-    """What TVM's C back end prints, without its runtime: no includes, no exports, static and forward-declared."""
+    """What TVM's C back end prints, without includes and exports; functions become static and are declared first."""
     body: list[str] = []
     for line in source.splitlines():
         text = line.strip()
@@ -185,7 +184,12 @@ def emit_network(
     helpers = needed(prelude, functions)
     hot = hot_weights.choose(lowered, functions, ram_weights) if ram_weights else ()
     functions = hot_weights.redirect(functions, name, hot)
-    c = _c_interface(lowered, name, io, align, hot)
+    plan = lowered.plan
+    placed = place_io(plan, io, lowered.hooked)
+    requests = request_order(plan)
+    interface = Interface(name, placed.inputs, placed.outputs, plan.peak, align, requests)
+    steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
+    c = CInterface(interface, steps, hot)
     files[f"{name}.h"] = emit_header(c, note or name).encode()
     files[f"{name}.c"] = emit_entry(c, functions, helpers).encode()
     weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
@@ -195,17 +199,10 @@ def emit_network(
         files=files,
         sources=(f"{name}.c", f"{name}_weights.c"),
         objects=objects,
-        inputs=c.inputs,
-        outputs=c.outputs,
-        arena_bytes=c.arena_bytes,
+        inputs=placed.inputs,
+        outputs=placed.outputs,
+        arena_bytes=plan.peak,
         arena_align=align,
-        requests=request_order(lowered.plan),
+        requests=requests,
         ram_weight_bytes=hot_weights.total_bytes(hot),
     )
-
-
-def _c_interface(lowered: Lowered, name: str, io: IoSpec, align: int, hot: tuple[HotWeight, ...]) -> CInterface:
-    plan = lowered.plan
-    placed = place_io(plan, io, lowered.hooked)
-    steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
-    return CInterface(name, placed.inputs, placed.outputs, plan.peak, align, steps, hot)

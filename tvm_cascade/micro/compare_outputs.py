@@ -32,8 +32,10 @@ def compare_with_reference(
 
 
 def reference_tolerance(expected: Expected) -> float | None:
-    """Tolerance of a quantized network whose reference computes in floats: one step of its outputs, or twice what a few
-    roundings in the other direction change. None where outputs must be equal."""
+    """The largest difference that a reference in floats may have from a quantized network; None where none is allowed.
+
+    It is one step of the outputs, or twice the change that a few roundings in the other direction make.
+    """
     if expected.reach is None:
         return None
     return max(expected.step or 0.0, _REACH_FACTOR * expected.reach) * (1 + FLOAT_TOLERANCE)
@@ -61,7 +63,10 @@ def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) 
 def _matches(
     want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray], tolerance: float = 0.0
 ) -> tuple[bool, float]:
-    """Integers are equal or within `tolerance`, floats to within reassociation or a larger `tolerance`."""
+    """Whether outputs match, and the largest difference.
+
+    Integers may differ by `tolerance`, floats by what another order of sums gives or by a larger `tolerance`.
+    """
     gap = _difference(want, have)
     if all(a.dtype.kind in "iub" for a in want.values()):
         return gap <= tolerance, gap

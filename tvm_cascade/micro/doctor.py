@@ -219,7 +219,7 @@ def check_tool(name: str, needed_for: str, remedy: str) -> Check:
 
 
 def check_newlib() -> Check:
-    """Whether the cross compiler has a C library: Debian packages it apart from the compiler."""
+    """Whether the cross compiler has a C library: Debian has it in another package than the compiler."""
     needed_for = "linking firmware"
     gcc = shutil.which(ARM.gcc)
     if gcc is not None and Path(_output(gcc, "-print-file-name=libc_nano.a").strip()).is_absolute():

@@ -81,7 +81,7 @@ def _arena_definition(c: CInterface) -> list[str]:
 
 
 def _only_shared(lines: list[str], busy: bool) -> list[str]:
-    """What has to do with the mark: in a network that calls nobody back, only with a shared arena."""
+    """Lines that use the byte `<name>_busy`, which a network without callbacks has only where it shares an arena."""
     return lines if busy else ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
 
 

@@ -72,7 +72,7 @@ class _Package:
 
     @property
     def uses_math(self) -> bool:
-        """Whether functions of <math.h> may be called; what objects call is not looked at."""
+        """Whether functions of <math.h> may be called; objects are not examined and count as callers."""
         return self.has_objects or any("#include <math.h>" in text for _, text in self.sources())
 
 
@@ -85,7 +85,7 @@ def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
 
 
 def _package(image: Image) -> _Package:
-    """A package is called as its network, or as the folder of several."""
+    """The package of an image, named after its network, or after its folder where there are several networks."""
     return _Package(c_identifier(image.folder.resolve().name, image.name) if image.several else image.name, image)
 
 
@@ -153,7 +153,7 @@ def _zephyr_needs(package: _Package) -> str:
 
 
 def _zephyr_settings(package: _Package) -> str:
-    """Of the sample: the floating point unit where it serves, its calling convention where kernels are compiled for it."""
+    """Settings of the sample: the floating point unit where it is of use, and hard-float calls where kernels need them."""
     floats = any(
         spec.dtype.startswith("float") for network in package.networks for spec in (*network.inputs, *network.outputs)
     )
@@ -214,7 +214,7 @@ _SHARED = """/* The networks of this package share one arena. */
 
 
 def _arduino_boards(package: _Package) -> str:
-    """For the README: boards that the library serves."""
+    """The sentence of the README that says which boards the library is for."""
     if not package.has_objects:
         return "It serves boards of 32 bits."
     cores = ", ".join(package.target.runs_on)

@@ -21,7 +21,7 @@ from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.placement import place_io
 from tvm_cascade.micro.toolchain import BuildResult, MemoryOverflowError, build_image
 from tvm_cascade.micro.user_files import file_digests, keep_users_files, users_files
-from tvm_cascade.micro.write_image import Placement, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.pipeline import Prepared, lower
 from tvm_cascade.report.text import block_rows, live_bytes
 
@@ -83,7 +83,7 @@ def write(
     placed = place_io(plan, prepared.io)
     with ThreadPoolExecutor(max_workers=1) as pool:
         counted = pool.submit(lambda: host_program(lower(prepared, plan, counted=True), placed))
-        image = write_image(folder, (network,), Placement(emit.target, emit.board, emit.optimise))
+        image = write_image(folder, (network,), BuildOptions(emit.target, emit.board, emit.optimise))
         built = None if emit.board is None else _build(image, emit.board, plan, options, progress)
         host = counted.result().save(folder / HOST_FOLDER)
     elf = None if built is None else str(built.elf.relative_to(folder))
@@ -120,7 +120,7 @@ def _build(
 
 
 def _of_plan(plan: Plan, options: dict[str, object]) -> dict[str, object]:
-    """What the metadata says of a plan."""
+    """The part of the metadata that describes a plan."""
     return {
         "plan": {
             "peak_bytes": plan.peak,
@@ -177,7 +177,7 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
 
 
 def _what_may_help(options: PlanOptions) -> list[str]:
-    """Options that make an arena smaller and are not in force; a smaller network always does."""
+    """Options that could make the arena smaller and are not used yet; where there are none, a smaller network."""
     if options.layerwise:
         return ["compiling without --layerwise"]
     found = [] if options.overlap else ["compiling without --no-overlap"]

@@ -99,7 +99,7 @@ def _text(output: bytes | None) -> str:
 
 
 def _complaint(out: str, err: str) -> str:
-    """The first line that names the trouble: tools go on talking after it, on either stream."""
+    """The first line that names an error: tools print more after it, on either stream."""
     lines = [line.strip() for line in (*err.splitlines(), *out.splitlines()) if line.strip()]
     told = [line for line in lines if _COMPLAINT.search(line)]
     return _STAMP.sub("", (told or lines[-1:] or ["no message"])[0])
@@ -140,7 +140,7 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
 
 
 def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str, ...]:
-    """The call: of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
+    """The command line of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
 
     All three reset the board when they are done; OpenOCD and st-flash read back what they have written.
     """

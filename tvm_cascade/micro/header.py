@@ -41,7 +41,7 @@ def emit_header(c: CInterface, note: str) -> str:
 
 
 def _opening(c: CInterface, note: str) -> list[str]:
-    """What to do with the network, the guard, and what compilers must be able to do."""
+    """How to use the network, the include guard, and the checks of the compiler."""
     name, upper = c.name, c.upper
     return [
         f"/* {c_comment(note)}, written by tvm_cascade {tvm_cascade.__version__}",
@@ -80,8 +80,8 @@ def _sizes(c: CInterface) -> list[str]:
     upper = c.upper
     lines = [
         "/* Bytes. */",
-        f"#define {upper}_ARENA_SIZE {max(c.arena_bytes, 1)}",
-        f"#define {upper}_ARENA_ALIGN {c.arena_align}",
+        f"#define {upper}_ARENA_SIZE {max(c.interface.arena_bytes, 1)}",
+        f"#define {upper}_ARENA_ALIGN {c.interface.arena_align}",
         f"#define {upper}_INPUTS {len(c.inputs)}",
         f"#define {upper}_OUTPUTS {len(c.outputs)}",
     ]
@@ -210,11 +210,11 @@ def _memory(c: CInterface) -> str:
     """What the network needs of RAM, for the head of its header."""
     rest = [f"{total_bytes(c.hot)} bytes of weights"] if c.hot else []
     rest += ["a byte that tells whether it runs"] if c.calls_back else []
-    return " and ".join([f"the arena of {c.arena_bytes} bytes", *rest])
+    return " and ".join([f"the arena of {c.interface.arena_bytes} bytes", *rest])
 
 
 def attributes(upper: str) -> list[str]:
-    """Macros of alignment and section, in front of a definition; a compiler without the latter links to its own."""
+    """Macros that give a definition its alignment and section; empty where the compiler knows no such attribute."""
     return [
         "#if defined(__GNUC__)",
         f"#define {upper}_ALIGNED(n) __attribute__((aligned(n)))",

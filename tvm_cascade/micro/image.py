@@ -49,7 +49,7 @@ class Image:
 
     @property
     def name(self) -> str:
-        """Of the image: the network's, or one for all."""
+        """Name of the image: that of its network, or `networks` where there are several."""
         return _SEVERAL if self.several else self.networks[0].name
 
     @property

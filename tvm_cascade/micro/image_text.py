@@ -14,7 +14,7 @@ _KINDS = {"c": "generated source", "o": "compiled kernels"}  # of files, by suff
 
 
 def files(image: Image) -> dict[str, str]:
-    """Texts by name: all of a board's folder that depends on its networks, and is not theirs."""
+    """Texts by file name: everything in a board's folder that is written around its networks."""
     values = _build_values(image)
     readme = "bundle_README.md.in" if image.several else "README.md.in"
     texts = {
@@ -28,7 +28,7 @@ def files(image: Image) -> dict[str, str]:
 
 
 def own_sources(image: Image) -> tuple[str, ...]:
-    """Sources of an image of several networks that belong to none of them and to every program."""
+    """Sources that every program of several networks needs beside the networks' own: the arena and shared weights."""
     if not image.several:
         return ()
     return ("arena.c", SOURCE) if image.shared_weight_bytes else ("arena.c",)

@@ -1,4 +1,4 @@
-"""Where a plan puts the inputs and outputs of a network, and what C calls them."""
+"""Places of inputs and outputs in the arena of a plan, and their names in C."""
 
 from __future__ import annotations
 

@@ -89,7 +89,10 @@ def profile(folder: Path, plan: Plan, board: Board) -> list[int]:
 
 
 def by_operator(plan: Plan, ticks: Sequence[int], total: int) -> list[int]:
-    """Instructions of every operator: those of its steps, less its share of what `ticks` exceed `total` by."""
+    """Instructions of every operator: the sum of its steps, less its share of the cost of the hooks.
+
+    `total` is the count of the image without hooks; what `ticks` sum up to beyond it is spread over all steps.
+    """
     steps = steps_of(plan)
     excess = (sum(ticks) - total) / max(1, len(steps))
     sums = [0.0] * len(plan.graph.ops)

@@ -12,7 +12,7 @@ from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
 
 @dataclass(frozen=True)
 class RunReport:
-    """Measurements of one inference. Bytes; None where the board cannot tell or nothing was compared."""
+    """Measurements of one inference, sizes in bytes. None where the board cannot measure, or nothing was compared."""
 
     board: str
     outputs: Mapping[str, np.ndarray]

@@ -63,7 +63,7 @@ def crc32c(data: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SerialOptions:
-    """How a board is spoken to."""
+    """Settings of a run over a serial port."""
 
     baud: int = 115200
     timeout_s: float = 60.0  # the longest that it may stay without an answer, the time of an inference included
@@ -171,7 +171,7 @@ def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:
 def _run(
     link: SerialLink, number: int, whole: bytes, rows: Sequence[bytes], answer_s: float
 ) -> tuple[int, int, int, int] | None:
-    """RUN, and rows as long as the board wants them: (status, arena, stack, checksum of the outputs).
+    """Send RUN, and rows as long as the board asks for them; returns (status, arena, stack, checksum of the outputs).
 
     None if the board has lost the run.
     """

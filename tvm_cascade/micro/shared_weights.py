@@ -109,7 +109,7 @@ def _moved(text: str, name: str, weights: Weights, there: Mapping[int, int], awa
 
 
 def _mark_unused(driver: re.Match[str]) -> str:
-    """A driver that needs nothing of its network's own image says so."""
+    """The driver with `(void)flash;` where it no longer reads the network's own weights."""
     head, body = driver[0].split("\n", 1)
     return driver[0] if re.search(r"\bflash\b", body) else f"{head}\n  (void)flash;\n{body}"
 

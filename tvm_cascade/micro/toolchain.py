@@ -25,7 +25,7 @@ from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.image_text import SHARED_ARENA, own_sources
 from tvm_cascade.micro.main_text import serial_file
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import Placement, write_host_program, write_image
+from tvm_cascade.micro.write_image import BuildOptions, write_host_program, write_image
 from tvm_cascade.publish import whole_file
 
 # Programs of a folder: sources beside the networks', definitions, suffix of the build folder's name.
@@ -93,7 +93,7 @@ def find_tool(name: str, remedy: str) -> str:
 def build(folder: Path, network: EmittedNetwork, target: Core, board: Board) -> BuildResult:
     """Write the folder of one network and build its measured program; raises as `write_image` and `build_image`."""
     find_tool(target.family.gcc, target.family.compiler_remedy)
-    return build_image(write_image(folder, (network,), Placement(target, board)), board)
+    return build_image(write_image(folder, (network,), BuildOptions(target, board)), board)
 
 
 def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, compiler: str = "gcc") -> Path:
@@ -124,7 +124,7 @@ def require_uart(board: Board) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What one program is compiled and linked of: files of `folder`."""
+    """The files of `folder` that one program is compiled and linked of, and how."""
 
     name: str  # of the linked file, without suffix
     folder: Path

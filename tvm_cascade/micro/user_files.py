@@ -33,7 +33,7 @@ def users_files(folder: Path) -> tuple[str, ...]:
 
 
 def keep_users_files(old: Path, new: Path, generated: Collection[str]) -> tuple[str, ...]:
-    """Carry over what the user has added to `old` or edited there, but for the network's own files; returns the names."""
+    """Copy to `new` what the user has added to `old` or edited there, except for the files in `generated`; returns names."""
     kept = tuple(n for n in users_files(old) if n not in generated)
     for name in kept:
         (new / name).parent.mkdir(parents=True, exist_ok=True)

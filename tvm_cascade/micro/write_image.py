@@ -25,15 +25,15 @@ _VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """What a folder is written for."""
+class BuildOptions:
+    """What the programs of a folder are compiled for, and how."""
 
     target: Core
     board: Board | None  # None for this machine
     optimise: str = "balanced"  # size, speed or balanced
 
 
-def write_image(folder: Path, networks: Sequence[EmittedNetwork], made_for: Placement) -> Image:
+def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: BuildOptions) -> Image:
     """Write the folder of an image; existing files of the same names are overwritten.
 
     Raises
@@ -42,31 +42,31 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], made_for: Plac
         The board cannot run the target's code, the optimisation is unknown, or several networks are to share the arena
         of this machine.
     """
-    if made_for.board is None and len(networks) > 1:
+    if options.board is None and len(networks) > 1:
         raise UsageError("several networks share the arena of a board's image: compile them for a target")
-    if made_for.board is not None:
-        made_for.board.require_target(made_for.target)
-    compile_flags(made_for.optimise)
+    if options.board is not None:
+        options.board.require_target(options.target)
+    compile_flags(options.optimise)
     folder.mkdir(parents=True, exist_ok=True)
     shared = _shared_weights(networks) if len(networks) > 1 else SharedWeights({}, 0, 0)
     image = Image(
         folder=folder,
         networks=tuple(network.record for network in networks),
-        target=made_for.target,
-        board=made_for.board.name if made_for.board else "host",
-        optimise=made_for.optimise,
+        target=options.target,
+        board=options.board.name if options.board else "host",
+        optimise=options.optimise,
         shared_weight_bytes=shared.stored,
         saved_flash_bytes=shared.saved,
     )
     for network in networks:
         _write(folder, network.files)
     _write(folder, shared.files)
-    if made_for.board is None:
+    if options.board is None:
         _write(folder, {"CMakeLists.txt": image_text.host_library(image.networks[0])})
     else:
-        copy_runtime(folder, made_for.target)
+        copy_runtime(folder, options.target)
         _write(folder, image_text.files(image))
-        add_board(folder, made_for.board)
+        add_board(folder, options.board)
     write_metadata(image)
     return read_image(folder)
 

@@ -13,7 +13,8 @@ import numpy as np
 import tvm
 from tvm import relax as _relax
 
-from tvm_cascade.passes.integer.island import STORED_TYPES, attributes, dtype_of
+from tvm_cascade.passes.integer.expressions import attributes, dtype_of
+from tvm_cascade.passes.integer.island import STORED_TYPES
 
 relax: Any = _relax  # its nodes get their fields at run time
 
