@@ -21,39 +21,37 @@ from tvm_cascade.passes.float_remains import with_remains
 from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowering functions)
     comparisons,
     elementwise,
+    int16_lookup,
     log_softmax,
     lookup,
     reduction,
     roots,
     softmax,
-    wide_lookup,
 )
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    FLOAT,
-    INDEX,
-    ISLANDS,
-    STORED_TYPES,
-    TESTS,
-    Emitter,
-    Island,
+from tvm_cascade.passes.integer.expressions import (
     NotLowered,
-    Output,
-    Reader,
-    activation_bounds,
-    activation_range,
     attributes,
     constant_of,
     dtype_of,
     name_of,
     number_of,
-    positive,
     shape_of,
 )
+from tvm_cascade.passes.integer.island import (
+    STORED_TYPES,
+    Emitter,
+    Island,
+    Output,
+    Reader,
+    activation_bounds,
+    activation_range,
+    positive,
+)
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
+from tvm_cascade.passes.integer.registry import DIRECT, FLOAT, INDEX, ISLANDS, TESTS
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.rename_variables import substitute
 

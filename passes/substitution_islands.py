@@ -17,15 +17,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from tvm_cascade.passes.integer.island import (
-    BYTE_TYPES,
-    Quantized,
-    Reader,
-    activation_bounds,
-    constant_of,
-    dtype_of,
-    name_of,
-)
+from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, name_of
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Quantized, Reader, activation_bounds
 from tvm_cascade.passes.read.relax_names import KERNEL_LAYOUTS, convolution_attributes
 from tvm_cascade.substitution.dag import Node, Pool, Ref
 from tvm_cascade.substitution.rules_quantized import quantized_sum

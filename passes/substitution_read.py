@@ -15,7 +15,7 @@ from tvm import relax
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.operators.table import BINARY, UNARY
-from tvm_cascade.passes.integer.island import NotLowered
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 from tvm_cascade.passes.read.relax_names import (
     KERNEL_LAYOUTS,

@@ -10,19 +10,11 @@ import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
 from tvm_cascade.passes.integer.elementwise import lower_requantize
+from tvm_cascade.passes.integer.expressions import NotLowered, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, round_half_away
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    ISLANDS,
-    Emitter,
-    Island,
-    NotLowered,
-    Output,
-    Quantized,
-    number_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import Emitter, Island, Output, Quantized
+from tvm_cascade.passes.integer.registry import DIRECT, ISLANDS
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.schedules.kernels.spec import Attributes
 

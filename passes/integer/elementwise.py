@@ -14,20 +14,15 @@ import numpy as np
 from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
 from tvm_cascade.passes.integer.bias import stored_bias
 from tvm_cascade.passes.integer.broadcast import te_broadcast
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import (
-    ISLANDS,
-    Island,
-    NotLowered,
-    Quantized,
-    bounded_multiplier,
-    name_of,
-)
+from tvm_cascade.passes.integer.island import Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.lookup import elu_input, lower_elu
 from tvm_cascade.passes.integer.prelu import lower_sloped, sloped_input
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.requantize import requantized, rescaled, stored
 from tvm_cascade.passes.integer.roots import differences, squared_difference
-from tvm_cascade.passes.integer.sums import lower_terms, terms
+from tvm_cascade.passes.integer.sums import lower_summands, summands
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 from tvm_cascade.schedules.kernels.spec import Attributes
 
@@ -51,8 +46,8 @@ def lower_add(island: Island) -> Value:
             return lower_sloped(island, *sloped)
         if elu is not None:
             return lower_elu(island, elu)
-        several = terms(island)
-        return _sum(island, "add") if several is None else lower_terms(island, several)
+        several = summands(island)
+        return _sum(island, "add") if several is None else lower_summands(island, several)
     if bias is None or bias.constant is None:
         raise NotLowered("its bias is not constant")
     if bias.dtype != "int32":

@@ -12,17 +12,11 @@ from math import gcd
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_clamp, te_rounding_divide
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    FLOAT,
-    ISLANDS,
-    Island,
-    NotLowered,
-    constant_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import Island
 from tvm_cascade.passes.integer.one_scale import from_scale_of, in_scale_of
+from tvm_cascade.passes.integer.registry import DIRECT, FLOAT, ISLANDS
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.schedules.kernels.spec import Attributes
 

@@ -8,21 +8,18 @@ stored integers. Both reach their function as an `Island`; the function returns 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, round_half_away
-from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Module, Tensor, Value, ir, relax, te
+from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Tensor, Value, relax, te
 from tvm_cascade.schedules.kernels.spec import NO_ATTRIBUTES, Attributes, with_spec
 
 STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
 BYTE_TYPES = ("int8", "uint8")
 EXPLICIT_AXIS = -1  # of a dequantize, with one scale, that is an operator of the file and no part of a quantized one
-
-
-class NotLowered(Exception):
-    """The reason why an operator stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,23 +186,6 @@ class Emitter:
         return self.builder.emit(relax.op.reshape(value, list(shape)), name_hint=self.name)
 
 
-def name_of(expr: Value) -> str:
-    """The name of a call's operator, empty for anything else."""
-    return str(getattr(expr.op, "name", "")) if isinstance(expr, relax.Call) else ""
-
-
-def constant_of(expr: Value) -> np.ndarray | None:
-    return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
-
-
-def shape_of(expr: Value) -> tuple[int, ...]:
-    """Static shape; NotLowered where it is symbolic."""
-    try:
-        return tuple(int(d) for d in expr.ty.shape.values)
-    except (AttributeError, TypeError) as error:
-        raise NotLowered("a shape that is not static") from error
-
-
 def positive(scale: np.float32) -> np.float32:
     """The scale of an activation, by which the arithmetic divides."""
     if not (np.isfinite(scale) and scale > 0):
@@ -219,21 +199,6 @@ def bounded_multiplier(d: float | np.floating) -> tuple[int, int]:
     if s > 30:
         raise NotLowered(f"the scales give the multiplier {d:g}")
     return m, s
-
-
-def number_of(prim: Value) -> float:
-    """A scalar argument of a call, however it is wrapped."""
-    value = getattr(prim, "value", prim)
-    return float(getattr(value, "value", value))
-
-
-def attributes(holder: Function | Module) -> dict[str, object]:
-    """The attributes of a function or module; empty where it has none."""
-    return {str(k): v for k, v in holder.attrs.items()} if holder.attrs is not None else {}
-
-
-def dtype_of(expr: Value) -> str:
-    return str(getattr(expr.ty, "dtype", ""))
 
 
 def activation_bounds(core: Call) -> tuple[float, float | None] | None:
@@ -258,30 +223,3 @@ def activation_range(
     if bounds[1] is not None:
         hi = min(hi, zero_point + round_half_away(np.float32(bounds[1]) / scale))
     return lo, hi
-
-
-LoweringFunction = Callable[[Island], Value]  # an expression, or None from those of `FLOAT`
-
-
-@dataclass(slots=True)
-class Registry:
-    """Lowering functions by the name of the Relax operator at an island's core."""
-
-    functions: dict[str, LoweringFunction] = field(default_factory=dict)
-
-    def lowers(self, *operators: str) -> Callable[[LoweringFunction], LoweringFunction]:
-        """Registers a function for Relax operators, given without the `relax.` in front."""
-
-        def register(function: LoweringFunction) -> LoweringFunction:
-            for operator in operators:
-                self.functions[f"relax.{operator}"] = function
-            return function
-
-        return register
-
-
-ISLANDS = Registry()  # dequantize -> operator -> quantize
-DIRECT = Registry()  # operators on stored integers
-FLOAT = Registry()  # operators on floats whose legal form in Relax is not the reference's; None leaves one as it is
-INDEX = Registry()  # operators from stored integers to indices
-TESTS = Registry()  # dequantize -> comparison, to booleans

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -19,14 +20,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_saturate,
     te_srdhm,
 )
-from tvm_cascade.passes.integer.island import (
-    BYTE_TYPES,
-    Island,
-    NotLowered,
-    Reader,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Reader
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.schedules.kernels.spec import Attributes
 

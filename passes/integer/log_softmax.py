@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import (
     i32,
     i64,
@@ -23,7 +24,8 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_saturate,
     te_srdhm,
 )
-from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, NotLowered
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.softmax import (
     INPUT_BITS,
     SUM_BITS,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     i32,
     quantize_multiplier,
@@ -30,7 +31,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale_channel,
     te_rounding_divide,
 )
-from tvm_cascade.passes.integer.island import Emitter, dtype_of, shape_of
+from tvm_cascade.passes.integer.island import Emitter
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
 from tvm_cascade.schedules.kernels.spec import Attributes
 

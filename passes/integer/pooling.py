@@ -8,12 +8,14 @@ their padding, where there is one multiplier for every count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import te_pad2d
+from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -22,18 +24,8 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale,
     te_rescale_channel,
 )
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    ISLANDS,
-    STORED_TYPES,
-    Island,
-    NotLowered,
-    Quantized,
-    bounded_multiplier,
-    dtype_of,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.registry import DIRECT, ISLANDS
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.schedules.kernels.spec import Attributes
 
@@ -138,11 +130,11 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
     _, height, width, _ = x.shape
     declared = _declared_padding(island.core) if bool(island.core.attrs.count_include_pad) else _NONE
 
-    def rows(y: Index, beyond: tuple[int, int, int, int]) -> Scalar:
-        return _inside(y, sy, padding[0], kh, -beyond[0], height + beyond[2])
+    def rows(y: Index, counted: tuple[int, int, int, int]) -> Scalar:
+        return _inside(y, sy, padding[0], kh, -counted[0], height + counted[2])
 
-    def columns(xx: Index, beyond: tuple[int, int, int, int]) -> Scalar:
-        return _inside(xx, sx, padding[1], kw, -beyond[1], width + beyond[3])
+    def columns(xx: Index, counted: tuple[int, int, int, int]) -> Scalar:
+        return _inside(xx, sx, padding[1], kw, -counted[1], width + counted[3])
 
     counts = {
         int(rows(i32(y), declared)) * int(columns(i32(xx), declared))
@@ -153,9 +145,7 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
         raise NotLowered(_OUTSIDE)
     ratio = np.float64(x.step) / np.float64(out.scale) / (1 << head_room)
     pairs = {n: bounded_multiplier(ratio / n) for n in sorted(counts)}
-    tables = np.zeros((2, max(counts) + 1), "int32")
-    for n, pair in pairs.items():
-        tables[:, n] = pair
+    tables = _multiplier_tables(pairs)
     shifts = np.array([s for _, s in pairs.values()])
 
     def compute(a: Tensor, *given: Tensor) -> Tensor:
@@ -185,6 +175,14 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
     return island.emitter.call(
         "scaled_avg_pool2d", compute, [x.value], list(tables) if len(pairs) > 1 else (), attributes
     )
+
+
+def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
+    """Multipliers and shifts, int32 [2, largest count + 1], by the count of pixels that an average divides by."""
+    tables = np.zeros((2, max(pairs) + 1), "int32")
+    for count, pair in pairs.items():
+        tables[:, count] = pair
+    return tables
 
 
 @ISLANDS.lowers("mean")

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale, te_rescale_channel
-from tvm_cascade.passes.integer.island import (
-    ISLANDS,
-    STORED_TYPES,
-    Island,
-    NotLowered,
-    Quantized,
-    bounded_multiplier,
-    constant_of,
-    name_of,
-)
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.schedules.kernels.spec import Attributes
 

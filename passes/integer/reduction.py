@@ -7,19 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from tvm_cascade.passes.integer.broadcast import te_broadcast
+from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp
-from tvm_cascade.passes.integer.island import (
-    INDEX,
-    ISLANDS,
-    STORED_TYPES,
-    Island,
-    NotLowered,
-    Quantized,
-    dtype_of,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized
 from tvm_cascade.passes.integer.one_scale import Operand, from_scale_of, in_output_scale, in_scale_of
+from tvm_cascade.passes.integer.registry import INDEX, ISLANDS
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.schedules.kernels.spec import Attributes
 

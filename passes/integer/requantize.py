@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, NotLowered, Output, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 from tvm_cascade.schedules.kernels.spec import Attributes
 

@@ -72,7 +72,7 @@ class _Conv(ConvRow):
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
 
 
-class _WideConv(_Conv):
+class _HalfwordConv(_Conv):
     """Weights as halfwords: nothing to widen, twice the flash. The only form for uint8, whose weights need nine bits."""
 
     def pack_weights(self) -> np.ndarray:
@@ -98,10 +98,10 @@ class _WideConv(_Conv):
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
 
 
-def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, wide: bool = False) -> RowKernel:
-    """K x K and 1 x 1 convolution; `wide` keeps weights as halfwords, as uint8 always does."""
-    if wide or conv.dtype == "uint8":
-        return _WideConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
+def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:
+    """K x K and 1 x 1 convolution; `halfwords` are weights that need no widening, as uint8 always does."""
+    if halfwords or conv.dtype == "uint8":
+        return _HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
     return _Conv(conv, blocking).build()
 
 

@@ -57,7 +57,7 @@ class _LaneOutputs(ConvRow):
         They lie in front of the table, where LLVM cannot see them: it would write the loops out, move the loads of all
         passes to the front and spill.
         """
-        rows = [t.split(taps) for t in self.terms for taps in t.run_lengths()]
+        rows = [t.split(taps) for t in self.part_kernels for taps in t.run_lengths()]
         return sorted({n for n, _ in rows if n > 1})
 
     def split(self, taps: int) -> tuple[int, int]:
@@ -96,7 +96,7 @@ class _Dot(_LaneOutputs):
 
     def pack_weights(self) -> np.ndarray:
         conv = self.conv
-        aligned = conv.apart or self.depth % 16 == 0 or len(conv.window.column_groups()) == 1
+        aligned = conv.non_contiguous or self.depth % 16 == 0 or len(conv.window.column_groups()) == 1
         self.group = 16 if aligned else 8
         self.whole = self.length // self.group * self.group
         return self.arranged(lambda w: tailed_interleave(w, LANES, self.group))

@@ -176,4 +176,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
         return []
     rows = tuple(prod(t.shape[2:]) * _BYTES[t.dtype] for t in spec.inputs)
     forms = [("vectors", True)] if target.vectors else []
-    return [Variant(name, partial(move_kernel, move, rows, wide)) for name, wide in [*forms, ("words", False)]]
+    return [Variant(name, partial(move_kernel, move, rows, vectors)) for name, vectors in [*forms, ("words", False)]]

@@ -41,7 +41,7 @@ class QuantizedConv:
     groups: int = 1  # of one that is not depthwise
 
     @property
-    def apart(self) -> bool:
+    def non_contiguous(self) -> bool:
         """Whether something lies between the inputs of neighbouring taps of a kernel row."""
         return self.groups > 1 or self.window.dilation[1] > 1
 

@@ -3,7 +3,7 @@
 A kernel of one row reads all weights of its layer for every row. Where an operator can make several rows at once
 (`KernelFootprints.multi_row`), its segment may go in steps of that many, with the rings that these take. A plan is made
 in steps of one row first; here its segments are taken to pieces, and then given steps of more rows, as far as the arena stays
-within the cap, or within its own size where none is given. What an operator wins is estimated (`cost.instructions`):
+within the cap, or within its own size where none is given. What an operator wins is estimated (`cores.step_model`):
 weights that are not read again, less what locating rows anew for every block of channels costs.
 """
 

@@ -32,12 +32,7 @@ CORE = Core(
     triple="thumbv7em-none-unknown-eabihf",
     gcc_flags=("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
     default_board="mps2-an386",
-    runs_on=(
-        "cortex-m4",
-        "cortex-m7",
-        "cortex-m33",
-        "cortex-m55",
-    ),
+    runs_on=("cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55"),
     dsp=True,
     fpu=True,
     rules=DSP,

@@ -38,7 +38,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         import onnx
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-        from tvm_cascade.importers.onnx_converters import Importer
+        from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx_pads import constant_operands, fold_pads
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
         from tvm_cascade.importers.onnx_shapes import fold_shapes
@@ -54,7 +54,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         model = as_signed(spell_out(model))
         _check_filled(path, model)
         shapes = _static_shapes(path, model, input_shapes)
-        _check_operators(path, model, _get_convert_map())
+        _check_operators(path, model, {**_get_convert_map(), **CONVERTERS})
         ready = fold_pads(constant_operands(fold_shapes(model, shapes)))
         imported = _imported(path, Importer(shapes, "float32"), ready)
         check_sizes(path, imported)

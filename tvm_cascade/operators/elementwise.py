@@ -35,13 +35,16 @@ def _binary(kind: str, function: Callable[[Array, Array], Array], *also: str, co
     )  # fmt: skip
 
 
-def _unary(kind: str, function: Callable[[Array], Array], *also: str, activation: bool = False) -> Operator:
+def _unary(
+    kind: str, function: Callable[[Array], Array], *also: str, activation: bool = False, movable: bool | None = None
+) -> Operator:
     def evaluate(attrs: Attributes, x: Array) -> Array:
         return function(x).astype(x.dtype)
 
     return Operator(
-        kind, Family.UNARY, same_type, evaluate, also=also, elementwise=True, activation=activation, movable=activation
-    )
+        kind, Family.UNARY, same_type, evaluate, also=also, elementwise=True, activation=activation,
+        movable=activation if movable is None else movable,
+    )  # fmt: skip
 
 
 def _scheduled_only(kind: str, *also: str) -> Operator:
@@ -98,6 +101,7 @@ _REWRITTEN = (
     _unary("relu6", lambda x: np.clip(x, 0, 6), activation=True),
     _unary("sigmoid", lambda x: 1 / (1 + np.exp(-x)), activation=True),
     _unary("tanh", np.tanh, activation=True),
+    _unary("silu", lambda x: x / (1 + np.exp(-x)), activation=True, movable=False),  # it falls before it rises
     _unary("exp", np.exp),
     _unary("sqrt", np.sqrt),
     _unary("rsqrt", lambda x: 1 / np.sqrt(x)),
@@ -110,7 +114,6 @@ OPERATORS = (
     *_REWRITTEN,
     Operator("fused", Family.FUSED, broadcast_type, _run_program, steps=_steps_of_fused, elementwise=True),
     _scheduled_only("bias_add"),
-    _scheduled_only("silu"),
     _scheduled_only("gelu"),
     _scheduled_only("hard_swish", "hardswish"),
     _scheduled_only("leaky_relu", "leakyrelu", "lrelu"),

@@ -81,25 +81,29 @@ def _reorder_sum(pool: Pool, m: Match) -> Target | None:
     return {result(total): pool.make("add", pool.make("sub", a, c), b)}
 
 
-def _associate(pool: Pool, m: Match) -> Target | None:
+def _regroup(m: Match) -> tuple[Ref, Ref, Ref] | None:
+    """a, b, c of (a + b) + c, whichever the operator, where they may be added in another order."""
     outer, inner = m["outer"], m["inner"]
     if outer.kind != inner.kind:
         return None
     c = _others(outer, result(inner))
     a, b = inner.inputs
-    if not (a.type == b.type == c.type) or c == result(inner):
+    return None if not (a.type == b.type == c.type) or c == result(inner) else (a, b, c)
+
+
+def _associate(pool: Pool, m: Match) -> Target | None:
+    terms, outer = _regroup(m), m["outer"]
+    if terms is None:
         return None
+    a, b, c = terms
     return {result(outer): pool.make(outer.kind, a, pool.make(outer.kind, b, c))}
 
 
 def _associate_right(pool: Pool, m: Match) -> Target | None:
-    outer, inner = m["outer"], m["inner"]
-    if outer.kind != inner.kind:
+    terms, outer = _regroup(m), m["outer"]
+    if terms is None:
         return None
-    c = _others(outer, result(inner))
-    a, b = inner.inputs
-    if not (a.type == b.type == c.type) or c == result(inner):
-        return None
+    a, b, c = terms
     return {result(outer): pool.make(outer.kind, b, pool.make(outer.kind, a, c))}
 
 
@@ -333,7 +337,7 @@ ALGEBRA_RULES = (
     Rule("merge_matmul_rows", "A @ w, B @ w", "split([A; B] @ w)", (_MATMUL_A, _MATMUL_B), _merge_rows, _right,
          integer_exact=True),
     Rule("merge_all_rows", "A @ w, B @ w, C @ w, ...", "split([A; B; C; ...] @ w)", (_MATMUL,), _never,
-         integer_exact=True, far=True, context=_merge_all_rows),
+         integer_exact=True, whole_graph=True, context=_merge_all_rows),
     Rule("matmul_bias", "x @ w + c", "matmul(x, w, c), c constant per column", (op("sum", "add", _MATMUL, None),),
          _matmul_bias, integer_exact=True, folds_weights=True),
     Rule("matmul_scale", "(x @ w) * s", "x @ (w * s), s constant per column", (op("product", "mul", _MATMUL, None),),

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import (
     i32,
     i64,
@@ -21,10 +22,10 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_leading_zeros,
     te_rescale,
 )
-from tvm_cascade.passes.integer.island import Island, NotLowered, Output, Quantized
+from tvm_cascade.passes.integer.int16_lookup import te_interpolated
+from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.passes.integer.wide_lookup import te_interpolated
 from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HIGHEST = (1 << 15) - 1
@@ -32,12 +33,12 @@ _LOWEST = -(1 << 15)
 _STEPS = 512
 
 
-def lower_wide_softmax(island: Island, x: Quantized, beta: float) -> Value:
+def lower_int16_softmax(island: Island, x: Quantized, beta: float) -> Value:
     """Softmax of int16 along the last axis, to 1/32768ths."""
     out = island.output
     if island.real and not out.zero_point and float(out.scale) * (1 << 15) > 1 and out.dtype == "int16":
         own = Output(out.shape, "int16", np.float32(1 / (1 << 15)), 0, _LOWEST, _HIGHEST)
-        return from_own_scale(island, own, lower_wide_softmax(replace(island, output=own, bounds=None), x, beta))
+        return from_own_scale(island, own, lower_int16_softmax(replace(island, output=own, bounds=None), x, beta))
     if x.constant is not None or out.dtype != "int16" or out.zero_point or float(out.scale) != 1 / (1 << 15):
         raise NotLowered("a softmax of int16 to another type or scale")
     if out.shape[-1] > 1 << 16:

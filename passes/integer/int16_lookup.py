@@ -15,6 +15,7 @@ from functools import cache
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import (
     i32,
     quantize_multiplier,
@@ -22,7 +23,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_clamp,
     te_rescale,
 )
-from tvm_cascade.passes.integer.island import Island, NotLowered, Output, Quantized
+from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 from tvm_cascade.schedules.kernels.spec import Attributes
@@ -44,7 +45,7 @@ def sigmoid_table() -> np.ndarray:
     return np.array(table, "int32")
 
 
-def lower_wide_function(island: Island, x: Quantized, function: str) -> Value:
+def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
     """`function` is sigmoid or tanh, of int16 to the scale 1/32768 that the reference prescribes."""
     out = island.output
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
@@ -52,7 +53,7 @@ def lower_wide_function(island: Island, x: Quantized, function: str) -> Value:
     if island.real and float(out.scale) * (1 << 15) > 1:
         info = np.iinfo("int16")
         own = Output(out.shape, "int16", np.float32(1 / (1 << 15)), 0, int(info.min), int(info.max))
-        value = lower_wide_function(replace(island, output=own, bounds=None), x, function)
+        value = lower_int16_function(replace(island, output=own, bounds=None), x, function)
         return from_own_scale(island, own, value)
     if float(out.scale) != 1 / (1 << 15):
         raise NotLowered(f"a {function} of int16 whose output scale is not 1/32768")
@@ -111,7 +112,7 @@ def _input_multiplier(scale: float) -> tuple[int, int]:
     return int(multiplier), shift
 
 
-def lower_wide_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
+def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
     """`MBQM` with one multiplier on each side of zero."""
     out = island.output
     if x.constant is not None or out.dtype != "int16":
@@ -137,7 +138,7 @@ def lower_wide_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
     )
 
 
-def lower_wide_abs(island: Island, x: Quantized) -> Value:
+def lower_int16_abs(island: Island, x: Quantized) -> Value:
     """`MBQM(|x|)`, a copy of the magnitude where the scales are equal."""
     out = _symmetric(island, x, "abs")
     m, s = quantize_multiplier(float(np.float32(x.step / out.scale)))
@@ -151,7 +152,7 @@ def lower_wide_abs(island: Island, x: Quantized) -> Value:
     return _elementwise(island, x, "abs", magnitude)
 
 
-def lower_wide_negative(island: Island, x: Quantized) -> Value:
+def lower_int16_negative(island: Island, x: Quantized) -> Value:
     """The lowest value, which has no opposite, stays as it is: the reference wraps, whatever the scales say. Of real
     numbers it saturates."""
     out = _symmetric(island, x, "negation")
@@ -161,7 +162,7 @@ def lower_wide_negative(island: Island, x: Quantized) -> Value:
     return _elementwise(island, x, "negative", lambda v: tirx.Select(v == i32(_LOWEST), lowest, i32(0) - v))
 
 
-def lower_wide_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
+def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
     """`function` by 513 samples."""
     out = _symmetric(island, x, kind)
     with np.errstate(invalid="ignore"):
