@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, layerwise, offsets_of, plan_graph, validate
@@ -17,6 +16,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver.places import overwrites
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.reference import virtual_machine
 
 ONE_BY_ONE = PlanOptions(layerwise=True, in_place=True)
 MAP = 12 * 12 * 8  # bytes
@@ -55,7 +55,7 @@ def test_to_the_bit(prepared: pipeline.Prepared, options: PlanOptions) -> None:
     plan = plan_graph(prepared.graph, options)
     validate(plan)
     x = np.random.default_rng(0).integers(-128, 128, (1, 12, 12, 4)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(network()))
     run = run_plan(prepared, plan, [x])
     np.testing.assert_array_equal(run.outputs[0], machine["main"](tvm.runtime.tensor(x)).numpy())
     assert run.arena_high_water <= plan.peak

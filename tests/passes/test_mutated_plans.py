@@ -20,6 +20,7 @@ from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.mutations import mutant
 from tvm_cascade.testing.random_dags import Planned, ways
+from tvm_cascade.testing.reference import virtual_machine
 
 WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows", "joined, streamed", "several rows")
 MUTANTS, RUN = 40, 3  # of each plan
@@ -58,7 +59,7 @@ def planned() -> dict[str, Planned]:
 @pytest.fixture(scope="module")
 def expected() -> tuple[np.ndarray, list[np.ndarray]]:
     x = np.random.default_rng(0).integers(-128, 128, (1, 3, 11, 8)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(network()))
     return x, [r.numpy() for r in machine["main"](tvm.runtime.tensor(x))]
 
 

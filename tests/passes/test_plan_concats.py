@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
@@ -19,6 +18,7 @@ from tvm_cascade.passes.planned_program import planned_module
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared
+from tvm_cascade.testing.reference import virtual_machine
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def cell(kind: str, scales: str, dilation: int = 1) -> tvm.IRModule:
 
 
 def run(mod: tvm.IRModule, xs: list[np.ndarray]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = virtual_machine(mod)
     return [machine["main"](tvm.runtime.tensor(x)).numpy() for x in xs]
 
 

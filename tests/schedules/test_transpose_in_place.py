@@ -20,6 +20,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.forms.transpose_in_place import FORM, row_moves
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
 SHAPE = (1, 3, 15, 14)  # NCHW
@@ -61,7 +62,7 @@ def test_it_takes_the_input_s_place(prepared: pipeline.Prepared, layer_by_layer:
     assert plan.peak < beside.peak
     validate(plan)
     x = np.random.default_rng(0).integers(-128, 128, SHAPE).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(network()))
     run = run_plan(prepared, plan, [x])
     np.testing.assert_array_equal(run.outputs[0], machine["main"](tvm.runtime.tensor(x)).numpy())
     assert run.arena_high_water <= plan.peak

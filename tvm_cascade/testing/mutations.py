@@ -116,7 +116,7 @@ def _less_state_or_scratch(plan: Plan, random: Random) -> Plan | None:
 
 def _other_flag(plan: Plan, random: Random) -> Plan | None:
     """An operator more or fewer among those that sum up, or that run over their input; an input delivered twice or never."""
-    name = random.choice(("accumulating", "over", "streamed"))
+    name = random.choice(("accumulating", "in_place", "streamed"))
     s = random.randrange(len(plan.segments))
     had = getattr(plan.segments[s], name)
     if had and random.random() < 0.6:
