@@ -27,15 +27,16 @@ from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import plan_prepared, run_plan
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.reference import virtual_machine
 
 CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
 WAYS = {
-    "layer by layer": PlanOptions(layerwise=True, **CAN),
-    "smallest": PlanOptions(**CAN),
-    "rows": PlanOptions(granularity="row", **CAN),
-    "apart": PlanOptions(overlap=False, **CAN),
-    "streamed": PlanOptions(stream_input=True, **CAN),
+    "layer by layer": rows_alone(layerwise=True, **CAN),
+    "smallest": rows_alone(**CAN),
+    "rows": rows_alone(granularity="row", **CAN),
+    "apart": rows_alone(overlap=False, **CAN),
+    "streamed": rows_alone(stream_input=True, **CAN),
 }
 
 

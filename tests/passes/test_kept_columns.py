@@ -14,7 +14,7 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.cascading import Plan, plan_graph, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import Interleaving
@@ -25,6 +25,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.report.text import block_rows
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
@@ -90,4 +91,4 @@ def test_what_is_kept_is_listed() -> None:
 
 
 def test_nothing_kept_without_stripes() -> None:
-    assert all(not s.halo_columns for s in plan_graph(network()[0].graph, PlanOptions(pixels=True)).storages)
+    assert all(not s.halo_columns for s in plan_graph(network()[0].graph, rows_alone(pixels=True)).storages)

@@ -31,7 +31,7 @@ from tvm_cascade.testing.host_check import PlanRun, plan_prepared, run_plan
 from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 
 
 def computed(lowered: Any, feed: np.ndarray) -> np.ndarray:

@@ -13,18 +13,19 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cascading import plan_graph, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
 SHAPE = (2, 8, 6, 3)
-STREAMED = PlanOptions(stream_input=True, pixels=True, accumulators=True, stripes=True, in_place=True)
+STREAMED = rows_alone(stream_input=True, pixels=True, accumulators=True, stripes=True, in_place=True)
 
 
 def flattened(net: Net, x: Value) -> list[Value]:

@@ -35,7 +35,7 @@ from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
 
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 _LARGEST = 700  # elements of a map: an interpreter's patience
 
 
