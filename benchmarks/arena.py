@@ -34,7 +34,7 @@ from tvm_cascade.testing.graphs import Builder, mobilenet_v1, mobilenet_v2, vgg1
 from tvm_cascade.testing.host_check import plan_prepared
 
 RESULTS = Path(__file__).parent / "results"
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 WAYS: dict[str, dict[str, Any]] = {"min": {}, "no overlap": {"overlap": False}, "streamed": {"stream_input": True}}
 MINIMALLOC = {"A": 7.6, "B": 4.6, "C": 0.9, "D": 4.9, "E": 7.0, "F": 10.7}  # seconds, its C++, measured by us
 # what is aimed at, way by way, and what others need; bytes

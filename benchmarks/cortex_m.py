@@ -24,7 +24,7 @@ import numpy as np
 from cortex_m_table import BOARDS, MODELS, PLANS, table
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.cascading import Plan, plan_graph
 from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import emulator
@@ -38,6 +38,7 @@ from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.toolchain import build
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.testing.plan_options import rows_alone
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -100,7 +101,7 @@ def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = Tru
     """Compile, run and check one network, then once more between steps."""
     target, board = get_core(core), load_board(BOARDS[core])
     made, name = prepared_for(path, core, backend, tuned), c_identifier(path.stem)
-    options = PlanOptions(
+    options = rows_alone(
         alignment=target.align,
         pixels=True,
         accumulators=True,

@@ -14,9 +14,10 @@ from pathlib import Path
 from cortex_m import RESULTS, prepared_for, read
 from cortex_m_table import BOARDS, MODELS
 
-from tvm_cascade.cascading import PlanOptions, cascade
+from tvm_cascade.cascading import cascade
 from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.cores import get_core
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
             if model is None or smallest is None or rows is None:
                 continue
             graph = prepared_for(options.models / f"{name}.tflite", core, target.backend, True).graph
-            wanted = PlanOptions(alignment=target.align, pixels=True, accumulators=True, stripes=True, steps=model)
+            wanted = rows_alone(alignment=target.align, pixels=True, accumulators=True, stripes=True, steps=model)
             plan = cascade(graph, wanted)
             estimated, counted = instruction_factor(plan, model), smallest.instructions / rows.instructions
             note = "" if plan.peak == smallest.arena else f"  (counted with an arena of {smallest.arena})"

@@ -31,7 +31,6 @@ from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tuning.tune import Database
 
 Progress = Callable[[str], None]
-_ALIGNMENT = {"host": 16, "cortex-m7": 8, "cortex-m55": 8}  # bytes; others 4
 
 
 def plan_options(request: PlanRequest, core: KernelTarget) -> PlanOptions:
@@ -45,12 +44,8 @@ def plan_options(request: PlanRequest, core: KernelTarget) -> PlanOptions:
         overlap=request.overlap,
         granularity=request.granularity,
         max_time=request.max_time,
-        alignment=_ALIGNMENT.get(core.name, 4),
+        alignment=get_core(core.name).align,
         steps=get_core(core.name).steps,
-        pixels=True,
-        accumulators=True,
-        stripes=True,
-        in_place=True,
     )
 
 

@@ -79,8 +79,7 @@ def _is_missing(report: pytest.TestReport | pytest.CollectReport) -> bool:
     return "not installed" in why or ("could not import" in why and "could not import 'torch" not in why)
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport() -> Iterator[None]:
+def _fail_what_is_missing() -> Iterator[None]:
     """With TVM_CASCADE_STRICT (continuous integration) what is missing is a failure, never a skip."""
     outcome = yield
     report = outcome.get_result()
@@ -88,10 +87,5 @@ def pytest_runtest_makereport() -> Iterator[None]:
         report.outcome = "failed"
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_make_collect_report() -> Iterator[None]:
-    """The same for whole files that ask for a package when they are read."""
-    outcome = yield
-    report = outcome.get_result()
-    if _is_missing(report):
-        report.outcome = "failed"
+pytest_runtest_makereport = pytest.hookimpl(hookwrapper=True)(_fail_what_is_missing)
+pytest_make_collect_report = pytest_runtest_makereport  # for whole files that ask for a package when they are read

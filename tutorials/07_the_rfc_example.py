@@ -15,10 +15,11 @@ import tvm
 from tvm import s_tir, te
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cascading import plan_graph
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules import buffer_bytes, rolling_buffer, stripe
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def convolution(x: Any, weights: Any, name: str) -> Any:
@@ -100,10 +101,10 @@ def by_the_planner() -> bool:
     print("\nby the planner, the whole arena (input, output and counters in it):")
     peaks = []
     for title, options in (
-        ("layer by layer", PlanOptions(layerwise=True)),
-        ("rings of rows", PlanOptions(granularity="row", overlap=False)),
-        ("rings of pixels", PlanOptions(pixels=True, overlap=False)),
-        ("output behind the dying input", PlanOptions(pixels=True)),
+        ("layer by layer", rows_alone(layerwise=True)),
+        ("rings of rows", rows_alone(granularity="row", overlap=False)),
+        ("rings of pixels", rows_alone(pixels=True, overlap=False)),
+        ("output behind the dying input", rows_alone(pixels=True)),
     ):
         plan = plan_graph(graph, options)
         peaks.append(plan.peak)

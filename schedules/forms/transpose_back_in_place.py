@@ -18,7 +18,7 @@ class TransposeBackInPlace(TransposeInPlace):
 
     def kernel(self, planes: Planes) -> RowKernel:
         passes = InPlacePasses(planes, row_moves(planes.height, planes.count))
-        passes.separate()
+        passes.turn_rows(to_pixels=False)
         passes.move_rows()
         return passes.kernel()
 

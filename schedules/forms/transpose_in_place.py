@@ -64,7 +64,7 @@ class TransposeInPlace(KernelForm):
     def kernel(self, planes: Planes) -> RowKernel:
         passes = InPlacePasses(planes, row_moves(planes.count, planes.height))
         passes.move_rows()
-        passes.interleave()
+        passes.turn_rows(to_pixels=True)
         return passes.kernel()
 
 
@@ -144,23 +144,15 @@ class InPlacePasses:
             with k.when(tirx.all(to < last, source < last)):
                 self._copy(self.image, to * width, self.image, source * width, width)
 
-    def interleave(self) -> None:
-        """The rows of all planes of each image row become its pixels."""
-        k, count, width = self.k, self.planes.count, self.planes.width
+    def turn_rows(self, to_pixels: bool) -> None:
+        """The rows of all planes of each image row become its pixels, or its pixels one row of every plane."""
+        k, axes = self.k, [(self.planes.width, "w"), (self.planes.count, "c")]
+        (outer, first_name), (inner, second_name) = axes if to_pixels else reversed(axes)
         with k.loop(self.planes.height, "h") as h:
-            first = k.let(h * (count * width), "first")
-            self._copy(self.spare, i32(0), self.image, first, count * width)
-            with k.loop(width, "w") as w, k.loop(count, "c") as c:
-                k.store(self.image, first + w * count + c, self.spare[c * width + w])
-
-    def separate(self) -> None:
-        """The pixels of each image row become one row of every plane."""
-        k, count, width = self.k, self.planes.count, self.planes.width
-        with k.loop(self.planes.height, "h") as h:
-            first = k.let(h * (count * width), "first")
-            self._copy(self.spare, i32(0), self.image, first, count * width)
-            with k.loop(count, "c") as c, k.loop(width, "w") as w:
-                k.store(self.image, first + c * width + w, self.spare[w * count + c])
+            first = k.let(h * (outer * inner), "first")
+            self._copy(self.spare, i32(0), self.image, first, outer * inner)
+            with k.loop(outer, first_name) as a, k.loop(inner, second_name) as b:
+                k.store(self.image, first + a * inner + b, self.spare[b * outer + a])
 
     def kernel(self) -> RowKernel:
         table, dtype = str(self.moves.dtype), self.planes.dtype

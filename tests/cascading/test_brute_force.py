@@ -14,6 +14,7 @@ from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.graph import Graph, Tile
 from tvm_cascade.memory.problem import Buffer, OffsetConstraint
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
 EVERY = (BY_ROWS, *(Interleaving(Tile(columns=n)) for n in (16, 8, 4, 2, 1)))
@@ -123,7 +124,7 @@ def problem_of(
 @pytest.mark.parametrize("seed", TINY)
 def test_the_smallest_of_all_arenas(seed: int, pixels: bool, overlap: bool) -> None:
     graph = tiny_graph(seed)
-    options = PlanOptions(alignment=1, overlap=overlap, pixels=pixels, accumulators=True)
+    options = rows_alone(alignment=1, overlap=overlap, pixels=pixels, accumulators=True)
     plan = cascade(graph, options)
     validate(plan, alignment=1)
     assert brute_force(graph, options, plan.peak) == plan.peak

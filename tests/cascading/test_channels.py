@@ -15,7 +15,7 @@ from tvm_cascade.errors import InfeasibleError, ValidationError
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
 
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 
 
 def bottlenecks(

@@ -18,6 +18,7 @@ from tvm_cascade.cascading.stripes import widths_of
 from tvm_cascade.cores import get_core
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def blocks(size: int) -> Graph:
@@ -127,9 +128,7 @@ def test_no_other_set_of_tensors_keeps_much_better() -> None:
 def test_the_printed_plan_is_a_point_of_the_frontier() -> None:
     graph = blocks(48)
     for most in (1.2, 100.0):
-        options = PlanOptions(
-            stripes=True, pixels=True, overlap=False, max_time=most, steps=get_core("cortex-m4").steps
-        )
+        options = rows_alone(stripes=True, pixels=True, overlap=False, max_time=most, steps=get_core("cortex-m4").steps)
         again = replace(options, max_macs=2.0)
         points = frontier(graph, again)
         plain = cascade(graph, options)
@@ -150,7 +149,7 @@ def test_the_smallest_plan_needs_no_whole_frontier(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(planner, "_best", counted)
     model = get_core("cortex-m4").steps
-    again = PlanOptions(stripes=True, pixels=True, overlap=False, max_macs=2.0, steps=model)
+    again = rows_alone(stripes=True, pixels=True, overlap=False, max_macs=2.0, steps=model)
     told: list[Plan] = []
     points = frontier(blocks(48), again, told.append)
     assert len(told) > 2 and set(points[:-1]) <= set(told)
@@ -163,7 +162,7 @@ def test_the_smallest_plan_needs_no_whole_frontier(monkeypatch: pytest.MonkeyPat
 
 def test_a_streamed_input_comes_once_for_every_stripe() -> None:
     graph = blocks(48)
-    options = PlanOptions(stripes=True, pixels=True, stream_input=True, max_macs=2.0)
+    options = rows_alone(stripes=True, pixels=True, stream_input=True, max_macs=2.0)
     plans = frontier(graph, options)
     for plan in plans:
         validate(plan)

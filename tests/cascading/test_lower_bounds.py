@@ -8,10 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from tvm_cascade.cascading import PlanOptions
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.cuts import cuts_within, smallest_peak
 from tvm_cascade.cascading.search import Search
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
 
@@ -19,7 +19,7 @@ from tvm_cascade.testing.random_windows import random_graph
 def test_no_segment_costs_less_than_its_floor(seed: int) -> None:
     graph = random_graph(seed)
     rowwise = [t for t in graph.inputs if graph.tensors[t].row_axis is not None]
-    options = PlanOptions(pixels=True, accumulators=True, stripes=True, max_macs=2.0)
+    options = rows_alone(pixels=True, accumulators=True, stripes=True, max_macs=2.0)
     for streamed in ((), rowwise):
         search = Search(AccessTables(graph, streamed, accumulators=True), range(len(graph.ops)), options)
         bounds = search.lower_bounds

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.cascading import Plan, plan_graph, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import Interleaving
@@ -19,9 +19,10 @@ from tvm_cascade.report.estimate import estimate
 from tvm_cascade.report.steps import step_rows
 from tvm_cascade.report.timeline import timeline
 from tvm_cascade.testing.graphs import ds_cnn, mobilenet_v1, resnet8
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
-ROWS = PlanOptions(granularity="row", accumulators=True, steps=get_core("cortex-m4").steps)
+ROWS = rows_alone(granularity="row", accumulators=True, steps=get_core("cortex-m4").steps)
 
 
 def weighted(graph: Graph, tall: bool) -> Graph:

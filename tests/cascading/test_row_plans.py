@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_cascade.cascading import PlanOptions, cascade, layerwise, validate
+from tvm_cascade.cascading import cascade, layerwise, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import PIXEL, ROW, Tile
 from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, mobilenet_v2, resnet8, vgg16
+from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
 
-ROWS = PlanOptions(overlap=False)
+ROWS = rows_alone(overlap=False)
 
 
 def test_chain_of_stencils_needs_three_rows_each() -> None:
@@ -58,7 +59,7 @@ def test_skip_is_a_delay_ring() -> None:
 def test_known_networks(graph, before: int, after: int) -> None:
     plan = cascade(graph, ROWS)
     assert plan.baseline_peak == before
-    assert layerwise(graph).peak == before
+    assert layerwise(graph, ROWS_ALONE).peak == before
     assert plan.peak <= after
     replay = validate(plan)
     assert (replay.peak, replay.macs) == (plan.peak, graph.macs)
@@ -73,9 +74,9 @@ def test_vgg16_reaches_a_tenth() -> None:
 def test_cap_is_a_cap() -> None:
     graph = mobilenet_v1(96, 96, 1, alpha=0.25, classes=2)
     with pytest.raises(InfeasibleError, match="needs 22288 bytes, 4096 available; peak at conv2d0") as refused:
-        cascade(graph, PlanOptions(sram=4096, overlap=False))
+        cascade(graph, rows_alone(sram=4096, overlap=False))
     assert refused.value.needed == 22_288
-    loose = cascade(graph, PlanOptions(sram=60_000))
+    loose = cascade(graph, rows_alone(sram=60_000))
     assert all(len(s.trace) == 0 or len(set(s.trace)) == 1 for s in loose.segments)
     with pytest.raises(InfeasibleError, match="--layerwise"):
-        layerwise(graph, PlanOptions(sram=30_000))
+        layerwise(graph, rows_alone(sram=30_000))

@@ -16,16 +16,17 @@ from tvm_cascade.micro.placement import place_io
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_networks import random_network
 
 CAN = {"pixels": True, "accumulators": True, "stripes": True}
 OPTIONS = {
-    "layerwise": PlanOptions(layerwise=True, **CAN),
-    "rows": PlanOptions(granularity="row", **CAN),
-    "smallest": PlanOptions(**CAN),
-    "no overlap": PlanOptions(overlap=False, **CAN),
-    "streamed": PlanOptions(stream_input=True, **CAN),
-    "recomputing": PlanOptions(max_macs=2.0, overlap=False, **CAN),
+    "layerwise": rows_alone(layerwise=True, **CAN),
+    "rows": rows_alone(granularity="row", **CAN),
+    "smallest": rows_alone(**CAN),
+    "no overlap": rows_alone(overlap=False, **CAN),
+    "streamed": rows_alone(stream_input=True, **CAN),
+    "recomputing": rows_alone(max_macs=2.0, overlap=False, **CAN),
 }
 
 

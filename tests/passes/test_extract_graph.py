@@ -19,6 +19,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_call import run_rows
+from tvm_cascade.testing.reference import virtual_machine
 
 
 def run_kernels(extracted: Extracted, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -41,7 +42,7 @@ def run_kernels(extracted: Extracted, inputs: list[np.ndarray]) -> list[np.ndarr
 
 
 def run_module(mod: tvm.IRModule, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    vm = virtual_machine(mod)
     result = vm["main"](*(tvm.runtime.tensor(i) for i in inputs))
     parts = [result] if hasattr(result, "numpy") else list(result)
     return [p.numpy() for p in parts]

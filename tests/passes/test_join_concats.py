@@ -16,7 +16,7 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.overlap import Overlaps
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import ROW
+from tvm_cascade.graph import Tile
 from tvm_cascade.ordering import order
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.join_concats import joinable, joined
@@ -27,14 +27,16 @@ from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import plan_prepared, run_plan
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
 CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
 WAYS = {
-    "layer by layer": PlanOptions(layerwise=True, **CAN),
-    "smallest": PlanOptions(**CAN),
-    "rows": PlanOptions(granularity="row", **CAN),
-    "apart": PlanOptions(overlap=False, **CAN),
-    "streamed": PlanOptions(stream_input=True, **CAN),
+    "layer by layer": rows_alone(layerwise=True, **CAN),
+    "smallest": rows_alone(**CAN),
+    "rows": rows_alone(granularity="row", **CAN),
+    "apart": rows_alone(overlap=False, **CAN),
+    "streamed": rows_alone(stream_input=True, **CAN),
 }
 
 
@@ -88,12 +90,12 @@ def test_what_a_join_may_follow_depends_on_the_makers_beside() -> None:
     assert conv is not None and depthwise is not None
     dying, units = list(made.ops[depthwise].inputs), {whole: made.tensors[whole].rows}
     overlaps = Overlaps(AccessTables(made), in_place=True)
-    assert overlaps.pairs((depthwise,), dying, units, ROW)
-    assert not overlaps.pairs((conv, depthwise), dying, units, ROW)
+    assert overlaps.pairs((depthwise,), dying, units, Tile())
+    assert not overlaps.pairs((conv, depthwise), dying, units, Tile())
 
 
 def reference(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(mod))
     return machine["main"](tvm.runtime.tensor(x)).numpy()
 
 

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
+from tvm_cascade.cascading import Plan, plan_graph, validate
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.interleaving import Interleaving
@@ -25,6 +25,8 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.report.text import block_rows
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
 FEED = np.random.default_rng(0).integers(-128, 128, (1, 11, 13, 3)).astype(np.int8)
@@ -40,7 +42,7 @@ def network() -> tuple[pipeline.Prepared, np.ndarray]:
     x = net.max_pool(net.add(x, y), kernel=(2, 3), stride=(1, 2), padding=(0, 1, 1, 1))
     x = net.conv(x, 5, kernel=(3, 3), stride=(2, 1), padding=(1, 2, 1, 0))
     mod = net.finish(net.global_pool(x))
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), target="llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(mod))
     return pipeline.prepare(mod, KernelTarget()), machine["main"](tvm.runtime.tensor(FEED)).numpy()
 
 
@@ -89,4 +91,4 @@ def test_what_is_kept_is_listed() -> None:
 
 
 def test_nothing_kept_without_stripes() -> None:
-    assert all(not s.halo_columns for s in plan_graph(network()[0].graph, PlanOptions(pixels=True)).storages)
+    assert all(not s.halo_columns for s in plan_graph(network()[0].graph, rows_alone(pixels=True)).storages)

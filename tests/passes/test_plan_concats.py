@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
@@ -19,6 +18,8 @@ from tvm_cascade.passes.planned_program import planned_module
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def arenas_by_heuristics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys.modules["tvm_cascade.memory.allocate"], step, lambda *_: None)
 
 
-PIXELS = PlanOptions(pixels=True, accumulators=True, stripes=True)
+PIXELS = rows_alone(pixels=True, accumulators=True, stripes=True)
 
 
 def reader(net: Net, kind: str, y: Value, dilation: int) -> Value:
@@ -50,12 +51,12 @@ def cell(kind: str, scales: str, dilation: int = 1) -> tvm.IRModule:
 
 
 def run(mod: tvm.IRModule, xs: list[np.ndarray]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = virtual_machine(mod)
     return [machine["main"](tvm.runtime.tensor(x)).numpy() for x in xs]
 
 
 @pytest.mark.parametrize(
-    ("kind", "scales", "options"), [("conv", "varied", PlanOptions()), ("depthwise", "shared", PIXELS)]
+    ("kind", "scales", "options"), [("conv", "varied", rows_alone()), ("depthwise", "shared", PIXELS)]
 )
 def test_a_rewrite_that_pays_is_emitted_to_the_bit(kind: str, scales: str, options: PlanOptions) -> None:
     mod = cell(kind, scales)
@@ -78,21 +79,21 @@ def test_caps() -> None:
     mod = cell("conv", "shared")
     prepared = pipeline.prepare(mod, KernelTarget())
     plain, best = (
-        plan_graph(prepared.graph, PlanOptions()).peak,
-        plan_prepared(mod, prepared, PlanOptions()).plan.peak,
+        plan_graph(prepared.graph, rows_alone()).peak,
+        plan_prepared(mod, prepared, rows_alone()).plan.peak,
     )
-    fits = plan_prepared(mod, prepared, PlanOptions(sram=plain))
+    fits = plan_prepared(mod, prepared, rows_alone(sram=plain))
     assert fits.concats == () and "fits as it is" in fits.reason
-    tight = plan_prepared(mod, prepared, PlanOptions(sram=best))
+    tight = plan_prepared(mod, prepared, rows_alone(sram=best))
     assert tight.concats and tight.plan.peak <= best
     with pytest.raises(InfeasibleError):
-        plan_prepared(mod, prepared, PlanOptions(sram=best // 4))
+        plan_prepared(mod, prepared, rows_alone(sram=best // 4))
 
 
 def test_nothing_to_rewrite() -> None:
     net = Net("int8")
     mod = net.finish(net.conv(net.input((1, 6, 6, 4)), 8, 3))
-    chosen = plan_prepared(mod, pipeline.prepare(mod, KernelTarget()), PlanOptions())
+    chosen = plan_prepared(mod, pipeline.prepare(mod, KernelTarget()), rows_alone())
     assert (chosen.concats, chosen.reason) == ((), "")
 
 
@@ -101,7 +102,7 @@ def test_without_a_cap_the_time_limit_holds(dilation: int, dear: bool) -> None:
     """Parts are read by kernels of their own, or by the generic one: what that is estimated to take must be allowed."""
     mod = cell("conv", "varied", dilation)
     prepared = pipeline.prepare(mod, kernel_target("cortex-m4"))
-    options = PlanOptions(steps=get_core("cortex-m4").steps)
+    options = rows_alone(steps=get_core("cortex-m4").steps)
     limited = plan_prepared(mod, prepared, options)
     assert bool(limited.concats) != dear
     if dear:

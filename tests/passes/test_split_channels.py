@@ -28,14 +28,15 @@ from tvm_cascade.passes.prepare_graph import prepare_graph
 from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import PlanRun, plan_prepared, run_plan
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 
 
 def computed(lowered: Any, feed: np.ndarray) -> np.ndarray:
     """What TVM's own executor makes of a module."""
-    machine = relax.VirtualMachine(tvm.compile(lowered, target="llvm"), tvm.cpu())
+    machine = virtual_machine(lowered)
     return machine["main"](tvm.runtime.tensor(feed)).numpy()
 
 

@@ -17,11 +17,12 @@ from tvm_cascade.graph import Window
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
 from tvm_cascade.tensor_spec import graph_io
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.zoo.super_resolution import espcn, fsrcnn
 
 HEIGHT, WIDTH = 41, 9
-ROWS = PlanOptions(granularity="row", overlap=False)
-PIXELS = PlanOptions(granularity="pixel", pixels=True, overlap=False)
+ROWS = rows_alone(granularity="row", overlap=False)
+PIXELS = rows_alone(granularity="pixel", pixels=True, overlap=False)
 
 
 def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray) -> tuple[np.ndarray, int, Any]:
@@ -41,7 +42,7 @@ def test_cascaded_equals_the_reference(make: Callable[..., bytes], factor: int, 
     (want,) = reference.Reference(path.read_bytes()).run([feed])
     assert want.shape == (1, HEIGHT * factor, WIDTH * factor, 1) and want.std() > 5
     prepared = pipeline.prepare(load(path), KernelTarget())
-    layerwise = plan_graph(prepared.graph, PlanOptions(layerwise=True)).peak
+    layerwise = plan_graph(prepared.graph, rows_alone(layerwise=True)).peak
     for options in (ROWS, PIXELS):
         have, macs, plan = run(prepared, options, feed)
         np.testing.assert_array_equal(have, want)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.cascading import Plan, plan_graph
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.schedules import forms as room
@@ -16,6 +16,7 @@ from tvm_cascade.schedules.forms.choose import footprints_of, forms, kernel_of
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def prepared() -> pipeline.Prepared:
 
 @pytest.fixture(scope="module")
 def plan(prepared: pipeline.Prepared) -> Plan:
-    return plan_graph(prepared.graph, PlanOptions(layerwise=True))
+    return plan_graph(prepared.graph, rows_alone(layerwise=True))
 
 
 def first(prepared: pipeline.Prepared) -> Site:

@@ -24,6 +24,7 @@ from tvm_cascade.schedules.tuning.row_form import NotTunableError, row_form, spl
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_call import run_rows
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def network() -> Any:
@@ -122,9 +123,9 @@ def test_records_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -> None:
     again, second = tune_kernels(prepared, folder, search)
     assert second.measured == 0 and second.tuned == report.tuned
     assert before == {p.name: p.read_bytes() for p in folder.glob("*.json")}
-    want = run(prepared, PlanOptions(granularity="row"))
+    want = run(prepared, rows_alone(granularity="row"))
     for made in (tuned, again):
-        have = run(made, PlanOptions(granularity="row"))
+        have = run(made, rows_alone(granularity="row"))
         assert np.array_equal(have[0], want[0]) and have[1] == have[2] == want[1]
 
 

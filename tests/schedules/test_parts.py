@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import api
 from tvm_cascade.cores import kernel_target
@@ -17,6 +16,7 @@ from tvm_cascade.passes.rewrite_for_memory import foldable, without_concats
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.reference import virtual_machine
 
 CORES = [("cortex-m4", "c"), ("cortex-m55", "obj"), ("riscv32", "c")]
 READERS = {
@@ -70,7 +70,7 @@ def test_firmware_that_reads_parts(emulator: None, tmp_path: Path) -> None:
     """The same bits, and at most 1.15 times the instructions."""
     low, parts = cell(*ALL)
     x = np.random.default_rng(0).integers(-128, 128, (1, 6, 6, 16)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(low, "llvm"), tvm.cpu())
+    machine = virtual_machine(low)
     want = sorted(a.numpy().tobytes() for a in machine["main"](tvm.runtime.tensor(x)))
     board = {"target": "cortex-m55", "emit": "obj"}
     whole, ordinary = in_emulator(low, tmp_path / "whole", x, **board, layerwise=True)
@@ -82,7 +82,7 @@ def test_firmware_that_reads_parts(emulator: None, tmp_path: Path) -> None:
 def test_firmware_that_reads_parts_by_pixels(emulator: None, tmp_path: Path) -> None:
     low, parts = cell("depthwise", "pointwise")
     x = np.random.default_rng(0).integers(-128, 128, (1, 6, 6, 16)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(low, "llvm"), tvm.cpu())
+    machine = virtual_machine(low)
     want = sorted(a.numpy().tobytes() for a in machine["main"](tvm.runtime.tensor(x)))
     made, _ = in_emulator(parts, tmp_path, x, target="cortex-m4", emit="c", granularity="pixel")
     assert made == want

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade import api, pipeline
-from tvm_cascade.cascading import PlanOptions, layerwise, offsets_of, plan_graph, validate
+from tvm_cascade.cascading import layerwise, offsets_of, plan_graph, validate
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ROW_KERNEL_ONLY
@@ -20,6 +20,8 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.forms.transpose_in_place import FORM, row_moves
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
 SHAPE = (1, 3, 15, 14)  # NCHW
@@ -51,7 +53,7 @@ def test_moves_of_rows(planes: int, height: int) -> None:
 
 @pytest.mark.parametrize("layer_by_layer", [True, False])
 def test_it_takes_the_input_s_place(prepared: pipeline.Prepared, layer_by_layer: bool) -> None:
-    options = PlanOptions(layerwise=layer_by_layer, **CAN)
+    options = rows_alone(layerwise=layer_by_layer, **CAN)
     beside = plan_graph(prepared.graph, replace(options, in_place=False))
     plan = plan_graph(prepared.graph, options)
     assert plan.segments[0].in_place == (0,) and plan.segments[0].trace == (0,)
@@ -61,7 +63,7 @@ def test_it_takes_the_input_s_place(prepared: pipeline.Prepared, layer_by_layer:
     assert plan.peak < beside.peak
     validate(plan)
     x = np.random.default_rng(0).integers(-128, 128, SHAPE).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(network()))
     run = run_plan(prepared, plan, [x])
     np.testing.assert_array_equal(run.outputs[0], machine["main"](tvm.runtime.tensor(x)).numpy())
     assert run.arena_high_water <= plan.peak
@@ -77,7 +79,7 @@ def enlarged() -> tvm.IRModule:
 
 def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
     prepared = pipeline.prepare(enlarged(), KernelTarget())
-    plan = plan_graph(prepared.graph, PlanOptions(layerwise=True, **CAN))
+    plan = plan_graph(prepared.graph, rows_alone(layerwise=True, **CAN))
     places, room = offsets_of(plan), plan.graph.tensors[0].bytes
     assert plan.segments[0].in_place == (0,) and plan.peak >= 2 * room + plan.segments[0].scratch_bytes
     assert places["tensor 0"] == places["tensor 1"]
@@ -91,12 +93,12 @@ def test_it_takes_the_input_s_place_where_there_is_room_beside() -> None:
 
 
 def test_nothing_goes_over_its_input_that_is_asked_not_to(prepared: pipeline.Prepared) -> None:
-    for options in (PlanOptions(overlap=False, **CAN), PlanOptions(stream_input=True, **CAN)):
+    for options in (rows_alone(overlap=False, **CAN), rows_alone(stream_input=True, **CAN)):
         assert not any(s.in_place for s in plan_graph(prepared.graph, options).segments)
 
 
 def test_beside_its_input_it_is_refused(prepared: pipeline.Prepared) -> None:
-    plan = layerwise(prepared.graph, PlanOptions(layerwise=True, **CAN))
+    plan = layerwise(prepared.graph, rows_alone(layerwise=True, **CAN))
     offsets = list(plan.allocation.offsets)
     offsets[plan.buffers.index("tensor 1")] += 4
     wrong = replace(plan.allocation, offsets=tuple(offsets), peak=plan.peak + 4)
@@ -125,7 +127,7 @@ def test_an_image_goes_back_in_place() -> None:
     prepared = pipeline.prepare(image_to_image(), KernelTarget())
     last = len(prepared.graph.ops) - 1
     assert prepared.graph.ops[last].kernels.in_place_workspace_bytes == 3 * 14
-    options = PlanOptions(overlap=True, **CAN)
+    options = rows_alone(overlap=True, **CAN)
     plan = plan_graph(prepared.graph, options)
     ops = [
         replace(op, kernels=replace(op.kernels, in_place_workspace_bytes=0)) if op.index == last else op

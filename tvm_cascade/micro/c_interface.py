@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tvm_cascade.micro.hot_weights import HotWeight
 from tvm_cascade.micro.network import Interface
-from tvm_cascade.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +22,6 @@ class CInterface:
         return self.interface.name
 
     @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return self.interface.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return self.interface.outputs
-
-    @property
     def upper(self) -> str:
         """The prefix of every macro."""
         return self.name.upper()
@@ -42,4 +33,4 @@ class CInterface:
     @property
     def calls_back(self) -> bool:
         """Whether a run calls functions of the application: then a byte in RAM marks the run as going on."""
-        return self.hook or any(spec.streamed for spec in self.inputs)
+        return self.hook or any(spec.streamed for spec in self.interface.inputs)

@@ -128,7 +128,7 @@ def _set_arena(c: CInterface) -> list[str]:
 def _map(c: CInterface, which: str) -> list[str]:
     """The function that sets the members of a side, `inputs` or `outputs`."""
     name, upper = c.name, c.upper
-    const, specs = ("const ", c.inputs) if which == "inputs" else ("", c.outputs)
+    const, specs = ("const ", c.interface.inputs) if which == "inputs" else ("", c.interface.outputs)
     places: list[str] = []
     for spec in specs:
         member = f"{which}->{spec.c_name}"
@@ -155,7 +155,7 @@ def _map(c: CInterface, which: str) -> list[str]:
 def _copies(c: CInterface, which: str) -> list[str]:
     """Statements that copy what the application keeps outside of the arena: inputs into it, outputs out of it."""
     lines: list[str] = []
-    for spec in c.inputs if which == "inputs" else c.outputs:
+    for spec in c.interface.inputs if which == "inputs" else c.interface.outputs:
         if spec.streamed:
             continue
         place = f"&{c.name}_arena[{spec.offset}]"
@@ -169,7 +169,7 @@ def _copies(c: CInterface, which: str) -> list[str]:
 def _fetch(c: CInterface) -> list[str]:
     """The function that the driver asks for rows, where an input is streamed."""
     cases: list[str] = []
-    for k, spec in enumerate(c.inputs):
+    for k, spec in enumerate(c.interface.inputs):
         if spec.streamed:
             cast = f"({C_TYPES[spec.dtype]} *)(void *)to"
             member = f"inputs->{spec.c_name}"
@@ -194,7 +194,9 @@ def _context(name: str) -> str:
 
 def _run(c: CInterface) -> list[str]:
     name, upper, can_fail = c.name, c.upper, c.calls_back
-    nulls = [f"inputs->{s.c_name} == NULL" for s in c.inputs] + [f"outputs->{s.c_name} == NULL" for s in c.outputs]
+    nulls = [f"inputs->{s.c_name} == NULL" for s in c.interface.inputs] + [
+        f"outputs->{s.c_name} == NULL" for s in c.interface.outputs
+    ]
     context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
     memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
     results = _copies(c, "outputs")

@@ -82,12 +82,12 @@ def _sizes(c: CInterface) -> list[str]:
         "/* Bytes. */",
         f"#define {upper}_ARENA_SIZE {max(c.interface.arena_bytes, 1)}",
         f"#define {upper}_ARENA_ALIGN {c.interface.arena_align}",
-        f"#define {upper}_INPUTS {len(c.inputs)}",
-        f"#define {upper}_OUTPUTS {len(c.outputs)}",
+        f"#define {upper}_INPUTS {len(c.interface.inputs)}",
+        f"#define {upper}_OUTPUTS {len(c.interface.outputs)}",
     ]
     if c.steps is not None:
         lines.append(f"#define {upper}_STEPS {c.steps}")
-    for which, specs in (("INPUT", c.inputs), ("OUTPUT", c.outputs)):
+    for which, specs in (("INPUT", c.interface.inputs), ("OUTPUT", c.interface.outputs)):
         for k, spec in enumerate(specs):
             lines.append(f"#define {upper}_{which}{k}_SIZE {spec.bytes}")
             if spec.c_name.upper() != f"{which}{k}":
@@ -109,7 +109,7 @@ def _passes(spec: TensorSpec) -> str:
 
 def _struct(c: CInterface, which: str) -> list[str]:
     """The struct of the pointers of one side, `inputs` or `outputs`."""
-    const, specs = ("const ", c.inputs) if which == "inputs" else ("", c.outputs)
+    const, specs = ("const ", c.interface.inputs) if which == "inputs" else ("", c.interface.outputs)
     fields: list[str] = []
     for spec in specs:
         c_type = C_TYPES[spec.dtype]

@@ -31,10 +31,11 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared, run_plan
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
 
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 _LARGEST = 700  # elements of a map: an interpreter's patience
 
 
@@ -374,7 +375,7 @@ def check_dag(seed: int, operators: int | None = None, most: int | None = None) 
     rng = np.random.default_rng(seed)
     shapes = [[int(d) for d in p.ty.shape.values] for p in mod["main"].params]
     feeds = [rng.integers(-128, 128, s).astype(np.int8) for s in shapes]
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), target="llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(mod))
     result = machine["main"](*(tvm.runtime.tensor(f) for f in feeds))
     expected = [result.numpy()] if hasattr(result, "numpy") else [r.numpy() for r in result]
     prepared = pipeline.prepare(mod, KernelTarget())
