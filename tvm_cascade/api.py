@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm.ir import IRModule
@@ -21,8 +21,6 @@ from tvm_cascade.micro.run_image import RunOptions, run_image
 from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
-from tvm_cascade.report.frontier import frontier_report
-from tvm_cascade.report.left_out import left_out
 from tvm_cascade.request import (
     COMPILE_OPTIONS,
     PLAN_OPTIONS,
@@ -116,35 +114,7 @@ def plan(
     planned = pipeline.plan(loaded, request.plan, KernelSource(core, counts), progress)
     made = planned.prepared
     flash = flash_of(made.graph, made.extracted, made.kernels, made.core, counts)
-    return _result(planned, loaded.name, started, progress, whole=True, flash=flash)
-
-
-def _result(
-    planned: pipeline.Planned,
-    name: str,
-    started: float,
-    progress: Progress,
-    whole: bool,
-    flash: tuple[int, int] | None = None,
-) -> PlanResult:
-    """What is told of a plan; `whole` looks for the whole frontier."""
-    chosen, options = planned.candidate, planned.options
-    report = frontier_report(chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"))
-    rewritten = chosen.rewritten
-    return PlanResult(
-        name,
-        chosen.plan,
-        report.points,
-        left_out(chosen.prepared.graph, chosen.plan, options),
-        time.perf_counter() - started,
-        None if rewritten is None else rewritten.to_dict(),
-        estimates=report.estimates,
-        bounds=report.bounds,
-        concats=chosen.reason,
-        groups=chosen.groups,
-        in_groups=report.in_groups,
-        flash=flash,
-    )
+    return compilation.describe_plan(planned, loaded.name, started, progress, whole=True, flash=flash)
 
 
 @takes(CompileKeywords, LoadRequest, PlanRequest, KernelRequest, EmitRequest)
@@ -201,22 +171,10 @@ def compile(
     planned = compilation.plan_for(loaded, request, machine, progress)
     progress(f"{loaded.name}: replaying the plan on simulated memory")
     pipeline.replay(planned.plan, planned.options.alignment)
-    result = _result(planned, loaded.name, started, progress, whole=request.emit.report is not None)
+    told = compilation.describe_plan(planned, loaded.name, started, progress, whole=request.emit.report is not None)
     progress(f"{loaded.name}: an arena of {planned.plan.peak} bytes; writing the project")
     written = compilation.write_project(folder, planned, loaded.name, request, machine, progress)
-    told: dict[str, Any] = vars(result) | {"seconds": time.perf_counter() - started}
-    board = machine.board.name if machine.board else "host"
-    result = CompileResult(
-        **told,
-        folder=folder,
-        target=target,
-        board=board,
-        ram_bytes=written.ram_bytes,
-        flash_bytes=written.flash_bytes,
-        elf=written.elf,
-        files=written.files,
-        ram_weight_bytes=written.ram_weight_bytes,
-    )
+    result = compilation.describe_project(told, folder, machine, written, time.perf_counter() - started)
     if request.emit.report is not None:
         result.write_report(request.emit.report)
     return result

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tvm_cascade import pipeline
 from tvm_cascade.cores import Core, get_core, kernel_target
@@ -17,7 +19,10 @@ from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.publish import publish
+from tvm_cascade.report.frontier import frontier_report
+from tvm_cascade.report.left_out import left_out
 from tvm_cascade.request import KernelRequest, Request
+from tvm_cascade.results import CompileResult, PlanResult
 from tvm_cascade.schedules.tuning.metaschedule import Search
 from tvm_cascade.schedules.tuning.tune import shipped, with_shipped
 
@@ -123,3 +128,49 @@ def require_free(folder: Path) -> None:
         raise UsageError(f"{folder} is a file; give a folder for the project")
     if any(folder.iterdir()) and not (folder / firmware.METADATA).is_file():
         raise UsageError(f"{folder} holds something other than a compiled project; give another folder or empty it")
+
+
+def describe_plan(
+    planned: pipeline.Planned,
+    name: str,
+    started: float,
+    progress: Progress,
+    whole: bool,
+    flash: tuple[int, int] | None = None,
+) -> PlanResult:
+    """What is told of a plan; `whole` looks for the whole frontier."""
+    chosen, options = planned.candidate, planned.options
+    report = frontier_report(chosen.graph, options, chosen.plan, whole, lambda line: progress(f"{name}: {line}"))
+    rewritten = chosen.rewritten
+    return PlanResult(
+        name,
+        chosen.plan,
+        report.points,
+        left_out(chosen.prepared.graph, chosen.plan, options),
+        time.perf_counter() - started,
+        None if rewritten is None else rewritten.to_dict(),
+        estimates=report.estimates,
+        bounds=report.bounds,
+        concats=chosen.reason,
+        groups=chosen.groups,
+        in_groups=report.in_groups,
+        flash=flash,
+    )
+
+
+def describe_project(
+    told: PlanResult, folder: Path, machine: Machine, written: firmware.Written, seconds: float
+) -> CompileResult:
+    """What is told of a plan, and of the project that was written for it in so many `seconds`."""
+    plan: dict[str, Any] = vars(told) | {"seconds": seconds}
+    return CompileResult(
+        **plan,
+        folder=folder,
+        target=machine.target.name,
+        board=machine.board.name if machine.board else "host",
+        ram_bytes=written.ram_bytes,
+        flash_bytes=written.flash_bytes,
+        elf=written.elf,
+        files=written.files,
+        ram_weight_bytes=written.ram_weight_bytes,
+    )

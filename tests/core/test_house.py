@@ -41,7 +41,7 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
     "keywords": set(),
-    "compilation": ALGORITHMS | {"schedules", "passes", "pipeline", "micro"},
+    "compilation": ALGORITHMS | {"report", "results", "schedules", "passes", "pipeline", "micro"},
     "results": {"cascading", "report"},
 }
 NO_TVM = ALGORITHMS | BASE | {"tensor_spec", "report", "registration", "results", "cli", "keywords"}
