@@ -27,12 +27,14 @@ import numpy as np
 from tvm_cascade.cascading import Plan, PlanOptions, bounds, cascade, frontier
 from tvm_cascade.cascading.channel_search import best_groups, plan_in_groups
 from tvm_cascade.cascading.channels import in_groups
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import CascadeError
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder, mobilenet_v1, mobilenet_v2, vgg16, without_io
+from tvm_cascade.testing.host_check import plan_prepared
 
 RESULTS = Path(__file__).parent / "results"
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 WAYS: dict[str, dict[str, Any]] = {"min": {}, "no overlap": {"overlap": False}, "streamed": {"stream_input": True}}
 MINIMALLOC = {"A": 7.6, "B": 4.6, "C": 0.9, "D": 4.9, "E": 7.0, "F": 10.7}  # seconds, its C++, measured by us
 # what is aimed at, way by way, and what others need; bytes
@@ -153,7 +155,6 @@ def built_rows() -> Iterator[dict[str, Any]]:
 
     from tvm_cascade import pipeline
     from tvm_cascade.passes import LowerQuantized
-    from tvm_cascade.schedules.rules.select import Core
     from tvm_cascade.testing.host_check import run_plan
     from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2 as built
 
@@ -161,7 +162,7 @@ def built_rows() -> Iterator[dict[str, Any]]:
     feed = np.random.default_rng(0).integers(-128, 128, (1, 144, 144, 3)).astype(np.int8)
     plain = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), target=tvm.target.Target("llvm")), tvm.cpu())
     expected = plain["main"](tvm.runtime.tensor(feed)).numpy()
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     ways = {
         **WAYS,
         "1.10x work": {"max_macs": 1.10, "overlap": False},
@@ -169,7 +170,7 @@ def built_rows() -> Iterator[dict[str, Any]]:
     }
     for way, options in ways.items():
         started = time.perf_counter()
-        chosen = pipeline.plan_prepared(mod, prepared, replace(CAN, **options))
+        chosen = plan_prepared(mod, prepared, replace(CAN, **options))
         plan = chosen.plan
         row = {"model": "MobileNetV2-w0.35-144, built, I/O counted", "way": way, "rival": "", "goal": None}
         row |= _figures(plan, bounds(prepared.graph, replace(CAN, **options)), started)

@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.cascading.stripes import widths_of
-from tvm_cascade.graph import Graph, Op
+from tvm_cascade.graph import PIXEL, ROW, Graph, Op, Tile
 from tvm_cascade.testing.graphs import mobilenet_v2
 
 GROUPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -73,10 +74,15 @@ def in_stripes(graph: Graph, costs: SegmentCosts, expand: Op, project: Op) -> It
     i, j = expand.index, project.index + 1
     base = graph.tensors[expand.inputs[0]].bytes + graph.tensors[project.outputs[0]].bytes + costs.state_bytes(i, j)
     macs = sum(op.macs for op in graph.ops[i:j])
-    for chunk in (0, 8, 1):
-        yield Form("rows" if not chunk else f"{chunk} pixels", costs.exact_cost(i, j, chunk) - base, macs)
+    for tile in (ROW, Tile(columns=8), PIXEL):
+        name = f"{tile.columns} pixels" if tile.by_pixels else "rows"
+        yield Form(name, costs.exact_cost(i, j, Interleaving(tile)) - base, macs)
     for s in costs.striped(i, j):
-        yield Form(f"stripes {s.interleaving}", s.exact - base, macs + s.extra_macs)
+        yield Form(
+            f"stripes of {s.interleaving.stripe_columns}, {s.interleaving.halo_tensors} with a halo",
+            s.exact - base,
+            macs + s.extra_macs,
+        )
 
 
 def main() -> None:
@@ -93,7 +99,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, build in NETWORKS.items():
         graph = build()
-        costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+        costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
         count, beaten, as_large, smaller, saved = 0, 0, 0, 0, 0.0
         triples = list(blocks(graph))
         for expand, depthwise, project in triples:

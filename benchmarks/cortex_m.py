@@ -24,22 +24,21 @@ import numpy as np
 from cortex_m_table import BOARDS, MODELS, PLANS, table
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cascading import Plan, plan_graph
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.entry import hook_symbol
-from tvm_cascade.micro.interface import Port
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.profile import by_operator, profile
-from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.reference import reference_outputs
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.micro.toolchain import build
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.testing.plan_options import rows_alone
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -66,7 +65,7 @@ class Count:
 @lru_cache(maxsize=4)
 def prepared_for(path: Path, core: str, backend: str, tuned: bool) -> pipeline.Prepared:
     """Graph and kernels, by the shipped counts or without any."""
-    return pipeline.prepare(load(str(path)), pipeline.core_of(core, backend), None if tuned else Database())
+    return pipeline.prepare(load(str(path)), kernel_target(core, backend), None if tuned else Database())
 
 
 @lru_cache(maxsize=4)
@@ -84,15 +83,11 @@ def emit(
     made: pipeline.Prepared, plan: Plan, name: str, core: str, backend: str, hook: bool = False
 ) -> tuple[EmittedNetwork, int]:
     """The network's files, as `compile` makes them, and the bytes of its kernels' constants."""
-    graph, target = made.graph, get_target(core)
-    sides = [
-        [Port(s.name, s.dtype, s.shape, t, s.scale, s.zero_point) for s, t in zip(specs, tensors, strict=True)]
-        for specs, tensors in ((made.io.inputs, graph.inputs), (made.io.outputs, graph.outputs))
-    ]
+    target = get_core(core)
     lowered = pipeline.lower(made, plan, hook=hook_symbol(name) if hook else None)
     llvm = target.llvm if backend == "obj" else None
     traces = sum(i.size for i in lowered.flash_items if i.label.startswith(("trace", "stripes")))
-    network = emit_network(lowered, name, *sides, target=llvm, align=max(target.align, 8), prelude=made.prelude)
+    network = emit_network(lowered, name, made.io, target=llvm, align=max(target.align, 8), prelude=made.prelude)
     return network, len(lowered.flash) - traces
 
 
@@ -104,17 +99,17 @@ def layer_name(plan: Plan, op: int) -> str:
 
 def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = True, layers: bool = True) -> Count:
     """Compile, run and check one network, then once more between steps."""
-    target, board = get_target(core), load_board(BOARDS[core])
+    target, board = get_core(core), load_board(BOARDS[core])
     made, name = prepared_for(path, core, backend, tuned), c_identifier(path.stem)
-    options = PlanOptions(
+    options = rows_alone(
         alignment=target.align,
         pixels=True,
         accumulators=True,
         stripes=True,
-        steps=step_model(core),
+        steps=get_core(core).steps,
         **PLANS[plan_name],  # type: ignore[arg-type]
     )
-    plan = pipeline.plan_graph(made.graph, options)
+    plan = plan_graph(made.graph, options)
     feed, want = oracle(path)
     with tempfile.TemporaryDirectory() as folder:
         network, weights = emit(made, plan, name, core, backend)
@@ -123,7 +118,7 @@ def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = Tru
         steps: list[int] = []
         if layers:
             hooked, _ = emit(made, plan, name, core, backend, hook=True)
-            write_project(Path(folder) / "h", hooked, target, board)
+            write_image(Path(folder) / "h", (hooked,), BuildOptions(target, board))
             steps = profile(Path(folder) / "h", plan, board)
     assert ran.instructions is not None
     parts = by_operator(plan, steps, ran.instructions) if layers else []
@@ -153,7 +148,7 @@ def work(models: list[Path], cores: list[str], backends: list[str]) -> list[tupl
         for core in cores:
             for backend in backends:
                 listed += [(path, core, backend, plan, True) for plan in PLANS]
-                if backend == get_target(core).backend:
+                if backend == get_core(core).backend:
                     listed.append((path, core, backend, "row rings", False))
     return listed
 
@@ -161,7 +156,7 @@ def work(models: list[Path], cores: list[str], backends: list[str]) -> list[tupl
 def chosen(key: tuple[Path, str, str, str, bool], which: str) -> bool:
     """Whether `--again` names a row: of the better back end, of the other, or without the shipped counts."""
     _, core, backend, _, tuned = key
-    better = backend == get_target(core).backend
+    better = backend == get_core(core).backend
     return {"best": tuned and better, "other": tuned and not better, "usual": not tuned, "all": True}[which]
 
 

@@ -21,20 +21,21 @@ import tvm
 from tvm import relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, plan_graph
+from tvm_cascade.cascading import Plan, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.frontend import load
-from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.planned_program import planned_module
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.metaschedule import Search
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def build(mod: tvm.IRModule, prepared: PreparedGraph, plan: Plan) -> Any:
     """A Relax virtual machine that runs the plan."""
-    planned = planned_module(mod, plan, lower_plan(plan, prepared.kernels_of(plan)))
+    planned = planned_module(mod, lower_plan(plan, prepared.kernels_of(plan)))
     vm: Any = relax.VirtualMachine
     return vm(tvm.compile(planned, tvm.target.Target("llvm")), tvm.cpu())
 
@@ -74,13 +75,13 @@ def main() -> None:
     args = parser.parse_args()
     lower: Any = LowerQuantized()
     mod = lower(load(args.model))
-    prepared = pipeline.prepare(load(args.model), Core())
+    prepared = pipeline.prepare(load(args.model), KernelTarget())
     search = Search(trials=args.trials, batch=min(args.trials, 8))
     started = time.perf_counter()
     made, report = tune_kernels(prepared, args.database, search, progress=print)
     tuning = time.perf_counter() - started
     _, again = tune_kernels(prepared, args.database, search)
-    options = PlanOptions(granularity="row", accumulators=False)
+    options = rows_alone(granularity="row", accumulators=False)
     plans = [plan_graph(p.graph, options) for p in (prepared, made)]
     machines = [build(mod, p, plan) for p, plan in zip((prepared, made), plans, strict=True)]
     random = np.random.default_rng(0)

@@ -11,28 +11,9 @@ from __future__ import annotations
 import sys
 import time
 
-from tvm_cascade.graph import Graph
-from tvm_cascade.ordering import footprint, order
+from tvm_cascade.ordering import order
+from tvm_cascade.testing.brute_force import least_peak_by_sets
 from tvm_cascade.testing.random_graphs import mixed_graph
-
-
-def lowest(graph: Graph) -> int:
-    """Least peak over all orders."""
-    n = len(graph.ops)
-    layer: dict[frozenset[int], tuple[int, tuple[int, ...]]] = {frozenset(): (0, ())}
-    for _ in range(n):
-        following: dict[frozenset[int], tuple[int, tuple[int, ...]]] = {}
-        for done, (peak, prefix) in layer.items():
-            for i in range(n):
-                if i in done or not done.issuperset(graph.predecessors[i]):
-                    continue
-                rest = [k for k in range(n) if k not in done and k != i]
-                top = max(peak, footprint(graph, (*prefix, i, *rest))[len(prefix)])
-                after = done | {i}
-                if after not in following or top < following[after][0]:
-                    following[after] = (top, (*prefix, i))
-        layer = following
-    return layer[frozenset(range(n))][0]
 
 
 def sweep(count: int, least: int, most: int, first_seed: int) -> None:
@@ -40,7 +21,7 @@ def sweep(count: int, least: int, most: int, first_seed: int) -> None:
     for seed in range(first_seed, first_seed + count):
         graph = mixed_graph(seed, least + seed % (most - least + 1))
         found = order(graph)
-        wrong += found.peak != lowest(graph) or not found.optimal
+        wrong += found.peak != least_peak_by_sets(graph) or not found.optimal
         cut += found.partitions > 1
     print(
         f"{count} graphs of {least} to {most} operators: {wrong} wrong, {cut} cut, {time.perf_counter() - began:.0f} s"

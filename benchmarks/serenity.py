@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from tvm.ir import IRModule
 
 from tvm_cascade import api
-from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cascading import plan_graph
 from tvm_cascade.frontend import load
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import allocate
@@ -45,6 +45,7 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import OrderOps
 from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
+from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
 from tvm_cascade.testing.random_graphs import wired_graph
 from tvm_cascade.testing.zoo import darts, densenet, nasnet, randwire
 
@@ -137,7 +138,7 @@ def peaks(networks: Sequence[Network]) -> list[str]:
         took = time.perf_counter() - began
         partial = order(partition_channels(n.graph), WHOLE)
         kahn = peak_of(n.graph, kahn_fifo(n.graph), in_place=False)
-        cascaded, again = plan_graph(n.real), plan_graph(fold_concats(n.real, outputs=n.part))
+        cascaded, again = plan_graph(n.real, ROWS_ALONE), plan_graph(fold_concats(n.real, outputs=n.part), ROWS_ALONE)
         best = min(cascaded, again, key=lambda plan: plan.peak)
         made = (found.peak, min(found.peak, folded.peak), best.peak)
         for name, peak in zip(names, made, strict=True):
@@ -291,10 +292,10 @@ def chain(whole: Network) -> list[str]:
     """SwiftNet's arena step by step."""
     found, folded = order(whole.graph, WHOLE), order(whole.folded, WHOLE)
     rows = {
-        "file order, layer by layer, with scratch": plan_graph(whole.real, PlanOptions(layerwise=True)).peak,
+        "file order, layer by layer, with scratch": plan_graph(whole.real, rows_alone(layerwise=True)).peak,
         "optimal order": allocate(arena_problem(whole.graph, found.order, in_place=False)).peak,
         "parts read in place": allocate(arena_problem(whole.folded, folded.order, in_place=False)).peak,
-        "cascaded by rows, with counters and scratch": plan_graph(whole.real).peak,
+        "cascaded by rows, with counters and scratch": plan_graph(whole.real, ROWS_ALONE).peak,
         "floor: the input is resident": whole.graph.tensors[whole.graph.inputs[0]].bytes,
     }
     return ["| step | arena, bytes |", "| --- | --- |", *(f"| {name} | {peak:,} |" for name, peak in rows.items())]

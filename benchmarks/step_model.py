@@ -14,10 +14,10 @@ from pathlib import Path
 from cortex_m import RESULTS, prepared_for, read
 from cortex_m_table import BOARDS, MODELS
 
-from tvm_cascade.cascading import PlanOptions, cascade
+from tvm_cascade.cascading import cascade
 from tvm_cascade.cascading.timing import instruction_factor
-from tvm_cascade.cost.instructions import step_model
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.cores import get_core
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def main() -> None:
@@ -28,13 +28,13 @@ def main() -> None:
     print(f"{'model':>26} {'core':>11} {'arena':>7} {'estimated':>9} {'counted':>8}")
     for name in MODELS:
         for core in BOARDS:
-            target, model = get_target(core), step_model(core)
+            target, model = get_core(core), get_core(core).steps
             smallest = counts.get((name, core, target.backend, "smallest arena", True))
             rows = counts.get((name, core, target.backend, "row rings", True))
             if model is None or smallest is None or rows is None:
                 continue
             graph = prepared_for(options.models / f"{name}.tflite", core, target.backend, True).graph
-            wanted = PlanOptions(alignment=target.align, pixels=True, accumulators=True, stripes=True, steps=model)
+            wanted = rows_alone(alignment=target.align, pixels=True, accumulators=True, stripes=True, steps=model)
             plan = cascade(graph, wanted)
             estimated, counted = instruction_factor(plan, model), smallest.instructions / rows.instructions
             note = "" if plan.peak == smallest.arena else f"  (counted with an arena of {smallest.arena})"

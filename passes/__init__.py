@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.cascade import Cascade
-from tvm_cascade.passes.error_classes import register_error_classes
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import OrderOps
@@ -16,10 +16,12 @@ from tvm_cascade.passes.tune_kernels import tune_kernels
 
 __all__ = [
     "Cascade",
+    "CascadePass",
     "Extracted",
     "LowerQuantized",
     "OrderOps",
     "PartitionRegions",
+    "PassResult",
     "RewriteForMemory",
     "ScheduleStages",
     "SplitChannels",
@@ -27,5 +29,3 @@ __all__ = [
     "extract_graph",
     "tune_kernels",
 ]
-
-register_error_classes()

@@ -1,132 +1,250 @@
-"""`Cascade`: a Relax module becomes one call of a planned program that lives in one arena.
+"""`Cascade`: the static regions of a Relax module become calls of planned programs, each of which lives in one arena.
 
-Before: `main` calls an operator's PrimFunc after the other, every intermediate a tensor of its own. After: `main` calls
-`cascade_main(inputs..., flash image) -> (outputs..., arena)`, which copies inputs into the arena, runs the driver of the plan
-and copies outputs out; row kernels and driver are private functions beside it.
+Before: a function calls one operator after the other, every intermediate a tensor of its own. After: it calls
+`cascade_main(inputs..., flash image) -> (outputs..., arena)` in place of every static region (`static_regions`); row
+kernels and driver are private functions beside it (`planned_program`). What lies between the regions stays as it is.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
-import numpy as np
-import tvm
-from tvm import relax, tirx
-from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
-from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
+import logging
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from tvm_cascade.cascading import Plan, PlanOptions
-from tvm_cascade.errors import UsageError
-from tvm_cascade.graph import ITEM_BYTES, Tensor
-from tvm_cascade.passes.plan_concats import plan_concats
-from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
-from tvm_cascade.passes.rewrite_for_memory import without_concats
-from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan, place_of
-from tvm_cascade.schedules.rules.select import Core
-from tvm_cascade.schedules.tir.barrier import with_barriers
+from tvm.ir import IRModule
+from tvm.target import Target
 
-ENTRY = "cascade_main"
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.passes.base import CascadePass, PassResult
+from tvm_cascade.passes.outline_region import functions_called, region_call
+from tvm_cascade.passes.partition_regions import REGION
+from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
+from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
+from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.tir import ir, relax, tirx, tvm_ffi
 
-# Relax's pipelines name every function and then give named ones the packed ABI, unless they are marked as lowered already
-# (CallingConv kCPackedFunc): ours are called directly, with pointers.
-_LOWERED_ALREADY = {"calling_conv": 1}
+LOG = logging.getLogger("tvm_cascade")
+ARENA_ATTR = "cascade.arena_bytes"  # of the module: bytes of the arenas of all its regions together
+SUBSTITUTIONS_ATTR = "cascade_substitutions"  # of the module: the substitutions that were made in its regions, by name
+_OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that other passes of TVM are to lower
+_CPUS = ("c", "llvm")  # kinds of targets
 
 
-class Cascade:
-    """Relax pass: plan `main` under `options`, concats included, and replace it by one call of the planned program.
+@dataclass(frozen=True)
+class Cascade(CascadePass):
+    """Plan the static regions of every function, and replace each by one call of its planned program.
 
-    Works on any module with static shapes; run `LowerQuantized` before it where the module came from a quantized file.
-    Raises `InfeasibleError` where the plan exceeds `options.sram`.
+    Works on every module. Quantized operators of regions become integer operators, with TFLite's arithmetic; run
+    `LowerQuantized` before it for those that no region holds. Ensures that the module computes the same values (floats up
+    to reassociation) and that its attribute `cascade.arena_bytes` holds the bytes of all arenas, 0 where there is no
+    region. What cannot be planned is left to TVM as it is: symbolic shapes, control flow, calls out of TVM, operators
+    without kernels. Log lines of `tvm_cascade` say what, and why.
+
+    Before::
+
+        a = R.nn.conv2d(x, v)
+        b = R.nn.conv2d(a, w)
+        c = R.sort(b)
+
+    After::
+
+        p = R.call_tir(cls.cascade_main, (x, flash), out_ty=[R.Tensor((1, 16, 16, 4), "float32"), R.Tensor((4360,), "int8")])
+        b = p[0]
+        c = R.sort(b)
+
+    Raises `InfeasibleError` where the arenas together exceed `request.sram`; several regions are then planned as small as
+    they get.
     """
 
-    def __new__(cls, options: PlanOptions | None = None, core: Core | None = None) -> tvm.ir.transform.Pass:
-        chosen, on = options or PlanOptions(), core or Core()
-        if chosen.stream_input:
+    request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
+    core: KernelTarget = field(default_factory=KernelTarget)
+
+    def __post_init__(self) -> None:
+        if self.request.stream_input:
             raise UsageError("a Relax function gets its inputs whole: plan without stream_input")
+        super().__post_init__()
 
-        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.Cascade")
-        def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-            mod = mod.clone()
-
-            def without(names: tuple[str, ...]) -> PreparedGraph:
-                return prepare_graph(without_concats(mod, names), on)
-
-            made = plan_concats(prepare_graph(mod, on), chosen, without)
-            return planned_module(mod, made.plan, lower_plan(made.plan, made.prepared.kernels_of(made.plan)))
-
-        return apply
+    def call(self, mod: IRModule) -> PassResult:
+        """The module with its regions planned, and the attribute that says what they take."""
+        target = Target.current(allow_none=True)
+        if target is not None and target.kind.name not in _CPUS:
+            LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
+            return PassResult(_with_arena(mod.clone(), 0), not _says_arena(mod))
+        return _Rewriter(_regions_inlined(mod), self.request, self.core).run(mod)
 
 
-def _copy_function(dtype: str) -> PrimFunc:
-    """`copy(to, from, count)` over elements of a type."""
-    to, source = (tirx.Var(n, PointerType(PrimType(dtype))) for n in ("to", "source"))
-    count, i = tirx.Var("count", "int32"), tirx.Var("i", "int32")
-    views = [tirx.decl_buffer((1 << 30,), dtype, f"{h.name}_view", data=h) for h in (to, source)]
-    body = For(i, 0, count, tirx.ForKind.SERIAL, BufferStore(views[0], views[1][i], [i]))
-    stmts = [tirx.DeclBuffer(v, data=h) for v, h in zip(views, (to, source), strict=True)]
-    return PrimFunc(
-        [to, source, count], SeqStmt([*stmts, body, tirx.Return(tirx.const(0, "int32"))]), PrimType("int32")
-    )
+@dataclass(frozen=True)
+class _Block:
+    """A dataflow block that holds regions, with what became of each."""
+
+    function: Any  # global variable
+    position: int  # among the blocks of the function
+    levels: Levels
+    planned: tuple[Planned | None, ...]  # by level; None is left to TVM
 
 
-def _entry(plan: Plan, lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar) -> PrimFunc:
-    graph = plan.graph
-    ins = [_port(graph.tensors[t], f"in{k}") for k, t in enumerate(graph.inputs)]
-    outs = [_port(graph.tensors[t], f"out{k}") for k, t in enumerate(graph.outputs)]
-    flash = tirx.decl_buffer((max(len(lowered.flash), 8),), "int8", "flash")
-    arena = tirx.decl_buffer((max(plan.peak, 8),), "int8", "arena")
-    types = {graph.tensors[t].dtype for t in (*graph.inputs, *graph.outputs)}
-    base = tirx.Var("base", PointerType(PrimType("int8")))
-    views = {d: tirx.decl_buffer((-(-max(plan.peak, 8) // ITEM_BYTES[d]),), d, f"arena_{d}", data=base) for d in types}
+class _Rewriter:
+    """Plans the regions of a module, and writes the module with their programs."""
 
-    def move(t: int, port: tirx.Var, into: bool) -> Evaluate:
-        tensor = graph.tensors[t]
-        item = ITEM_BYTES[tensor.dtype]
-        inside = tirx.address_of(views[tensor.dtype][place_of(plan, t) // item])
-        outside = tirx.address_of(port[tuple(0 for _ in tensor.shape)])
-        ends = [inside, outside] if into else [outside, inside]
-        count = tirx.const(tensor.bytes // item, "int32")
-        return Evaluate(Call(copies[tensor.dtype], [*ends, count], ret_ty="int32"))
+    def __init__(self, mod: Any, request: PlanRequest, core: KernelTarget) -> None:
+        self.mod, self.request, self.core = mod, request, core
+        self.probe = Probe(mod)
+        self._plans: dict[tuple[Any, ...], Planned | str] = {}
 
-    body: list[tirx.Stmt] = [tirx.Bind(base, tirx.address_of(arena[0]))]
-    body += [tirx.DeclBuffer(v, data=base) for v in views.values()]
-    body += [move(t, p, True) for t, p in zip(graph.inputs, ins, strict=True)]
-    body.append(Evaluate(Call(invoke, [base, tirx.address_of(flash[0])], ret_ty="int32")))
-    body += [move(t, p, False) for t, p in zip(graph.outputs, outs, strict=True)]
-    return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr(
-        {"global_symbol": ENTRY, "tirx.noalias": True}
-    )
+    def run(self, before: Any) -> PassResult:
+        """The module with every region that has a plan as a call; `before` with the attribute where none has."""
+        blocks = [b for gv, f in self.mod.functions_items() if _is_ours(gv, f) for b in self._blocks(gv, f)]
+        if not blocks:
+            return PassResult(_with_arena(before.clone(), 0), not _says_arena(before))
+        blocks = self._under_the_cap(blocks)
+        made = self.mod.clone()
+        for gv in dict.fromkeys(b.function for b in blocks):
+            made = self._rewritten(made, gv, {b.position: b for b in blocks if b.function.same_as(gv)})
+        programs = [p for b in blocks for p in b.planned if p is not None]
+        _drop_unused(made, {g for p in programs for b in p.region.bindings for g in functions_called(b.value)})
+        substitutions = [name for p in programs for name in p.substitutions]
+        made = made.with_attr(SUBSTITUTIONS_ATTR, substitutions) if substitutions else made
+        return PassResult(_with_arena(made, sum(p.plan.peak for p in programs)), True)
+
+    def _blocks(self, gv: Any, func: Any) -> list[_Block]:
+        found = []
+        for position, block in enumerate(func.body.blocks):
+            if not isinstance(block, relax.DataflowBlock):
+                names = [b.var.name for b in block.bindings]
+                LOG.info(
+                    "%s: left to TVM: %s: they stand in no dataflow block; relax.transform.ConvertToDataflow makes some",
+                    gv.name_hint,
+                    ", ".join(names),
+                )
+                continue
+            levels, plans = self._planned(func, block)
+            _tell(gv.name_hint, block, levels, plans)
+            planned = tuple(p if isinstance(p, Planned) else None for p in plans)
+            if any(planned):
+                found.append(_Block(gv, position, levels, planned))
+        return found
+
+    def _planned(self, func: Any, block: Any) -> tuple[Levels, list[Planned | str]]:
+        """The regions of a block with their plans: first of all that seems supported, then without what is not."""
+        refused: dict[Any, str] = {}
+        while True:
+            levels = levels_of(func, block, unsupported(self.mod, block, refused))
+            plans = [self._plan(func, r) for r in levels.regions]
+            failed = [r for r, p in zip(levels.regions, plans, strict=True) if isinstance(p, str) and r.computes]
+            more = {var: why for r in failed for var, why in self.probe.refused(r).items()}
+            if not more:
+                return levels, plans
+            refused |= more
+
+    def _plan(self, func: Any, region: Region) -> Planned | str:
+        """The smallest plan of a region."""
+        if not region.computes:
+            return "it computes nothing"
+        key = (*(b.var for b in region.bindings), *region.outputs)
+        if key not in self._plans:
+            self._plans[key] = plan_region(self.mod, func, region, replace(self.request, sram=None), self.core)
+        return self._plans[key]
+
+    def _under_the_cap(self, blocks: list[_Block]) -> list[_Block]:
+        """The blocks with plans whose arenas keep to the cap together. A region that is alone gets the whole cap."""
+        programs = [p for b in blocks for p in b.planned if p is not None]
+        cap = self.request.sram
+        if not isinstance(cap, int):
+            return blocks
+        if len(programs) == 1:
+            made = plan_region(self.mod, self.mod[blocks[0].function], programs[0].region, self.request, self.core)
+            planned = tuple(made if p is not None and isinstance(made, Planned) else None for p in blocks[0].planned)
+            return [replace(blocks[0], planned=planned)]
+        needed = sum(p.plan.peak for p in programs)
+        if needed > cap:
+            largest = max(programs, key=lambda p: p.plan.peak)
+            names = [b.var.name for b in largest.region.bindings]
+            raise InfeasibleError(needed, cap, [names[0], names[-1]], "cascade fewer regions, or allow more memory")
+        return blocks
+
+    def _rewritten(self, made: Any, gv: Any, own: Mapping[int, _Block]) -> Any:
+        """`made` with the programs of a function's regions, and the function calling them."""
+        func = self.mod[gv]
+        blocks = list(func.body.blocks)
+        for position, block in own.items():
+            bindings: list[Any] = []
+            for between, region, planned in zip(block.levels.between, block.levels.regions, block.planned, strict=True):
+                bindings += between
+                if planned is None:
+                    bindings += region.bindings
+                    continue
+                made, entry = with_program(made, planned.lowered, f"cascade_{gv.name_hint}")
+                flash, arena = flash_image(planned.lowered), workspace_type(planned.lowered)
+                bindings += region_call(region, entry, [flash], [arena])
+            blocks[position] = relax.DataflowBlock(bindings)
+        body = relax.SeqExpr(blocks, func.body.body)
+        function = relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+        made.update_func(made.get_global_var(gv.name_hint), function)
+        return made
 
 
-def _port(tensor: Tensor, name: str) -> tirx.Var:
-    return tirx.decl_buffer(tensor.shape, tensor.dtype, name)
+def _is_ours(gv: Any, func: Any) -> bool:
+    """Whether a function is one of Relax that no other pass of TVM is to lower."""
+    if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
+        return False
+    owner = next((a for a in _OF_OTHERS if func.attrs is not None and a in func.attrs), None)
+    if owner is not None:
+        LOG.info("%s: left to TVM: a function with the attribute %s", gv.name_hint, owner)
+    return owner is None
 
 
-def planned_module(mod: IRModule, plan: Plan, lowered: Lowered) -> IRModule:
-    """`mod` with its `main` replaced by one call of the plan; functions that nothing calls any more are dropped."""
-    main = mod["main"]
-    graph = plan.graph
-    flash = np.frombuffer(lowered.flash + b"\0" * max(0, 8 - len(lowered.flash)), np.int8)
-    made = lowered.mod.clone()
-    for gv in list(made.functions):
-        made[gv] = made[gv].with_attr(_LOWERED_ALREADY)
-    invoke = made.get_global_var(lowered.invoke)
-    copies = {}
-    for dtype in sorted({graph.tensors[t].dtype for t in (*graph.inputs, *graph.outputs)}):
-        copies[dtype] = GlobalVar(f"copy_{dtype}")
-        made[copies[dtype]] = _copy_function(dtype).with_attr(_LOWERED_ALREADY)
-    builder = relax.BlockBuilder(made)
-    entry = builder.add_func(_entry(plan, lowered, copies, invoke), ENTRY)
-    params = [relax.Var(p.name, p.ty) for p in main.params]
-    results = [relax.TensorType(graph.tensors[t].shape, graph.tensors[t].dtype) for t in graph.outputs]
-    workspace = relax.TensorType((max(plan.peak, 8),), "int8")
-    with builder.function("main", params):
-        with builder.dataflow():
-            call = relax.op.call_tir(entry, [*params, relax.const(flash)], out_ty=[*results, workspace])
-            packed = builder.emit(call)
-            fields = [builder.emit(relax.TupleGetItem(packed, k)) for k in range(len(results))]
-            as_tuple = isinstance(main.body.ty, relax.TupleType)
-            result = builder.emit_output(relax.Tuple(fields) if as_tuple else fields[0])
-        builder.emit_func_output(result)
-    return with_barriers(builder.finalize())
+def _tell(function: str, block: Any, levels: Levels, plans: Sequence[Planned | str]) -> None:
+    """Log what is cascaded, and what is left to TVM and why."""
+    for region, plan in zip(levels.regions, plans, strict=True):
+        if isinstance(plan, Planned):
+            LOG.info("%s: cascaded: %s: %d bytes of arena", function, _named(region), plan.plan.peak)
+        elif region.computes:
+            LOG.info("%s: left to TVM: %s: %s", function, _named(region), plan)
+    for binding in block.bindings:
+        if levels.reasons.get(binding.var):
+            operator = getattr(getattr(binding.value, "op", None), "name", type(binding.value).__name__)
+            LOG.info("%s: left to TVM: %s (%s): %s", function, binding.var.name, operator, levels.reasons[binding.var])
+
+
+def _named(region: Region) -> str:
+    return f"{len(region.bindings)} bindings, {region.bindings[0].var.name} to {region.bindings[-1].var.name}"
+
+
+def _regions_inlined(mod: Any) -> Any:
+    """`mod` with the functions of `PartitionRegions` written out where they are called."""
+    regions = {g: f for g, f in mod.functions.items() if f.attrs is not None and REGION in f.attrs}
+    if not regions:
+        return mod
+    made = {g: f for g, f in mod.functions.items() if g not in regions}
+    made |= {g: f.inline_functions(regions) for g, f in made.items() if isinstance(f, relax.Function)}
+    return relax.transform.CanonicalizeBindings()(IRModule(made, attrs=mod.attrs))
+
+
+def _drop_unused(mod: Any, candidates: Set[Any]) -> None:
+    """Remove the private PrimFuncs among `candidates` that nothing in `mod` calls any more."""
+    called = {g for f in mod.functions.values() for g in _globals_in(f)}
+    for gv in candidates - called:
+        if "global_symbol" not in (mod[gv].attrs or {}):
+            del mod[gv]
+
+
+def _globals_in(func: Any) -> list[Any]:
+    if isinstance(func, relax.Function):
+        return functions_called(func)
+    found: list[Any] = []
+    if isinstance(func, tirx.PrimFunc):
+        tvm_ffi.structural_map(func.body, [(ir.GlobalVar, lambda g: found.append(g) or g)], order="post")
+    return found
+
+
+def _says_arena(mod: Any) -> bool:
+    return mod.attrs is not None and ARENA_ATTR in mod.attrs
+
+
+def _with_arena(mod: Any, arena_bytes: int) -> Any:
+    """`mod` with its attribute; arenas of regions that were cascaded before count too."""
+    before = int(mod.attrs[ARENA_ATTR]) if _says_arena(mod) else 0
+    return mod.with_attr(ARENA_ATTR, before + arena_bytes)

@@ -7,20 +7,21 @@ from dataclasses import replace
 from functools import partial
 
 import tvm_ffi
-from tvm.tirx import PrimFunc
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.extract_graph import Extracted
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
-from tvm_cascade.schedules.rules.select import GENERIC, Core, serves, variants_of
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.rules.select import GENERIC, serves, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, task_of
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
 from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME, Candidate, Database, Shape, choices_for, tune
 
 
-def choose_variants(extracted: Extracted, core: Core, database: Database, counter: Counter | None = None) -> Core:
+def choose_variants(
+    extracted: Extracted, core: KernelTarget, database: Database, counter: Counter | None = None
+) -> KernelTarget:
     """The core with the variant chosen for every shape of a network."""
     if not core.tunable:
         return core
@@ -31,25 +32,21 @@ def choose_variants(extracted: Extracted, core: Core, database: Database, counte
     return replace(core, choices=choices_for(shapes, core, database, operators))
 
 
-def shapes_of(extracted: Extracted, core: Core) -> list[Shape]:
+def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
     """The shapes of a network that performance schedules may serve, each with its candidates."""
     users: dict[str, list[int]] = {}
     for op in extracted.graph.ops:
-        func, access, generic = _parts(extracted, op.index)
-        if func is not None and access is not None and generic is not None and serves(access, generic):
-            users.setdefault(shape_key(func, extracted.constants[op.index]), []).append(op.index)
+        access, generic = extracted.accesses[op.index], extracted.kernels[op.index]
+        if access is not None and generic is not None and serves(access, generic):
+            users.setdefault(shape_key(extracted.spec(op.index)), []).append(op.index)
     return [Shape(key, len(ops), partial(_candidates, extracted, ops[0], core)) for key, ops in users.items()]
 
 
-def _parts(extracted: Extracted, index: int) -> tuple[PrimFunc | None, RowAccess | None, RowKernel | None]:
-    return extracted.funcs[index], extracted.accesses[index], extracted.kernels[index]
-
-
-def _candidates(extracted: Extracted, index: int, core: Core) -> list[Candidate]:
+def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> list[Candidate]:
     """Distinct kernels of an operator, the usual one first, the generic one last."""
-    func, access, generic = _parts(extracted, index)
-    assert func is not None and access is not None and generic is not None
-    listed = [(v.name, v.make()) for v in variants_of(func, extracted.constants[index], core)]
+    access, generic = extracted.accesses[index], extracted.kernels[index]
+    assert access is not None and generic is not None
+    listed = [(v.name, v.make()) for v in variants_of(extracted.spec(index), core)]
     made: list[Candidate] = []
     for name, kernel in [*listed, (GENERIC, generic)]:
         kernel = None if kernel is None else replace(kernel, whole=generic.whole)
@@ -61,18 +58,18 @@ def _candidates(extracted: Extracted, index: int, core: Core) -> list[Candidate]
 
 
 def flash_of(
-    graph: Graph, extracted: Extracted, kernels: Sequence[RowKernel | None], core: Core, database: Database
+    graph: Graph, extracted: Extracted, kernels: Sequence[RowKernel | None], core: KernelTarget, database: Database
 ) -> tuple[int, int]:
     """Bytes of the kernels' constants and, estimated, of the image's code: counted where counts are known.
 
     Equal kernels count once; the driver and the start-up code are those that a budget of code reserves.
     """
     code, seen = 0.0, set()
-    for func, constants, kernel in zip(extracted.funcs, extracted.constants, kernels, strict=True):
-        if func is None or kernel is None or (digest := tvm_ffi.structural_hash(kernel.func)) in seen:
+    for index, kernel in enumerate(kernels):
+        if kernel is None or (digest := tvm_ffi.structural_hash(kernel.func)) in seen:
             continue
         seen.add(digest)
-        count = database.options(core, shape_key(func, constants)).get(kernel.rule)
+        count = database.options(core, shape_key(extracted.spec(index))).get(kernel.rule)
         code += count.bytes if count is not None else kernel_cost(kernel.func).bytes
     operators = sum(not op.view for op in graph.ops)
     return sum(op.weight_bytes for op in graph.ops), round(code) + RUNTIME + PER_CALL * operators

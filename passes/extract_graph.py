@@ -17,21 +17,19 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.cascading.channels import takes
 from tvm_cascade.errors import GraphError
-from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Grouped, Op, Tensor, Window
+from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.driver.instrument import macs_of
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.accumulate import Accumulating, accumulate_kernel
-from tvm_cascade.schedules.forms.channel_groups import grouped_row_kernel, groups_of, windows_of
-from tvm_cascade.schedules.forms.pixel_kernel import pixel_kernel
-from tvm_cascade.schedules.forms.row_kernel import RowKernel, row_kernel
-from tvm_cascade.schedules.forms.transpose_over import planes_of
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.channel_groups import grouped_row_kernel, groups_of, windows_of
+from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
 from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
 
 _INTERNAL_ATTRS = frozenset(
@@ -49,7 +47,10 @@ class Extracted:
     accesses: tuple[RowAccess | None, ...]
     kernels: tuple[RowKernel | None, ...]  # the generic ones
     pixel_kernels: tuple[RowKernel | None, ...]  # generic ones of parts of rows; None also where there is none
-    accumulators: tuple[Accumulating | None, ...]  # kernels that sum up their input as its rows come, where there are
+
+    def spec(self, index: int) -> OperatorSpec:
+        """What operator `index`, which is no view, computes."""
+        return read_spec(self.funcs[index], self.constants[index])
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
@@ -77,19 +78,15 @@ def analyse(source: Source, function: str = "main") -> Extracted:
     for index, (call, pattern, view) in enumerate(zip(source.calls, patterns, views, strict=True)):
         analysis = None if view is not None else _cached(cache, call, pattern, tensors)
         found.append(analysis)
-        ops.append(_view(index, call, view, tensors) if analysis is None else _op(index, call, analysis, tensors))
+        ops.append(_view(index, call, view, tensors) if analysis is None else _op(index, call, analysis))
     graph = Graph(tensors, tuple(ops), source.inputs, source.outputs, function)
-    sums = [_accumulator(op, a, c, graph) for op, a, c in zip(ops, found, source.calls, strict=True)]
-    sizes = [0 if s is None else s.accumulator_bytes for s in sums]
-    graph = replace(graph, ops=tuple(replace(o, accumulator_bytes=b) for o, b in zip(ops, sizes, strict=True)))
     return Extracted(
         graph,
-        tuple(None if a is None else c.func for a, c in zip(found, source.calls, strict=True)),
+        tuple(None if a is None else a.func for a in found),
         tuple(() if a is None else c.constants for a, c in zip(found, source.calls, strict=True)),
         tuple(None if a is None else a.access for a in found),
         tuple(None if a is None else _with_constants(a.kernel, c) for a, c in zip(found, source.calls, strict=True)),
         tuple(None if a is None else _with_constants(a.pixels, c) for a, c in zip(found, source.calls, strict=True)),
-        tuple(sums),
     )
 
 
@@ -108,13 +105,12 @@ def with_kernels(graph: Graph, kernels: Sequence[RowKernel | None]) -> Graph:
 class _Analysis:
     """What follows from a PrimFunc and the row axes of its tensors."""
 
+    func: PrimFunc
     access: RowAccess
     kernel: RowKernel
     pixels: RowKernel | None
-    accumulating: Accumulating | None
     macs: int
     in_place: tuple[int, ...]
-    over_bytes: int
 
 
 def _with_constants(kernel: RowKernel | None, call: Call) -> RowKernel | None:
@@ -175,29 +171,7 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     elif not groups_of(call.func):
         access, pixels = _pixels(call, access, outputs)
     in_place = in_place_inputs(call.func, len(call.inputs))
-    sums = accumulate_kernel(call.func, call.constants, f"{call.name}_sum") if len(inputs) == 1 else None
-    accumulating = sums if isinstance(sums, Accumulating) else None
-    planes = planes_of(call.func) if len(call.inputs) == 1 and not call.constants else None
-    over = 0 if planes is None else planes.scratch_bytes
-    return _Analysis(access, kernel, pixels, accumulating, macs_of(kernel.func, rows), in_place, over)
-
-
-def _accumulator(op: Op, analysis: _Analysis | None, call: Call, graph: Graph) -> Accumulating | None:
-    """The accumulating kernel, if the pixels that hold the input are whole numbers of its granules."""
-    if analysis is None or analysis.accumulating is None:
-        return None
-    owner, offset = graph.tensors[op.inputs[0]], 0
-    while (maker := graph.producer[owner.index]) is not None and graph.ops[maker].view:
-        offset += graph.ops[maker].view_offsets[graph.ops[maker].outputs.index(owner.index)]
-        owner = graph.tensors[graph.ops[maker].inputs[0]]
-    axis = owner.row_axis
-    if axis is None or offset or prod(owner.shape[:axis]) != 1 or prod(owner.shape) != analysis.accumulating.elements:
-        return None
-    unit = prod(owner.shape[axis + (2 if owner.col_axis == axis + 1 else 1) :])
-    if unit % analysis.accumulating.granule:
-        return None
-    kernel = replace(analysis.accumulating.kernel, constants=call.constants)
-    return replace(analysis.accumulating, kernel=kernel)
+    return _Analysis(call.func, access, kernel, pixels, macs_of(kernel.func, rows), in_place)
 
 
 def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[RowAccess, RowKernel | None]:
@@ -211,7 +185,7 @@ def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[R
     return unknown, None
 
 
-def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) -> Op:
+def _op(index: int, call: Call, analysis: _Analysis) -> Op:
     return Op(
         index,
         call.name,
@@ -225,19 +199,8 @@ def _op(index: int, call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) 
         weight_bytes=sum(int(c.nbytes) for c in call.constants),
         scratch_bytes=analysis.kernel.scratch_bytes,
         in_place=analysis.in_place,
-        over_bytes=analysis.over_bytes,
-        grouped=_grouped(call, analysis, tensors),
         attrs=_attributes(call.func),
     )
-
-
-def _grouped(call: Call, analysis: _Analysis, tensors: Sequence[Tensor]) -> Grouped | None:
-    """What an operator that makes channels in groups takes."""
-    groups, down, across = groups_of(call.func), analysis.access.windows[:1], analysis.access.columns[:1]
-    if not groups or not down or not across or down[0] is None or across[0] is None:
-        return None
-    wide = call.constants[0].shape[-1]
-    return takes(tensors[call.inputs[0]], wide, tensors[call.outputs[0]], (down[0], across[0]), groups)
 
 
 def _view(index: int, call: Call, offsets: tuple[int, ...] | None, tensors: Sequence[Tensor]) -> Op:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 
-from tvm_cascade.passes.integer.island import NotLowered, attributes, constant_of, dtype_of, name_of, shape_of
+from tvm_cascade.passes.integer.expressions import NotLowered, attributes, constant_of, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.untyped import Call, Function, Module, Value, relax
 
 REMAINS_ATTR = "cascade_float_remains"

@@ -1,7 +1,7 @@
 """Concats whose makers write into place: the operator and its copy vanish.
 
 Along the rows a part is a contiguous piece of the whole. Along the channels of an NHWC tensor it lies in pieces, one in
-each pixel of the whole, so its maker writes with the whole's pixels apart (`schedules.forms.pitch`). That is free where the
+each pixel of the whole, so its maker writes with the whole's pixels apart (`schedules.kernels.pitch`). That is free where the
 parts need no requantization, nobody else reads them, and the kernels of their makers can write so. The graph keeps its
 operators: the concat becomes a join, a view with `part_offsets`.
 """
@@ -12,10 +12,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TypeVar
 
-from tvm_cascade.cascading.flow import goes_by_pixels, has_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels, has_pixels
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.schedules.forms.pitch import NotPitchedError, pitched
+from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.rules.moves import read_move
 
 Made = TypeVar("Made", bound=PreparedGraph)
@@ -35,9 +35,8 @@ def joined(prepared: Made, names: Collection[str]) -> Made:
     for op in prepared.graph.ops:
         if op.name in names:
             offsets = _offsets(prepared, op)
-            ops[op.index] = replace(
-                op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, patch_bytes=(0, 0)
-            )
+            own = replace(op.kernels, tile_fixed_bytes=0, tile_pixel_bytes=0)
+            ops[op.index] = replace(op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, kernels=own)
             kernels[op.index] = generic[op.index] = pixels[op.index] = None
     extracted = replace(prepared.extracted, kernels=tuple(generic), pixel_kernels=tuple(pixels))
     graph = replace(prepared.graph, ops=tuple(ops))
@@ -51,7 +50,7 @@ def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
         rows = [graph.tensors[t].rows * graph.tensors[t].row_bytes for t in op.inputs]
         starts = tuple(sum(rows[:k]) for k in range(len(rows)))
         return starts if all(s % 4 == 0 and _free(graph, op, t) for s, t in zip(starts, op.inputs, strict=True)) else ()
-    move = read_move(func) if op.kind == "concat" and func is not None else None
+    move = read_move(prepared.extracted.spec(op.index)) if op.kind == "concat" and func is not None else None
     whole = graph.tensors[op.outputs[0]]
     if move is None or not has_pixels(whole) or len(set(op.inputs)) < len(op.inputs):
         return ()
@@ -87,12 +86,9 @@ def _free(graph: Graph, op: Op, part: int) -> bool:
 def _writes_apart(prepared: PreparedGraph, maker: int | None, unit: int, pitch: int) -> bool:
     """Whether the kernels of a part's maker, by rows and by pixels, have a form that writes `pitch` bytes apart."""
     assert maker is not None
-    made = prepared.extracted
-    kernels = (prepared.kernels[maker], made.kernels[maker], made.pixel_kernels[maker], prepared.patch(maker, 1))
     try:
-        for kernel in kernels:
-            if kernel is not None:
-                pitched(kernel, unit, pitch)
+        for kernel in prepared.row_and_pixel_kernels(maker):
+            pitched(kernel, unit, pitch)
     except NotPitchedError:
         return False
     return True

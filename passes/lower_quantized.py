@@ -2,57 +2,60 @@
 
 Requires a module as `frontend.load` makes it (one dataflow block, islands unbroken): the pass runs first, since
 FoldConstant turns integer weights into floats and EliminateCommonSubexpr shares dequantizes between islands. Ensures
-that `main` is one dataflow block in which every integer operator is a `call_tir` of a PrimFunc whose attributes say
-what it computes; views stay `relax.reshape`. What could not be lowered stays float, and `float_remains` lists it with
-its cost.
+that every function that it lowers is one dataflow block in which every integer operator is a `call_tir` of a PrimFunc
+whose attributes say what it computes; views stay `relax.reshape`. What could not be lowered stays float, and
+`float_remains` lists it with its cost. Functions with control flow, side effects or symbolic shapes stay as they are.
 """
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
 
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.float_remains import with_remains
 from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowering functions)
     comparisons,
     elementwise,
+    int16_lookup,
     log_softmax,
     lookup,
     reduction,
     roots,
     softmax,
-    wide_lookup,
 )
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    FLOAT,
-    INDEX,
-    ISLANDS,
-    STORED_TYPES,
-    TESTS,
-    Emitter,
-    Island,
+from tvm_cascade.passes.integer.expressions import (
     NotLowered,
-    Output,
-    Reader,
-    activation_range,
     attributes,
     constant_of,
     dtype_of,
     name_of,
     number_of,
-    positive,
     shape_of,
 )
+from tvm_cascade.passes.integer.island import (
+    STORED_TYPES,
+    Emitter,
+    Island,
+    Output,
+    Reader,
+    activation_bounds,
+    activation_range,
+    positive,
+)
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
-from tvm_cascade.passes.integer.untyped import Binding, Call, Module, Value, ir, relax
+from tvm_cascade.passes.integer.registry import DIRECT, FLOAT, INDEX, ISLANDS, TESTS
+from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.rename_variables import substitute
 
+LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
 _ACTIVATED = ("relax.add", "relax.subtract", "relax.multiply", "relax.nn.conv2d", "relax.matmul", "relax.concat")
 _TRANSPOSE = "relax.permute_dims"
@@ -60,18 +63,58 @@ _VIEWS = frozenset({"relax.reshape", "relax.squeeze", "relax.expand_dims", "rela
 _MOVES = _VIEWS | {_TRANSPOSE}
 
 
-@tvm.transform.module_pass(opt_level=0, name="LowerQuantized")
-class LowerQuantized:
-    """The pass. The input module is unchanged."""
+@dataclass(frozen=True)
+class LowerQuantized(CascadePass):
+    """Turn quantized islands into integer operators, in every function of the module.
 
-    def transform_module(self, mod: Module, _context: Any) -> Module:
-        mod = mod.clone()
-        names = {gv.name_hint for gv in mod.get_global_vars()}
-        if "main" not in names or not isinstance(mod["main"], relax.Function):
-            return mod
-        if not all(isinstance(block, relax.DataflowBlock) for block in mod["main"].body.blocks):
-            return mod  # control flow and side effects have an order that a rebuilt block would lose
-        return _Lowering(mod).run()
+    Works on every module: functions that it cannot read stay as they are, and a log line of `tvm_cascade` says why.
+
+    Before::
+
+        a = R.dequantize(x, scale_x, zero_x)
+        b = R.nn.conv2d(a, R.dequantize(w, scale_w, zero_w), data_layout="NHWC", kernel_layout="OHWI")
+        c = R.quantize(b, scale_c, zero_c, out_dtype="int8")
+
+    After, with no float tensor left::
+
+        c = R.call_tir(cls.conv2d, (x, w, bias, multipliers, shifts), out_ty=R.Tensor((1, 8, 8, 4), "int8"))
+    """
+
+    def call(self, mod: Module) -> PassResult:
+        """The module with every function lowered that can be read."""
+        lowered = mod.clone()
+        for gv, func in mod.functions_items():
+            if not isinstance(func, relax.Function):
+                continue
+            reason = why_not_read(func)
+            if reason is None:
+                try:
+                    lowered = _Lowering(lowered, gv).run()
+                except NotLowered as refusal:
+                    reason = str(refusal)
+            if reason is not None and holds_quantized(func):
+                LOG.info("%s: its quantized operators are left to TVM: %s", gv.name_hint, reason)
+        return PassResult.compare(mod, lowered)
+
+
+def why_not_read(func: Function) -> str | None:
+    """Why a function's islands cannot be rebuilt in one dataflow block; None where they can."""
+    if not isinstance(func.body, relax.SeqExpr):
+        return "its body is no sequence of bindings"
+    if not all(isinstance(block, relax.DataflowBlock) for block in func.body.blocks):
+        return "it holds control flow or side effects, whose order a rebuilt block would lose"
+    if not all(isinstance(b, relax.VarBinding) for block in func.body.blocks for b in block.bindings):
+        return "it checks shapes when it runs"
+    if relax.analysis.defined_symbolic_vars(func) or relax.analysis.free_symbolic_vars(func):
+        return "its shapes are symbolic"
+    return None
+
+
+def holds_quantized(func: Function) -> bool:
+    """Whether a function quantizes or dequantizes anything, in branches too."""
+    calls: list[Value] = []
+    relax.analysis.post_order_visit(func, calls.append)
+    return any(name_of(c) in ("relax.quantize", "relax.dequantize") for c in calls)
 
 
 def with_real_operators(mod: Module) -> Module:
@@ -90,29 +133,30 @@ def holds_integers(mod: Module) -> bool:
 
 
 class _Lowering:
-    """One walk over `main`, emitting its replacement."""
+    """One walk over a function, emitting its replacement."""
 
-    def __init__(self, mod: Module) -> None:
-        self.mod = mod
-        self.main = mod["main"]
-        self.bindings = [b for block in self.main.body.blocks for b in block.bindings]
-        self.reader = Reader({b.var: b.value for b in self.bindings}, REAL_ATTR in attributes(self.main))
+    def __init__(self, mod: Module, gv: Value) -> None:
+        self.mod, self.gv, self.func = mod, gv, mod[gv]
+        self.bindings = [b for block in self.func.body.blocks for b in block.bindings]
+        self.reader = Reader({b.var: b.value for b in self.bindings}, REAL_ATTR in attributes(self.func))
         self.clips = self._clips_of_islands()
         self.refused: dict[Value, str] = {}
 
     def run(self) -> Module:
-        others = {gv: func for gv, func in self.mod.functions.items() if gv.name_hint != "main"}
+        name = self.gv.name_hint
+        others = {gv: func for gv, func in self.mod.functions.items() if gv.name_hint != name}
         builder = relax.BlockBuilder(tvm.IRModule(others))
-        renamed: dict[Value, Value] = {p: p for p in self.main.params}
+        renamed: dict[Value, Value] = {p: p for p in self.func.params}
         emitter = Emitter(builder, renamed)
         swallowed = {clip.var for clip in self.clips.values()}
-        with builder.function("main", list(self.main.params), attrs=self._attrs()):
+        private = "global_symbol" not in attributes(self.func)
+        with builder.function(name, list(self.func.params), attrs=self._attrs(), private=private):
             with builder.dataflow():
                 for binding in self.bindings:
                     if binding.var in swallowed and binding.var in renamed:
                         continue
                     self._lower(binding, emitter, renamed)
-                result = builder.emit_output(substitute(self.main.body.body, renamed))
+                result = builder.emit_output(substitute(self.func.body.body, renamed))
             builder.emit_func_output(result)
         return self._finish(builder.finalize(), renamed)
 
@@ -178,7 +222,7 @@ class _Lowering:
         step, zero = positive(np.float32(scale.reshape(-1)[0])), int(zero_point.reshape(-1)[0])
         if 0 in shape_of(last):
             raise NotLowered("an empty tensor")
-        bounds = _bounds(core)
+        bounds = activation_bounds(core)
         if bounds is not None:
             behind = core.args[0]
             while name_of(self.reader.define(behind)) in _VIEWS:
@@ -246,7 +290,7 @@ class _Lowering:
     def _clips_of_islands(self) -> dict[Value, Binding]:
         """The clip on integers behind each quantize, pool or cast that nothing else reads."""
         uses: dict[Value, int] = {}
-        for expr in (*(b.value for b in self.bindings), self.main.body.body):
+        for expr in (*(b.value for b in self.bindings), self.func.body.body):
             for var in relax.analysis.free_vars(expr):
                 uses[var] = uses.get(var, 0) + 1
         found = {}
@@ -260,27 +304,23 @@ class _Lowering:
         return found
 
     def _attrs(self) -> dict[str, object]:
-        return {k: v for k, v in attributes(self.main).items() if k != "global_symbol"}
+        return {k: v for k, v in attributes(self.func).items() if k != "global_symbol"}
 
     def _finish(self, mod: Module, renamed: dict[Value, Value]) -> Module:
-        mod = relax.transform.DeadCodeElimination()(mod)
+        mod = relax.transform.DeadCodeElimination()(self._in_place(mod))
         reasons: dict[str, str] = {}
         for old, reason in self.refused.items():
             new = renamed.get(old)
             if new is not None and isinstance(new, relax.Var):
                 reasons[new.name] = reason
-        mod["main"] = with_remains(mod["main"], reasons)
+        mod[self.gv] = with_remains(mod[self.gv], reasons)
         return mod.with_attrs(attributes(self.mod))
 
-
-def _bounds(core: Call) -> tuple[float, float | None] | None:
-    """Real bounds of a float activation."""
-    if name_of(core) == "relax.nn.relu":
-        return 0.0, None
-    if name_of(core) == "relax.clip":
-        lo, hi = (number_of(a) for a in core.args[1:3])
-        return lo, hi
-    return None
+    def _in_place(self, mod: Module) -> Module:
+        """`mod` with the new function under the variable by which other functions call it."""
+        name = self.gv.name_hint
+        others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != name}
+        return tvm.IRModule({**others, self.gv: mod[name]})
 
 
 def _clipped(lo: int, hi: int, clip: Binding | None) -> tuple[int, int]:

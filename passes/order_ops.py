@@ -8,12 +8,14 @@ the module next in program order (memory planning, `extract_graph`) gets that or
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import tvm
+from tvm.ir import IRModule
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.ordering import Ordering, OrderOptions, order
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.relax_ops import legalize
 from tvm_cascade.schedules.tir import relax
@@ -21,24 +23,41 @@ from tvm_cascade.schedules.tir import relax
 ATTRIBUTE = "cascade_order"
 
 
-class OrderOps:
-    """The pass. Requires straight-line code with static shapes; the input module is unchanged.
+@dataclass(frozen=True)
+class OrderOps(CascadePass):
+    """Put the operators of `main` into the order of least memory.
 
-    A module whose calls are not one operator each (it holds Relax operators that legalize to several, or to none) comes
-    back legalized.
+    Requires a function `main` of one dataflow block with static shapes. Ensures that the same operators compute the same
+    values. A module whose calls are not one operator each (it holds Relax operators that legalize to several, or to
+    none) comes back legalized.
+
+    Before, at most 3 tensors of 64 bytes and 1 of 4 are alive at once::
+
+        a = R.call_tir(cls.wide, (x,), out_ty=R.Tensor((64,), "int8"))
+        b = R.call_tir(cls.wide_1, (x,), out_ty=R.Tensor((64,), "int8"))
+        c = R.call_tir(cls.narrow, (a,), out_ty=R.Tensor((4,), "int8"))
+        d = R.call_tir(cls.narrow_1, (b,), out_ty=R.Tensor((4,), "int8"))
+
+    After, 2 of 64 and 1 of 4::
+
+        a = R.call_tir(cls.wide, (x,), out_ty=R.Tensor((64,), "int8"))
+        c = R.call_tir(cls.narrow, (a,), out_ty=R.Tensor((4,), "int8"))
+        b = R.call_tir(cls.wide_1, (x,), out_ty=R.Tensor((64,), "int8"))
+        d = R.call_tir(cls.narrow_1, (b,), out_ty=R.Tensor((4,), "int8"))
+
+    Raises `GraphError` for a function `main` that is not straight-line code of one block.
     """
 
-    def __new__(cls, options: OrderOptions | None = None) -> Any:  # a tvm.ir.transform.Pass
-        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.OrderOps")
-        def apply(mod: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
-            source = mod.clone()
-            graph = extract_graph(source).graph
-            found = order(graph, options)
-            if _calls(source) != _calls(legal := legalize(source)):
-                source = legal
-            return reordered(source, found)
+    options: OrderOptions | None = None  # of the search; None: the defaults
 
-        return apply
+    def call(self, mod: IRModule) -> PassResult:
+        """The module with its operators in order, and the attribute `cascade_order` of `main`."""
+        source = mod.clone()
+        graph = extract_graph(source).graph
+        solution = order(graph, self.options)
+        if _calls(source) != _calls(legal := legalize(source)):
+            source = legal
+        return PassResult.compare(mod, reordered(source, solution))
 
 
 def _bindings(mod: Any) -> list[Any]:
@@ -56,18 +75,18 @@ def _calls(mod: Any) -> int:
     return sum(_is_call(b) for b in _bindings(mod))
 
 
-def reordered(mod: Any, found: Ordering) -> tvm.IRModule:
-    """`mod` with the k-th call of `main` moved to where `found.order` has operator k.
+def reordered(mod: Any, solution: Ordering) -> IRModule:
+    """`mod` with the k-th call of `main` moved to where `solution.order` has operator k.
 
     Operators beyond the calls are copies that the graph adds for outputs; they have no binding.
     """
     bindings = _bindings(mod)
     calls = [b for b in bindings if _is_call(b)]
-    sequence = [calls[i] for i in found.order if i < len(calls)]
+    sequence = [calls[i] for i in solution.order if i < len(calls)]
     main = mod["main"]
     block = relax.DataflowBlock(_with_followers(sequence, bindings))
     body = relax.SeqExpr([block], main.body.body)
-    note = {"peak_bytes": found.peak, "bound_bytes": found.bound, "optimal": found.optimal}
+    note = {"peak_bytes": solution.peak, "bound_bytes": solution.bound, "optimal": solution.optimal}
     func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs).with_attr(ATTRIBUTE, note)
     mod = mod.clone()
     mod.update_func(mod.get_global_var("main"), func)

@@ -47,42 +47,45 @@ planner found; operators that read the same tensor belong together here too.)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm.ir import GlobalVar, IRModule
 
 from tvm_cascade.cascading.regions import Partition, partition, region_order
 from tvm_cascade.graph import Graph
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import analyse
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
 
 REGION, OPERATORS, LEFT_OUT = "tvm_cascade.region", "tvm_cascade.operators", "tvm_cascade.left_out"
 
 
-class PartitionRegions:
-    """Relax pass: the operators of every region become a private function, called from `main`.
+@dataclass(frozen=True)
+class PartitionRegions(CascadePass):
+    """Make the operators of every region a private function, called from `main`.
 
-    Works on any module whose `main` is straight-line code with static shapes; Relax operators are legalized. The input
-    module is unchanged. Raises `GraphError` where `main` has no such form.
+    Requires a function `main` of straight-line code with static shapes. Ensures that the module computes the same
+    values; Relax operators are legalized. The docstring of this module shows one before and after.
+
+    Raises `GraphError` where `main` has no such form.
     """
 
-    def __new__(cls) -> tvm.ir.transform.Pass:
-        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.PartitionRegions")
-        def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-            mod = relax.transform.InlinePrivateFunctions()(mod)
-            source = read_function(mod, "main")
-            graph = analyse(source).graph
-            return _Writer(mod, source, graph, partition(graph)).write()
-
-        return apply
+    def call(self, mod: IRModule) -> PassResult:
+        """The module with its regions as functions."""
+        inlined = relax.transform.InlinePrivateFunctions()(mod)
+        source = read_function(inlined, "main")
+        graph = analyse(source).graph
+        return PassResult.compare(mod, _Writer(inlined, source, graph, partition(graph)).write())
 
 
 def regions_of(mod: IRModule) -> dict[str, tuple[str, ...]]:
     """The region functions of a partitioned module, in order, with the names of their operators."""
-    found = [(int(f.attrs[REGION]), g.name_hint, f) for g, f in mod.functions.items() if f.attrs and REGION in f.attrs]
-    return {name: tuple(str(o) for o in func.attrs[OPERATORS]) for _, name, func in sorted(found, key=lambda r: r[0])}
+    regions = [
+        (int(f.attrs[REGION]), g.name_hint, f) for g, f in mod.functions.items() if f.attrs and REGION in f.attrs
+    ]
+    return {name: tuple(str(o) for o in func.attrs[OPERATORS]) for _, name, func in sorted(regions, key=lambda r: r[0])}
 
 
 class _Writer:

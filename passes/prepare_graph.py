@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import Plan
-from tvm_cascade.errors import ValidationError
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.choose_variants import choose_variants
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph, with_kernels
-from tvm_cascade.schedules.forms.accumulate import Accumulating
-from tvm_cascade.schedules.forms.channel_groups import grouped_stripe_kernel, groups_of
-from tvm_cascade.schedules.forms.choose import Kernel, kernels_of_plan
-from tvm_cascade.schedules.forms.kernel import RowKernel
-from tvm_cascade.schedules.forms.patch import Patch, patch_kernel
-from tvm_cascade.schedules.forms.pitch import pitched
-from tvm_cascade.schedules.forms.stripe_kernel import stripe_kernel
-from tvm_cascade.schedules.forms.stripe_patch import StripePatch, stripe_patch
-from tvm_cascade.schedules.forms.tall import tall_kernel
-from tvm_cascade.schedules.forms.transpose_over import over_kernel, planes_of
-from tvm_cascade.schedules.rules.pool_sum import pool_sum
-from tvm_cascade.schedules.rules.select import Core, select
-from tvm_cascade.schedules.tir import PrimFunc
+from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.forms.choose import footprints_of, kernels_of_plan
+from tvm_cascade.schedules.forms.form import Site
+from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.rules.select import select
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database, shipped
 
@@ -35,86 +27,33 @@ class PreparedGraph:
 
     graph: Graph
     extracted: Extracted
-    kernels: tuple[RowKernel | None, ...]
+    kernels: tuple[RowKernel | None, ...]  # of rows, by operator; None for views
 
-    core: Core = field(default_factory=Core)
+    core: KernelTarget = field(default_factory=KernelTarget)
 
-    def kernels_of(self, plan: Plan, generic: bool = False) -> list[Kernel | None]:
+    def kernels_of(self, plan: Plan, generic: bool = False) -> list[BuiltKernel | None]:
         """The kernels that a plan calls; `generic` ones run on every machine."""
+        return kernels_of_plan(plan, [self.site(o, generic) for o in range(len(self.graph.ops))])
+
+    def site(self, index: int, generic: bool = False) -> Site | None:
+        """An operator as forms of kernels see it, None for a view; `generic` leaves performance schedules out."""
         made = self.extracted
-        rows = made.kernels if generic else self.kernels
-        patches, in_stripes, tall = (None, None, None) if generic else (self.patch, self.stripe_patch, self.tall)
-        sums = made.accumulators if generic else self._sums()
-        chosen = kernels_of_plan(
-            plan, rows, made.pixel_kernels, sums, patches, self.stripe, self.over, in_stripes, tall
-        )
-        return [_into_place(plan, o, kernel) for o, kernel in enumerate(chosen)]
-
-    def _sums(self) -> list[Accumulating | None]:
-        """What sums up its input as it comes, for the core."""
-        pairs = zip(self.extracted.funcs, self.extracted.accumulators, strict=True)
-        return [s if f is None or s is None else pool_sum(f, s, self.core) for f, s in pairs]
-
-    def stripe(self, index: int, width: int) -> RowKernel:
-        """An operator's kernel for a vertical stripe of a row, `width` columns at most."""
-        func, access = self.extracted.funcs[index], self.extracted.accesses[index]
-        assert func is not None and access is not None
-        if groups_of(func):
-            return grouped_stripe_kernel(func, self.extracted.constants[index], access, width)
-        made = stripe_kernel(func, self.extracted.constants[index], access)
-        if isinstance(made, str):
-            raise ValidationError(f"{self.graph.ops[index].name} was planned in stripes: {made}")
-        return made
-
-    def stripe_patch(self, index: int, columns: Sequence[tuple[int, int]]) -> StripePatch | None:
-        """An operator's kernels for the columns of every stripe, where a performance schedule serves them."""
-        func = self._served(index)
-        if func is None:
+        func, access, row = made.funcs[index], made.accesses[index], (made.kernels if generic else self.kernels)[index]
+        if func is None or access is None or row is None:
             return None
-        constants = self.extracted.constants[index]
-        return stripe_patch(self.extracted.graph, self.graph.ops[index], func, constants, self.core, columns)
+        constants, pixels, core = made.constants[index], made.pixel_kernels[index], None if generic else self.core
+        return Site(made.graph, self.graph.ops[index], func, constants, access, row, pixels, core)
 
-    def over(self, index: int) -> RowKernel:
-        """An operator's kernel that leaves its output in the bytes of its input."""
-        func = self.extracted.funcs[index]
-        planes = None if func is None else planes_of(func)
-        assert planes is not None
-        return over_kernel(planes)
-
-    def _served(self, index: int) -> PrimFunc | None:
-        """The PrimFunc of an operator that a performance schedule serves."""
-        kernel = self.kernels[index]
-        return None if kernel is None or kernel.rule == "generic" else self.extracted.funcs[index]
-
-    def tall(self, index: int, rows: int) -> RowKernel | None:
-        """An operator's kernel for steps of `rows` rows, where a performance schedule serves it."""
-        func = self._served(index)
-        if func is None:
-            return None
-        constants = self.extracted.constants[index]
-        return tall_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, rows)
-
-    def patch(self, index: int, chunk: int) -> Patch | None:
-        """An operator's kernel for steps of `chunk` pixels, where a performance schedule serves it."""
-        func = self._served(index)
-        if func is None:
-            return None
-        constants = self.extracted.constants[index]
-        return patch_kernel(self.extracted.graph, self.graph.ops[index], func, constants, self.core, chunk)
-
-
-def _into_place(plan: Plan, op: int, kernel: Kernel | None) -> Kernel | None:
-    """The kernel of an operator of `plan`; where it makes a part of a join one that writes its pixels apart."""
-    outputs = plan.graph.ops[op].outputs
-    storage = plan.storages[outputs[0]] if outputs else None
-    if storage is None or not storage.pitch or kernel is None or isinstance(kernel, Accumulating):
-        return kernel
-    tensor = plan.graph.tensors[outputs[0]]
-    return pitched(kernel, tensor.row_bytes // tensor.columns, storage.pitch)
+    def row_and_pixel_kernels(self, index: int) -> list[RowKernel]:
+        """Every kernel that may make rows or single pixels of an operator, generic ones included."""
+        made, site = self.extracted, self.site(index)
+        found = [self.kernels[index], made.kernels[index], made.pixel_kernels[index]]
+        fast = "it is a view" if site is None else pixel_tile_kernel(site, 1)
+        return [k for k in (*found, *(() if isinstance(fast, str) else fast.variants)) if k is not None]
 
 
 def prepare_graph(
-    mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None
+    mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
 ) -> PreparedGraph:
     """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel.
 
@@ -125,27 +64,14 @@ def prepare_graph(
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
     kernels = []
     for op in extracted.graph.ops:
-        func, access, generic = (
-            extracted.funcs[op.index],
-            extracted.accesses[op.index],
-            extracted.kernels[op.index],
-        )
-        if func is None or access is None:
+        access, generic = extracted.accesses[op.index], extracted.kernels[op.index]
+        if access is None or generic is None:
             kernels.append(None)
             continue
-        kernels.append(select(func, extracted.constants[op.index], access, core, op.kind, generic))
-    graph = with_kernels(extracted.graph, kernels)
-    made = PreparedGraph(graph, extracted, tuple(kernels), core)
-    return replace(made, graph=_with_steps(made))
-
-
-def _with_steps(prepared: PreparedGraph) -> Graph:
-    """The graph with what each operator needs to locate the window of a step by pixels, and which can make several rows."""
-    ops = []
-    for op in prepared.graph.ops:
-        patch = prepared.patch(op.index, 1)
-        located = [g for g in patch.located if g is not None] if patch is not None else []
-        rows = prepared.graph.tensors[op.outputs[0]].rows if op.outputs else 1
-        tall = rows > 1 and prepared.tall(op.index, rows) is not None
-        ops.append(replace(op, patch_bytes=(sum(g.fixed for g in located), sum(g.each for g in located)), tall=tall))
-    return replace(prepared.graph, ops=tuple(ops))
+        kernels.append(select(extracted.spec(op.index), access, core, generic))
+    made = PreparedGraph(with_kernels(extracted.graph, kernels), extracted, tuple(kernels), core)
+    sites = [made.site(op.index) for op in made.graph.ops]
+    ops = (
+        op if s is None else replace(op, kernels=footprints_of(s)) for op, s in zip(made.graph.ops, sites, strict=True)
+    )
+    return replace(made, graph=replace(made.graph, ops=tuple(ops)))

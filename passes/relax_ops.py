@@ -14,10 +14,11 @@ from tvm import topi
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.fold import Folder
+from tvm_cascade.passes.read.program import OperatorCall, numbers_in, read_program
 from tvm_cascade.schedules.tir import PrimFunc, leaf_blocks, loads, outputs_of, relax, stores, te, tirx, without_blocks
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
-Value = Any  # a tensor's number, a constant array, or a tuple of values
+Tensor = Any  # an activation's number, or a constant's array
 
 
 @dataclass(frozen=True)
@@ -95,64 +96,46 @@ def read_function(mod: Any, function: str) -> Source:
 
 
 class _Reader:
+    """Numbers the activations of a program and folds the calls of PrimFuncs on constants."""
+
     def __init__(self, mod: Any, function: str) -> None:
         self._mod = mod
-        self._func = mod[function]
+        self._program = read_program(mod[function])
         self._tensors: list[TensorInfo] = []
         self._calls: list[Call] = []
         self._names: dict[str, int] = {}
-        self._env: dict[Any, Value] = {}
+        self._env: dict[int, Tensor] = {
+            k: v.constant for k, v in enumerate(self._program.values) if v.constant is not None
+        }
         self._folder = Folder()
 
     def read(self) -> Source:
-        inputs: list[int] = []
-        for param in self._func.params:
-            inputs.append(self._tensor(self._unique(param.name), param.ty))
-            self._env[param] = inputs[-1]
-        body = self._func.body
-        if not isinstance(body, relax.SeqExpr):
-            raise GraphError("the function's body is no sequence of bindings")
-        for block in body.blocks:
-            for binding in block.bindings:
-                self._env[binding.var] = self._value(binding.value, binding.var)
-        outputs = tuple(self._output(v, inputs) for v in _flatten(self._value(body.body, None)))
+        program = self._program
+        inputs = [self._tensor(self._unique(program.values[v].name), v) for v in program.inputs]
+        for call in program.calls:
+            self._call(call)
+        outputs = tuple(self._output(self._env[v], inputs) for v in numbers_in(program.result))
         return _pruned(Source(tuple(self._tensors), tuple(self._calls), tuple(inputs), outputs))
 
-    def _value(self, expr: Any, var: Any) -> Value:
-        if isinstance(expr, relax.Var):
-            return self._env[expr]
-        if isinstance(expr, relax.Tuple):
-            return tuple(self._value(f, None) for f in expr.fields)
-        if isinstance(expr, relax.TupleGetItem):
-            return self._value(expr.tuple_value, None)[expr.index]
-        if isinstance(expr, relax.Call):
-            return self._call(expr, var)
-        if hasattr(expr, "value") and hasattr(expr.value, "numpy"):
-            return expr.value.numpy()
-        raise GraphError(f"{type(expr).__name__} in the function: only straight-line code of operators is supported")
-
-    def _call(self, call: Any, var: Any) -> Value:
-        op = getattr(call.op, "name", str(call.op))
-        if op != "relax.call_tir" or len(call.args) != 2:
-            raise GraphError(f"{op} has no TIR form that a kernel can be cut from: end the network before it")
-        target = call.args[0]
+    def _call(self, call: OperatorCall) -> None:
+        if call.name != "call_tir" or len(call.arguments) != 2:
+            name = getattr(call.expr.op, "name", str(call.expr.op))
+            raise GraphError(f"{name} has no TIR form that a kernel can be cut from: end the network before it")
+        target = call.expr.args[0]
         func = self._mod[target]
-        given = [self._value(a, None) for a in _fields(call.args[1])]
+        given = [self._env[v] for v in numbers_in(call.arguments[1])]
         constants = tuple(a for a in given if isinstance(a, np.ndarray))
         inputs = tuple(a for a in given if not isinstance(a, np.ndarray))
-        many = isinstance(var.ty, relax.TupleType)
         if not inputs:
-            folded = self._folder.fold(func, constants)
-            return folded if many else folded[0]
+            self._env.update(zip(call.outputs, self._folder.fold(func, constants), strict=True))
+            return
         name = self._unique(_readable(target.name_hint))
-        types = list(var.ty.fields) if many else [var.ty]
-        names = [f"{name}:{k}" for k in range(len(types))] if many else [name]
-        outputs = tuple(self._tensor(n, t) for n, t in zip(names, types, strict=True))
+        names = [f"{name}:{k}" for k in range(len(call.outputs))] if call.several else [name]
+        outputs = tuple(self._tensor(n, v) for n, v in zip(names, call.outputs, strict=True))
         kind = str((func.attrs or {}).get("op_kind", "") or re.sub(r"(?<=[a-z_])\d+$", "", target.name_hint))
         self._calls.append(Call(name, kind, _activations_first(func, given), inputs, constants, outputs))
-        return outputs if many else outputs[0]
 
-    def _output(self, value: Value, inputs: Sequence[int]) -> int:
+    def _output(self, value: Tensor, inputs: Sequence[int]) -> int:
         """A tensor for an output of the function: copies of what no operator writes."""
         if isinstance(value, int) and value not in inputs:
             return value
@@ -168,14 +151,11 @@ class _Reader:
         self._calls.append(call)
         return index
 
-    def _tensor(self, name: str, ty: Any) -> int:
-        if not isinstance(ty, relax.TensorType):
-            raise GraphError(f"{name} is no tensor but {ty}")
-        extents = getattr(ty.shape, "values", None)
-        if extents is None or not all(hasattr(d, "value") for d in extents):
-            raise GraphError(f"the shape of {name} is not static: fix it with input shapes")
-        self._tensors.append(TensorInfo(name, tuple(int(d) for d in extents), str(ty.dtype)))
-        return len(self._tensors) - 1
+    def _tensor(self, name: str, value: int) -> int:
+        made = self._program.values[value]
+        self._tensors.append(TensorInfo(name, made.shape, made.dtype))
+        self._env[value] = len(self._tensors) - 1
+        return self._env[value]
 
     def _unique(self, name: str) -> str:
         count = self._names.get(name, 0)
@@ -225,21 +205,13 @@ def copy_func(info: TensorInfo) -> PrimFunc:
     return te.create_prim_func([x, te.compute(info.shape, lambda *i: x(*i), "copy")], index_dtype_override="int32")
 
 
-def _activations_first(func: PrimFunc, given: Sequence[Value]) -> PrimFunc:
+def _activations_first(func: PrimFunc, given: Sequence[Tensor]) -> PrimFunc:
     params = list(func.params)
     order = [k for k, a in enumerate(given) if not isinstance(a, np.ndarray)]
     order += [k for k, a in enumerate(given) if isinstance(a, np.ndarray)]
     if order == list(range(len(given))):
         return func
     return tirx.PrimFunc([params[k] for k in order] + params[len(given) :], func.body, func.ret_type, attrs=func.attrs)
-
-
-def _fields(expr: Any) -> list[Any]:
-    return list(expr.fields) if isinstance(expr, relax.Tuple) else [expr]
-
-
-def _flatten(value: Value) -> list[Value]:
-    return [v for part in value for v in _flatten(part)] if isinstance(value, tuple) else [value]
 
 
 def _readable(name: str) -> str:

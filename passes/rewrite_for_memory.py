@@ -10,6 +10,7 @@ peak of the best order.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -17,26 +18,39 @@ import tvm
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import OrderOptions, order
 from tvm_cascade.ordering.rewriting import fold_concats
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.schedules.kernels.spec import read_attributes, with_spec
 from tvm_cascade.schedules.tir import ir, is_if_then_else, relax, s_tir, tirx, tvm_ffi
 
 _READERS = frozenset(("conv2d", "depthwise_conv2d", "avg_pool2d", "max_pool2d", "relu", "requantize", "lut"))
 ATTRIBUTE = "cascade_folded_concats"
 
 
-class RewriteForMemory:
-    """The pass. Run it after `LowerQuantized` and before `OrderOps`; the input module is unchanged.
+@dataclass(frozen=True)
+class RewriteForMemory(CascadePass):
+    """Fuse concats into their readers where that lowers the peak of the best order.
 
-    The attribute `cascade_folded_concats` of `main` counts the concats removed.
+    Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized` and before
+    `OrderOps`. Ensures the same values bit for bit. The attribute `cascade_folded_concats` of `main` counts the concats
+    removed.
+
+    Before::
+
+        c = R.call_tir(cls.concat, (a, b), out_ty=R.Tensor((1, 8, 8, 12), "int8"))
+        y = R.call_tir(cls.conv2d, (c, w), out_ty=R.Tensor((1, 8, 8, 4), "int8"))
+
+    After::
+
+        y = R.call_tir(cls.concat_conv2d, (a, b, w), out_ty=R.Tensor((1, 8, 8, 4), "int8"))
     """
 
-    def __new__(cls, options: OrderOptions | None = None) -> Any:  # a tvm.ir.transform.Pass
-        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.RewriteForMemory")
-        def apply(mod: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
-            mod = mod.clone()
-            return without_concats(mod, paying_concats(extract_graph(mod).graph, options))
+    options: OrderOptions | None = None  # of the search for the best order; None: the defaults
 
-        return apply
+    def call(self, mod: tvm.IRModule) -> PassResult:
+        """The module without the concats that pay."""
+        names = paying_concats(extract_graph(mod).graph, self.options)
+        return PassResult(without_concats(mod.clone(), names), bool(names))
 
 
 def without_concats(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
@@ -160,10 +174,10 @@ def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
     for block in [*blocks[:joining], *padding]:
         schedule.compute_inline(block)
     attrs = {k: v for k, v in (reader.attrs or {}).items() if k != "global_symbol"}
-    attrs["op_kind"] = f"concat_{attrs.get('op_kind', 'op')}"
-    attrs |= {"num_activations": activations, "part_axis": concat.attrs["axis"]}
-    attrs["table_of_part"] = concat.attrs["table_of_input"]
-    return schedule.mod["main"].with_attr(attrs).without_attr("global_symbol")
+    joined, kind = read_attributes(concat), f"concat_{attrs.get('op_kind', 'op')}"
+    attributes = replace(read_attributes(reader), part_axis=joined.axis, table_of_part=joined.table_of_input)
+    func = schedule.mod["main"].with_attr(attrs).without_attr("global_symbol")
+    return with_spec(func, kind, activations, attributes)
 
 
 def _selecting(concat: Any) -> Any:

@@ -13,7 +13,7 @@ other: the same bits for concurrent stages, float reassociation for merges.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from tvm_cascade.parallel.problem import Options, Schedule
 from tvm_cascade.parallel.scheduler import schedule as find_schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.parallel.validate import validate_schedule
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.stage_concat import write_in_place
 from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_emit import Emitter, keys
@@ -52,25 +53,48 @@ class LowerOptions:
     poison: bool = False  # fill every byte that holds nothing with NaN before each step
 
 
-def ScheduleStages(
-    schedule: Schedule | None = None,
-    options: Options = Options(),  # noqa: B008
-    model: CostModel | None = None,
-    lower: LowerOptions = LowerOptions(),
-) -> Any:
-    """The pass. Give a `schedule` (stages of operator indices of `stage_graph`), or a cost `model` to search with."""
+@dataclass(frozen=True)
+class ScheduleStages(CascadePass):
+    """Lower `main` to the stages of a schedule: one that is given, or the best by a cost model.
 
-    @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.ScheduleStages")
-    def transform(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        net = stage_graph(mod)
-        units = unit_graph(net.graph, options.unit)
-        if schedule is not None:
-            return lower_stages(net, units, schedule, lower)
-        if model is None:
+    Requires a function `main` of operators that `stage_graph` reads. Ensures that `main` holds calls of kernels alone, in
+    the order of the stages, and that results are equal: the same bits for concurrent stages, up to the reassociation of
+    floats for merged operators.
+
+    Before::
+
+        a = R.nn.conv2d(x, v)
+        b = R.nn.max_pool2d(x)
+        c = R.concat((a, b), axis=1)
+
+    After, where convolution and pool are two groups of one stage (on a CPU)::
+
+        cls.stage_0(x, v, a, b)    # for lane in T.parallel(2): one group a lane
+        cls.concat(a, b, c)
+
+    Raises `UsageError` without a schedule and a cost model, `ValidationError` for a schedule that does not fit the
+    network.
+    """
+
+    schedule: Schedule | None = None  # stages of operator indices of `stage_graph`
+    options: Options = field(default_factory=Options)  # of the search, where there is no schedule
+    model: CostModel | None = None  # what the search minimizes
+    lower: LowerOptions = field(default_factory=LowerOptions)
+
+    def requires(self, mod: tvm.IRModule) -> None:
+        """Raise `UsageError` where there is neither a schedule nor a cost model."""
+        if self.schedule is None and self.model is None:
             raise UsageError("ScheduleStages needs a schedule, or a cost model to find one with")
-        return lower_stages(net, units, find_schedule(net.graph, model, options).schedule, lower)
 
-    return transform
+    def call(self, mod: tvm.IRModule) -> PassResult:
+        """The module of the schedule."""
+        net = stage_graph(mod)
+        units = unit_graph(net.graph, self.options.unit)
+        schedule = self.schedule
+        if schedule is None:
+            assert self.model is not None
+            schedule = find_schedule(net.graph, self.model, self.options).schedule
+        return PassResult(lower_stages(net, units, schedule, self.lower), True)
 
 
 def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: LowerOptions) -> tvm.IRModule:

@@ -8,30 +8,47 @@ stays. Run it after `LowerQuantized`; operators are named as `extract_graph` nam
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 
 from tvm_cascade.cascading.channels import KIND, blocks, group_counts
 from tvm_cascade.errors import UsageError
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.rewrite_for_memory import operator_names, substitute
-from tvm_cascade.schedules.forms.channel_groups import ATTRIBUTE
+from tvm_cascade.schedules.kernels.spec import Attributes, read_attributes, with_spec
 from tvm_cascade.schedules.tir import relax
 
 
-class SplitChannels:
-    """The pass. `groups` says in how many groups the channels that each projection sums up are made, by its name.
+@dataclass(frozen=True)
+class SplitChannels(CascadePass):
+    """Merge inverted bottlenecks into operators that make their wide channels in groups.
 
-    The input module is unchanged. A name that is no projection of an inverted bottleneck is refused.
+    Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized`. Ensures the same
+    values bit for bit.
+
+    Before::
+
+        e = R.call_tir(cls.conv2d, (x, we), out_ty=R.Tensor((1, 8, 8, 96), "int8"))
+        f = R.call_tir(cls.depthwise_conv2d, (e, wd), out_ty=R.Tensor((1, 8, 8, 96), "int8"))
+        y = R.call_tir(cls.conv2d_1, (f, wp), out_ty=R.Tensor((1, 8, 8, 16), "int8"))
+
+    After `SplitChannels({"conv2d_1": 4})`, of whose kernels each holds 24 of the 96 channels::
+
+        y = R.call_tir(cls.inverted_bottleneck, (x, we, wd, wp), out_ty=R.Tensor((1, 8, 8, 16), "int8"))
+
+    Raises `UsageError` for a name that is no projection of an inverted bottleneck whose channels that many groups divide.
     """
 
-    def __new__(cls, groups: Mapping[str, int]) -> Any:  # a tvm.ir.transform.Pass
-        @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.SplitChannels")
-        def apply(mod: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
-            return with_channel_groups(mod, groups)
+    groups: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of channels, by the name of the projection that sums them up
 
-        return apply
+    def call(self, mod: tvm.IRModule) -> PassResult:
+        """The module with the bottlenecks merged."""
+        return PassResult(with_channel_groups(mod, self.groups), bool(self.groups))
 
 
 def with_channel_groups(mod: tvm.IRModule, groups: Mapping[str, int]) -> tvm.IRModule:
@@ -141,8 +158,7 @@ def merged_function(chain: Sequence[Any], funcs: Sequence[Any], groups: int) -> 
         outer.emit_func_output(result)
     mod = relax.transform.FuseTIR()(outer.finalize())
     func = next(f for g, f in mod.functions.items() if g.name_hint == "fused")
-    filtered = funcs[1].attrs
-    attrs = {"op_kind": KIND, "num_activations": 1, ATTRIBUTE: groups, "tirx.noalias": True}
-    attrs |= {"strides": filtered["strides"], "padding": filtered["padding"]}
-    attrs |= {"kernel": [int(d) for d in funcs[1].params[1].ty.shape][:2]}
-    return func.with_attr(attrs).without_attr("global_symbol")
+    filtered, kernel = read_attributes(funcs[1]), tuple(int(d) for d in funcs[1].params[1].ty.shape)[:2]
+    attributes = Attributes(kernel=kernel, strides=filtered.strides, padding=filtered.padding, channel_groups=groups)
+    func = func.with_attr("tirx.noalias", True).without_attr("global_symbol")
+    return with_spec(func, KIND, 1, attributes)

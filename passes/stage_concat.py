@@ -38,7 +38,7 @@ def _contiguous(net: StageGraph, op: Op) -> bool:
     """Whether the operands lie behind one another in the result's memory, and are all of it."""
     if op.kind != "concat" or len(set(op.inputs)) != len(op.inputs) or op.inputs == ():
         return False
-    graph, call = net.graph, net.bindings[op.index].call
+    graph, call = net.graph, net.calls[op.index]
     if getattr(call.op, "name", "") != "relax.concat":
         return False
     out = graph.tensors[op.outputs[0]]

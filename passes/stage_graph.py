@@ -1,4 +1,4 @@
-"""`stage_graph`: a Relax function as the `Graph` that the inter-operator scheduler works on, one `Op` per binding.
+"""`stage_graph`: a Relax function as the `Graph` that the inter-operator scheduler works on, one `Op` per call.
 
 Lighter than `extract_graph`: operators keep their Relax form (a merge needs to see a convolution as a convolution), no
 kernel is cut, and windows come from the operators' own attributes. `PrimFunc` calls take part as well, with the
@@ -19,15 +19,22 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.ir.expr import GenericConst
 
 from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
+from tvm_cascade.operators.record import Family, TensorType
+from tvm_cascade.operators.table import OPERATORS, VIEWS
+from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
+from tvm_cascade.passes.read.relax_names import (
+    axis_of,
+    convolution_attributes,
+    graph_kind,
+    oihw,
+    pool_attributes,
+    row_and_column_axis,
+)
 
 VECTOR_BYTES = 64  # generated kernels load and store whole vectors: tensors inside of others begin at multiples of it
-_VIEWS = ("reshape", "flatten", "squeeze", "expand_dims")
-_KINDS = MappingProxyType({"multiply": "mul", "subtract": "sub", "strided_slice": "strided_slice", "take": "gather"})
-
 
 _FOLD: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
     {
@@ -41,35 +48,28 @@ _FOLD: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
         "negative": np.negative,
     }
 )
-_RESHAPE = ("reshape", "expand_dims", "squeeze", "flatten")
-
-
-@dataclass(frozen=True)
-class Binding:
-    """What an operator of the graph is in Relax."""
-
-    var: relax.Var
-    call: Any  # relax.Call
 
 
 @dataclass(frozen=True)
 class StageGraph:
-    """A graph, the simplified module that it was read from, and each operator's binding."""
+    """A graph, the simplified module that it was read from, and each operator's call in Relax."""
 
     graph: Graph
     mod: tvm.IRModule
-    bindings: tuple[Binding, ...]
-    env: Mapping[Any, tuple[int, ...]] = field(hash=False)  # tensors that each variable stands for
-    constants: Mapping[Any, np.ndarray] = field(hash=False)  # variables that hold computed constants
+    calls: tuple[Any, ...]  # relax.Call, by operator
+    program: Program = field(hash=False)
+    tensors: Mapping[int, int] = field(hash=False)  # of the program's values, those that are activations
+    constants: Mapping[int, np.ndarray] = field(hash=False)  # values that are constants, or computed from them
     result: Any = None  # the function's result expression
 
     def constant(self, expr: Any) -> np.ndarray | None:
         """The value of a constant argument, None for an activation."""
-        return _constant(expr, self.constants)
+        value = self.program.argument(expr)
+        return self.constants.get(value) if isinstance(value, int) else None
 
     def tensors_of(self, expr: Any) -> tuple[int, ...]:
-        """The activations that an argument stands for."""
-        return _tensors_of(expr, self.env)
+        """The activations that an argument stands for; constants, shapes and numbers have none."""
+        return tuple(self.tensors[v] for v in numbers_in(self.program.argument(expr)) if v in self.tensors)
 
 
 def simplify(mod: tvm.IRModule) -> tvm.IRModule:
@@ -91,127 +91,151 @@ def stage_graph(mod: tvm.IRModule, function: str = "main") -> StageGraph:
     if function not in {g.name_hint for g in mod.get_global_vars()}:
         raise GraphError(f"the module has no function {function}")
     simple = simplify(mod)
-    found = _Reader(simple, function).read()
-    if all(op.inputs for op in found.graph.ops):
-        return found
+    net = _Reader(simple, function).read()
+    if all(op.inputs for op in net.graph.ops):
+        return net
     return _Reader(relax.transform.FoldConstant()(simple), function).read()
 
 
 class _Reader:
+    """Makes an operator of every call that computes on activations."""
+
     def __init__(self, mod: tvm.IRModule, function: str) -> None:
-        self.mod = mod
-        self.func = mod[function]
-        self.name = function
+        self.mod, self.function = mod, function
+        self.program = read_program(mod[function])
         self.tensors: list[Tensor] = []
         self.ops: list[Op] = []
-        self.bindings: list[Binding] = []
-        self.env: dict[Any, tuple[int, ...]] = {}
-        self.constants: dict[Any, np.ndarray] = {}
+        self.calls: list[Any] = []
+        self.tensor_of: dict[int, int] = {}  # by the program's values
+        self.constants = {k: v.constant for k, v in enumerate(self.program.values) if v.constant is not None}
         self.used: dict[str, int] = {}
 
     def read(self) -> StageGraph:
-        inputs: list[int] = []
-        for param in self.func.params:
-            self.env[param] = (self._tensor(param.ty, param.name),)
-            inputs += self.env[param]
-        body = self.func.body
-        if not isinstance(body, relax.SeqExpr):
-            raise GraphError("the function's body is no sequence of bindings")
-        for block in body.blocks:
-            for binding in block.bindings:
-                self._binding(binding.var, binding.value)
-        outputs = self._read(body.body)
-        graph = Graph(tuple(self.tensors), tuple(self.ops), tuple(inputs), tuple(dict.fromkeys(outputs)), self.name)
-        return StageGraph(graph, self.mod, tuple(self.bindings), self.env, self.constants, body.body)
+        program = self.program
+        for value in program.inputs:
+            self._tensor(value, program.values[value].name)
+        inputs = tuple(self.tensor_of[v] for v in program.inputs)
+        for call in program.calls:
+            self._call(call)
+        outputs = tuple(dict.fromkeys(self._activations(program.result)))
+        graph = Graph(tuple(self.tensors), tuple(self.ops), inputs, outputs, self.function)
+        result = self.mod[self.function].body.body
+        return StageGraph(graph, self.mod, tuple(self.calls), program, self.tensor_of, self.constants, result)
 
-    def _binding(self, var: Any, value: Any) -> None:
-        if isinstance(value, (relax.Var, relax.Tuple, relax.TupleGetItem)):
-            self.env[var] = self._read(value)
+    def _activations(self, argument: Argument) -> tuple[int, ...]:
+        return tuple(self.tensor_of[v] for v in numbers_in(argument) if v in self.tensor_of)
+
+    def _constant(self, argument: Argument) -> np.ndarray | None:
+        return self.constants.get(argument) if isinstance(argument, int) else None
+
+    def _call(self, call: OperatorCall) -> None:
+        folded = self._fold(call)
+        if folded is not None:
+            self.constants[call.outputs[0]] = folded
             return
-        constant = self.constant(value) if isinstance(value, GenericConst) else self._fold(var, value)
-        if constant is not None:
-            self.env[var], self.constants[var] = (), constant
+        if call.last_name == "dropout":  # nothing is dropped at inference; nobody reads the mask
+            (source,) = self._activations(call.arguments[0])
+            self.tensor_of.update(dict.fromkeys(call.outputs, source))
             return
-        if not isinstance(value, relax.Call):
-            raise GraphError(f"{type(value).__name__} in the function: only straight-line code is supported")
-        if _name(value) == "dropout":
-            self.env[var] = self._read(value.args[0]) * 2
-            return
-        kind = self._kind(value)
+        kind = self._kind(call)
         name = self._unique(kind)
-        inputs = tuple(t for a in value.args for t in self._read(a))
-        types = list(var.ty.fields) if isinstance(var.ty, relax.TupleType) else [var.ty]
-        layout = getattr(value.attrs, "data_layout", None) or getattr(value.attrs, "layout", None)
-        axes = _axes(layout) or self._like(inputs, types[0])
-        if layout and axes and inputs:
+        inputs = tuple(t for a in call.arguments for t in self._activations(a))
+        axes = row_and_column_axis(call.expr.attrs)
+        if axes and inputs:
             self._lay_out(inputs[0], axes)
-        outputs = tuple(self._tensor(t, name if k == 0 else f"{name}:{k}", axes) for k, t in enumerate(types))
-        self.env[var] = outputs
-        self.ops.append(self._op(name, kind, value, inputs, outputs))
-        self.bindings.append(Binding(var, value))
+        shape = self.program.values[call.outputs[0]].shape
+        axes = axes or self._like(inputs, shape)
+        for k, value in enumerate(call.outputs):
+            self._tensor(value, name if k == 0 else f"{name}:{k}", axes)
+        self.ops.append(self._op(name, kind, call, inputs))
+        self.calls.append(call.expr)
 
-    def _op(self, name: str, kind: str, call: Any, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Op:
-        weights = [c for a in _flat(call.args) if (c := self.constant(a)) is not None]
-        weight_bytes = sum(int(w.nbytes) for w in weights)
-        windows, columns, macs, attrs = _geometry(kind, call, [self.tensors[t] for t in (*inputs, *outputs)])
-        if _name(call) == "call_tir":
-            macs = _stored_macs(kind, [w.shape for w in weights], self.tensors[outputs[0]])
-        count = len(inputs)
+    def _op(self, name: str, kind: str, call: OperatorCall, inputs: tuple[int, ...]) -> Op:
+        weights = [c for a in call.arguments for v in numbers_in(a) if (c := self.constants.get(v)) is not None]
+        outputs = tuple(self.tensor_of[v] for v in call.outputs)
+        geometry = self._geometry(kind, call, inputs, outputs)
+        if call.name == "call_tir":
+            macs = _macs_by_weights(kind, [w.shape for w in weights], self.tensors[outputs[0]])
+            geometry = _Geometry(macs=macs, attrs={"mergeable": False})
         offsets = self._view_offsets(kind, call, inputs, outputs)
         return Op(
-            len(self.ops), name, kind, inputs, outputs, (windows,) * count, (columns,) * count, macs=macs,
-            weight_bytes=weight_bytes, view=bool(offsets), view_offsets=offsets, attrs=MappingProxyType(attrs),
+            len(self.ops), name, kind, inputs, outputs, (geometry.rows,) * len(inputs), (geometry.columns,) * len(inputs),
+            macs=geometry.macs, weight_bytes=sum(int(w.nbytes) for w in weights), view=bool(offsets),
+            view_offsets=offsets, attrs=MappingProxyType(dict(geometry.attrs)),
         )  # fmt: skip
 
-    def _view_offsets(self, kind: str, call: Any, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[int, ...]:
+    def _geometry(self, kind: str, call: OperatorCall, inputs: Sequence[int], outputs: Sequence[int]) -> _Geometry:
+        """Windows, multiply-accumulates and attributes, from the table of operators."""
+        operator, attrs = OPERATORS.get(kind), call.expr.attrs
+        read = [self.program.values[v] for a in call.arguments[:2] for v in numbers_in(a)]
+        made = tuple(TensorType(self.tensors[t].shape, self.tensors[t].dtype) for t in outputs)
+        if operator is not None and operator.family is Family.CONVOLUTION and hasattr(attrs, "kernel_layout"):
+            if operator.windows is None:
+                return self._unchanged_rows(inputs, outputs)
+            types = (TensorType(read[0].shape), TensorType(oihw(read[1].shape, str(attrs.kernel_layout))))
+            table_attrs = convolution_attributes(attrs)
+            rows, columns = operator.windows(types, made, table_attrs)
+            kept = {"groups": table_attrs["groups"], "data_layout": table_attrs["layout"]}
+            return _Geometry(rows, columns, operator.macs(types, made, table_attrs), kept)
+        if operator is not None and operator.family is Family.POOL and operator.windows is not None:
+            rows, columns = operator.windows((), made, {**pool_attributes(kind, attrs), "dilation": attrs.dilation})
+            return _Geometry(rows, columns)
+        if operator is not None and operator.family is Family.PRODUCT and call.name == "matmul":
+            return _Geometry(macs=operator.macs((TensorType(read[0].shape),), made, {}))
+        return self._unchanged_rows(inputs, outputs)
+
+    def _unchanged_rows(self, inputs: Sequence[int], outputs: Sequence[int]) -> _Geometry:
+        """An operator reads the rows that it writes where all of its tensors have the same rows and columns."""
+        out = self.tensors[outputs[-1]]
+        tensors = [self.tensors[t] for t in (*inputs, *outputs)]
+        same = out.row_axis is not None and all(t.rows == out.rows and t.columns == out.columns for t in tensors)
+        return _Geometry(IDENTITY, IDENTITY) if same else _Geometry()
+
+    def _view_offsets(
+        self, kind: str, call: OperatorCall, inputs: tuple[int, ...], outputs: tuple[int, ...]
+    ) -> tuple[int, ...]:
         """Where each output lies in the input's memory, in bytes; nothing where the operator moves data."""
-        if len(inputs) != 1 or _name(call) == "call_tir":
+        if len(inputs) != 1 or call.name == "call_tir":
             return ()
-        if kind in _VIEWS and len(outputs) == 1:
+        if kind in VIEWS and len(outputs) == 1:
             return (0,)
-        if kind != "split" or prod(self.tensors[inputs[0]].shape[: _axis(call, self.tensors[inputs[0]])]) != 1:
+        source = self.tensors[inputs[0]]
+        if kind != "split" or prod(source.shape[: axis_of(call.expr.attrs.axis, len(source.shape))]) != 1:
             return ()
         offsets = (0, *accumulate(self.tensors[t].bytes for t in outputs[:-1]))
         return () if any(o % VECTOR_BYTES for o in offsets) else offsets
 
-    def _read(self, expr: Any) -> tuple[int, ...]:
-        return _tensors_of(expr, self.env)
-
-    def constant(self, expr: Any) -> np.ndarray | None:
-        return _constant(expr, self.constants)
-
-    def _fold(self, var: Any, value: Any) -> np.ndarray | None:
+    def _fold(self, call: OperatorCall) -> np.ndarray | None:
         """The value of an operator on constants, None where it is none or we cannot compute it."""
-        if not isinstance(value, relax.Call):
-            return None
-        name, given = _name(value), [self.constant(a) for a in value.args]
+        name, given = call.last_name, [self._constant(a) for a in call.arguments]
         if not given or given[0] is None:
             return None
-        if name in _RESHAPE:
-            return given[0].reshape(_shape(var.ty, name))
+        made = self.program.values[call.outputs[0]]
+        if name in VIEWS:
+            return given[0].reshape(made.shape)
         if name == "broadcast_to":
-            return np.ascontiguousarray(np.broadcast_to(given[0], _shape(var.ty, name)))
+            return np.ascontiguousarray(np.broadcast_to(given[0], made.shape))
         if name == "permute_dims":
-            axes = getattr(value.attrs, "axes", None)
+            axes = getattr(call.expr.attrs, "axes", None)
             return np.ascontiguousarray(given[0].transpose(None if axes is None else [int(a) for a in axes]))
         if name == "astype":
-            return given[0].astype(str(var.ty.dtype))
+            return given[0].astype(made.dtype)
         if name in _FOLD and all(g is not None for g in given):
-            return np.asarray(_FOLD[name](*given), dtype=str(var.ty.dtype))
+            return np.asarray(_FOLD[name](*given), dtype=made.dtype)
         return None
 
-    def _kind(self, call: Any) -> str:
-        name = _name(call)
+    def _kind(self, call: OperatorCall) -> str:
+        name, expr = call.last_name, call.expr
         if name == "call_tir":
-            target = call.args[0]
+            target = expr.args[0]
             return str((self.mod[target].attrs or {}).get("op_kind", target.name_hint))
         if name == "conv2d":
-            groups, shape = int(call.attrs.groups), _shape(call.args[0].ty, "input")
-            channels = shape[str(call.attrs.data_layout).index("C")]
+            groups, shape = int(expr.attrs.groups), self.program.values[call.arguments[0]].shape
+            channels = shape[str(expr.attrs.data_layout).index("C")]
             return "depthwise_conv2d" if groups == channels and groups > 1 else "conv2d"
         if name == "matmul":
-            return "matmul" if self.constant(call.args[1]) is None else "dense"
-        return _KINDS.get(name, name)
+            return "matmul" if self._constant(call.arguments[1]) is None else "dense"
+        return graph_kind(name)
 
     def _lay_out(self, t: int, axes: tuple[int, int]) -> None:
         """An input of the graph learns its layout from the first operator that has one."""
@@ -219,19 +243,19 @@ class _Reader:
         if tensor.row_axis is None and len(tensor.shape) == 4:
             self.tensors[t] = replace(tensor, row_axis=axes[0], col_axis=axes[1])
 
-    def _like(self, inputs: Sequence[int], ty: Any) -> tuple[int, int] | None:
+    def _like(self, inputs: Sequence[int], shape: tuple[int, ...]) -> tuple[int, int] | None:
         """Row and column axis of the first input of the same rank."""
         for t in inputs:
             tensor = self.tensors[t]
-            if tensor.row_axis is not None and tensor.col_axis is not None and len(tensor.shape) == len(_shape(ty, "")):
+            if tensor.row_axis is not None and tensor.col_axis is not None and len(tensor.shape) == len(shape):
                 return tensor.row_axis, tensor.col_axis
         return None
 
-    def _tensor(self, ty: Any, name: str, axes: tuple[int, int] | None = None) -> int:
-        shape = _shape(ty, name)
-        rows, columns = axes if axes and len(shape) == 4 else (None, None)
-        self.tensors.append(Tensor(len(self.tensors), name, shape, str(ty.dtype), rows, columns))
-        return len(self.tensors) - 1
+    def _tensor(self, value: int, name: str, axes: tuple[int, int] | None = None) -> None:
+        made = self.program.values[value]
+        rows, columns = axes if axes and len(made.shape) == 4 else (None, None)
+        self.tensor_of[value] = len(self.tensors)
+        self.tensors.append(Tensor(len(self.tensors), name, made.shape, made.dtype, rows, columns))
 
     def _unique(self, kind: str) -> str:
         count = self.used.get(kind, 0)
@@ -239,84 +263,17 @@ class _Reader:
         return f"{kind}_{count}"
 
 
-def _constant(expr: Any, constants: Mapping[Any, np.ndarray]) -> np.ndarray | None:
-    if isinstance(expr, GenericConst):
-        held: Any = getattr(expr, "value", None)
-        return held.numpy() if hasattr(held, "numpy") else None
-    return constants.get(expr) if isinstance(expr, relax.Var) else None
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """What an operator's attributes and shapes tell of it."""
+
+    rows: Window | None = None
+    columns: Window | None = None
+    macs: int = 0
+    attrs: Mapping[str, object] = field(default_factory=dict)
 
 
-def _tensors_of(expr: Any, env: Mapping[Any, tuple[int, ...]]) -> tuple[int, ...]:
-    """Activation tensors of an argument; constants, shapes and numbers have none."""
-    if isinstance(expr, relax.Var):
-        return env.get(expr, ())
-    if isinstance(expr, relax.Tuple):
-        return tuple(t for f in expr.fields for t in _tensors_of(f, env))
-    if isinstance(expr, relax.TupleGetItem):
-        return (_tensors_of(expr.tuple_value, env)[expr.index],)
-    return ()
-
-
-def _name(call: Any) -> str:
-    name = getattr(call.op, "name", None) or getattr(call.op, "name_hint", "call")
-    return str(name).split(".")[-1]
-
-
-def _shape(ty: Any, name: str) -> tuple[int, ...]:
-    extents = getattr(getattr(ty, "shape", None), "values", None)
-    if extents is None or not all(hasattr(d, "value") for d in extents):
-        raise GraphError(f"the shape of {name} is not static: fix it with input shapes")
-    return tuple(int(d) for d in extents)
-
-
-def _flat(args: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
-    for a in args:
-        found += _flat(list(a.fields)) if isinstance(a, relax.Tuple) else [a]
-    return found
-
-
-def _axis(call: Any, tensor: Tensor) -> int:
-    """The axis of a split or concatenation, from the front."""
-    return int(call.attrs.axis) % len(tensor.shape)
-
-
-def _axes(layout: str | None) -> tuple[int, int] | None:
-    return (layout.index("H"), layout.index("W")) if layout and "H" in layout and "W" in layout else None
-
-
-def _geometry(
-    kind: str, call: Any, tensors: Sequence[Tensor]
-) -> tuple[Window | None, Window | None, int, dict[str, object]]:
-    """Row window, column window, multiply-accumulates and attributes of one call."""
-    out = tensors[-1]
-    if _name(call) == "call_tir":
-        return None, None, 0, {"mergeable": False}
-    if kind in ("conv2d", "depthwise_conv2d") and hasattr(call.attrs, "kernel_layout"):
-        attrs = call.attrs
-        weight = _shape(call.args[1].ty, "weights")
-        places = [str(attrs.kernel_layout).index(letter) for letter in "HWI"]
-        if kind == "depthwise_conv2d" and str(attrs.kernel_layout) == "HWOI":
-            places[2] = 3
-        kh, kw, depth = (weight[p] for p in places)
-        rows, columns = _windows((kh, kw), attrs.strides, attrs.padding, attrs.dilation)
-        return (
-            rows,
-            columns,
-            prod(out.shape) * kh * kw * depth,
-            {"groups": int(attrs.groups), "data_layout": str(attrs.data_layout)},
-        )
-    if kind in ("max_pool2d", "avg_pool2d"):
-        attrs = call.attrs
-        rows, columns = _windows(attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
-        return rows, columns, 0, {}
-    if kind in ("dense", "matmul") and _name(call) == "matmul":
-        return None, None, prod(out.shape) * _shape(call.args[0].ty, "input")[-1], {}
-    same = out.row_axis is not None and all(t.rows == out.rows and t.columns == out.columns for t in tensors)
-    return (IDENTITY, IDENTITY, 0, {}) if same else (None, None, 0, {})
-
-
-def _stored_macs(kind: str, constants: Sequence[tuple[int, ...]], out: Tensor) -> int:
+def _macs_by_weights(kind: str, constants: Sequence[tuple[int, ...]], out: Tensor) -> int:
     """Multiply-accumulates of a `call_tir` by its kind; its weights come first among the constants.
 
     Convolutions have them as [height, width, in / groups, out], depthwise ones as [height, width, channels, multiplier],
@@ -332,13 +289,3 @@ def _stored_macs(kind: str, constants: Sequence[tuple[int, ...]], out: Tensor) -
     if kind in ("dense", "matmul") and len(weights) == 2 and out.shape[-1] in weights:
         return prod(out.shape) * (prod(weights) // out.shape[-1])
     return 0
-
-
-def _windows(
-    kernel: Sequence[Any], strides: Sequence[Any], padding: Sequence[Any], dilation: Sequence[Any]
-) -> tuple[Window, Window]:
-    rows, columns = (
-        Window(int(k), int(s), int(d), int(p))
-        for k, s, d, p in zip(kernel, strides, dilation, list(padding)[:2], strict=True)
-    )
-    return rows, columns

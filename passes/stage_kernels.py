@@ -160,7 +160,7 @@ class _Builder:
             self._tail = [[self._parameter(c) if c is not None else None for c in row] for row in merge.constants]
             return
         for i in self.spec.ops:
-            call = self.net.bindings[i].call
+            call = self.net.calls[i]
             packed = self.cpu and (self._is_direct(i) or self._is_product(i))
             self._args[i] = [self._argument(a, packed and k == 1, i) for k, a in enumerate(call.args)]
 
@@ -180,7 +180,7 @@ class _Builder:
             rows = self.net.graph.tensors[self.net.graph.ops[i].inputs[0]].shape[-2]
             return self._parameter(pack_columns(value, rows))
         if weights:
-            layout = str(self.net.bindings[i].call.attrs.kernel_layout)
+            layout = str(self.net.calls[i].attrs.kernel_layout)
             return self._parameter(pack_weights(_oihw(value, layout)))
         return relax.const(value) if value.ndim == 0 else self._parameter(value)
 
@@ -191,7 +191,7 @@ class _Builder:
         return var
 
     def _is_direct(self, i: int) -> bool:
-        op, call = self.net.graph.ops[i], self.net.bindings[i].call
+        op, call = self.net.graph.ops[i], self.net.calls[i]
         return (
             op.kind == "conv2d"
             and op.attrs.get("groups") == 1
@@ -201,7 +201,7 @@ class _Builder:
         )
 
     def _is_product(self, i: int) -> bool:
-        op, call = self.net.graph.ops[i], self.net.bindings[i].call
+        op, call = self.net.graph.ops[i], self.net.calls[i]
         if op.kind != "dense" or getattr(call.op, "name", "") != "relax.matmul" or len(op.inputs) != 1:
             return False
         source, weight = self.net.graph.tensors[op.inputs[0]], self.net.constant(call.args[1])
@@ -209,7 +209,7 @@ class _Builder:
 
     def _plain_ops(self, bb: Any) -> Any:
         for i in self.spec.ops:
-            call, op = self.net.bindings[i].call, self.net.graph.ops[i]
+            call, op = self.net.calls[i], self.net.graph.ops[i]
             args = [self._value(a) for a in self._args[i]]
             if self.cpu and self._is_direct(i):
                 channels = self.net.graph.tensors[op.outputs[0]].shape[str(call.attrs.data_layout).index("C")]

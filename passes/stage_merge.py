@@ -31,11 +31,11 @@ class Merge:
 def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None:
     """The merge of units of operators, each starting with its anchor; None where it cannot be written as one."""
     heads = [net.graph.ops[u[0]] for u in units]
-    weights = [net.constant(net.bindings[op.index].call.args[1]) for op in heads]
+    weights = [net.constant(net.calls[op.index].args[1]) for op in heads]
     if any(w is None for w in weights) or len({len(u) for u in units}) != 1:
         return None
     axis = len(net.graph.tensors[heads[0].outputs[0]].shape) - 1
-    call = net.bindings[heads[0].index].call
+    call = net.calls[heads[0].index]
     layout = ""
     if heads[0].kind == "conv2d":
         layout = str(call.attrs.data_layout)
@@ -60,7 +60,7 @@ def _convolution(
         return None
     stacked = []
     for k, (op, weight) in enumerate(zip(heads, weights, strict=True)):
-        kernel_layout = str(net.bindings[op.index].call.attrs.kernel_layout)
+        kernel_layout = str(net.calls[op.index].attrs.kernel_layout)
         oihw = weight.transpose([kernel_layout.index(letter) for letter in "OIHW"])
         full = np.zeros((*oihw.shape[:2], rows.extent, columns.extent), oihw.dtype)
         top, left = rows.offsets[k], columns.offsets[k]
@@ -97,7 +97,7 @@ def _tail(
     """The epilogue for all channels: per call, its constants joined along the channels; None where they differ."""
     calls, constants = [], []
     for position in zip(*tails, strict=True):
-        found = [net.bindings[i].call for i in position]
+        found = [net.calls[i] for i in position]
         first = found[0]
         if any(c.op != first.op or str(c.attrs) != str(first.attrs) for c in found):
             return None

@@ -14,6 +14,7 @@ from tvm import relax
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError
+from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.substitution.costs import AnyCost, Latency
@@ -67,25 +68,35 @@ def substitute(
     return Substituted(made, found, reads, skipped)
 
 
-@tvm.transform.module_pass(opt_level=0, name="SubstituteGraph")
-class SubstituteGraph:
-    """The pass. Without a cost it minimizes latency on the analytic model of the generic device for `target`.
+@dataclass(frozen=True)
+class SubstituteGraph(CascadePass):
+    """Replace every function by an equivalent one of less cost.
 
-    Requires static shapes. Ensures that results are equal up to the reassociation of floats, and bit for bit where the
-    rules are `integer_rules()`. Changes nothing where nothing is gained.
+    Works on every module: a function that cannot be read stays as it is, and so does one where nothing is gained.
+    Ensures that results are equal up to the reassociation of floats, and bit for bit where the rules are
+    `integer_rules()`.
+
+    Before, where one convolution of both kernels costs less than two::
+
+        a = R.nn.conv2d(x, v)
+        b = R.nn.conv2d(x, w)
+
+    After (rule `fuse_convs`), the two kernels concatenated when the module is compiled::
+
+        ab = R.nn.conv2d(x, vw)
+        parts = R.split(ab, 2, axis=1)
+        a = parts[0]
+        b = parts[1]
     """
 
-    def __init__(
-        self,
-        cost: AnyCost | None = None,
-        rules: Sequence[Rule] = ALL_RULES,
-        options: SearchOptions | None = None,
-        target: str = "llvm",
-        total_seconds: float = 60.0,
-    ) -> None:
-        self.cost = cost or Latency("latency", model=AnalyticCost(find_device(None, target)))
-        self.rules, self.options, self.total_seconds = tuple(rules), options, total_seconds
+    cost: AnyCost | None = None  # None: latency by the analytic model of the generic device for `target`
+    rules: Sequence[Rule] = ALL_RULES
+    options: SearchOptions | None = None  # of the search; None: the defaults
+    target: str = "llvm"
+    total_seconds: float = 60.0  # for every function
 
-    def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        """`mod` rewritten; the argument stays as it is."""
-        return substitute(mod, self.cost, self.rules, self.options, self.total_seconds).mod
+    def call(self, mod: tvm.IRModule) -> PassResult:
+        """The module with its functions rewritten."""
+        cost = self.cost or Latency("latency", model=AnalyticCost(find_device(None, self.target)))
+        done = substitute(mod, cost, tuple(self.rules), self.options, self.total_seconds)
+        return PassResult(done.mod, any(f.steps for f in done.found.values()))

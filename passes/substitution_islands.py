@@ -17,127 +17,112 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, name_of
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Quantized, Reader, activation_bounds
+from tvm_cascade.passes.read.relax_names import KERNEL_LAYOUTS, convolution_attributes
 from tvm_cascade.substitution.dag import Node, Pool, Ref
 from tvm_cascade.substitution.rules_quantized import quantized_sum
 
 _R: Any = relax.op
-_STORED = ("int8", "uint8")
 _DENSE = ("HWIO", "OIHW", "OHWI")
-_KERNELS = {
-    "HWIO": (3, 2, 0, 1),
-    "OIHW": (0, 1, 2, 3),
-    "OHWI": (0, 3, 1, 2),
-    "HWOI": (2, 3, 0, 1),
-    "IHWO": (3, 0, 1, 2),
-}
+_KERNELS = {**KERNEL_LAYOUTS, "IHWO": (3, 0, 1, 2)}
 
 
 class IslandReader:
-    """Recognizes islands behind their last operator, the `quantize`."""
+    """Recognizes islands behind their last operator, the `quantize`.
+
+    Scales, zero points and activations are read as `LowerQuantized` reads them (`integer.island`). That pass takes any
+    core that some lowering function knows, moves between core and `quantize` included, and emits as it goes; this takes
+    the few cores that rules rewrite, and only where writing the island back gives the same integers.
+    """
 
     def __init__(
         self, pool: Pool, definitions: Mapping[Any, Any], ref: Callable[[Any], Ref], leaf: Callable[[np.ndarray], Ref]
     ) -> None:
         """`ref` gives the graph's value of a stored tensor, `leaf` makes a weight."""
-        self._pool, self._definitions, self._ref, self._leaf = pool, definitions, ref, leaf
+        self._pool, self._reader, self._ref, self._leaf = pool, Reader(definitions), ref, leaf
+        self._define = self._reader.define
 
     def read(self, quantize: Any) -> Ref | None:
-        """The operator that the island is, None where no rule knows it."""
-        quantum, dtype = self._quantum(quantize), str(quantize.ty.dtype)
-        if quantum is None or dtype not in _STORED:
+        """The operator that the island is, None where no rule knows it. Raises `NotLowered` for scales and zero points
+        that no integer operator has."""
+        scale, zero = (constant_of(self._define(a)) for a in quantize.args[1:3])
+        dtype = dtype_of(quantize)
+        if scale is None or zero is None or scale.size != 1 or zero.size != 1 or dtype not in BYTE_TYPES:
             return None
-        core, act = self._activation(self._define(quantize.args[0]))
-        if _name(core) == "concat":
-            return self._concat(core, quantum, dtype) if act == "" else None
+        quantum = float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0])
+        core = self._define(quantize.args[0])
+        bounds = activation_bounds(core)
+        if bounds is not None:
+            core = self._define(core.args[0])
+        if name_of(core) == "relax.concat":
+            return self._concat(core, quantum, dtype) if bounds is None else None
         info = np.iinfo(dtype)
+        act = "" if bounds is None else "relu" if bounds[1] is None else bounds
         end = {"y_quantum": quantum, "act": act, "dtype": dtype, "range": (int(info.min), int(info.max))}
+        return self._computed(core, end)
+
+    def _computed(self, core: Any, end: Mapping[str, Any]) -> Ref | None:
         bias = None
-        if _name(core) == "add":
+        if name_of(core) == "relax.add":
             left, right = (self._define(a) for a in core.args)
-            if _name(left) == _name(right) == "dequantize":
+            if name_of(left) == name_of(right) == "relax.dequantize":
                 return self._sum(left, right, end)
             core, bias = left, right
-            if _name(bias) != "dequantize":
+            if name_of(bias) != "relax.dequantize":
                 return None
-        if _name(core) == "matmul":
+        if name_of(core) == "relax.matmul":
             return self._product(core, bias, end)
         return self._convolution(core, bias, end)
 
-    def _define(self, expr: Any) -> Any:
-        while isinstance(expr, relax.Var) and expr in self._definitions:
-            expr = self._definitions[expr]
-        return expr
-
-    def _value(self, expr: Any) -> np.ndarray | None:
-        held: Any = getattr(self._define(expr), "value", None)
-        return held.numpy() if hasattr(held, "numpy") else None
-
-    def _quantum(self, call: Any) -> tuple[float, int] | None:
-        """Scale and zero point of a tensor that has one of each."""
-        scale, zero = (self._value(a) for a in call.args[1:3])
-        if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+    def _activation(self, expr: Any) -> tuple[Quantized, tuple[float, int]] | None:
+        """A computed tensor of 8 bits with one scale, and its quantum."""
+        stored = self._reader.dequantized(expr)
+        if stored is None or stored.constant is not None or stored.dtype not in BYTE_TYPES or stored.scale.size != 1:
             return None
-        return float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0])
-
-    def _activation(self, call: Any) -> tuple[Any, Any]:
-        """The operator in front of a float activation, and that: '', 'relu' or its bounds."""
-        if _name(call) == "nn.relu":
-            return self._define(call.args[0]), "relu"
-        if _name(call) == "clip":
-            low, high = (float(getattr(a, "value", a)) for a in call.args[1:3])
-            return self._define(call.args[0]), (low, high)
-        return call, ""
+        return stored, (float(stored.scale.reshape(-1)[0]), stored.zero_point)
 
     def _concat(self, core: Any, quantum: tuple[float, int], dtype: str) -> Ref | None:
         fields = getattr(self._define(core.args[0]), "fields", None)
-        parts = [self._define(f) for f in fields or ()]
-        if not parts or any(_name(p) != "dequantize" or self._quantum(p) != quantum for p in parts):
-            return None
-        stored = [p.args[0] for p in parts]
-        if any(self._value(s) is not None or str(s.ty.dtype) != dtype for s in stored):
+        parts = [self._activation(f) for f in fields or ()]
+        if not parts or any(p is None or p[1] != quantum or p[0].dtype != dtype for p in parts):
             return None
         axis = 0 if core.attrs.axis is None else int(core.attrs.axis)
-        return self._pool.make("concat", *(self._ref(s) for s in stored), axis=axis % len(core.ty.shape.values))
+        refs = [self._ref(p[0].value) for p in parts if p is not None]
+        return self._pool.make("concat", *refs, axis=axis % len(core.ty.shape.values))
 
     def _sum(self, left: Any, right: Any, end: Mapping[str, Any]) -> Ref | None:
-        quanta, stored = [self._quantum(d) for d in (left, right)], [d.args[0] for d in (left, right)]
-        if None in quanta or any(not self._activation_of(s) for s in stored):
+        x, y = self._activation(left), self._activation(right)
+        if x is None or y is None or x[0].dtype != end["dtype"] or y[0].dtype != end["dtype"]:
             return None
-        if str(stored[0].ty.dtype) != str(stored[1].ty.dtype) or str(stored[0].ty.dtype) != end["dtype"]:
-            return None
-        a, b = (self._ref(s) for s in stored)
-        return quantized_sum(self._pool, a, quanta[0], b, quanta[1], **end) if a.shape == b.shape else None
-
-    def _activation_of(self, stored: Any) -> bool:
-        """Whether these are values of 8 bits that are computed."""
-        return str(stored.ty.dtype) in _STORED and self._value(stored) is None
+        a, b = self._ref(x[0].value), self._ref(y[0].value)
+        return quantized_sum(self._pool, a, x[1], b, y[1], **end) if a.shape == b.shape else None
 
     def _product(self, core: Any, bias: Any, end: Mapping[str, Any]) -> Ref | None:
-        x, w = (self._define(a) for a in core.args)
-        found = self._matrix(w)
-        quantum = self._quantum(x) if _name(x) == "dequantize" else None
-        if found is None or quantum is None or not self._activation_of(x.args[0]) or len(x.ty.shape.values) != 2:
+        x, weights = self._activation(core.args[0]), self._matrix(self._define(core.args[1]))
+        if weights is None or x is None or len(x[0].shape) != 2:
             return None
-        weights, scales, zero = found
-        operands = self._operands(weights, scales, bias)
+        operands = self._operands(*weights[:2], bias)
         if operands is None:
             return None
-        return self._pool.make("qmatmul", self._ref(x.args[0]), *operands, w_zero=zero, x_quantum=quantum, **end)
+        return self._pool.make(
+            "qmatmul", self._ref(x[0].value), *operands, w_zero=weights[2], x_quantum=x[1], **end
+        )  # fmt: skip
 
     def _matrix(self, call: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
         """Weights (in, out), a scale for every output, the one zero point."""
-        if _name(call) != "dequantize":
+        found = self._reader.dequantized(call)
+        if found is None:
             return None
-        stored, turned = self._define(call.args[0]), False
-        if _name(stored) == "permute_dims":
-            stored, turned = self._define(stored.args[0]), True
-        data, (scale, zero) = self._value(stored), (self._value(a) for a in call.args[1:3])
-        if data is None or scale is None or zero is None or data.ndim != 2 or np.unique(zero).size != 1:
+        data, stored = found.constant, self._define(found.value)
+        if name_of(stored) == "relax.permute_dims":
+            turned = constant_of(self._define(stored.args[0]))
+            data = None if turned is None or turned.ndim != 2 else turned.T
+        if data is None or data.ndim != 2 or str(data.dtype) not in BYTE_TYPES:
             return None
-        data = np.ascontiguousarray(data.T if turned else data)
-        if str(data.dtype) not in _STORED or (scale.size != 1 and int(call.attrs.axis) % 2 != 1):
+        if found.scale.size != 1 and int(call.attrs.axis) % 2 != 1:
             return None
-        return data, _spread(scale, data.shape[1]), int(zero.reshape(-1)[0])
+        return np.ascontiguousarray(data), _spread(found.scale, data.shape[1]), found.zero_point
 
     def _operands(self, weights: np.ndarray, scales: np.ndarray, bias: Any) -> list[Ref] | None:
         """Weights, scales and what a bias has, as leaves; None for a bias that is not int32 per output."""
@@ -150,56 +135,53 @@ class IslandReader:
         return [self._leaf(v) for v in values]
 
     def _convolution(self, core: Any, bias: Any, end: Mapping[str, Any]) -> Ref | None:
-        if _name(core) != "nn.conv2d" or str(core.attrs.data_layout) != "NHWC":
+        if name_of(core) != "relax.nn.conv2d" or str(core.attrs.data_layout) != "NHWC":
             return None
-        x, layout, groups = self._define(core.args[0]), str(core.attrs.kernel_layout), int(core.attrs.groups)
-        if _name(x) != "dequantize" or not self._activation_of(x.args[0]):
-            return None
-        quantum, weights = self._quantum(x), self._kernel(core, layout, groups)
-        if quantum is None or weights is None:
+        x, weights = self._activation(core.args[0]), self._kernel(core)
+        if x is None or weights is None:
             return None
         kernel, scales, zero = weights
         operands = self._operands(kernel, scales, bias)
         if operands is None:
             return None
-        geometry = {k: tuple(int(v) for v in getattr(core.attrs, k)) for k in ("strides", "padding", "dilation")}
         return self._pool.make(
-            "qconv2d", self._ref(x.args[0]), *operands, groups=groups, layout="NHWC", w_zero=zero, x_quantum=quantum,
-            **end, **geometry,
+            "qconv2d", self._ref(x[0].value), *operands, w_zero=zero, x_quantum=x[1], **end,
+            **convolution_attributes(core.attrs),
         )  # fmt: skip
 
-    def _kernel(self, core: Any, layout: str, groups: int) -> tuple[np.ndarray, np.ndarray, int] | None:
+    def _kernel(self, core: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
         """Of a dense convolution, or of a depthwise one: HWOI, or what importers reshape to that, (1, h, w, out)."""
-        w = self._define(core.args[1])
+        w, layout, groups = self._define(core.args[1]), str(core.attrs.kernel_layout), int(core.attrs.groups)
         if groups > 1:
             if layout != "HWOI" or int(core.args[0].ty.shape.values[3]) != groups:
                 return None
-            if _name(w) == "reshape":
+            if name_of(w) == "relax.reshape":
                 w, layout = self._define(w.args[0]), "IHWO"
         elif layout not in _DENSE:
             return None
-        return self._weights(w, layout) if _name(w) == "dequantize" else None
+        return self._weights(w, layout)
 
     def _weights(self, call: Any, layout: str) -> tuple[np.ndarray, np.ndarray, int] | None:
         """Weights (out, in, height, width), a scale for every output, the one zero point."""
-        stored, scale, zero = (self._value(a) for a in call.args[:3])
-        if stored is None or scale is None or zero is None or np.unique(zero).size != 1 or stored.dtype not in _STORED:
+        found = self._reader.dequantized(call)
+        stored = None if found is None else found.constant
+        if found is None or stored is None or found.dtype not in BYTE_TYPES or stored.ndim != 4:
             return None
-        if stored.ndim != 4 or (layout in ("HWOI", "IHWO") and stored.shape[layout.index("I")] != 1):
+        if layout in ("HWOI", "IHWO") and stored.shape[layout.index("I")] != 1:
             return None
         axis = int(call.attrs.axis) % 4
-        if scale.size != 1 and (axis != layout.index("O") or scale.size != stored.shape[axis]):
+        if found.scale.size != 1 and (axis != layout.index("O") or found.scale.size != stored.shape[axis]):
             return None
         kernel = np.ascontiguousarray(stored.transpose(_KERNELS[layout]))
-        return kernel, _spread(scale, kernel.shape[0]), int(zero.reshape(-1)[0])
+        return kernel, _spread(found.scale, kernel.shape[0]), found.zero_point
 
     def _bias(self, call: Any, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
-        stored, scale, zero = (self._value(a) for a in call.args[:3])
-        if stored is None or scale is None or zero is None or zero.any() or stored.dtype != np.int32:
+        found = self._reader.dequantized(call)
+        if found is None or found.constant is None or found.zero_point or found.dtype != "int32":
             return None
-        if stored.shape != (channels,) or scale.size not in (1, channels):
+        if found.shape != (channels,) or found.scale.size not in (1, channels):
             return None
-        return stored, _spread(scale, channels)
+        return found.constant, _spread(found.scale, channels)
 
 
 class IslandWriter:
@@ -258,10 +240,6 @@ class IslandWriter:
         info = np.iinfo(dtype)
         low, high = node["range"]  # type: ignore[misc]
         return y if (low, high) == (info.min, info.max) else self._emit(_R.clip(y, float(low), float(high)))
-
-
-def _name(call: Any) -> str:
-    return str(getattr(getattr(call, "op", None), "name", "")).removeprefix("relax.")
 
 
 def _spread(scale: np.ndarray, channels: int) -> np.ndarray:

@@ -6,7 +6,7 @@ shapes. For anything else `read_function` raises `GraphError` with the reason, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,16 +14,18 @@ import numpy as np
 from tvm import relax
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.operators.table import BINARY, UNARY
+from tvm_cascade.passes.integer.expressions import NotLowered
+from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
+from tvm_cascade.passes.read.relax_names import (
+    KERNEL_LAYOUTS,
+    axis_of,
+    convolution_attributes,
+    pool_attributes,
+    table_kind,
+)
 from tvm_cascade.passes.substitution_islands import IslandReader
 from tvm_cascade.substitution.dag import Dag, Pool, Ref
-
-Value = Any  # a Ref, or a list of values for a tuple
-
-_BINARY = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "maximum": "maximum",
-           "minimum": "minimum"}  # fmt: skip
-_UNARY = {"nn.relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "sqrt": "sqrt", "rsqrt": "rsqrt",
-          "negative": "neg"}  # fmt: skip
-_KERNEL_LAYOUTS = {"OIHW": (0, 1, 2, 3), "HWIO": (3, 2, 0, 1), "OHWI": (0, 3, 1, 2), "HWOI": (2, 3, 0, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,55 +45,48 @@ class _NotKnownError(Exception):
 
 def read_function(func: relax.Function) -> Read:
     """The graph of a Relax function. Raises `GraphError` where it has none."""
-    return _Reader().read(func)
+    program = read_program(func)
+    if program.matches_shapes:
+        raise GraphError("the function matches shapes: only static ones can be rewritten")
+    return _Reader(program).read(func)
 
 
 @dataclass
 class _Reader:
+    """Makes the graph's operators of a program's calls, in order; constants become leaves when first read."""
+
+    program: Program
     pool: Pool = field(default_factory=Pool)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     calls: list[relax.Call] = field(default_factory=list)
-    env: dict[Any, Value] = field(default_factory=dict)
-    shared: dict[Any, Ref] = field(default_factory=dict)
-    definitions: dict[Any, Any] = field(default_factory=dict)
+    refs: dict[int, Ref] = field(default_factory=dict)  # by the program's values
 
     def read(self, func: relax.Function) -> Read:
-        if not isinstance(func.body, relax.SeqExpr):
-            raise GraphError("the function's body is no sequence of bindings")
-        inputs = []
-        for param in func.params:
-            inputs.append(self.pool.input(param.name, *_tensor(param.ty)))
-            self.env[param] = inputs[-1]
-        if len({r for r in inputs}) != len(inputs):
+        values = self.program.values
+        for number in self.program.inputs:
+            self.refs[number] = self.pool.input(values[number].name, values[number].shape, values[number].dtype)
+        inputs = tuple(self.refs[number] for number in self.program.inputs)
+        if len(set(inputs)) != len(inputs):
             raise GraphError("two parameters of the function have the same name")
-        for block in func.body.blocks:
-            for binding in block.bindings:
-                if not isinstance(binding, relax.VarBinding):
-                    raise GraphError("the function matches shapes: only static ones can be rewritten")
-                self.definitions[binding.var] = binding.value
-                self.env[binding.var] = self._value(binding.value)
-        result = self._value(func.body.body)
+        for call in self.program.calls:
+            self.refs.update(zip(call.outputs, self._call(call), strict=True))
         outputs: list[Ref] = []
-        shape = _number(result, outputs)
-        dag = Dag(self.pool, tuple(inputs), tuple(outputs))
-        return Read(dag, self.constants, tuple(self.calls), tuple(func.params), shape)
+        shape = self._number(self.program.result, outputs)
+        return Read(
+            Dag(self.pool, inputs, tuple(outputs)), self.constants, tuple(self.calls), tuple(func.params), shape
+        )
 
-    def _value(self, expr: Any) -> Value:
-        if isinstance(expr, relax.Var):
-            return self.env[expr]
-        if isinstance(expr, relax.Tuple):
-            return [self._value(f) for f in expr.fields]
-        if isinstance(expr, relax.TupleGetItem):
-            return self._value(expr.tuple_value)[expr.index]
-        if isinstance(expr, relax.Call):
-            return self._call(expr)
-        if is_constant(expr):
-            if expr not in self.shared:
-                self.shared[expr] = self._constant(expr.value.numpy())
-            return self.shared[expr]
-        raise GraphError(f"the function holds a {type(expr).__name__}: only calls can be rewritten")
+    def ref(self, argument: Argument) -> Ref:
+        """The graph's value of a tensor."""
+        if not isinstance(argument, int):
+            raise _NotKnownError
+        if argument not in self.refs:
+            value = self.program.values[argument].constant
+            assert value is not None, "calls come after what they read"
+            self.refs[argument] = self.constant(value)
+        return self.refs[argument]
 
-    def _constant(self, value: np.ndarray) -> Ref:
+    def constant(self, value: np.ndarray) -> Ref:
         """A leaf; a single number is one of its own, so that rules can see ones and zeros."""
         if value.size == 1:
             return self.pool.make("full", types=((value.shape, str(value.dtype)),), value=value.item())
@@ -103,218 +98,193 @@ class _Reader:
         self.constants[name] = value
         return self.pool.weight(name, value.shape, str(value.dtype))
 
-    def _call(self, call: Any) -> Value:
-        name = str(getattr(call.op, "name", "")).removeprefix("relax.")
+    def make(self, kind: str, *refs: Ref, **attrs: Any) -> Ref:
+        return self.pool.make(kind, *refs, **attrs)
+
+    def shape(self, call: OperatorCall) -> tuple[int, ...]:
+        """The shape of a call's one output."""
+        return self.program.values[call.outputs[0]].shape
+
+    def dtype(self, call: OperatorCall) -> str:
+        return self.program.values[call.outputs[0]].dtype
+
+    def _call(self, call: OperatorCall) -> Sequence[Ref]:
+        kind = table_kind(call.last_name)
         try:
-            if name == "quantize" and (island := self._island(call)) is not None:
-                return island
-            if any(self._dequantized(a) for a in call.args):
+            if call.name == "quantize" and (island := self._island(call)) is not None:
+                return [island]
+            if any(self._dequantized(a) for a in call.arguments):
                 raise _NotKnownError  # an island of `LowerQuantized`: it must arrive there as it is
-            if name in _BINARY:
-                return self._binary(_BINARY[name], call)
-            if name in _UNARY:
-                return self._make(_UNARY[name], self._ref(call.args[0]))
-            if name in _READERS:
-                return _READERS[name](self, call)
+            if call.name in _READERS:
+                made = _READERS[call.name](self, call)
+                return [made] if isinstance(made, Ref) else made
+            if kind in BINARY:
+                return [self._binary(kind, call)]
+            if kind in UNARY:
+                return [self.make(kind, self.ref(call.arguments[0]))]
         except _NotKnownError:
             pass
         return self._opaque(call)
 
-    def _island(self, call: Any) -> Ref | None:
-        return IslandReader(self.pool, self.definitions, self._ref, self.leaf).read(call)
+    def _island(self, call: OperatorCall) -> Ref | None:
+        def ref(expr: Any) -> Ref:
+            return self.ref(self.program.argument(expr))
 
-    def _dequantized(self, arg: Any) -> bool:
-        fields = arg.fields if isinstance(arg, relax.Tuple) else [arg]
-        refs = [v for f in fields if isinstance(f, relax.Var) and isinstance(v := self.env.get(f), Ref)]
+        try:
+            return IslandReader(self.pool, self.program.definitions, ref, self.leaf).read(call.expr)
+        except NotLowered:
+            return None
+
+    def _dequantized(self, argument: Argument) -> bool:
+        refs = [self.refs[v] for v in numbers_in(argument) if v in self.refs]
         keys = [int(r.node["key"]) for r in refs if r.node.kind == "opaque"]  # type: ignore[call-overload]
         return any(str(getattr(self.calls[k].op, "name", "")) == "relax.dequantize" for k in keys)
 
-    def _ref(self, expr: Any) -> Ref:
-        value = self._value(expr)
-        if isinstance(value, list):
-            raise _NotKnownError
-        return value
-
-    def _make(self, kind: str, *refs: Ref, **attrs: Any) -> Ref:
-        return self.pool.make(kind, *refs, **attrs)
-
-    def _binary(self, kind: str, call: Any) -> Ref:
-        a, b = self._ref(call.args[0]), self._ref(call.args[1])
+    def _binary(self, kind: str, call: OperatorCall) -> Ref:
+        a, b = self.ref(call.arguments[0]), self.ref(call.arguments[1])
         if a.type.dtype != b.type.dtype:
             raise _NotKnownError
-        return self._make(kind, a, b)
+        return self.make(kind, a, b)
 
-    def _opaque(self, call: Any) -> Value:
-        refs: list[Ref] = []
-        for arg in call.args:
-            self._operands(arg, refs)
-        many = isinstance(call.ty, relax.TupleType)
-        types = tuple(tuple(_tensor(t)) for t in (call.ty.fields if many else [call.ty]))
-        self.calls.append(call)
-        node = self.pool.make("opaque", *refs, key=len(self.calls) - 1, types=types).node
-        made = [Ref(node, p) for p in range(len(types))]
-        return made if many else made[0]
-
-    def _operands(self, arg: Any, refs: list[Ref]) -> None:
-        if isinstance(arg, relax.Tuple):
-            for f in arg.fields:
-                self._operands(f, refs)
-        elif isinstance(arg, relax.Var) and isinstance(self.env.get(arg), list):
+    def _opaque(self, call: OperatorCall) -> Sequence[Ref]:
+        if any(isinstance(e, relax.Var) and isinstance(self.program.argument(e), tuple) for e in _leaves(call.expr)):
             raise GraphError("an operator reads a tuple variable")
-        elif isinstance(arg, relax.Var) or is_constant(arg):
-            refs.append(self._ref(arg))
-        elif isinstance(arg, relax.Call):
-            raise GraphError("calls are nested: normalize the module first")
+        refs = [self.ref(v) for a in call.arguments for v in numbers_in(a)]
+        values = [self.program.values[v] for v in call.outputs]
+        self.calls.append(call.expr)
+        types = tuple((v.shape, v.dtype) for v in values)
+        node = self.pool.make("opaque", *refs, key=len(self.calls) - 1, types=types).node
+        return [Ref(node, p) for p in range(len(types))]
+
+    def _number(self, result: Argument, outputs: list[Ref]) -> Any:
+        """The nesting of a result, its references put into `outputs`."""
+        if isinstance(result, tuple):
+            return tuple(self._number(r, outputs) for r in result)
+        outputs.append(self.ref(result))
+        return len(outputs) - 1
 
 
-def _number(value: Value, outputs: list[Ref]) -> Any:
-    """The nesting of a result, its references put into `outputs`."""
-    if isinstance(value, list):
-        return tuple(_number(v, outputs) for v in value)
-    outputs.append(value)
-    return len(outputs) - 1
+def _leaves(expr: Any) -> list[Any]:
+    """The arguments of a call or tuple, tuples taken apart."""
+    parts = expr.args if isinstance(expr, relax.Call) else expr.fields
+    return [x for p in parts for x in (_leaves(p) if isinstance(p, relax.Tuple) else [p])]
 
 
-def is_constant(expr: Any) -> bool:
-    return hasattr(expr, "value") and hasattr(expr.value, "numpy")
-
-
-def _tensor(ty: Any) -> tuple[tuple[int, ...], str]:
-    extents = getattr(getattr(ty, "shape", None), "values", None)
-    if not isinstance(ty, relax.TensorType) or extents is None or not all(hasattr(d, "value") for d in extents):
-        raise GraphError(f"{ty} is no tensor of static shape")
-    return tuple(int(d) for d in extents), str(ty.dtype)
-
-
-def _ints(values: Any) -> tuple[int, ...]:
-    return tuple(int(v) for v in values)
-
-
-def _axis(value: Any, rank: int) -> int:
-    return int(value) % rank
-
-
-def _conv2d(r: _Reader, call: Any) -> Ref:
-    x, w, a = r._ref(call.args[0]), r._ref(call.args[1]), call.attrs
+def _conv2d(r: _Reader, call: OperatorCall) -> Ref:
+    x, w, a = r.ref(call.arguments[0]), r.ref(call.arguments[1]), call.expr.attrs
     layout, kernel = str(a.data_layout), str(a.kernel_layout)
-    groups = int(a.groups)
-    if layout not in ("NCHW", "NHWC") or kernel not in _KERNEL_LAYOUTS or str(a.out_layout) not in ("", layout):
+    if layout not in ("NCHW", "NHWC") or kernel not in KERNEL_LAYOUTS or str(a.out_layout) not in ("", layout):
         raise _NotKnownError
-    if x.type.dtype != w.type.dtype or str(call.ty.dtype) != ("int32" if x.type.dtype == "int8" else x.type.dtype):
+    if x.type.dtype != w.type.dtype or r.dtype(call) != ("int32" if x.type.dtype == "int8" else x.type.dtype):
         raise _NotKnownError
     if kernel == "HWOI" and w.shape[3] != 1:  # depthwise with several outputs a channel: TVM's order is its own
         raise _NotKnownError
     if kernel != "OIHW":
-        w = r._make("transpose", w, perm=_KERNEL_LAYOUTS[kernel])
-    attrs = {"strides": _ints(a.strides), "padding": _ints(a.padding), "dilation": _ints(a.dilation)}
-    return r._make("conv2d", x, w, groups=groups, layout=layout, act="", **attrs)
+        w = r.make("transpose", w, perm=KERNEL_LAYOUTS[kernel])
+    return r.make("conv2d", x, w, act="", **convolution_attributes(a))
 
 
-def _pool(kind: str) -> Callable[[_Reader, Any], Ref]:
-    def read(r: _Reader, call: Any) -> Ref:
-        x, a = r._ref(call.args[0]), call.attrs
-        layout = str(a.layout)
-        if layout not in ("NCHW", "NHWC") or _ints(a.dilation) != (1, 1) or len(x.shape) != 4:
+def _pool(kind: str) -> Callable[[_Reader, OperatorCall], Ref]:
+    def read(r: _Reader, call: OperatorCall) -> Ref:
+        x, a = r.ref(call.arguments[0]), call.expr.attrs
+        if str(a.layout) not in ("NCHW", "NHWC") or any(d != 1 for d in a.dilation) or len(x.shape) != 4:
             raise _NotKnownError
-        attrs: dict[str, Any] = {"kernel": _ints(a.pool_size), "strides": _ints(a.strides), "padding": _ints(a.padding)}
-        if kind == "avg_pool2d":
-            attrs["count_pad"] = bool(a.count_include_pad)
-        made = r._make(kind, x, layout=layout, ceil=bool(a.ceil_mode), **attrs)
-        if made.shape != _tensor(call.ty)[0]:
+        made = r.make(kind, x, **pool_attributes(kind, a))
+        if made.shape != r.shape(call):
             raise _NotKnownError
         return made
 
     return read
 
 
-def _matmul(r: _Reader, call: Any) -> Ref:
-    a, b = r._ref(call.args[0]), r._ref(call.args[1])
+def _matmul(r: _Reader, call: OperatorCall) -> Ref:
+    a, b = r.ref(call.arguments[0]), r.ref(call.arguments[1])
     if len(a.shape) < 2 or len(b.shape) < 2 or a.type.dtype != b.type.dtype:
         raise _NotKnownError
-    made = r._make("matmul", a, b, act="")
-    if tuple(made.type) != _tensor(call.ty):
+    made = r.make("matmul", a, b, act="")
+    if tuple(made.type) != (r.shape(call), r.dtype(call)):
         raise _NotKnownError
     return made
 
 
-def _batch_norm(r: _Reader, call: Any) -> Value:
-    a = call.attrs
+def _batch_norm(r: _Reader, call: OperatorCall) -> Sequence[Ref]:
+    a = call.expr.attrs
     if bool(a.training) or not (bool(a.center) and bool(a.scale)):
         raise _NotKnownError
-    refs = [r._ref(x) for x in call.args]
-    y = r._make("batch_norm", *refs, axis=_axis(a.axis, len(refs[0].shape)), eps=float(a.epsilon))
+    refs = [r.ref(x) for x in call.arguments]
+    y = r.make("batch_norm", *refs, axis=axis_of(a.axis, len(refs[0].shape)), eps=float(a.epsilon))
     return [y, refs[3], refs[4]]
 
 
-def _clip(r: _Reader, call: Any) -> Ref:
-    low, high = (float(getattr(v, "value", v)) for v in call.args[1:3])
+def _clip(r: _Reader, call: OperatorCall) -> Ref:
+    low, high = (float(getattr(v, "value", v)) for v in call.expr.args[1:3])
     if (low, high) == (0.0, 6.0):
-        return r._make("relu6", r._ref(call.args[0]))
-    return r._make("clip", r._ref(call.args[0]), low=low, high=high)
+        return r.make("relu6", r.ref(call.arguments[0]))
+    return r.make("clip", r.ref(call.arguments[0]), low=low, high=high)
 
 
-def _reshape(r: _Reader, call: Any) -> Ref:
-    x, shape = r._ref(call.args[0]), _tensor(call.ty)[0]
-    return x if x.shape == shape else r._make("reshape", x, shape=shape)
+def _reshape(r: _Reader, call: OperatorCall) -> Ref:
+    x, shape = r.ref(call.arguments[0]), r.shape(call)
+    return x if x.shape == shape else r.make("reshape", x, shape=shape)
 
 
-def _broadcast(r: _Reader, call: Any) -> Ref:
-    x, (shape, dtype) = r._ref(call.args[0]), _tensor(call.ty)
+def _broadcast(r: _Reader, call: OperatorCall) -> Ref:
+    x, shape, dtype = r.ref(call.arguments[0]), r.shape(call), r.dtype(call)
     if x.shape == shape:
         return x
     if x.node.kind == "full":  # a leaf of its own: equal weights of different layers must not become one
-        return r._constant(np.full(shape, x.node["value"], dtype))
+        return r.constant(np.full(shape, x.node["value"], dtype))
     if not x.node.constant:
         raise _NotKnownError
-    ones = r._make("full", types=((shape, dtype),), value=1)
-    return r._make("mul", x, ones)
+    ones = r.make("full", types=((shape, dtype),), value=1)
+    return r.make("mul", x, ones)
 
 
-def _permute(r: _Reader, call: Any) -> Ref:
-    x = r._ref(call.args[0])
-    axes = call.attrs.axes
-    perm = tuple(reversed(range(len(x.shape)))) if axes is None else tuple(_axis(i, len(x.shape)) for i in axes)
-    return r._make("transpose", x, perm=perm)
+def _permute(r: _Reader, call: OperatorCall) -> Ref:
+    x = r.ref(call.arguments[0])
+    axes = call.expr.attrs.axes
+    perm = tuple(reversed(range(len(x.shape)))) if axes is None else tuple(axis_of(i, len(x.shape)) for i in axes)
+    return r.make("transpose", x, perm=perm)
 
 
-def _concat(r: _Reader, call: Any) -> Ref:
-    refs = r._value(call.args[0])
-    return r._make("concat", *refs, axis=_axis(call.attrs.axis, len(refs[0].shape)))
+def _concat(r: _Reader, call: OperatorCall) -> Ref:
+    refs = [r.ref(v) for v in call.arguments[0]]
+    return r.make("concat", *refs, axis=axis_of(call.expr.attrs.axis, len(refs[0].shape)))
 
 
-def _split(r: _Reader, call: Any) -> Value:
-    x = r._ref(call.args[0])
-    axis = _axis(call.attrs.axis, len(x.shape))
-    sizes = tuple(_tensor(t)[0][axis] for t in call.ty.fields)
-    node = r._make("split", x, axis=axis, sizes=sizes).node
+def _split(r: _Reader, call: OperatorCall) -> Sequence[Ref]:
+    x = r.ref(call.arguments[0])
+    axis = axis_of(call.expr.attrs.axis, len(x.shape))
+    sizes = tuple(r.program.values[v].shape[axis] for v in call.outputs)
+    node = r.make("split", x, axis=axis, sizes=sizes).node
     return [Ref(node, p) for p in range(len(sizes))]
 
 
-def _mean(r: _Reader, call: Any) -> Ref:
-    x = r._ref(call.args[0])
-    axes = call.attrs.axis
-    chosen = range(len(x.shape)) if axes is None else sorted(_axis(i, len(x.shape)) for i in axes)
-    return r._make("mean", x, axes=tuple(chosen), keepdims=bool(call.attrs.keepdims))
+def _mean(r: _Reader, call: OperatorCall) -> Ref:
+    x = r.ref(call.arguments[0])
+    axes = call.expr.attrs.axis
+    chosen = range(len(x.shape)) if axes is None else sorted(axis_of(i, len(x.shape)) for i in axes)
+    return r.make("mean", x, axes=tuple(chosen), keepdims=bool(call.expr.attrs.keepdims))
 
 
-def _softmax(r: _Reader, call: Any) -> Ref:
-    x = r._ref(call.args[0])
-    return r._make("softmax", x, axis=_axis(call.attrs.axis, len(x.shape)))
+def _softmax(r: _Reader, call: OperatorCall) -> Ref:
+    x = r.ref(call.arguments[0])
+    return r.make("softmax", x, axis=axis_of(call.expr.attrs.axis, len(x.shape)))
 
 
-def _uniform(value: float) -> Callable[[_Reader, Any], Ref]:
-    def read(r: _Reader, call: Any) -> Ref:
-        return r._make("full", types=(_tensor(call.ty),), value=value)
+def _uniform(value: float) -> Callable[[_Reader, OperatorCall], Ref]:
+    def read(r: _Reader, call: OperatorCall) -> Ref:
+        return r.make("full", types=((r.shape(call), r.dtype(call)),), value=value)
 
     return read
 
 
-def _dropout(r: _Reader, call: Any) -> Value:
-    x = r._ref(call.args[0])
+def _dropout(r: _Reader, call: OperatorCall) -> Sequence[Ref]:
+    x = r.ref(call.arguments[0])
     return [x, x]  # nothing is dropped at inference; nobody reads the mask
 
 
-_READERS: dict[str, Callable[[_Reader, Any], Value]] = {
+_READERS: dict[str, Callable[[_Reader, OperatorCall], Ref | Sequence[Ref]]] = {
     "nn.conv2d": _conv2d,
     "nn.max_pool2d": _pool("max_pool2d"),
     "nn.avg_pool2d": _pool("avg_pool2d"),

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from tvm_cascade.operators.table import BINARY, UNARY
+from tvm_cascade.passes.read.program import is_constant
+from tvm_cascade.passes.read.relax_names import relax_operator
 from tvm_cascade.passes.substitution_islands import IslandWriter
-from tvm_cascade.passes.substitution_read import Read, is_constant
+from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.substitution.dag import Dag, Node, Ref
 from tvm_cascade.substitution.evaluate import evaluate
 
 _R: Any = relax.op
-_BINARY = {"add": _R.add, "sub": _R.subtract, "mul": _R.multiply, "div": _R.divide, "maximum": _R.maximum,
-           "minimum": _R.minimum}  # fmt: skip
-_UNARY = {"relu": _R.nn.relu, "sigmoid": _R.sigmoid, "tanh": _R.tanh, "exp": _R.exp, "sqrt": _R.sqrt,
-          "rsqrt": _R.rsqrt, "neg": _R.negative}  # fmt: skip
 
 
 def write_function(dag: Dag, read: Read, attrs: Any = None) -> relax.Function:
@@ -125,16 +124,15 @@ class _Writer:
         return self._step(node.kind, dict(node.attrs), args)
 
     def _step(self, kind: str, a: Mapping[str, Any], args: list[Any]) -> relax.Var:
-        if kind in _BINARY:
-            return self._emit(_BINARY[kind](*args))
-        if kind in _UNARY or kind == "relu6":
-            return self._activated(args[0], kind)
-        return self._emit(_WRITERS[kind](a, args))
+        if kind in _WRITERS:
+            return self._emit(_WRITERS[kind](a, args))
+        assert kind in BINARY | UNARY, f"{kind} has no form in Relax"
+        return self._emit(relax_operator(kind)(*args))
 
     def _activated(self, x: relax.Var, act: str) -> relax.Var:
         if not act:
             return x
-        return self._emit(_R.clip(x, 0.0, 6.0) if act == "relu6" else _UNARY[act](x))
+        return self._step(act, {}, [x])
 
     def _conv2d(self, node: Node) -> relax.Var:
         layout = str(node["layout"])
@@ -246,6 +244,7 @@ _WRITERS: Mapping[str, Any] = {
     "reshape": lambda a, args: _R.reshape(args[0], a["shape"]),
     "mean": lambda a, args: _R.mean(args[0], list(a["axes"]), keepdims=a["keepdims"]),
     "softmax": lambda a, args: _R.nn.softmax(args[0], axis=a["axis"]),
+    "relu6": lambda a, args: _R.clip(args[0], 0.0, 6.0),
     "clip": lambda a, args: _R.clip(args[0], a["low"], a["high"]),
     "pad": lambda a, args: _R.nn.pad(args[0], [int(v) for pair in a["widths"] for v in pair]),
 }

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tvm_cascade.passes.extract_graph import with_kernels
 from tvm_cascade.passes.prepare_graph import PreparedGraph
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tuning.metaschedule import Operator, Search, Tuned, plain, tune
 
 Prepared = TypeVar("Prepared", bound=PreparedGraph)

@@ -12,11 +12,13 @@ import numpy as np
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.micro.host import host_program, run_host
+from tvm_cascade.micro.placement import place_io
 from tvm_cascade.report.text import segment_table, summary
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.tensor_spec import graph_io
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2
 
 CAP = 256 * 1024
@@ -26,16 +28,13 @@ CAN = {"pixels": True, "accumulators": True}  # what the emitter can do
 def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray) -> tuple[np.ndarray, int]:
     """Outputs and multiply-accumulates of a plan, run in this process."""
     plan = plan_graph(prepared.graph, options)
-    ports = [
-        [HostPort(f"t{t}", plan.graph.tensors[t].dtype, plan.graph.tensors[t].shape, place_of(plan, t)) for t in side]
-        for side in (plan.graph.inputs, plan.graph.outputs)
-    ]
-    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), *ports), [{ports[0][0].name: feed}])
-    return result.outputs[0][ports[1][0].name], result.executed_macs
+    io = place_io(plan, graph_io(plan.graph))
+    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), io), [{io.inputs[0].name: feed}])
+    return result.outputs[0][io.outputs[0].name], result.executed_macs
 
 
 def main() -> None:
-    prepared = pipeline.prepare(mobilenet_v2(), Core())
+    prepared = pipeline.prepare(mobilenet_v2(), KernelTarget())
     graph = prepared.graph
     print(
         f"MobileNetV2: {len(graph.ops)} operators, {graph.macs} multiply-accumulates, {graph.weight_bytes} bytes of weights"
@@ -43,31 +42,31 @@ def main() -> None:
 
     # 1. As every other tool would run it. The error says what is missing and where.
     try:
-        plan_graph(graph, PlanOptions(layerwise=True, sram=CAP))
+        plan_graph(graph, rows_alone(layerwise=True, sram=CAP))
     except InfeasibleError as why:
         print(f"\nlayer by layer: {why}")
 
     # 2. Rolling buffers, then outputs that follow their dying inputs, then rings that count pixels.
     print("\nwhat each idea brings, at the same work:")
     for what, options in (
-        ("rolling buffers of rows", PlanOptions(granularity="row", overlap=False)),
-        ("outputs behind dying inputs", PlanOptions(granularity="row")),
-        ("sums instead of the last map", PlanOptions(granularity="row", accumulators=True)),
-        ("rings of pixels", PlanOptions(**CAN)),
-        ("the input asked for row by row", PlanOptions(stream_input=True, **CAN)),
+        ("rolling buffers of rows", rows_alone(granularity="row", overlap=False)),
+        ("outputs behind dying inputs", rows_alone(granularity="row")),
+        ("sums instead of the last map", rows_alone(granularity="row", accumulators=True)),
+        ("rings of pixels", rows_alone(**CAN)),
+        ("the input asked for row by row", rows_alone(stream_input=True, **CAN)),
     ):
         plan = plan_graph(graph, options)
         print(f"  {what:<32} {plan.peak:>8} bytes  (bound {plan.bound})")
 
     # 3. The cap: the plan that costs least within it.
-    options = PlanOptions(sram=CAP, **CAN)
+    options = rows_alone(sram=CAP, **CAN)
     plan = plan_graph(graph, options)
     print(f"\n{summary(plan)}\n\n{segment_table(plan)}")
 
     # 4. The same answers, the same work.
     size = graph.tensors[graph.inputs[0]].shape
     feed = np.random.default_rng(0).integers(-128, 128, size).astype(np.int8)
-    plain, work = run(prepared, PlanOptions(layerwise=True), feed)
+    plain, work = run(prepared, rows_alone(layerwise=True), feed)
     cascaded, same_work = run(prepared, options, feed)
     print(f"\nequal outputs: {np.array_equal(plain, cascaded)}; multiply-accumulates {work} and {same_work}")
     if not np.array_equal(plain, cascaded) or work != same_work or plan.peak > CAP:

@@ -15,10 +15,11 @@ import tvm
 from tvm import s_tir, te
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cascading import plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules import buffer_bytes, rolling_buffer, stripe
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def convolution(x: Any, weights: Any, name: str) -> Any:
@@ -94,16 +95,16 @@ def by_the_planner() -> bool:
     """The same network as a Relax module: `Cascade` finds rows, and pixels, by itself."""
     net = Net("int8")
     mod = net.finish(net.conv(net.conv(net.input((1, 26, 26, 3)), 32, 3, padding="valid"), 8, 1))
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     graph = prepared.graph
     between = graph.ops[0].outputs[0]
     print("\nby the planner, the whole arena (input, output and counters in it):")
     peaks = []
     for title, options in (
-        ("layer by layer", PlanOptions(layerwise=True)),
-        ("rings of rows", PlanOptions(granularity="row", overlap=False)),
-        ("rings of pixels", PlanOptions(pixels=True, overlap=False)),
-        ("output behind the dying input", PlanOptions(pixels=True)),
+        ("layer by layer", rows_alone(layerwise=True)),
+        ("rings of rows", rows_alone(granularity="row", overlap=False)),
+        ("rings of pixels", rows_alone(pixels=True, overlap=False)),
+        ("output behind the dying input", rows_alone(pixels=True)),
     ):
         plan = plan_graph(graph, options)
         peaks.append(plan.peak)

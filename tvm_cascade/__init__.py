@@ -1,15 +1,16 @@
 """tvm_cascade: memory and latency scheduling for Apache TVM.
 
 `load`, `plan`, `compile`, `run`, `order`, `stages`, `optimize` and `doctor` do what the command line does. Importing the
-package registers the Relax pipeline "cascade", where TVM is installed; the algorithms (`graph`, `memory`, `ordering`,
-`cascading`, `substitution`, `parallel`) import no TVM.
+package imports neither TVM nor PyTorch: the functions do when they are first used. The Relax pipeline "cascade" is
+registered with TVM, at once where TVM is imported already, else as soon as it is (`tvm_cascade.registration`).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+from tvm_cascade.registration import register_pipeline
 
 if TYPE_CHECKING:
     from tvm_cascade.api import bundle, compile, doctor, export, load, optimize, order, plan, run, stages
@@ -24,5 +25,8 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module 'tvm_cascade' has no attribute '{name}'")
 
 
-if find_spec("tvm") is not None:
-    import_module("tvm_cascade.pipeline")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+register_pipeline()

@@ -16,9 +16,10 @@ from tvm_cascade.errors import LoadError
 from tvm_cascade.importers.from_onnx import load_onnx
 from tvm_cascade.importers.from_tflite import load_tflite
 from tvm_cascade.importers.from_torch import load_torch
-from tvm_cascade.importers.interface import IoSpec, TensorSpec, io_spec
+from tvm_cascade.importers.interface import io_spec
 from tvm_cascade.importers.limits import check_types
 from tvm_cascade.importers.stored_io import storable_inputs, store_io
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 __all__ = ["IoSpec", "TensorSpec", "io_spec", "load", "storable_inputs"]
 

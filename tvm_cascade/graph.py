@@ -34,18 +34,18 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     }
 )
 
-SHORTEST = 9  # elements of a buffer in scratch: shorter ones would lie on the stack
+MIN_SCRATCH_ELEMENTS = 9  # of a buffer in scratch: TVM would put a shorter one on the stack
 
 _NO_ATTRS: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Rows (or columns) of one input that output row `y` reads.
+    """The rows (or columns) of one input that output row `y` reads.
 
-    Tap k of output row y is input row `y * stride // denominator - padding + k * dilation`, for k in `range(extent)`;
-    taps outside of the tensor are padding and read nothing. `stride == 0` is a window that every output row reads
-    alike, such as the whole map of a global mean.
+    Tap k of output row y is input row `y * stride // denominator - padding + k * dilation`, for k in `range(extent)`.
+    Taps outside of the tensor are padding and read nothing. With `stride == 0` every output row reads the same window, such
+    as the whole map of a global mean.
     """
 
     extent: int  # taps, at least 1
@@ -79,7 +79,7 @@ IDENTITY = Window(extent=1)
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation (never a weight)."""
+    """An activation; weights are no tensors of a graph."""
 
     index: int
     name: str
@@ -90,55 +90,102 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
+        """Bytes of the whole tensor."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
     def rows(self) -> int:
+        """Slices along the row axis; 1 without one."""
         return 1 if self.row_axis is None else self.shape[self.row_axis]
 
     @property
     def columns(self) -> int:
+        """Slices along the column axis; 1 without one."""
         return 1 if self.col_axis is None else self.shape[self.col_axis]
 
     @property
     def row_bytes(self) -> int:
+        """Bytes of one row."""
         return self.bytes // max(self.rows, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
-    """How an operator makes an intermediate of many channels of its own: in groups, anew for every row that it makes.
+class Tile:
+    """The part of its output that an operator makes in one step; 0 means all of that axis.
 
-    It is an expansion, a depthwise convolution and a projection in one (`cascading.channels`). What it takes depends on
-    the columns that a step makes: all of a row, or those of a stripe.
+    The last tile of an axis is smaller where the axis is no multiple of it.
     """
 
-    each: int  # channels of a group
-    wide: tuple[int, int]  # (a, b): elements a + b * n of a group's channels to make n columns, int8
-    sums: tuple[int, int]  # int32, likewise
-    covered: int  # multiply-accumulates for every column of its input that the windows of a step's columns cover
-    taps: int  # for every tap along the columns that is not padding
-    made: int  # for every column made
+    rows: int = 1
+    columns: int = 0  # above 0: pixels of one row, so that `rows` is 1
+    channels: int = 0
+
+    @property
+    def by_pixels(self) -> bool:
+        """Whether a tile is a part of a row."""
+        return self.columns > 0
+
+
+ROW = Tile()
+PIXEL = Tile(columns=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelTiling:
+    """An operator that makes its wide intermediate in groups of channels, anew for every row of its output.
+
+    The operator is an expansion, a depthwise convolution and a projection in one (`cascading.channels`). Its scratch and
+    its work depend on the columns that a step makes: those of a whole row, or of a stripe.
+    """
+
+    group_size: int  # channels
+    expanded_elements: tuple[int, int]  # (a, b): int8 elements a + b * n of a group to make n columns
+    sum_elements: tuple[int, int]  # (a, b): int32 sums a + b * n to make n columns
+    macs_per_covered_column: int  # columns of the input that the windows of a step cover
+    macs_per_tap: int  # taps along the columns that are not padding
+    macs_per_column: int  # columns of the output
 
     def scratch_bytes(self, columns: Any) -> Any:
-        """RAM to make so many columns of a row (a number or an array of them): a group, its pixel, and the sums."""
-        wide, sums = (a + b * columns for a, b in (self.wide, self.sums))
-        return _eights(wide) + _eights(4 * sums) + _eights(max(self.each, SHORTEST))
+        """Bytes of RAM to make `columns` columns of a row (an int or an array of ints)."""
+        expanded, sums = (a + b * columns for a, b in (self.expanded_elements, self.sum_elements))
+        pixel = max(self.group_size, MIN_SCRATCH_ELEMENTS)
+        return _multiple_of_8(expanded) + _multiple_of_8(4 * sums) + _multiple_of_8(pixel)
 
 
-def _eights(size: Any) -> Any:
+def _multiple_of_8(size: Any) -> Any:
     return -(-size // 8) * 8
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFootprints:
+    """The forms of kernel that the emitter has for an operator besides that of a whole row, and the RAM that they take."""
+
+    tile_fixed_bytes: int = 0  # of workspace to run some pixels of a row at a time
+    tile_pixel_bytes: int = 0  # and for every pixel of the tile
+    in_place_workspace_bytes: int = 0  # to run once and write the output over the only input; 0: no such kernel
+    accumulator_bytes: int = 0  # to sum up the only input as its rows come; 0: no such kernel
+    channel_tiling: ChannelTiling | None = None  # makes whole rows, or stripes of them, and never some pixels
+    multi_row: bool = False  # makes any number of rows that divides the map, reading its weights once for all of them
+
+    def tile_workspace_bytes(self, pixels: int) -> int:
+        """Bytes of workspace to run `pixels` pixels of a row at a time."""
+        return self.tile_fixed_bytes + pixels * self.tile_pixel_bytes
+
+
+ROW_KERNEL_ONLY = KernelFootprints()
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operator on activations.
 
-    `windows[i]` and `columns[i]` belong to `inputs[i]`; None means that the operator needs all of that input before it
-    writes anything, and `opaque` then tells why. A `view` moves no data: each output lies in input 0's memory, at
-    `view_offsets[i]` bytes (reshape, a split along the outermost axis). With `part_offsets` it is a join, a concat whose
-    makers write into place: along the rows input i lies `part_offsets[i]` bytes into output 0, along the channels (its pixels
-    are shorter than the whole's) its pixel p lies that many bytes into pixel p.
+    `windows[i]` and `columns[i]` are the windows of `inputs[i]` along rows and columns. None means that the operator needs
+    the whole input before it writes anything; `opaque` then tells why.
+
+    A `view` moves no data: output i lies in the memory of input 0, at `view_offsets[i]` bytes (a reshape, a split along the
+    outermost axis). With `part_offsets` it is a join, a concat whose producers write into its output: along the rows input i
+    lies `part_offsets[i]` bytes into output 0; along the channels, where the pixels of a part are shorter than those of the
+    whole, pixel p of input i lies that many bytes into pixel p.
     """
 
     index: int
@@ -157,19 +204,17 @@ class Op:
     view_offsets: tuple[int, ...] = ()
     part_offsets: tuple[int, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=lambda: _NO_ATTRS, hash=False, compare=True)
-    patch_bytes: tuple[int, int] = (0, 0)  # (a, b): RAM of a + b * n to run n pixels of it at a time
-    over_bytes: int = 0  # RAM in which it can run at once over its one input, byte for byte; 0: it cannot
-    accumulator_bytes: int = 0  # RAM in which it can sum up its one input as rows come; 0: it cannot
-    grouped: Grouped | None = None  # it makes whole rows, or stripes of them, and never some pixels
-    tall: bool = False  # a kernel can make several rows at once, any divisor of them, and read its weights once for all
+    kernels: KernelFootprints = ROW_KERNEL_ONLY  # what the emitter can do with it
 
 
 @dataclass(frozen=True)
 class Graph:
     """Operators in topological order over tensors.
 
-    Raises `GraphError` where an index is wrong, a tensor has two producers or none, or an operator reads a tensor
-    that is produced later.
+    Raises
+    ------
+    GraphError
+        An index is wrong, a tensor has no producer or two, or an operator reads a tensor that is produced later.
     """
 
     tensors: tuple[Tensor, ...]
@@ -183,7 +228,7 @@ class Graph:
 
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
-        """Operator that writes each tensor, None for graph inputs."""
+        """The operator that writes each tensor; None for graph inputs."""
         made: list[int | None] = [None] * len(self.tensors)
         for op in self.ops:
             for t in op.outputs:
@@ -211,10 +256,12 @@ class Graph:
 
     @property
     def macs(self) -> int:
+        """Multiply-accumulates of one inference."""
         return sum(op.macs for op in self.ops)
 
     @property
     def weight_bytes(self) -> int:
+        """Bytes of all constants."""
         return sum(op.weight_bytes for op in self.ops)
 
     def is_order(self, order: Iterable[int]) -> bool:
@@ -228,6 +275,7 @@ class Graph:
 
 
 def _check(graph: Graph) -> None:
+    """Raise `GraphError` for a graph that is not well formed."""
     known = set(graph.inputs)
     for i, t in enumerate(graph.tensors):
         if t.index != i:

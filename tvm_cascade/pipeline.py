@@ -1,53 +1,58 @@
-"""The phases of a compilation, in order, and the Relax pipeline "cascade".
+"""The phases of a compilation, in order.
 
-A file goes through `load`, `prepare` (integers, then the graph and its row kernels), `plan_graph` (cuts, rings, arena) and
-`lower` (kernels and their driver). `micro` takes it from there to firmware; `passes.Cascade` back into a Relax module that
-the stock VM runs.
+    load        a file becomes a Relax module                                                (`importers`)
+    plan        equivalent networks are lowered, their kernels chosen, each planned; the best is kept
+                                                                        (`passes.plan_network`, `passes.candidates`)
+    replay      the plan runs on simulated memory before anything is emitted                 (`cascading.validate`)
+    lower       the plan becomes kernels and their driver                                    (`schedules.driver`)
+    emit        both become a project for a board, or for the host                           (`micro`)
+
+`passes.Cascade` puts what is lowered back into a Relax module that the stock VM runs.
 """
 
 # TVM's pass decorators are untyped.
 # pyright: reportReturnType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
 
+import numpy as np
 import tvm
-from tvm import relax
 from tvm.ir import IRModule
 
-from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier, plan_graph, validate
-from tvm_cascade.cascading.channel_search import frontier_in_groups
-from tvm_cascade.cascading.regions import Partition, partition
-from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
-from tvm_cascade.frontend import IoSpec, TensorSpec, io_spec
+from tvm_cascade import frontend
+from tvm_cascade.cascading import Plan, PlanOptions, validate
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.errors import UsageError, ValidationError
+from tvm_cascade.frontend import io_spec
 from tvm_cascade.graph import Graph
-from tvm_cascade.passes.cascade import Cascade
+from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.plan_channels import plan_channels
-from tvm_cascade.passes.plan_concats import Choice, plan_concats
+from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
-from tvm_cascade.passes.rewrite_for_memory import without_concats
-from tvm_cascade.passes.rewrite_pipeline import Rewritten, rewrite_for_arena, rewrite_for_latency
-from tvm_cascade.passes.split_channels import with_channel_groups
-from tvm_cascade.report.estimate import Estimate, estimate
-from tvm_cascade.report.text import block_rows, live_bytes
+from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.tensor_spec import IoSpec, graph_io
 
-__all__ = ["Prepared", "core_of", "front_phases", "left_out", "lower", "outlook", "plan_graph", "prepare", "replay"]
+Model = str | Path | IRModule
+Progress = Callable[[str], None]
 
 
-def front_phases() -> list[tvm.ir.transform.Pass]:
-    """Relax passes before the graph is read, in order."""
-    return [LowerQuantized()]
+@dataclass(frozen=True)
+class Loaded:
+    """A model as a Relax module."""
+
+    mod: IRModule
+    name: str  # of its file, without what follows the last dot
 
 
 @dataclass(frozen=True)
@@ -55,70 +60,76 @@ class Prepared(PreparedGraph):
     """A module ready for planning: its graph and kernels, and its inputs and outputs as the model names them."""
 
     io: IoSpec = field(default_factory=lambda: IoSpec((), ()))
-    prelude: str = ""  # C text that the kernels' helpers need
+
+    @property
+    def prelude(self) -> str:
+        """C text that the kernels' helpers need."""
+        return prelude_of(self.kernels, self.core)
 
 
-_CORES: dict[str, dict[str, Any]] = {
-    "cortex-m4": {"dsp": True, "fpu": True},
-    "cortex-m7": {"dsp": True, "fpu": True},
-    "cortex-m33": {"dsp": True, "fpu": True},
-    "cortex-m55": {"dsp": True, "mve": True, "fpu": True},
-}
+@dataclass(frozen=True)
+class Planned:
+    """The plan of a network, ready to be lowered."""
+
+    candidate: PlannedCandidate
+    prepared: Prepared
+    options: PlanOptions  # what the planner was asked
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the candidate that was kept."""
+        return self.candidate.plan
 
 
-def core_of(target: str, backend: str = "c", optimise: str = "balanced") -> Core:
-    """The core of a target, for schedule rules."""
-    flags = _CORES.get(target, {})
-    return Core(name=target, backend="llvm" if backend == "obj" else "c", optimise=optimise, **flags)
+def load(model: Model, request: LoadRequest | None = None, progress: Progress = lambda _line: None) -> Loaded:
+    """A model file, or a Relax module that is there already, for planning.
+
+    Raises what `frontend.load` raises. `progress` hears of inputs that could be stored integers.
+    """
+    request = request or LoadRequest()
+    if isinstance(model, IRModule):
+        return Loaded(model, "network")
+    name = Path(model).stem
+    mod = frontend.load(model, request.input_shapes, request.stored_io)
+    progress(f"{name}: reading the graph")
+    for spec in frontend.storable_inputs(mod):
+        stored = prod(spec.shape) * np.dtype(spec.dtype).itemsize
+        progress(
+            f"{name}: {spec.name}: a float that the network only quantizes; --stored-io takes integers, "
+            f"{stored} bytes for {prod(spec.shape) * 4}"
+        )
+    return Loaded(mod, name)
 
 
-def prepare(mod: IRModule, core: Core, database: Database | None = None, counter: Counter | None = None) -> Prepared:
+def plan(
+    loaded: Loaded, request: PlanRequest, kernels: KernelSource, progress: Progress = lambda _line: None
+) -> Planned:
+    """The best plan of all candidates, with kernels chosen as `kernels` says.
+
+    Raises `InfeasibleError` where no candidate fits the cap.
+    """
+    found = plan_network(loaded.mod, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
+    mod = loaded.mod if found.rewritten is None else found.rewritten.mod
+    return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core))
+
+
+def front_phases() -> list[tvm.ir.transform.Pass]:
+    """Relax passes before the graph is read, in order."""
+    return [LowerQuantized()]
+
+
+def prepare(
+    mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
+) -> Prepared:
     """Integers, graph and kernels of an imported module (or of one that was built with Relax).
 
     `database` and `counter` are those of `prepare_graph`: counts to choose kernels by, and how to get more.
     """
-    lowered = tvm.ir.transform.Sequential(front_phases())(mod)
-    made = prepare_graph(lowered, core, database, counter)
-    return Prepared(
-        made.graph,
-        made.extracted,
-        made.kernels,
-        made.core,
-        interface_of(mod, made.graph),
-        prelude_of(made.kernels, core),
-    )
+    return _prepared(mod, prepare_graph(lower_integers(mod), core, database, counter))
 
 
-def plan_prepared(
-    mod: IRModule,
-    prepared: Prepared,
-    options: PlanOptions,
-    database: Database | None = None,
-    counter: Counter | None = None,
-    tuned: Callable[[Prepared], Prepared] | None = None,
-) -> Choice[Prepared]:
-    """The plan of a prepared module, its concats written in place or read in parts, channels made in groups where that pays.
-
-    `database` and `counter` are those that `mod` was prepared with, `tuned` what changed its kernels afterwards.
-    """
-
-    def without(names: tuple[str, ...]) -> Prepared:
-        return again(without_concats(tvm.ir.transform.Sequential(front_phases())(mod), names))
-
-    def split(groups: Mapping[str, int]) -> Prepared:
-        return again(with_channel_groups(tvm.ir.transform.Sequential(front_phases())(mod), groups))
-
-    def again(lowered: IRModule) -> Prepared:
-        made = prepare_graph(lowered, prepared.core, database, counter)
-        prelude = prelude_of(made.kernels, made.core)
-        fresh = Prepared(made.graph, made.extracted, made.kernels, made.core, prepared.io, prelude)
-        return fresh if tuned is None else tuned(fresh)
-
-    try:
-        plain: Choice[Prepared] | InfeasibleError = plan_concats(prepared, options, without)
-    except InfeasibleError as error:
-        plain = error
-    return plan_channels(prepared, plain, options, split)
+def _prepared(mod: IRModule, made: PreparedGraph) -> Prepared:
+    return Prepared(made.graph, made.extracted, made.kernels, made.core, interface_of(mod, made.graph))
 
 
 def replay(plan: Plan, alignment: int) -> None:
@@ -134,21 +145,7 @@ def replay(plan: Plan, alignment: int) -> None:
 
 def graph_of(mod: IRModule) -> Graph:
     """The graph of an imported module, integers lowered."""
-    return extract_graph(tvm.ir.transform.Sequential(front_phases())(mod)).graph
-
-
-def rewrite(
-    mod: IRModule, core: Core, options: PlanOptions, database: Database | None = None, floats: bool = True
-) -> Rewritten:
-    """The equivalent network whose plan needs the smaller arena: both are planned where a gain is promised.
-
-    Without `floats` only networks of integers are rewritten, bit for bit.
-    """
-
-    def arena(m: IRModule) -> int:
-        return plan_prepared(m, prepare(m, core, database), options, database).plan.peak
-
-    return rewrite_for_arena(mod, arena, options.max_macs, floats)
+    return extract_graph(lower_integers(mod)).graph
 
 
 def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
@@ -156,14 +153,10 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
     try:
         return io_spec(mod)
     except UsageError:
-        sides = [
-            tuple(TensorSpec(graph.tensors[t].name, graph.tensors[t].shape, graph.tensors[t].dtype) for t in side)
-            for side in (graph.inputs, graph.outputs)
-        ]
-        return IoSpec(sides[0], sides[1])
+        return graph_io(graph)
 
 
-def prelude_of(kernels: Sequence[RowKernel | None], core: Core) -> str:
+def prelude_of(kernels: Sequence[RowKernel | None], core: KernelTarget) -> str:
     """C helpers of the performance schedules; empty where none was chosen."""
     if core.backend != "c" or all(k is None or k.rule == "generic" for k in kernels):
         return ""
@@ -180,105 +173,3 @@ def lower(
     if not counted:
         return lower_plan(plan, prepared.kernels_of(plan), fetch=fetch, hook=hook)
     return lower_plan(plan, prepared.kernels_of(plan, generic=True), transform=count_macs, counted=True)
-
-
-FRONTIER_MACS = 2.0  # how far `plan` looks, as a factor of the network's multiply-accumulates
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a plan is to be seen beside."""
-
-    points: tuple[tuple[int, float], ...]  # peak bytes and factor of work of plans that no other beats, ascending bytes
-    estimates: tuple[Estimate, ...]  # of these plans
-    bounds: Bounds  # of the search space at 1.00x
-    in_groups: tuple[bool, ...]  # whether these plans make channels in groups
-
-
-def outlook(
-    graph: Graph,
-    options: PlanOptions,
-    chosen: Plan,
-    whole: bool = False,
-    progress: Callable[[str], None] = lambda _line: None,
-) -> Outlook:
-    """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
-
-    The whole frontier takes a search of its own, up to twice the work or what the options allow; else the chosen plan
-    stands alone. `graph` makes no channels in groups; points that do are looked for where the options allow more work.
-    `progress` gets a line for every point found.
-    """
-
-    def tell(plan: Plan) -> None:
-        progress(f"frontier: {plan.peak} bytes at {plan.macs / max(plan.baseline_macs, 1):.3f}x work")
-
-    far = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
-    plans: tuple[Plan, ...] = (chosen,)
-    if whole and not options.layerwise:
-        plans = (*frontier(graph, far, tell), *frontier_in_groups(graph, options, tell), chosen)
-    best: list[Plan] = []
-    for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
-        if not best or plan.macs < best[-1].macs:
-            best.append(plan)
-    points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
-    marks = tuple(any(op.grouped is not None for op in p.graph.ops) for p in best)
-    return Outlook(points, tuple(estimate(p, options.steps) for p in best), bounds(graph, options), marks)
-
-
-def left_out(graph: Graph, plan: Plan, options: PlanOptions | None = None) -> dict[str, str]:
-    """Operators that run alone: the reason, and what would change it."""
-    regions = partition(graph)
-    alone = {graph.ops[x.op].name: f"{x.reason}; {x.remedy}" for x in regions.left_out}
-    peak = _peak_segment(plan)
-    for k, segment in enumerate(plan.segments):
-        ops = [graph.ops[o] for o in segment.ops if not graph.ops[o].view]
-        if len(ops) == 1 and ops[0].name not in alone:
-            alone[ops[0].name] = _why_alone(graph, regions, ops[0].index, k, peak, plan, options)
-    return alone
-
-
-def _why_alone(
-    graph: Graph, regions: Partition, op: int, segment: int, peak: int, plan: Plan, options: PlanOptions | None
-) -> str:
-    region = regions.region_of[op]
-    beside = [o for o in regions.regions[region] if not graph.ops[o].view] if region is not None else []
-    if len(beside) < 2:
-        return "none of its neighbours can cascade; see why these are left out"
-    if options is not None and options.layerwise:
-        return "operators run one by one as asked; plan without --layerwise"
-    if options is not None and options.sram is not None:
-        return "the plan fits its cap with this operator as it is; a smaller --sram takes it in"
-    if segment == peak:
-        return "the arena is largest here, and no cascade with its neighbours is smaller; --max-macs allows more forms"
-    there = plan.segments[peak].ops
-    names = [graph.ops[o].name for o in there if not graph.ops[o].view] or [graph.ops[o].name for o in there]
-    where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-    return f"a cascade with its neighbours would not lower the peak, which lies at {where}; that must shrink first"
-
-
-def _peak_segment(plan: Plan) -> int:
-    rows = block_rows(plan)
-    return max(range(len(plan.segments)), key=lambda k: (live_bytes(rows, k), -k), default=0)
-
-
-REWRITTEN_ATTR = "cascade_substitutions"  # of the module: the substitutions that "cascade" made, by name
-
-
-@relax.register_pipeline("cascade")
-def cascade_pipeline(options: PlanOptions | None = None, rewrite: bool = True) -> tvm.ir.transform.Pass:
-    """The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program.
-
-    With `rewrite` the network is first replaced by an equivalent one where the analytic latency promises a gain and the
-    arena does not grow (`passes.rewrite_pipeline`).
-    """
-    chosen = options or PlanOptions()
-
-    @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
-    def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
-        if rewrite:
-            made = rewrite_for_latency(mod, arena=lambda m: plan_graph(graph_of(m), chosen).peak)
-            mod = made.mod.with_attr(REWRITTEN_ATTR, list(made.steps)) if made.steps else mod
-        planned = tvm.ir.transform.Sequential([*front_phases(), Cascade(options)])(mod)
-        return relax.get_pipeline("default_build")(planned)
-
-    return apply

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -17,8 +18,9 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale_channel,
     te_rescale_once,
 )
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, NotLowered, Quantized
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 def lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = None) -> Value:
@@ -35,8 +37,8 @@ def lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = Non
     multiplier, shift = quantize_multipliers(real)
     bias = np.zeros(columns, "int32") if bias is None else bias.reshape(-1).astype("int32")
     bound = depth * a.reach * b.reach + int(np.abs(bias.astype("int64")).max())
-    wide = a.dtype == "int16"
-    if shift.max() > (14 if wide else 30) or (not wide and bound > INT32_MAX):
+    is_int16 = a.dtype == "int16"
+    if shift.max() > (14 if is_int16 else 30) or (not is_int16 and bound > INT32_MAX):
         raise NotLowered("a product whose sum or multiplier exceeds 32 bits")
     swapped = a.constant is not None
 
@@ -47,13 +49,13 @@ def lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = Non
         def total(*index: Index) -> Scalar:
             left = x[(*_batch(x, index), index[-2], rc)].astype("int32") - i32(a.zero_point)
             right = y[(*_batch(y, index), rc, index[-1])].astype("int32") - i32(b.zero_point)
-            return te.sum((left * right).astype("int64" if wide else "int32"), axis=[rc])
+            return te.sum((left * right).astype("int64" if is_int16 else "int32"), axis=[rc])
 
         acc = te.compute(out.shape, total, name="batch_matmul_acc")
 
         def finish(*index: Index) -> Scalar:
             column = index[-1]
-            if wide:
+            if is_int16:
                 scaled = te_rescale_once(acc[index] + c[column].astype("int64"), m[column], s[column])
             else:
                 scaled = te_rescale_channel(acc[index] + c[column], m[column], s[column], shift, bound)
@@ -66,13 +68,13 @@ def lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = Non
         "batch_matmul",
         compute,
         [q.value for q in (a, b) if q.constant is None],
-        [*constants, bias, once_rounded(multiplier) if wide else multiplier, shift],
-        {
-            "input_zero_points": [a.zero_point, b.zero_point],
-            "output_zero_point": out.zero_point,
-            "clamp": [out.lo, out.hi],
-            "constant_first": swapped,
-        },
+        [*constants, bias, once_rounded(multiplier) if is_int16 else multiplier, shift],
+        Attributes(
+            input_zero_points=(a.zero_point, b.zero_point),
+            output_zero_point=out.zero_point,
+            clamp=(out.lo, out.hi),
+            constant_first=swapped,
+        ),
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.passes.integer.island import Island, NotLowered, Quantized, name_of
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of
+from tvm_cascade.passes.integer.island import Island, Quantized
 from tvm_cascade.passes.integer.untyped import Call
 
 _ROUNDING = 1e-5  # by which a scale may differ from the product of two, relative: float32's, with room

@@ -6,6 +6,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.island import Emitter, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
@@ -29,8 +30,8 @@ def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
 
         return te.compute(output.shape, at, name="quantize")
 
-    attrs = {"output_zero_point": output.zero_point, "clamp": [max(output.lo, int(info.min)), output.hi]}
-    return emitter.call("quantize", compute, [source], attrs=attrs)
+    attributes = Attributes(output_zero_point=output.zero_point, clamp=(max(output.lo, int(info.min)), output.hi))
+    return emitter.call("quantize", compute, [source], attributes=attributes)
 
 
 def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
@@ -43,4 +44,4 @@ def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
 
         return te.compute(x.shape, at, name="dequantize")
 
-    return emitter.call("dequantize", compute, [x.value], attrs={"input_zero_point": x.zero_point})
+    return emitter.call("dequantize", compute, [x.value], attributes=Attributes(input_zero_point=x.zero_point))

@@ -12,17 +12,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, number_of
 from tvm_cascade.passes.integer.fixed_point import round_half_away
-from tvm_cascade.passes.integer.island import (
-    BYTE_TYPES,
-    Island,
-    NotLowered,
-    Output,
-    Quantized,
-    constant_of,
-    name_of,
-    number_of,
-)
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.lookup import lookup
 from tvm_cascade.passes.integer.untyped import Call, Value, relax
 

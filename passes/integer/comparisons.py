@@ -13,21 +13,11 @@ import numpy as np
 
 from tvm_cascade.passes.integer.broadcast import te_broadcast
 from tvm_cascade.passes.integer.chains import quantized
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    ISLANDS,
-    STORED_TYPES,
-    TESTS,
-    Island,
-    NotLowered,
-    Quantized,
-    constant_of,
-    dtype_of,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized
 from tvm_cascade.passes.integer.one_scale import Operand, in_output_scale
+from tvm_cascade.passes.integer.registry import DIRECT, ISLANDS, TESTS
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _HEAD_ROOM = 8  # bits that both sides are shifted up by

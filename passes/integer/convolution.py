@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -21,16 +22,10 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale_channel,
     te_rescale_once,
 )
-from tvm_cascade.passes.integer.island import (
-    ISLANDS,
-    Island,
-    NotLowered,
-    Quantized,
-    Reader,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import Island, Quantized, Reader
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.untyped import Call, Index, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +66,30 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
     multiplier, shift = channel_multipliers(x, kernel, island.output.scale, channels)
     bound = accumulator_bound(data, kernel.zero_point, x, bias, depthwise)
-    wide = x.dtype == "int16"
-    if wide:
+    is_int16 = x.dtype == "int16"
+    if is_int16:
         multiplier = once_rounded(multiplier)
         if int(shift.max()) > 14:
             raise NotLowered("scales that the reference's 64-bit rounding cannot shift by")
-    compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise, groups, wide)
+    compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise, groups, is_int16)
     return island.emitter.call(
         "depthwise_conv2d" if depthwise else "conv2d",
         compute,
         [source],
         [data, bias, multiplier, shift],
-        {
-            "strides": list(geometry.strides),
-            "padding": list(geometry.padding),
-            "dilation": list(geometry.dilation),
-            "groups": groups,
-            "accumulator": compute.accumulator,
-            "input_zero_point": x.zero_point,
-            "weight_zero_point": kernel.zero_point,
-            "output_zero_point": island.output.zero_point,
-            "clamp": [island.output.lo, island.output.hi],
-            "layout": "NHWC",
-            "kernel_layout": "HWCM" if depthwise else "HWIO",
-        },
+        Attributes(
+            strides=geometry.strides,
+            padding=geometry.padding,
+            dilation=geometry.dilation,
+            groups=groups,
+            accumulator=compute.accumulator,
+            input_zero_point=x.zero_point,
+            weight_zero_point=kernel.zero_point,
+            output_zero_point=island.output.zero_point,
+            clamp=(island.output.lo, island.output.hi),
+            layout="NHWC",
+            kernel_layout="HWCM" if depthwise else "HWIO",
+        ),
     )
 
 
@@ -110,7 +105,7 @@ class _Computation:
     bound: int  # of the accumulator with its bias
     depthwise: bool
     groups: int
-    wide: bool  # int16 activations: no zero points, one rounding in 64 bits
+    is_int16: bool  # int16 activations: no zero points, one rounding in 64 bits
 
     @property
     def accumulator(self) -> str:
@@ -123,7 +118,7 @@ class _Computation:
         acc = self._depthwise(padded, w, kind) if self.depthwise else self._dense(padded, w, kind)
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> object:
-            if self.wide:
+            if self.is_int16:
                 total = acc[n, y, xx, c].astype("int64") + b[c].astype("int64")
                 return te_clamp(te_rescale_once(total, m[c], s[c]), out.lo, out.hi, out.dtype)
             scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], self.shifts, self.bound)

@@ -10,20 +10,13 @@ import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
 from tvm_cascade.passes.integer.elementwise import lower_requantize
+from tvm_cascade.passes.integer.expressions import NotLowered, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, round_half_away
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    ISLANDS,
-    Emitter,
-    Island,
-    NotLowered,
-    Output,
-    Quantized,
-    number_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import Emitter, Island, Output, Quantized
+from tvm_cascade.passes.integer.registry import DIRECT, ISLANDS
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @ISLANDS.lowers("concat")
@@ -61,8 +54,8 @@ def _tabulated_concat(island: Island, stored: Sequence[Quantized], axis: int) ->
     def compute(*args: Tensor) -> Tensor:
         return _te_concat(args[: len(stored)], args[len(stored) :], which, axis, out.shape)
 
-    attrs = {"axis": axis, "table_of_input": which}
-    return island.emitter.call("concat", compute, [p.value for p in stored], kept, attrs)
+    attributes = Attributes(axis=axis, table_of_input=tuple(which))
+    return island.emitter.call("concat", compute, [p.value for p in stored], kept, attributes)
 
 
 def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int) -> Value:
@@ -83,7 +76,7 @@ def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int
         return _te_concat(given, (), [-1] * len(parts), axis, island.output.shape)
 
     constants = [d for d in (data[k] for k in order) if d is not None]
-    return island.emitter.call("concat_constants", compute, activations, constants, {"axis": axis})
+    return island.emitter.call("concat_constants", compute, activations, constants, Attributes(axis=axis))
 
 
 @DIRECT.lowers("concat")
@@ -99,7 +92,7 @@ def _copied(island: Island, values: Sequence[Value], axis: int) -> Value:
     def compute(*args: Tensor) -> Tensor:
         return _te_concat(args, (), which, axis, island.output.shape)
 
-    return island.emitter.call("concat", compute, values, attrs={"axis": axis, "table_of_input": which})
+    return island.emitter.call("concat", compute, values, attributes=Attributes(axis=axis, table_of_input=tuple(which)))
 
 
 @DIRECT.lowers("nn.pad")
@@ -137,7 +130,7 @@ def _padded(island: Island, source: Value, fill: int) -> Value:
 
         return te.compute(island.output.shape, at, name="pad")
 
-    return island.emitter.call("pad", compute, [source], attrs={"pad_width": widths, "value": fill})
+    return island.emitter.call("pad", compute, [source], attributes=Attributes(pad_width=tuple(widths), value=fill))
 
 
 @DIRECT.lowers("permute_dims")
@@ -162,7 +155,7 @@ def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
 
         return te.compute([shape[k] for k in axes], at, name="transpose")
 
-    return emitter.call("transpose", compute, [source], attrs={"axes": list(axes)})
+    return emitter.call("transpose", compute, [source], attributes=Attributes(axes=tuple(axes)))
 
 
 @DIRECT.lowers("strided_slice")
@@ -189,8 +182,8 @@ def slice_of(island: Island, source: Value, begin: Sequence[int], stride: Sequen
             name="strided_slice",
         )
 
-    attrs = {"begin": list(begin), "strides": list(stride)}
-    return island.emitter.call("strided_slice", compute, [source], attrs=attrs)
+    attributes = Attributes(begin=tuple(begin), strides=tuple(stride))
+    return island.emitter.call("strided_slice", compute, [source], attributes=attributes)
 
 
 def lower_split_part(island: Island, index: int) -> Value:

@@ -12,21 +12,15 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.batch_matmul import lower_batch_matmul
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, te_clamp
-from tvm_cascade.passes.integer.island import (
-    ISLANDS,
-    Island,
-    NotLowered,
-    Output,
-    Quantized,
-    constant_of,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import Island, Output, Quantized
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _EXACT_BITS = 53  # of a double's mantissa
-_LOW_BITS = 25  # of it that are multiplied apart, for products with sums of up to 35 bits to fit 64
+_LOW_BITS = 25  # of it that are multiplied on their own, for products with sums of up to 35 bits to fit 64
 
 
 @ISLANDS.lowers("matmul")
@@ -71,7 +65,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
             sum_of_all = acc[n, c] + b[c].astype(sums)
             if wide:  # beyond these every channel's output saturates
                 sum_of_all = tirx.max(tirx.min(sum_of_all, i64(limit)), i64(-limit))
-            scaled = _te_round_once(sum_of_all, m[c], s[c], apart=exact or wide, wide=wide)
+            scaled = _te_round_once(sum_of_all, m[c], s[c], in_two_parts=exact or wide, wide=wide)
             return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
 
         return te.compute(out.shape, finish, name="dense")
@@ -81,14 +75,14 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         compute,
         [x.value],
         [data, bias, multiplier, shift],
-        {
-            "input_zero_point": x.zero_point,
-            "weight_zero_point": weights.zero_point,
-            "output_zero_point": out.zero_point,
-            "clamp": [out.lo, out.hi],
-            "rounding": "once, half away from zero",
-            "kernel_layout": "OI",
-        },
+        Attributes(
+            input_zero_point=x.zero_point,
+            weight_zero_point=weights.zero_point,
+            output_zero_point=out.zero_point,
+            clamp=(out.lo, out.hi),
+            rounding="once, half away from zero",
+            kernel_layout="OI",
+        ),
     )
 
 
@@ -163,7 +157,7 @@ def round_once(acc: np.ndarray, m: int, s: int) -> np.ndarray:
     return (acc * (m >> _LOW_BITS) + low + (1 << up)) >> (up + 1)
 
 
-def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, apart: bool, wide: bool) -> Scalar:
+def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, in_two_parts: bool, wide: bool) -> Scalar:
     """`rha(acc * m * 2^(s - 31))` as int32: an arithmetic shift rounds down, so one less than half for the negative.
 
     An exact multiplier, of 53 bits, and one of sums beyond 32 bits (`wide`) is multiplied in two parts.
@@ -172,7 +166,7 @@ def _te_round_once(acc: Scalar, m: Scalar, s: Scalar, apart: bool, wide: bool) -
     acc = acc.astype("int64")
     up = i64(30) - s.astype("int64")
     m = m.astype("int64")
-    if not apart:
+    if not in_two_parts:
         return ((acc * m + (i64(1) << up) + sign) >> (up + i64(1))).astype("int32")
     low = (acc * (m & i64((1 << _LOW_BITS) - 1)) + sign) >> i64(_LOW_BITS)
     up = up - i64(_LOW_BITS)

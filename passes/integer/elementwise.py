@@ -7,27 +7,24 @@ mul and relu with their ratio in float32, quantize in double.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
 from tvm_cascade.passes.integer.bias import stored_bias
 from tvm_cascade.passes.integer.broadcast import te_broadcast
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import (
-    ISLANDS,
-    Island,
-    NotLowered,
-    Quantized,
-    bounded_multiplier,
-    name_of,
-)
+from tvm_cascade.passes.integer.island import Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.lookup import elu_input, lower_elu
 from tvm_cascade.passes.integer.prelu import lower_sloped, sloped_input
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.requantize import requantized, rescaled, stored
 from tvm_cascade.passes.integer.roots import differences, squared_difference
-from tvm_cascade.passes.integer.sums import lower_terms, terms
+from tvm_cascade.passes.integer.sums import lower_summands, summands
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _BIASED = {
     "relax.nn.conv2d": convolution.lower_biased,
@@ -49,8 +46,8 @@ def lower_add(island: Island) -> Value:
             return lower_sloped(island, *sloped)
         if elu is not None:
             return lower_elu(island, elu)
-        several = terms(island)
-        return _sum(island, "add") if several is None else lower_terms(island, several)
+        several = summands(island)
+        return _sum(island, "add") if several is None else lower_summands(island, several)
     if bias is None or bias.constant is None:
         raise NotLowered("its bias is not constant")
     if bias.dtype != "int32":
@@ -68,8 +65,8 @@ def lower_multiply(island: Island) -> Value:
     """A product, or the square of a difference, as the importer spells it."""
     pair = differences(island)
     if pair is not None:
-        square, attrs = squared_difference(*pair, island.output)
-        return _binary(island, "squared_difference", *pair, square, attrs)
+        square, ratios = squared_difference(*pair, island.output)
+        return _binary(island, "squared_difference", *pair, square, ratios)
     a, b = stored(island.operand(0)), stored(island.operand(1))
     out = island.output
     m, s = bounded_multiplier(np.float64(np.float32(np.float32(a.step * b.step) / out.scale)))
@@ -79,7 +76,7 @@ def lower_multiply(island: Island) -> Value:
         product = (x.astype("int32") - i32(a.zero_point)) * (y.astype("int32") - i32(b.zero_point))
         return te_rescale(product, m, s, bound)
 
-    return _binary(island, "mul", a, b, value, {"multiplier": m, "shift": s})
+    return _binary(island, "mul", a, b, value, Attributes(multiplier=m, shift=s))
 
 
 @ISLANDS.lowers("nn.relu", "clip")
@@ -112,8 +109,8 @@ def _sum(island: Island, kind: str) -> Value:
         total = left + right if kind == "add" else left - right
         return te_rescale(total, mo, so, (a.reach + b.reach) * high // 2 + 2)
 
-    attrs = {"head_room": _HEAD_ROOM[out.dtype], "multipliers": [ma, mb, mo], "shifts": [sa, sb, so]}
-    return _binary(island, kind, a, b, value, attrs)
+    ratios = Attributes(head_room=_HEAD_ROOM[out.dtype], multipliers=(ma, mb, mo), shifts=(sa, sb, so))
+    return _binary(island, kind, a, b, value, ratios)
 
 
 def _binary(
@@ -122,7 +119,7 @@ def _binary(
     a: Quantized,
     b: Quantized,
     value: Callable[[Scalar, Scalar], Scalar],
-    attrs: dict[str, object],
+    ratios: Attributes,
 ) -> Value:
     """Emits an operator on two stored tensors, broadcast; a constant one moves behind the activation."""
     out = island.output
@@ -146,11 +143,11 @@ def _binary(
         compute,
         activations,
         constants,
-        {
-            "input_zero_points": [a.zero_point, b.zero_point],
-            "output_zero_point": out.zero_point,
-            "clamp": [out.lo, out.hi],
-            "constant_first": swapped,
-            **attrs,
-        },
+        replace(
+            ratios,
+            input_zero_points=(a.zero_point, b.zero_point),
+            output_zero_point=out.zero_point,
+            clamp=(out.lo, out.hi),
+            constant_first=swapped,
+        ),
     )

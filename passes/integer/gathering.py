@@ -12,18 +12,13 @@ from math import gcd
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_clamp, te_rounding_divide
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    FLOAT,
-    ISLANDS,
-    Island,
-    NotLowered,
-    constant_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import Island
 from tvm_cascade.passes.integer.one_scale import from_scale_of, in_scale_of
+from tvm_cascade.passes.integer.registry import DIRECT, FLOAT, ISLANDS
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
 
@@ -47,7 +42,7 @@ def lower_gather(island: Island) -> Value:
 
         return te.compute(island.output.shape, at, name="gather")
 
-    return island.emitter.call("gather", compute, [data], [table.astype("int32")], {"axis": axis})
+    return island.emitter.call("gather", compute, [data], [table.astype("int32")], Attributes(axis=axis))
 
 
 @DIRECT.lowers("tile")
@@ -63,7 +58,8 @@ def lower_tile(island: Island) -> Value:
         extents = island.output.shape[len(island.output.shape) - len(shape) :]
         return te.compute(island.output.shape, at, name="tile")
 
-    return island.emitter.call("tile", compute, [data], attrs={"repeats": [int(r) for r in island.core.attrs.repeats]})
+    repeats = tuple(int(r) for r in island.core.attrs.repeats)
+    return island.emitter.call("tile", compute, [data], attributes=Attributes(repeats=repeats))
 
 
 @DIRECT.lowers("broadcast_to")
@@ -98,7 +94,7 @@ def lower_moving_pad(island: Island) -> Value:
 
         return te.compute(island.output.shape, at, name="mirror_pad")
 
-    return island.emitter.call("mirror_pad", compute, [data], attrs={"pad_width": widths, "mode": mode})
+    return island.emitter.call("mirror_pad", compute, [data], attributes=Attributes(pad_width=tuple(widths), mode=mode))
 
 
 @DIRECT.lowers("image.resize2d")
@@ -121,7 +117,7 @@ def lower_resize_nearest(island: Island) -> Value:
 
         return te.compute(island.output.shape, at, name="resize_nearest")
 
-    return island.emitter.call("resize_nearest", compute, [island.core.args[0]], tables, _resize_attrs(grids))
+    return island.emitter.call("resize_nearest", compute, [island.core.args[0]], tables, _resize_attributes(grids))
 
 
 @ISLANDS.lowers("image.resize2d")
@@ -143,7 +139,7 @@ def lower_resize_bilinear(island: Island) -> Value:
             name="resize_bilinear",
         )
 
-    return island.emitter.call("resize_bilinear", compute, [x.value], attrs=_resize_attrs((rows, columns)))
+    return island.emitter.call("resize_bilinear", compute, [x.value], attributes=_resize_attributes((rows, columns)))
 
 
 @FLOAT.lowers("image.resize2d")
@@ -166,7 +162,9 @@ def lower_float_resize(island: Island) -> Value | None:
             name="resize_bilinear",
         )
 
-    return island.emitter.call("resize_bilinear", compute, [island.core.args[0]], attrs=_resize_attrs((rows, columns)))
+    return island.emitter.call(
+        "resize_bilinear", compute, [island.core.args[0]], attributes=_resize_attributes((rows, columns))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +210,8 @@ def _grids(island: Island) -> tuple[Grid, Grid]:
     return Grid(height, rows, *flags), Grid(width, columns, *flags)
 
 
-def _resize_attrs(grids: Sequence[Grid]) -> dict[str, object]:
-    return {"align_corners": int(grids[0].align_corners), "half_pixel": int(grids[0].half_pixel)}
+def _resize_attributes(grids: Sequence[Grid]) -> Attributes:
+    return Attributes(align_corners=int(grids[0].align_corners), half_pixel=int(grids[0].half_pixel))
 
 
 def _reflected(i: Index, extent: int, before: int, after: int) -> Scalar:

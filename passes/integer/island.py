@@ -8,20 +8,18 @@ stored integers. Both reach their function as an `Island`; the function returns 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, round_half_away
-from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Module, Tensor, Value, ir, relax, te
+from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Tensor, Value, relax, te
+from tvm_cascade.schedules.kernels.spec import NO_ATTRIBUTES, Attributes, with_spec
 
 STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
 BYTE_TYPES = ("int8", "uint8")
 EXPLICIT_AXIS = -1  # of a dequantize, with one scale, that is an operator of the file and no part of a quantized one
-
-
-class NotLowered(Exception):
-    """The reason why an operator stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,24 +145,24 @@ class Emitter:
         compute: Callable[..., Tensor],
         activations: Sequence[Value],
         constants: Sequence[np.ndarray] = (),
-        attrs: Mapping[str, object] | None = None,
+        attributes: Attributes = NO_ATTRIBUTES,
     ) -> Value:
         """Emits `call_tir` of the PrimFunc that `compute` describes.
 
         Parameters
         ----------
         kind : str
-            The field's word for the operator: attribute `op_kind` and the name of the PrimFunc.
+            The field's word for the operator, and the name of the PrimFunc.
         compute : function
             From placeholders (activations, then constants) to the output.
         activations : values of the old function
         constants : arrays, kept inline
-        attrs : further attributes of the PrimFunc: what a hand-optimised kernel needs to know
+        attributes : the numbers that define the operator, for hand-optimised kernels
         """
         arguments = [self.new(a) for a in activations] + [relax.const(c, str(c.dtype)) for c in constants]
         places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
         func = te.create_prim_func([*places, compute(*places)], index_dtype_override="int32")
-        return self.call_func(kind, func.without_attr("global_symbol"), arguments, len(activations), attrs)
+        return self.call_func(kind, func.without_attr("global_symbol"), arguments, len(activations), attributes)
 
     def call_func(
         self,
@@ -172,12 +170,11 @@ class Emitter:
         func: Function,
         arguments: Sequence[Value],
         activations: int,
-        attrs: Mapping[str, object] | None = None,
+        attributes: Attributes = NO_ATTRIBUTES,
     ) -> Value:
         """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function, of which the first
         `activations` are no constants."""
-        func = func.with_attrs({"op_kind": kind, "num_activations": activations, **dict(attrs or {})})
-        gvar = self.builder.add_func(func, kind)
+        gvar = self.builder.add_func(with_spec(func, kind, activations, attributes), kind)
         output = func.params[-1]
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
         return self.builder.emit(relax.call_tir(gvar, arguments, out_type), name_hint=self.name)
@@ -187,23 +184,6 @@ class Emitter:
         if shape_of(value) == tuple(shape):
             return value
         return self.builder.emit(relax.op.reshape(value, list(shape)), name_hint=self.name)
-
-
-def name_of(expr: Value) -> str:
-    """The name of a call's operator, empty for anything else."""
-    return str(getattr(expr.op, "name", "")) if isinstance(expr, relax.Call) else ""
-
-
-def constant_of(expr: Value) -> np.ndarray | None:
-    return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
-
-
-def shape_of(expr: Value) -> tuple[int, ...]:
-    """Static shape; NotLowered where it is symbolic."""
-    try:
-        return tuple(int(d) for d in expr.ty.shape.values)
-    except (AttributeError, TypeError) as error:
-        raise NotLowered("a shape that is not static") from error
 
 
 def positive(scale: np.float32) -> np.float32:
@@ -221,19 +201,14 @@ def bounded_multiplier(d: float | np.floating) -> tuple[int, int]:
     return m, s
 
 
-def number_of(prim: Value) -> float:
-    """A scalar argument of a call, however it is wrapped."""
-    value = getattr(prim, "value", prim)
-    return float(getattr(value, "value", value))
-
-
-def attributes(holder: Function | Module) -> dict[str, object]:
-    """The attributes of a function or module; empty where it has none."""
-    return {str(k): v for k, v in holder.attrs.items()} if holder.attrs is not None else {}
-
-
-def dtype_of(expr: Value) -> str:
-    return str(getattr(expr.ty, "dtype", ""))
+def activation_bounds(core: Call) -> tuple[float, float | None] | None:
+    """Real bounds of a float activation, None for any other operator; without an upper one its bound is None."""
+    if name_of(core) == "relax.nn.relu":
+        return 0.0, None
+    if name_of(core) == "relax.clip":
+        lo, hi = (number_of(a) for a in core.args[1:3])
+        return lo, hi
+    return None
 
 
 def activation_range(
@@ -248,30 +223,3 @@ def activation_range(
     if bounds[1] is not None:
         hi = min(hi, zero_point + round_half_away(np.float32(bounds[1]) / scale))
     return lo, hi
-
-
-LoweringFunction = Callable[[Island], Value]  # an expression, or None from those of `FLOAT`
-
-
-@dataclass(slots=True)
-class Registry:
-    """Lowering functions by the name of the Relax operator at an island's core."""
-
-    functions: dict[str, LoweringFunction] = field(default_factory=dict)
-
-    def lowers(self, *operators: str) -> Callable[[LoweringFunction], LoweringFunction]:
-        """Registers a function for Relax operators, given without the `relax.` in front."""
-
-        def register(function: LoweringFunction) -> LoweringFunction:
-            for operator in operators:
-                self.functions[f"relax.{operator}"] = function
-            return function
-
-        return register
-
-
-ISLANDS = Registry()  # dequantize -> operator -> quantize
-DIRECT = Registry()  # operators on stored integers
-FLOAT = Registry()  # operators on floats whose legal form in Relax is not the reference's; None leaves one as it is
-INDEX = Registry()  # operators from stored integers to indices
-TESTS = Registry()  # dequantize -> comparison, to booleans

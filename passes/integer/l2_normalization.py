@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -19,15 +20,9 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_saturate,
     te_srdhm,
 )
-from tvm_cascade.passes.integer.island import (
-    BYTE_TYPES,
-    Island,
-    NotLowered,
-    Reader,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Reader
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _OUTPUT_BITS = 7  # fraction bits of the result
 _NEWTON_STEPS = 5
@@ -68,8 +63,8 @@ def lower_l2_normalization(island: Island) -> Value:
     def compute(a: Tensor) -> Tensor:
         return _te_normalized(a, x.zero_point, middle, out.dtype)
 
-    attrs = {"axis": len(x.shape) - 1, "input_zero_point": x.zero_point, "output_zero_point": out.zero_point}
-    return island.emitter.call("l2_normalization", compute, [x.value], attrs=attrs)
+    attributes = Attributes(axis=len(x.shape) - 1, input_zero_point=x.zero_point, output_zero_point=out.zero_point)
+    return island.emitter.call("l2_normalization", compute, [x.value], attributes=attributes)
 
 
 def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tensor:

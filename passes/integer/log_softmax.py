@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import (
     i32,
     i64,
@@ -23,7 +24,8 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_saturate,
     te_srdhm,
 )
-from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, NotLowered
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.softmax import (
     INPUT_BITS,
     SUM_BITS,
@@ -34,6 +36,7 @@ from tvm_cascade.passes.integer.softmax import (
     te_newton,
 )
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _OUTPUT_BITS = 4  # integer bits of the result, Q4.4 in eight
 _DROPPED = 31 - INPUT_BITS - _OUTPUT_BITS  # bits of Q5.26 that the result has not
@@ -66,8 +69,8 @@ def lower_log_softmax(island: Island) -> Value:
     def compute(a: Tensor, exps: Tensor, steps: Tensor) -> Tensor:
         return _te_log_softmax(a, exps, steps, out.dtype, scaling)
 
-    attrs = {"axis": rank - 1, "clamp": [out.lo, out.hi]}
-    return island.emitter.call("log_softmax", compute, [x.value], [table, _steps(m, s, lowest)], attrs)
+    attributes = Attributes(axis=rank - 1, clamp=(out.lo, out.hi))
+    return island.emitter.call("log_softmax", compute, [x.value], [table, _steps(m, s, lowest)], attributes)
 
 
 def _steps(m: int, s: int, lowest: int) -> np.ndarray:

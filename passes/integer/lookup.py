@@ -10,28 +10,21 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, number_of
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, rounding_divide, srdhm
 from tvm_cascade.passes.integer.gelu import gelu, gelu_tanh
-from tvm_cascade.passes.integer.island import (
-    BYTE_TYPES,
-    ISLANDS,
-    Island,
-    NotLowered,
-    Output,
-    Quantized,
-    constant_of,
-    name_of,
-    number_of,
+from tvm_cascade.passes.integer.int16_lookup import (
+    lower_int16_abs,
+    lower_int16_function,
+    lower_int16_leaky_relu,
+    lower_int16_negative,
+    lower_int16_table,
 )
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.l2_normalization import lower_l2_normalization, normalized
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
-from tvm_cascade.passes.integer.wide_lookup import (
-    lower_wide_abs,
-    lower_wide_function,
-    lower_wide_leaky_relu,
-    lower_wide_negative,
-    lower_wide_table,
-)
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 
@@ -39,12 +32,12 @@ _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 @ISLANDS.lowers("sigmoid", "tanh", "exp", "nn.gelu", "nn.gelu_tanh")
 def lower_float_function(island: Island) -> Value:
     """Functions that the reference itself tabulates from float32."""
-    wide = _wide_operand(island, island.core.args[0])
-    if wide is not None:
+    int16 = _int16_operand(island, island.core.args[0])
+    if int16 is not None:
         kind = name_of(island.core).removeprefix("relax.")
         if kind in _INTERPOLATED:
-            return lower_wide_table(island, wide, kind.removeprefix("nn."), _INTERPOLATED[kind])
-        return lower_wide_function(island, wide, kind)
+            return lower_int16_table(island, int16, kind.removeprefix("nn."), _INTERPOLATED[kind])
+        return lower_int16_function(island, int16, kind)
     x = _operand(island, island.core.args[0])
     return lookup(island, x, float_table(_TABULATED[name_of(island.core)], x, island.output))
 
@@ -58,9 +51,9 @@ def lower_log(island: Island) -> Value:
     def log(v: float | np.float32) -> float:
         return math.log(v) if v > 0 else float(lowest)
 
-    wide = _wide_operand(island, island.core.args[0])
-    if wide is not None:
-        return lower_wide_table(island, wide, "log", log)
+    int16 = _int16_operand(island, island.core.args[0])
+    if int16 is not None:
+        return lower_int16_table(island, int16, "log", log)
     x = _operand(island, island.core.args[0])
     return lookup(island, x, float_table(lambda values: np.array([log(v) for v in values.tolist()], "float32"), x, out))
 
@@ -69,9 +62,9 @@ def lower_log(island: Island) -> Value:
 def lower_negative(island: Island) -> Value:
     """The reference negates stored values and wraps, whatever the zero points and scales say. A negation of real numbers
     saturates."""
-    wide = _wide_operand(island, island.core.args[0])
-    if wide is not None:
-        return lower_wide_negative(island, wide)
+    int16 = _int16_operand(island, island.core.args[0])
+    if int16 is not None:
+        return lower_int16_negative(island, int16)
     x, out = _operand(island, island.core.args[0]), island.output
     if not island.real and x.dtype == out.dtype:
         return lookup(island, x, (-_centred(x) - x.zero_point).astype(out.dtype))
@@ -83,9 +76,9 @@ def lower_negative(island: Island) -> Value:
 @ISLANDS.lowers("nn.leakyrelu")
 def lower_leaky_relu(island: Island) -> Value:
     """`MBQM` with one multiplier on each side of zero; a negative slope is applied after rounding."""
-    wide = _wide_operand(island, island.core.args[0])
-    if wide is not None:
-        return lower_wide_leaky_relu(island, wide, float(island.core.attrs.alpha))
+    int16 = _int16_operand(island, island.core.args[0])
+    if int16 is not None:
+        return lower_int16_leaky_relu(island, int16, float(island.core.attrs.alpha))
     x, out = _operand(island, island.core.args[0]), island.output
     slope = np.float32(x.step * np.float32(island.core.attrs.alpha))
     d = _centred(x)
@@ -98,9 +91,9 @@ def lower_leaky_relu(island: Island) -> Value:
 @ISLANDS.lowers("abs")
 def lower_abs(island: Island) -> Value:
     """`MBQM(|x - xz|)`, a copy of the magnitude where the scales are equal."""
-    wide = _wide_operand(island, island.core.args[0])
-    if wide is not None:
-        return lower_wide_abs(island, wide)
+    int16 = _int16_operand(island, island.core.args[0])
+    if int16 is not None:
+        return lower_int16_abs(island, int16)
     x, out = _operand(island, island.core.args[0]), island.output
     magnitude = np.abs(_centred(x))
     if x.step != out.scale:
@@ -160,8 +153,8 @@ def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
 
         return te.compute(island.output.shape, at, name="lut")
 
-    attrs = {"input_zero_point": x.zero_point, "output_zero_point": island.output.zero_point, "lowest": lowest}
-    return island.emitter.call("lut", compute, [x.value], [table.astype(island.output.dtype)], attrs)
+    attributes = Attributes(input_zero_point=x.zero_point, output_zero_point=island.output.zero_point, lowest=lowest)
+    return island.emitter.call("lut", compute, [x.value], [table.astype(island.output.dtype)], attributes)
 
 
 def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out: Output) -> np.ndarray:
@@ -221,7 +214,7 @@ def _hard_swish_input(island: Island) -> Value:
     return product.args[0]
 
 
-def _wide_operand(island: Island, value: Value) -> Quantized | None:
+def _int16_operand(island: Island, value: Value) -> Quantized | None:
     """The operand, where it is int16: too many values for a table of them all."""
     x = island.reader.dequantized(value)
     return x if x is not None and x.dtype == "int16" else None

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     i32,
     quantize_multiplier,
@@ -30,8 +31,9 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale_channel,
     te_rounding_divide,
 )
-from tvm_cascade.passes.integer.island import Emitter, dtype_of, shape_of
+from tvm_cascade.passes.integer.island import Emitter
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 GATE_BITS = 12  # fraction bits of a gate before its function
 LARGEST_CELL = 4  # integer bits of the cell state: above, gemmlowp's 16-bit tanh is no tanh any more
@@ -107,8 +109,8 @@ def lower_lstm(emitter: Emitter, x: Value, shape: Sequence[int], major: bool, ga
     places = [tirx.decl_buffer(shape_of(v), dtype_of(v), f"p{i}") for i, v in enumerate(values)]
     out = tirx.decl_buffer((*shape[:2], units), "int8", "out")
     loops = _Loops(places, out, inputs, recurrent, states, major, fraction)
-    attrs = {"units": units, "coupled": gates.coupled}
-    return emitter.call_func("lstm", loops.function(), values, 1, attrs)
+    attributes = Attributes(units=units, coupled=gates.coupled)
+    return emitter.call_func("lstm", loops.function(), values, 1, attributes)
 
 
 def _products(weights: np.ndarray, bias: np.ndarray, scales: Sequence[np.float32], zero: int) -> _Products:

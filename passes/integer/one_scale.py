@@ -14,15 +14,8 @@ import numpy as np
 
 from tvm_cascade.passes.integer.chains import quantized
 from tvm_cascade.passes.integer.elementwise import lower_requantize
-from tvm_cascade.passes.integer.island import (
-    Island,
-    NotLowered,
-    Output,
-    Quantized,
-    constant_of,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
+from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import requantized
 from tvm_cascade.passes.integer.untyped import Value
 

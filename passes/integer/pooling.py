@@ -8,11 +8,14 @@ their padding, where there is one multiplier for every count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import te_pad2d
+from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -21,19 +24,10 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale,
     te_rescale_channel,
 )
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    ISLANDS,
-    STORED_TYPES,
-    Island,
-    NotLowered,
-    Quantized,
-    bounded_multiplier,
-    dtype_of,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.registry import DIRECT, ISLANDS
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _NONE = (0, 0, 0, 0)
 _HEAD_ROOM = 8  # bits that the sum of an average is shifted up by, so that the first of its two roundings turns nothing
@@ -60,7 +54,7 @@ def lower_max_pool2d(island: Island) -> Value:
             name="max_pool2d",
         )
 
-    return island.emitter.call("max_pool2d", compute, [x], attrs=_attrs(island, padding))
+    return island.emitter.call("max_pool2d", compute, [x], attributes=_attributes(island, padding))
 
 
 @ISLANDS.lowers("nn.avg_pool2d")
@@ -106,7 +100,7 @@ def _average(island: Island, source: Value) -> Value:
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
-    return island.emitter.call("avg_pool2d", compute, [source], attrs=_attrs(island, padding))
+    return island.emitter.call("avg_pool2d", compute, [source], attributes=_attributes(island, padding))
 
 
 def _window_sums(island: Island, a: Tensor) -> Tensor:
@@ -136,11 +130,11 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
     _, height, width, _ = x.shape
     declared = _declared_padding(island.core) if bool(island.core.attrs.count_include_pad) else _NONE
 
-    def rows(y: Index, beyond: tuple[int, int, int, int]) -> Scalar:
-        return _inside(y, sy, padding[0], kh, -beyond[0], height + beyond[2])
+    def rows(y: Index, counted: tuple[int, int, int, int]) -> Scalar:
+        return _inside(y, sy, padding[0], kh, -counted[0], height + counted[2])
 
-    def columns(xx: Index, beyond: tuple[int, int, int, int]) -> Scalar:
-        return _inside(xx, sx, padding[1], kw, -beyond[1], width + beyond[3])
+    def columns(xx: Index, counted: tuple[int, int, int, int]) -> Scalar:
+        return _inside(xx, sx, padding[1], kw, -counted[1], width + counted[3])
 
     counts = {
         int(rows(i32(y), declared)) * int(columns(i32(xx), declared))
@@ -151,9 +145,7 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
         raise NotLowered(_OUTSIDE)
     ratio = np.float64(x.step) / np.float64(out.scale) / (1 << head_room)
     pairs = {n: bounded_multiplier(ratio / n) for n in sorted(counts)}
-    tables = np.zeros((2, max(counts) + 1), "int32")
-    for n, pair in pairs.items():
-        tables[:, n] = pair
+    tables = _multiplier_tables(pairs)
     shifts = np.array([s for _, s in pairs.values()])
 
     def compute(a: Tensor, *given: Tensor) -> Tensor:
@@ -171,11 +163,26 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
-    attrs = _attrs(island, padding) | {"input_zero_point": x.zero_point, "output_zero_point": out.zero_point}
-    attrs["head_room"] = head_room
+    attributes = replace(
+        _attributes(island, padding),
+        input_zero_point=x.zero_point,
+        output_zero_point=out.zero_point,
+        head_room=head_room,
+    )
     if len(pairs) == 1:
-        attrs |= dict(zip(("multiplier", "shift"), next(iter(pairs.values())), strict=True))
-    return island.emitter.call("scaled_avg_pool2d", compute, [x.value], list(tables) if len(pairs) > 1 else (), attrs)
+        m, s = next(iter(pairs.values()))
+        attributes = replace(attributes, multiplier=m, shift=s)
+    return island.emitter.call(
+        "scaled_avg_pool2d", compute, [x.value], list(tables) if len(pairs) > 1 else (), attributes
+    )
+
+
+def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
+    """Multipliers and shifts, int32 [2, largest count + 1], by the count of pixels that an average divides by."""
+    tables = np.zeros((2, max(pairs) + 1), "int32")
+    for count, pair in pairs.items():
+        tables[:, count] = pair
+    return tables
 
 
 @ISLANDS.lowers("mean")
@@ -221,15 +228,15 @@ def _rescaled_sum(island: Island, kind: str, x: Quantized, axes: list[int], m: i
 
         return te.compute(out.shape, finish, name=kind)
 
-    attrs = {
-        "axes": axes,
-        "input_zero_point": x.zero_point,
-        "output_zero_point": out.zero_point,
-        "multiplier": m,
-        "shift": s,
-        "clamp": [out.lo, out.hi],
-    }
-    return island.emitter.call(kind, compute, [x.value], attrs=attrs)
+    attributes = Attributes(
+        axes=tuple(axes),
+        input_zero_point=x.zero_point,
+        output_zero_point=out.zero_point,
+        multiplier=m,
+        shift=s,
+        clamp=(out.lo, out.hi),
+    )
+    return island.emitter.call(kind, compute, [x.value], attributes=attributes)
 
 
 def _axes(island: Island) -> list[int]:
@@ -273,13 +280,13 @@ def _declared_padding(pool: Call) -> tuple[int, int, int, int]:
     return top, left, bottom, right
 
 
-def _attrs(island: Island, padding: tuple[int, ...]) -> dict[str, object]:
+def _attributes(island: Island, padding: tuple[int, ...]) -> Attributes:
     attrs = island.core.attrs
-    return {
-        "pool_size": [int(v) for v in attrs.pool_size],
-        "strides": [int(v) for v in attrs.strides],
-        "dilation": [int(v) for v in attrs.dilation],
-        "padding": list(padding),
-        "clamp": [island.output.lo, island.output.hi],
-        "layout": "NHWC",
-    }
+    return Attributes(
+        pool_size=tuple(int(v) for v in attrs.pool_size),
+        strides=tuple(int(v) for v in attrs.strides),
+        dilation=tuple(int(v) for v in attrs.dilation),
+        padding=padding,
+        clamp=(island.output.lo, island.output.hi),
+        layout="NHWC",
+    )

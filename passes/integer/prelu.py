@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale, te_rescale_channel
-from tvm_cascade.passes.integer.island import (
-    ISLANDS,
-    STORED_TYPES,
-    Island,
-    NotLowered,
-    Quantized,
-    bounded_multiplier,
-    constant_of,
-    name_of,
-)
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _HEAD_ROOM = 8  # bits
 
@@ -115,11 +109,11 @@ def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, a
 
         return te.compute(out.shape, at, name="prelu")
 
-    attrs = {
-        "input_zero_point": x.zero_point,
-        "slope_zero_point": slopes.zero_point,
-        "output_zero_point": out.zero_point,
-        "multipliers": [above[0], below[0]],
-        "shifts": [above[1], below[1]],
-    }
-    return island.emitter.call("prelu", compute, [x.value], [data], attrs)
+    attributes = Attributes(
+        input_zero_point=x.zero_point,
+        slope_zero_point=slopes.zero_point,
+        output_zero_point=out.zero_point,
+        multipliers=(above[0], below[0]),
+        shifts=(above[1], below[1]),
+    )
+    return island.emitter.call("prelu", compute, [x.value], [data], attributes)

@@ -7,20 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from tvm_cascade.passes.integer.broadcast import te_broadcast
+from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp
-from tvm_cascade.passes.integer.island import (
-    INDEX,
-    ISLANDS,
-    STORED_TYPES,
-    Island,
-    NotLowered,
-    Quantized,
-    dtype_of,
-    name_of,
-    shape_of,
-)
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized
 from tvm_cascade.passes.integer.one_scale import Operand, from_scale_of, in_output_scale, in_scale_of
+from tvm_cascade.passes.integer.registry import INDEX, ISLANDS
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @ISLANDS.lowers("max", "min")
@@ -51,7 +44,7 @@ def _reduced(island: Island, x: Quantized) -> Value:
         acc = te.compute(island.output.shape, best, name=f"{kind}_acc")
         return te.compute(island.output.shape, lambda *i: _clamped(acc[i], island), name=kind)
 
-    return island.emitter.call(kind, compute, [x.value], attrs={"axes": axes})
+    return island.emitter.call(kind, compute, [x.value], attributes=Attributes(axes=tuple(axes)))
 
 
 @ISLANDS.lowers("maximum", "minimum")
@@ -117,7 +110,7 @@ def lower_arg(island: Island) -> Value:
         )
         return te.compute(island.output.shape, lambda *i: first[i].astype(dtype), name=kind)
 
-    return island.emitter.call(kind, compute, [data], attrs={"axis": axis})
+    return island.emitter.call(kind, compute, [data], attributes=Attributes(axis=axis))
 
 
 def _same(island: Island, x: Quantized) -> bool:

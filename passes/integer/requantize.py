@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, NotLowered, Output, Quantized, bounded_multiplier
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 def requantized(island: Island, found: Quantized) -> Value:
@@ -36,14 +38,10 @@ def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Valu
 
         return te.compute(out.shape, at, name=kind)
 
-    attrs = {
-        "input_zero_point": x.zero_point,
-        "output_zero_point": out.zero_point,
-        "multiplier": m,
-        "shift": s,
-        "clamp": [out.lo, out.hi],
-    }
-    return island.emitter.call(kind, compute, [x.value], attrs=attrs)
+    attributes = Attributes(
+        input_zero_point=x.zero_point, output_zero_point=out.zero_point, multiplier=m, shift=s, clamp=(out.lo, out.hi)
+    )
+    return island.emitter.call(kind, compute, [x.value], attributes=attributes)
 
 
 def stored(x: Quantized) -> Quantized:

@@ -10,11 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_rescale
-from tvm_cascade.passes.integer.island import ISLANDS, Island, NotLowered, Output, Quantized, name_of
+from tvm_cascade.passes.integer.int16_lookup import lower_int16_table
+from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.lookup import lookup, rescale
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.untyped import Scalar, Value
-from tvm_cascade.passes.integer.wide_lookup import lower_wide_table
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 _ROOT_BITS = 20  # fraction bits of the inverse root before it is scaled
 _NEWTON_STEPS = 5
@@ -30,7 +33,7 @@ def lower_inverse_root(island: Island) -> Value:
     x, out = island.operand(0), island.output
     if x.dtype == "int16":
         highest = np.float32(32767) * out.scale
-        return lower_wide_table(
+        return lower_int16_table(
             island, x, "rsqrt", lambda v: np.float32(1) / np.sqrt(np.float32(v)) if v > 0 else highest
         )
     if x.dtype != "int8" or x.constant is not None or out.dtype != "int8":
@@ -84,7 +87,7 @@ def differences(island: Island) -> tuple[Quantized, Quantized] | None:
 
 def squared_difference(
     a: Quantized, b: Quantized, out: Output
-) -> tuple[Callable[[Scalar, Scalar], Scalar], dict[str, object]]:
+) -> tuple[Callable[[Scalar, Scalar], Scalar], Attributes]:
     """The arithmetic on two elements, and its attributes. The reference has it for int8 alone."""
     if {a.dtype, b.dtype, out.dtype} != {"int8"}:
         raise NotLowered(f"a squared difference of {a.dtype}, which the reference does not have")
@@ -100,4 +103,4 @@ def squared_difference(
         right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, b.reach * high)
         return te_rescale((left - right) * (left - right), mo, so, (255 * high) ** 2)
 
-    return value, {"head_room": _HEAD_ROOM, "multipliers": [ma, mb, mo], "shifts": [sa, sb, so]}
+    return value, Attributes(head_room=_HEAD_ROOM, multipliers=(ma, mb, mo), shifts=(sa, sb, so))

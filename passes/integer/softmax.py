@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tvm_cascade.passes.integer.data_movement import transposed
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -25,19 +26,12 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_saturate,
     te_srdhm,
 )
-from tvm_cascade.passes.integer.island import (
-    BYTE_TYPES,
-    ISLANDS,
-    Island,
-    NotLowered,
-    Output,
-    Quantized,
-    constant_of,
-    name_of,
-)
+from tvm_cascade.passes.integer.int16_softmax import lower_int16_softmax
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Output, Quantized
+from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
-from tvm_cascade.passes.integer.wide_softmax import lower_wide_softmax
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
 SUM_BITS = 12  # integer bits of the sum, Q12.19
@@ -71,7 +65,7 @@ def lower_softmax(island: Island) -> Value:
 def _along_last(island: Island, x: Quantized, beta: float) -> Value:
     out = island.output
     if x.dtype == "int16":
-        return lower_wide_softmax(island, x, beta)
+        return lower_int16_softmax(island, x, beta)
     if x.dtype not in BYTE_TYPES:
         raise NotLowered("its input is not dequantized from integers")
     zero_point = int(np.iinfo(out.dtype).min)
@@ -88,8 +82,8 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
     def compute(a: Tensor, exps: Tensor) -> Tensor:
         return _te_softmax(a, exps, out.dtype)
 
-    attrs = {"axis": len(out.shape) - 1, "clamp": [out.lo, out.hi]}
-    return island.emitter.call("softmax", compute, [x.value], [table], attrs)
+    attributes = Attributes(axis=len(out.shape) - 1, clamp=(out.lo, out.hi))
+    return island.emitter.call("softmax", compute, [x.value], [table], attributes)
 
 
 def exponentials(scale: float, beta: float) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The sum of more than two tensors, as ONNX's Sum has it: one addition with the head room of several.
 
-As the reference adds two, every term is shifted up and rescaled to twice the largest scale, the total to the output's.
+As the reference adds two, every summand is shifted up and rescaled to twice the largest scale, the total to the output's.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.broadcast import te_broadcast
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, NotLowered, Quantized, bounded_multiplier, name_of
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 
-_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # bits above a term, and above what doubles the largest scale
+_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # bits above a summand, and above what doubles the largest scale
 
 
-def terms(island: Island) -> list[Quantized] | None:
+def summands(island: Island) -> list[Quantized] | None:
     """The stored tensors that additions of additions sum up, where there are more than two."""
     found: list[Quantized] = []
     waiting = list(island.core.args)
@@ -25,14 +26,14 @@ def terms(island: Island) -> list[Quantized] | None:
         if name_of(inner) == "relax.add":
             waiting[:0] = inner.args
             continue
-        term = island.reader.dequantized(expr)
-        if term is None or term.scale.size != 1 or term.dtype not in STORED_TYPES:
+        summand = island.reader.dequantized(expr)
+        if summand is None or summand.scale.size != 1 or summand.dtype not in STORED_TYPES:
             return None
-        found.append(term)
+        found.append(summand)
     return found if len(found) > 2 else None
 
 
-def lower_terms(island: Island, parts: list[Quantized]) -> Value:
+def lower_summands(island: Island, parts: list[Quantized]) -> Value:
     out = island.output
     high = 1 << (_HEAD_ROOM[out.dtype] - (len(parts) - 1).bit_length())
     largest = np.float64(2) * max(float(p.step) for p in parts)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import accumulator_bound, channel_multipliers
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
@@ -18,8 +19,10 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_rescale_channel,
     te_rescale_once,
 )
-from tvm_cascade.passes.integer.island import FLOAT, ISLANDS, Island, NotLowered
+from tvm_cascade.passes.integer.island import Island
+from tvm_cascade.passes.integer.registry import FLOAT, ISLANDS
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, relax, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @ISLANDS.lowers("nn.conv2d_transpose")
@@ -46,8 +49,8 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     multiplier, shift = channel_multipliers(x, kernel, out.scale, channels)
     bound = accumulator_bound(flipped, kernel.zero_point, x, bias, depthwise=False)
     strides, padding = [int(s) for s in attrs.strides], [int(p) for p in attrs.padding]
-    wide = x.dtype == "int16"  # no zero points, one rounding in 64 bits
-    if wide:
+    is_int16 = x.dtype == "int16"  # no zero points, one rounding in 64 bits
+    if is_int16:
         multiplier = once_rounded(multiplier)
         if int(shift.max()) > 14:
             raise NotLowered("scales that the reference's 64-bit rounding cannot shift by")
@@ -66,7 +69,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         acc = te.compute(out.shape, product, name="conv2d_transpose_acc")
 
         def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
-            if wide:
+            if is_int16:
                 total = acc[n, y, xx, c].astype("int64") + b[c].astype("int64")
                 return te_clamp(te_rescale_once(total, m[c], s[c]), out.lo, out.hi, out.dtype)
             scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], shift, bound)
@@ -74,17 +77,17 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
 
         return te.compute(out.shape, finish, name="conv2d_transpose")
 
-    described = {
-        "strides": strides,
-        "padding": padding,
-        "groups": groups,
-        "input_zero_point": x.zero_point,
-        "weight_zero_point": kernel.zero_point,
-        "output_zero_point": out.zero_point,
-        "clamp": [out.lo, out.hi],
-        "layout": "NHWC",
-        "kernel_layout": "HWIO, flipped",
-    }
+    described = Attributes(
+        strides=tuple(strides),
+        padding=tuple(padding),
+        groups=groups,
+        input_zero_point=x.zero_point,
+        weight_zero_point=kernel.zero_point,
+        output_zero_point=out.zero_point,
+        clamp=(out.lo, out.hi),
+        layout="NHWC",
+        kernel_layout="HWIO, flipped",
+    )
     return island.emitter.call("conv2d_transpose", compute, [x.value], [flipped, bias, multiplier, shift], described)
 
 

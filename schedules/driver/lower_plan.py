@@ -21,15 +21,10 @@ from tvm.ir import GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
 
 from tvm_cascade.cascading.plan import Plan, Segment
-from tvm_cascade.schedules.driver.calls import Calls
+from tvm_cascade.schedules.driver.calls import BuiltKernel, Calls
 from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, i32, overwrites, place_of
 from tvm_cascade.schedules.driver.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.driver.trace import Program, compress
-from tvm_cascade.schedules.forms.accumulate import Accumulating
-from tvm_cascade.schedules.forms.choose import Kernel
-from tvm_cascade.schedules.forms.kernel import RowKernel
-from tvm_cascade.schedules.forms.patch import Patch
-from tvm_cascade.schedules.forms.stripe_patch import StripePatch
 
 __all__ = ["FlashItem", "Lowered", "lower_plan", "place_of"]
 
@@ -75,7 +70,7 @@ class _Driver:
     def __init__(
         self,
         plan: Plan,
-        kernels: Sequence[Kernel | None],
+        kernels: Sequence[BuiltKernel | None],
         names: Sequence[Sequence[str]],
         counted: bool,
         fetch: str | None,
@@ -96,7 +91,10 @@ class _Driver:
         self.bounds = [self._stripes(k, s) for k, s in enumerate(plan.segments)]
         self.table_bytes = len(self.flash.data)
         constants = [
-            [[self.flash.add(f"{op.name} {i}", c) for i, c in enumerate(part.constants)] for part in _parts(k)]
+            [
+                [self.flash.add(f"{op.name} {i}", c) for i, c in enumerate(v.constants)]
+                for v in (k.variants if k else ())
+            ]
             for op, k in zip(plan.graph.ops, kernels, strict=True)
         ]
         self.spare_bytes = _spare_bytes(plan, kernels)
@@ -131,7 +129,7 @@ class _Driver:
         if table is None:
             return self._once(index)
         stripe = tirx.Var(f"stripe{index}", "int32")
-        self.calls.striped.stripes[index] = (stripe, table)
+        self.calls.stripes[index] = (stripe, table)
         count = len(self.plan.segments[index].stripes)
         return [For(stripe, 0, count, tirx.ForKind.SERIAL, SeqStmt(self._once(index)))]
 
@@ -231,7 +229,7 @@ class _Driver:
         params = [self.memory.arena, self.memory.flash]
         params += [self.memory.context, self.status_pointer] if self.can_fail else []
         params += [self.macs] if self.macs is not None else []
-        table = self.calls.striped.table
+        table = self.calls.row_table
         begin: list[tirx.Stmt] = [] if table is None else [tirx.AllocBuffer(table)]
         if self.can_fail:
             begin += [
@@ -246,35 +244,17 @@ class _Driver:
         return PrimFunc(params, body, PrimType("int32"), attrs=tvm.ir.make_node("ir.DictAttrs", **{}))
 
 
-def _parts(kernel: Kernel | None) -> list[RowKernel]:
-    """The kernels with constants of their own."""
-    if isinstance(kernel, Patch | StripePatch):
-        return [v.kernel for v in kernel.variants]
-    if isinstance(kernel, Accumulating):
-        return [kernel.kernel]
-    return [] if kernel is None else [kernel]
-
-
-def _functions(kernel: Kernel | None, kind: str) -> list[tuple[str, PrimFunc]]:
-    """What the driver calls for an operator, with the start of each name."""
-    if isinstance(kernel, Patch | StripePatch):
-        return [(prefix or kind, f) for prefix, f in kernel.functions()]
-    if isinstance(kernel, Accumulating):
-        return [(f"{kind}_sum", kernel.kernel.func)]
-    return [] if kernel is None else [(kind, kernel.func)]
-
-
-def _spare_bytes(plan: Plan, kernels: Sequence[Kernel | None]) -> int:
+def _spare_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:
     """Bytes behind the arena for kernels that need more scratch than their segment was planned with."""
     planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
-    needed = {o: max((p.scratch_bytes for p in _parts(k)), default=0) for o, k in enumerate(kernels)}
+    needed = {o: max((v.scratch_bytes for v in k.variants), default=0) for o, k in enumerate(kernels) if k}
     over = [b for o, b in needed.items() if b > planned[o]]
     return -plan.peak % 8 + max(over) if over else 0
 
 
 def lower_plan(
     plan: Plan,
-    kernels: Sequence[Kernel | None],
+    kernels: Sequence[BuiltKernel | None],
     *,
     name: str = "invoke",
     transform: Callable[[PrimFunc], PrimFunc] | None = None,
@@ -284,11 +264,11 @@ def lower_plan(
 ) -> Lowered:
     """Turn a plan and the kernels of its operators (None for views) into functions.
 
-    A kernel is a row kernel, or a pixel kernel or patch where the operator's segment goes by pixels (`schedules.forms.choose`).
-    `transform` is applied to every kernel (the counting of multiply-accumulates, for one); with `counted` the kernels
-    and the driver take a last parameter `int64* macs`. Rows of streamed inputs come from the C function `fetch(context,
-    input, row, destination)`; None takes them from whole inputs that lie one behind the other at `context`.
-    With `hook`, the C function `hook(context, done)` is called after every step, and ends the run unless it returns 0.
+    `schedules.forms.choose` makes the kernels. `transform` is applied to each of their functions (the counting of
+    multiply-accumulates, for one); with `counted` the kernels and the driver take a last parameter `int64* macs`. Rows of
+    streamed inputs come from the C function `fetch(context, input, row, destination)`; None takes them from whole inputs
+    that lie one behind the other at `context`. With `hook`, the C function `hook(context, done)` is called after every
+    step, and ends the run unless it returns 0.
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -296,7 +276,7 @@ def lower_plan(
     for op, kernel in zip(plan.graph.ops, kernels, strict=True):
         aliased = any(plan.storages[t].root is not None for t in op.outputs) or overwrites(plan, op)
         names.append([])
-        for stem, func in _functions(kernel, op.kind):
+        for stem, func in kernel.functions(op.kind) if kernel else ():
             func = func if transform is None else transform(func)
             func = func.without_attr("tirx.noalias") if aliased else func
             names[-1].append(_share(func.without_attr("global_symbol"), stem, functions, by_hash))

@@ -134,6 +134,14 @@ def place_of(plan: Plan, tensor: int) -> int:
     return plan.allocation.offsets[plan.buffers.index(f"tensor {storage.tensor}")] + shift
 
 
+def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:
+    """Whether the pixels of every tile of `pixels` are neighbours in a tensor's storage: none wraps around a ring's end."""
+    storage, columns = plan.storages[tensor], plan.graph.tensors[tensor].columns
+    slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * columns
+    whole = slots >= plan.graph.tensors[tensor].rows * columns
+    return whole or pixels == 1 or (slots % pixels == 0 and columns % pixels == 0)
+
+
 def overwrites(plan: Plan, op: Op) -> bool:
     """Whether an element-wise operator writes where it reads, or into bytes of that tensor that are behind it."""
     if not op.outputs:

@@ -1,1 +1,1 @@
-"""Forms of kernels: of a row, of several, of some pixels, of a stripe; summing up, in place, channel by channel."""
+"""Forms of kernels: of a row, of several, of some pixels, of a stripe; in place."""

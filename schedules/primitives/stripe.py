@@ -87,48 +87,22 @@ def stripe(
     UsageError
         A size or a name that cannot be right.
 
-    Examples
-    --------
-    The maximum of three rows over the minimum of three rows, before::
+    Notes
+    -----
+    rewrite (`stripe(func, 2, axes=(0, 1))`; of `low` 4 rows are alive, of which the next stripe computes two again)::
 
         for y, x, r in T.grid(10, 8, 3):
-            with T.sblock("low"):
-                v_y, v_x, v_r = T.axis.remap("SSR", [y, x, r])
-                T.reads(a[v_y + v_r, v_x])
-                T.writes(low[v_y, v_x])
-                with T.init():
-                    low[v_y, v_x] = T.int8(127)
-                low[v_y, v_x] = T.min(low[v_y, v_x], a[v_y + v_r, v_x])
+            low[y, x] = min(low[y, x], a[y + r, x])
         for y, x, r in T.grid(8, 8, 3):
-            with T.sblock("high"):
-                v_y, v_x, v_r = T.axis.remap("SSR", [y, x, r])
-                T.reads(low[v_y + v_r, v_x])
-                T.writes(high[v_y, v_x])
-                with T.init():
-                    high[v_y, v_x] = T.int8(-128)
-                high[v_y, v_x] = T.max(high[v_y, v_x], low[v_y + v_r, v_x])
-
-    After `stripe(func, 2, axes=(0, 1))`; of `low` 4 rows are alive, and two of them are computed again::
-
-        for yo in T.serial(4, annotations={"stripe": [2, 0]}):
+            high[y, x] = max(high[y, x], low[y + r, x])
+        -->
+        for yo in range(4):
             for y, x, r in T.grid(4, 8, 3):
-                with T.sblock("low"):
-                    v_y = T.axis.spatial(10, yo * 2 + y)
-                    v_x, v_r = T.axis.remap("SR", [x, r])
-                    T.reads(a[v_y + v_r, v_x])
-                    T.writes(low[v_y, v_x])
-                    with T.init():
-                        low[v_y, v_x] = T.int8(127)
-                    low[v_y, v_x] = T.min(low[v_y, v_x], a[v_y + v_r, v_x])
+                low[yo * 2 + y, x] = min(low[yo * 2 + y, x], a[yo * 2 + y + r, x])
             for y, x, r in T.grid(2, 8, 3):
-                with T.sblock("high"):
-                    v_y = T.axis.spatial(8, yo * 2 + y)
-                    v_x, v_r = T.axis.remap("SR", [x, r])
-                    T.reads(low[v_y + v_r, v_x])
-                    T.writes(high[v_y, v_x])
-                    with T.init():
-                        high[v_y, v_x] = T.int8(-128)
-                    high[v_y, v_x] = T.max(high[v_y, v_x], low[v_y + v_r, v_x])
+                high[yo * 2 + y, x] = max(high[yo * 2 + y, x], low[yo * 2 + y + r, x])
+
+    Never unsafe: what cannot be striped is refused. It costs work where stripes overlap.
     """
     return _applied(target, lambda func: _stripe(func, height, width, block, producers, axes))
 
@@ -154,43 +128,54 @@ def rolling_buffer(target: Target, *blocks: str) -> Target:
     StripeError
         A name that is no striped intermediate, or a function that was scheduled after `stripe`.
 
-    Examples
-    --------
-    What `stripe` gave in its example, after `rolling_buffer(striped, "low")`: a ring of 4 rows, filled one iteration
-    before the output begins, and no row computed again::
+    Notes
+    -----
+    rewrite (`rolling_buffer(striped, "low")`; a ring of 4 rows, filled one iteration before the output begins)::
 
-        low = T.sblock_alloc_buffer((4, 8), "int8")
-        for yo in T.serial(5, annotations={"stripe": [2, 0]}):
-            for y in range(2):
-                with T.sblock("low_row"):
-                    v_row = T.axis.opaque(10, yo * 2 + y)
-                    T.reads(a[0:12, 0:8])
-                    T.writes(low[0:4, 0:8])
-                    for x, r in T.grid(8, 3):
-                        with T.sblock("low"):
-                            v_y = T.axis.spatial(10, v_row)
-                            v_x, v_r = T.axis.remap("SR", [x, r])
-                            T.reads(a[v_y + v_r, v_x])
-                            T.writes(low[v_y % 4, v_x])
-                            with T.init():
-                                low[v_y % 4, v_x] = T.int8(127)
-                            low[v_y % 4, v_x] = T.min(low[v_y % 4, v_x], a[v_y + v_r, v_x])
+        for yo in range(4):
+            for y, x, r in T.grid(4, 8, 3):
+                low[yo * 2 + y, x] = min(low[yo * 2 + y, x], a[yo * 2 + y + r, x])
             for y, x, r in T.grid(2, 8, 3):
-                with T.sblock("high"):
-                    v_y = T.axis.spatial(8, yo * 2 + y - 2)
-                    v_x, v_r = T.axis.remap("SR", [x, r])
-                    T.where(yo * 2 + y - 2 >= 0)
-                    T.reads(low[(v_y + v_r) % 4, v_x])
-                    T.writes(high[v_y, v_x])
-                    with T.init():
-                        high[v_y, v_x] = T.int8(-128)
-                    high[v_y, v_x] = T.max(high[v_y, v_x], low[(v_y + v_r) % 4, v_x])
+                high[yo * 2 + y, x] = max(high[yo * 2 + y, x], low[yo * 2 + y + r, x])
+        -->
+        for yo in range(5):
+            for y, x, r in T.grid(2, 8, 3):
+                low[(yo * 2 + y) % 4, x] = min(low[(yo * 2 + y) % 4, x], a[yo * 2 + y + r, x])
+            for y, x, r in T.grid(2, 8, 3):
+                if yo * 2 + y - 2 >= 0:
+                    high[yo * 2 + y - 2, x] = max(high[yo * 2 + y - 2, x], low[(yo * 2 + y - 2 + r) % 4, x])
+
+    Unsafe where the loops over stripes are reordered or run in parallel afterwards: each iteration reads what earlier ones
+    left in the ring.
     """
     return _applied(target, lambda func: _roll(func, blocks))
 
 
 def buffer_bytes(target: object) -> dict[str, int]:
-    """Bytes of every intermediate of a PrimFunc or an s_tir.Schedule after TVM's lowering has shrunk them, by name."""
+    """Bytes of every intermediate once TVM's lowering has shrunk it to what its loops keep alive.
+
+    Parameters
+    ----------
+    target : PrimFunc or s_tir.Schedule
+        Of static shapes; it is left as it is.
+
+    Returns
+    -------
+    Bytes by the name of the buffer; buffers of one name are added up. Parameters are no intermediates.
+
+    Raises
+    ------
+    UsageError
+        `target` is neither a PrimFunc nor a schedule.
+
+    Notes
+    -----
+    rewrite (nothing changes; the function is lowered on a copy)::
+
+        buffer_bytes(func)                        # {"low": 80}
+        -->
+        buffer_bytes(stripe(func, 2, axes=(0, 1)))    # {"low": 32}
+    """
     lowered = staging.lower_blocks(tvm.IRModule({"main": narrow_indices(_function(target)[0])}))["main"]
     found: dict[str, int] = {}
     for alloc in collect(lowered.body, tirx.AllocBuffer):

@@ -2,10 +2,10 @@
 
 A row is a list of column groups (left edge, interior, right edge). In each, blocks of `pixels` are the outer loop and
 blocks of output channels the inner one, so that the packed weights stream in order. A kernel of several rows
-(`schedules.forms.tall`) goes the other way round: the weights of a block of channels serve all pixels of all rows before those
-of the next are read. A subclass adds one run of taps to a
-block's accumulators: a kernel row, or a single tap where its neighbours' inputs lie apart (dilation, groups). Where the
-input is a concat that does not exist, its parts are gathered, or the kernel has a term for each, which adds to the same
+(`schedules.forms.multi_row`) goes the other way round: the weights of a block of channels serve all pixels of all rows
+before those of the next are read. A subclass adds one run of taps to a
+block's accumulators: a kernel row, or a single tap where its neighbours' inputs are not contiguous (dilation, groups).
+Where the input is a concat that does not exist, its parts are gathered, or each has a part kernel that adds to the same
 accumulators (`schedules.rules.parts`).
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.geometry import (
     Columns,
@@ -64,7 +64,7 @@ class ConvRow(ABC):
 
     group: int
     x: Value  # what is read: an input, or gathered windows
-    terms: list[Any]  # what adds up: the kernel itself, or one of its kind for each part
+    part_kernels: list[Any]  # what adds up: the kernel itself, or one of its kind for each part
     span: tuple[Value, int] | None = None  # of a kernel of several rows: first and number of the channels at hand
     below: Value = 0  # and pixels of the rows before the one at hand
 
@@ -72,16 +72,16 @@ class ConvRow(ABC):
         self.blocking, self.offset = blocking, 0
         self._reads(conv)
         summed = conv.parts if not gathers(conv) else ()
-        self.terms = [self._term(i) for i in range(len(summed))] or [self]
-        weights = [t.pack_weights() for t in self.terms]
-        for term, before in zip(self.terms[1:], accumulate(w.size for w in weights), strict=False):
-            term.offset = before
+        self.part_kernels = [self._part_kernel(i) for i in range(len(summed))] or [self]
+        weights = [t.pack_weights() for t in self.part_kernels]
+        for part, before in zip(self.part_kernels[1:], accumulate(w.size for w in weights), strict=False):
+            part.offset = before
         constants = (np.concatenate(weights) if summed else weights[0], self.pack_table(), *tables_of(conv))
         scratch = gathered_bytes(conv, blocking.pixels)
-        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], scratch, self.g.located)
+        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], scratch, self.g.rows_by_table)
         self.gather = Gather(k, conv, blocking.pixels) if scratch else None
-        for i, term in enumerate(self.terms):
-            term.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
+        for i, part in enumerate(self.part_kernels):
+            part.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
         self.table = k.view(k.constants[1], "int32", "table")
         self.out = k.view(k.outputs[0], conv.dtype, "outs")
@@ -90,15 +90,15 @@ class ConvRow(ABC):
         self.conv = conv
         self.g: Sliding = conv.window
         kh, kw, self.depth, _ = conv.weights.shape
-        self.length = self.depth * (1 if conv.apart else kw)  # of a run
+        self.length = self.depth * (1 if conv.non_contiguous else kw)  # of a run
         self.taps = kh * kw * self.depth  # of an output channel
         self.whole = self.length // self.group * self.group
 
-    def _term(self, index: int) -> ConvRow:
+    def _part_kernel(self, index: int) -> ConvRow:
         """What adds the products of a part: the same kernel over its channels alone."""
-        term = copy(self)
-        term._reads(of_part(self.conv, index))
-        return term
+        part = copy(self)
+        part._reads(of_part(self.conv, index))
+        return part
 
     def pack_weights(self) -> np.ndarray:
         """Weights in the order in which they are read."""
@@ -112,25 +112,25 @@ class ConvRow(ABC):
     def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """The weights by runs, arranged for each group of channels on its own."""
         w = self.conv.weights
-        runs = w.reshape(-1, 1, *w.shape[2:]) if self.conv.apart else w
+        runs = w.reshape(-1, 1, *w.shape[2:]) if self.conv.non_contiguous else w
         return np.concatenate([arrange(own) for own in np.split(runs, self.conv.groups, axis=3)])
 
     def run_lengths(self) -> list[int]:
         """Lengths of the runs of every column group."""
-        return [self.depth if self.conv.apart else (c.k1 - c.k0) * self.depth for c in self.g.column_groups()]
+        return [self.depth if self.conv.non_contiguous else (c.k1 - c.k0) * self.depth for c in self.g.column_groups()]
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        if g.step:
+        if g.tile_rows:
             return self._several_rows()
         if self.gather is not None:
             self.rows = self.gather.rows()
         else:
-            for i, term in enumerate(self.terms):
-                term.rows = row_offsets(k, term.g, i) if self.written_out else row_bases(k, term.g, i)
+            for i, part in enumerate(self.part_kernels):
+                part.rows = row_offsets(k, part.g, i) if self.written_out else row_bases(k, part.g, i)
         self.r0, self.r1 = g.bounds(k, k.y)
-        for term in self.terms:  # all but what it reads is the whole's
-            vars(term).update({name: value for name, value in vars(self).items() if name not in vars(term)})
+        for part in self.part_kernels:  # all but what it reads is the whole's
+            vars(part).update({name: value for name, value in vars(self).items() if name not in vars(part)})
         self.bias = bias_index(k, g, k.y)
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
@@ -146,13 +146,13 @@ class ConvRow(ABC):
             self._span(k.let(ob * size, "channel"), size, table)
         if outputs % size:
             self._span(i32(outputs - outputs % size), outputs % size, table)
-        return k.kernel(g.step)
+        return k.kernel(g.tile_rows)
 
     def _span(self, channel: Value, count: int, table: Value) -> None:
         k, g = self.k, self.g
         self.span = channel, count
-        with k.loop(g.step, "row") as row:
-            y = k.let(k.y + row, "y") if g.step > 1 else k.y
+        with k.loop(g.tile_rows, "row") as row:
+            y = k.let(k.y + row, "y") if g.tile_rows > 1 else k.y
             if table is None:
                 self.rows = row_offsets(k, g, start=row * g.strides[0])
             else:
@@ -199,16 +199,16 @@ class ConvRow(ABC):
 
     def _block(self, index: int, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
         acc = self.start(index, channel, pixels, size)
-        for term in self.terms:
-            term.add(acc, group, x, pixels, channel, size, nth)
-        self.outputs(acc, x + self.below if self.g.step else x, channel, pixels, size)
+        for part in self.part_kernels:
+            part.add(acc, group, x, pixels, channel, size, nth)
+        self.outputs(acc, x + self.below if self.g.tile_rows else x, channel, pixels, size)
 
     def add(self, acc: Value, group: Columns, x: Value, pixels: int, channel: Value, size: int, nth: Value) -> None:
         """Adds the products of a block of the `nth` group of channels."""
         k, g, column = self.k, self.g, 0
         if self.gather is None:
             column = (x * g.strides[1] - g.padding[1] + group.k0 * g.dilation[1]) * g.channels + nth * self.depth
-        runs = g.kernel[1] if self.conv.apart else 1  # of a kernel row
+        runs = g.kernel[1] if self.conv.non_contiguous else 1  # of a kernel row
         stride = self.length * self.packed(size)
         weights = channel * self.taps + self.offset
         if self.written_out:
@@ -225,7 +225,7 @@ class ConvRow(ABC):
     def _kernel_row(
         self, acc: Value, at: Value, weights: Value, stride: int, group: Columns, pixels: int, size: int
     ) -> None:
-        if not self.conv.apart:
+        if not self.conv.non_contiguous:
             self.row(acc, at, weights, group, pixels, size)
             return
         k, hop = self.k, self.g.dilation[1] * self.g.channels

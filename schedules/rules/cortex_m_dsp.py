@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import PrimFunc
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
@@ -26,7 +27,6 @@ from tvm_cascade.schedules.rules.geometry import Columns
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import PAIRED, interleave, paired
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -72,7 +72,7 @@ class _Conv(ConvRow):
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
 
 
-class _WideConv(_Conv):
+class _HalfwordConv(_Conv):
     """Weights as halfwords: nothing to widen, twice the flash. The only form for uint8, whose weights need nine bits."""
 
     def pack_weights(self) -> np.ndarray:
@@ -98,10 +98,10 @@ class _WideConv(_Conv):
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
 
 
-def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, wide: bool = False) -> RowKernel:
-    """K x K and 1 x 1 convolution; `wide` keeps weights as halfwords, as uint8 always does."""
-    if wide or conv.dtype == "uint8":
-        return _WideConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
+def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:
+    """K x K and 1 x 1 convolution; `halfwords` are weights that need no widening, as uint8 always does."""
+    if halfwords or conv.dtype == "uint8":
+        return _HalfwordConv(replace(conv, weights=conv.weights.astype(np.int16)), blocking).build()
     return _Conv(conv, blocking).build()
 
 
@@ -116,7 +116,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
     return made + [Variant(f"conv {b.name}", partial(conv2d, conv, b)) for b in blockings]
 
 
-def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
-    """Kernels for `func` on a core with the DSP extension."""
-    conv = (read_conv(func, constants) or read_dense(func, constants)) if core.dsp else None
+def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
+    """Kernels for an operator on a core with the DSP extension."""
+    conv = read_conv(spec) or read_dense(spec)
     return [] if conv is None else conv_variants(conv)

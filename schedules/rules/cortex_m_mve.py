@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import PrimFunc, Shuffle
+from tvm.tirx import Shuffle
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
@@ -31,7 +33,6 @@ from tvm_cascade.schedules.rules.packing import lane_records, lane_table, tailed
 from tvm_cascade.schedules.rules.parts import Source, in_eights, inputs_of, sources
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -56,7 +57,7 @@ class _LaneOutputs(ConvRow):
         They lie in front of the table, where LLVM cannot see them: it would write the loops out, move the loads of all
         passes to the front and spill.
         """
-        rows = [t.split(taps) for t in self.terms for taps in t.run_lengths()]
+        rows = [t.split(taps) for t in self.part_kernels for taps in t.run_lengths()]
         return sorted({n for n, _ in rows if n > 1})
 
     def split(self, taps: int) -> tuple[int, int]:
@@ -95,7 +96,7 @@ class _Dot(_LaneOutputs):
 
     def pack_weights(self) -> np.ndarray:
         conv = self.conv
-        aligned = conv.apart or self.depth % 16 == 0 or len(conv.window.column_groups()) == 1
+        aligned = conv.non_contiguous or self.depth % 16 == 0 or len(conv.window.column_groups()) == 1
         self.group = 16 if aligned else 8
         self.whole = self.length // self.group * self.group
         return self.arranged(lambda w: tailed_interleave(w, LANES, self.group))
@@ -269,7 +270,7 @@ class _Depthwise:
         records, self.words = lane_records(conv.weights, folded[:, 0], conv.requantize.table)
         records = np.concatenate([np.array([conv.requantize.zero_point, 0, 0, 0], records.dtype), records])
         self.weights_at = (4 + 2 * folded.shape[0]) * LANES
-        self.k = k = KernelBuilder(inputs_of(conv), (records,), ["int8"], located=self.g.located)
+        self.k = k = KernelBuilder(inputs_of(conv), (records,), ["int8"], row_table=self.g.rows_by_table)
         self.sources = sources(k, conv)
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], "int8", "ws")
@@ -357,13 +358,13 @@ class _Depthwise:
             put(k, self.out, (x + p) * self.g.channels + cb * 8, both.astype("int8x8"), 8)
 
 
-def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
-    """Kernels for `func` on a core with vectors."""
-    if not core.mve or core.backend != "llvm":
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
+    """Kernels for an operator on a core with vectors."""
+    if not target.vectors:
         return []
-    conv = read_conv(func, constants) or read_dense(func, constants)
+    conv = read_conv(spec) or read_dense(spec)
     if conv is not None and conv.dtype != "int8":
         return []
     if conv is None:
-        return [Variant("elements", partial(vector_elementwise, func, constants))]
+        return [Variant("elements", partial(vector_elementwise, spec))]
     return conv_variants(conv)

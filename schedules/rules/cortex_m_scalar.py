@@ -11,10 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-from tvm.tirx import PrimFunc
-
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise import scalar_elementwise
@@ -33,7 +32,6 @@ from tvm_cascade.schedules.rules.packing import scalar_records
 from tvm_cascade.schedules.rules.parts import Source, inputs_of, sources, tables_of
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -91,7 +89,7 @@ class _Depthwise:
         item = conv.weights.dtype.itemsize
         self.weights_at, self.weight_words = self.weights_at // item, self.words * 4 // item
         constants = (records, *tables_of(conv))
-        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], located=self.g.located)
+        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], row_table=self.g.rows_by_table)
         self.sources = sources(k, conv)
         self.record = k.view(k.constants[0], "int32", "record")
         self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
@@ -162,14 +160,9 @@ def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
     return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in pixels]
 
 
-def scalar_variants(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> list[Variant]:
-    """Kernels for `func` in plain arithmetic; empty where none here applies."""
-    conv = read_conv(func, constants) or read_dense(func, constants)
+def variants(spec: OperatorSpec, _target: KernelTarget) -> list[Variant]:
+    """Kernels for an operator in plain arithmetic."""
+    conv = read_conv(spec) or read_dense(spec)
     if conv is None:
-        return [Variant("elements", partial(scalar_elementwise, func, constants))]
+        return [Variant("elements", partial(scalar_elementwise, spec))]
     return conv_variants(conv)
-
-
-def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
-    """Kernels for `func` on a Cortex-M without packed products."""
-    return scalar_variants(func, constants) if core.name.startswith("cortex-m") else []

@@ -8,34 +8,34 @@ acc; where they take every step of the output at the same acc, the layer gets th
 from __future__ import annotations
 
 import numpy as np
-from tvm.tirx import PrimFunc
 
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
-from tvm_cascade.schedules.rules.quantized import QuantizedConv, attribute, dtype_of, integers, parameters, shape_of
+from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, plan_requantize
 
 ROUNDING = "once, half away from zero"
 
 
-def read_dense(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> QuantizedConv | None:
+def read_dense(spec: OperatorSpec) -> QuantizedConv | None:
     """The convolution that an int8 fully connected layer is; None for others and for multipliers beyond 31 bits."""
-    if str(attribute(func, "op_kind", "")) != "dense" or len(constants) != 4:
+    if spec.kind != "dense" or len(spec.constants) != 4:
         return None
-    weights, bias, multiplier, shift = constants
-    data, out = parameters(func)[0], parameters(func)[-1]
-    if dtype_of(data) != "int8" or dtype_of(out) != "int8" or weights.dtype != np.int8 or weights.ndim != 2:
+    weights, bias, multiplier, shift = spec.constants
+    data, given = spec.inputs[0], spec.attributes
+    if data.dtype != "int8" or spec.output.dtype != "int8" or weights.dtype != np.int8 or weights.ndim != 2:
         return None
-    if multiplier.dtype != np.int32 or any(integers(func, "weight_zero_point", (0,))):
+    if multiplier.dtype != np.int32 or given.weight_zero_point:
         return None
-    if str(attribute(func, "rounding", "")) != ROUNDING or str(attribute(func, "kernel_layout", "")) != "OI":
+    if given.rounding != ROUNDING or given.kernel_layout != "OI":
         return None
-    if len(shape_of(data)) != 2 or shape_of(data)[1] != weights.shape[1]:
+    if len(data.shape) != 2 or data.shape[1] != weights.shape[1]:
         return None
-    rows, depth = shape_of(data)
+    rows, depth = data.shape
     units = weights.shape[0]
     window = Sliding(1, rows, depth, 1, rows, (1, 1), (1, 1), (0, 0))
-    zero_in, zero_out = integers(func, "input_zero_point", (0,))[0], integers(func, "output_zero_point", (0,))[0]
-    lo, hi = integers(func, "clamp", (-128, 127))
+    zero_in, zero_out = given.input_zero_point or 0, given.output_zero_point or 0
+    lo, hi = given.clamp or (-128, 127)
     taps = np.ascontiguousarray(weights.T).reshape(1, 1, depth, units)
     bounds = accumulator_bounds(taps.reshape(depth, units), bias, zero_in, (-128, 127))
     m, s = (np.broadcast_to(a.ravel(), (units,)).astype(np.int64) for a in (multiplier, shift))

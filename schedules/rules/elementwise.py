@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import PrimFunc
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.intrinsics import call
-from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, integers, parameters, shape_of
 from tvm_cascade.schedules.rules.requantize import Requantize, clamp_value, emit_requantize, plan_requantize, reference
 
 Value = Any
@@ -46,18 +45,11 @@ class Binary:
         return max(high - self.zero_points[operand], self.zero_points[operand] - low)
 
 
-def _activations(func: PrimFunc) -> int:
-    return integers(func, "num_activations", (1,))[0]
-
-
-def _plain(func: PrimFunc, inputs: int) -> str | None:
+def _plain(spec: OperatorSpec) -> str | None:
     """The element type of inputs and output where they are maps of bytes of one shape and one batch."""
-    params = parameters(func)
-    tensors = [*params[:inputs], params[-1]]
-    shapes = {shape_of(t) for t in tensors}
-    shape, types = next(iter(shapes)), {dtype_of(t) for t in tensors}
-    plain = len(shapes) == 1 and len(shape) == 4 and shape[0] == 1 and len(types) == 1
-    return next(iter(types)) if plain and types <= set(STORED) else None
+    shape, dtype = spec.output.shape, spec.output.dtype
+    alike = all(t == spec.output for t in spec.inputs)
+    return dtype if alike and len(shape) == 4 and shape[0] == 1 and dtype in STORED else None
 
 
 def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
@@ -66,60 +58,59 @@ def rescale(values: np.ndarray, ratio: tuple[int, int]) -> np.ndarray:
     return reference(values, m, s, 0, (-(1 << 62), 1 << 62))
 
 
-def read_binary(func: PrimFunc) -> Binary | None:
+def _ratios(given: Attributes) -> tuple[tuple[int, int], ...]:
+    """Multiplier and shift: of both operands and the output (add, sub), or of the output alone."""
+    if given.multiplier is not None and given.shift is not None:
+        return ((given.multiplier, given.shift),)
+    return tuple(zip(given.multipliers or (), given.shifts or (), strict=True))
+
+
+def read_binary(spec: OperatorSpec) -> Binary | None:
     """add, sub or mul of two activations, None for anything else."""
-    kind = str(attribute(func, "op_kind", ""))
-    dtype = _plain(func, 2) if kind in ("add", "sub", "mul") and _activations(func) == 2 else None
+    dtype = _plain(spec) if spec.kind in ("add", "sub", "mul") and len(spec.inputs) == 2 else None
     if dtype is None:
         return None
-    zeros = integers(func, "input_zero_points", (0, 0))
-    if kind == "mul":
-        ratios = ((int(attribute(func, "multiplier")), int(attribute(func, "shift"))),)
-    else:
-        ratios = tuple(zip(integers(func, "multipliers", ()), integers(func, "shifts", ()), strict=True))
-    clamp = integers(func, "clamp", RANGES[dtype])
-    _, _, width, channels = shape_of(parameters(func)[0])
+    given, (_, _, width, channels) = spec.attributes, spec.output.shape
+    zeros, clamp = given.input_zero_points or (0, 0), given.clamp or RANGES[dtype]
     return Binary(
-        kind,
+        spec.kind,
         width * channels,
         (zeros[0], zeros[1]),
-        ratios,
-        integers(func, "output_zero_point", (0,))[0],
+        _ratios(given),
+        given.output_zero_point or 0,
         (clamp[0], clamp[1]),
-        integers(func, "head_room", (20,))[0],
+        _head_room(given),
         dtype,
     )
 
 
-def read_table(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> np.ndarray | None:
+def _head_room(given: Attributes) -> int:
+    return 20 if given.head_room is None else given.head_room
+
+
+def read_table(spec: OperatorSpec) -> np.ndarray | None:
     """Outputs [256], by the byte of the input, of an operator on one activation; None where it is no such operator."""
-    kind = str(attribute(func, "op_kind", ""))
-    dtype = _plain(func, 1) if _activations(func) == 1 else None
-    if dtype is None:
+    dtype, given, constants = _plain(spec), spec.attributes, spec.constants
+    if dtype is None or len(spec.inputs) != 1:
         return None
-    clamp = integers(func, "clamp", RANGES[dtype])
-    zero_out = integers(func, "output_zero_point", (0,))[0]
-    if kind in ("relu", "requantize") and not constants:
-        zero = integers(func, "input_zero_point", (0,))[0]
-        ratio = (int(attribute(func, "multiplier")), int(attribute(func, "shift")))
-        result = rescale(STORED[dtype] - zero, ratio)
-    elif kind in ("add", "sub", "mul") and len(constants) == 1 and prod(constants[0].shape) == 1:
-        result = _with_constant(func, kind, int(constants[0].ravel()[0]), STORED[dtype])
+    clamp = given.clamp or RANGES[dtype]
+    if spec.kind in ("relu", "requantize") and not constants:
+        result = rescale(STORED[dtype] - (given.input_zero_point or 0), _ratios(given)[0])
+    elif spec.kind in ("add", "sub", "mul") and len(constants) == 1 and prod(constants[0].shape) == 1:
+        result = _with_constant(spec.kind, given, int(constants[0].ravel()[0]), STORED[dtype])
     else:
         return None
-    return np.clip(result + zero_out, clamp[0], clamp[1]).astype(dtype)
+    return np.clip(result + (given.output_zero_point or 0), clamp[0], clamp[1]).astype(dtype)
 
 
-def _with_constant(func: PrimFunc, kind: str, constant: int, stored: np.ndarray) -> np.ndarray:
-    zeros = integers(func, "input_zero_points", (0, 0))
-    first = bool(attribute(func, "constant_first", False))
+def _with_constant(kind: str, given: Attributes, constant: int, stored: np.ndarray) -> np.ndarray:
+    zeros, ratios = given.input_zero_points or (0, 0), _ratios(given)
     fixed = np.full(256, constant, np.int64)
-    a, b = (fixed, stored) if first else (stored, fixed)
+    a, b = (fixed, stored) if given.constant_first else (stored, fixed)
     if kind == "mul":
-        ratio = (int(attribute(func, "multiplier")), int(attribute(func, "shift")))
-        return rescale((a - zeros[0]) * (b - zeros[1]), ratio)
-    ra, rb, ro = zip(integers(func, "multipliers", ()), integers(func, "shifts", ()), strict=True)
-    high = integers(func, "head_room", (20,))[0]
+        return rescale((a - zeros[0]) * (b - zeros[1]), ratios[0])
+    ra, rb, ro = ratios
+    high = _head_room(given)
     left, right = rescale((a - zeros[0]) << high, ra), rescale((b - zeros[1]) << high, rb)
     return rescale(left + right if kind == "add" else left - right, ro)
 
@@ -157,9 +148,9 @@ class _Elements:
         k.store(self.out, index, element(*values).astype(self.dtype))
 
 
-def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel:
+def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel:
     """Every output looked up by its input."""
-    _, _, width, channels = shape_of(parameters(func)[0])
+    _, _, width, channels = spec.output.shape
     row = _Elements(width * channels, 1, (table,), str(table.dtype), "uint8")
     return row.run(lambda x: row.tables[0][x].astype("int32"))
 
@@ -231,12 +222,12 @@ def sum_kernel(op: Binary) -> RowKernel | None:
     return row.run(element)
 
 
-def scalar_elementwise(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:
-    """A kernel for an element-wise `func` in plain arithmetic, None where none here applies."""
-    table = read_table(func, constants)
+def scalar_elementwise(spec: OperatorSpec) -> RowKernel | None:
+    """A kernel for an element-wise operator in plain arithmetic, None where none here applies."""
+    table = read_table(spec)
     if table is not None:
-        return table_kernel(func, table)
-    op = read_binary(func)
+        return table_kernel(spec, table)
+    op = read_binary(spec)
     if op is None:
         return None
     return mul_kernel(op) if op.kind == "mul" else sum_kernel(op)

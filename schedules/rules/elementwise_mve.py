@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import PrimFunc
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.elementwise import (
     HALF,
     Binary,
@@ -21,15 +21,14 @@ from tvm_cascade.schedules.rules.elementwise import (
 )
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, rescale_lanes, splat, vector
-from tvm_cascade.schedules.rules.quantized import parameters, shape_of
 from tvm_cascade.schedules.rules.requantize import Requantize
 
 Value = Any
 
 
-def table_kernel(func: PrimFunc, table: np.ndarray) -> RowKernel | None:
+def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:
     """Sixteen outputs gathered by their inputs' bytes; None where rows are not a multiple of sixteen, or of uint8."""
-    _, _, width, channels = shape_of(parameters(func)[0])
+    _, _, width, channels = spec.output.shape
     count = width * channels
     if count % 16 or table.dtype != np.int8:
         return None
@@ -125,10 +124,10 @@ class _Binary:
         return combine
 
 
-def vector_elementwise(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> RowKernel | None:
-    """A kernel for an element-wise `func` on vectors, None where none here applies."""
-    table = read_table(func, constants)
+def vector_elementwise(spec: OperatorSpec) -> RowKernel | None:
+    """A kernel for an element-wise operator on vectors, None where none here applies."""
+    table = read_table(spec)
     if table is not None:
-        return table_kernel(func, table)
-    op = read_binary(func)
+        return table_kernel(spec, table)
+    op = read_binary(spec)
     return None if op is None else binary_kernel(op)

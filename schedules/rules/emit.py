@@ -28,7 +28,7 @@ from tvm.tirx import (
     Var,
 )
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel, contract_params
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel, contract_params
 
 Value = Any  # a TIR expression or a Python int
 
@@ -113,7 +113,7 @@ class Builder:
 class KernelBuilder(Builder):
     """A row kernel: parameters in the order of the row-kernel contract, then its body.
 
-    `inputs[i]` is `(pointer, slot, height)`, of a located kernel `(pointer, rows)`; `constants` and `outputs` are
+    `inputs[i]` is `(pointer, slot, height)`, with a `row_table` `(pointer, rows)`; `constants` and `outputs` are
     pointers.
     """
 
@@ -123,19 +123,19 @@ class KernelBuilder(Builder):
         constants: Sequence[np.ndarray],
         outputs: Sequence[str],
         scratch_bytes: int = 0,
-        located: bool = False,
+        row_table: bool = False,
     ) -> None:
         super().__init__()
         types = [str(c.dtype) for c in constants]
-        self.roles = contract_params(inputs, types, outputs, scratch_bytes > 0, located)
+        self.roles = contract_params(inputs, types, outputs, scratch_bytes > 0, row_table)
         self.arrays, self.scratch_bytes = tuple(constants), scratch_bytes
         self.inputs: list[Any] = [
             (_pointer(f"x{i}", dtype), _pointer(f"x{i}_rows", "int32"))
-            if located
+            if row_table
             else (_pointer(f"x{i}", dtype), Var(f"x{i}_slot", "int32"), Var(f"x{i}_height", "int32"))
             for i, dtype in enumerate(inputs)
         ]
-        self.located = [self.view(x[1], "int32", "rows") for x in self.inputs] if located else None
+        self.row_tables = [self.view(x[1], "int32", "rows") for x in self.inputs] if row_table else None
         self.constants = [_pointer(f"w{i}", str(c.dtype)) for i, c in enumerate(constants)]
         self.scratch = _pointer("scratch", "int8") if scratch_bytes else None
         self.outputs = [_pointer("out" if i == 0 else f"out{i}", dtype) for i, dtype in enumerate(outputs)]
@@ -149,8 +149,8 @@ class KernelBuilder(Builder):
 
     def row_offset(self, index: int, tap: Value, row_elements: int) -> Value:
         """Element offset of row `tap` of the window of input `index`, the ring's end minded."""
-        if self.located is not None:
-            return self.located[index][i32(tap)]
+        if self.row_tables is not None:
+            return self.row_tables[index][i32(tap)]
         _, slot, height = self.inputs[index]
         if isinstance(tap, int) and tap == 0:
             return slot * row_elements

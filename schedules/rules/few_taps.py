@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.geometry import (
     Columns,
@@ -48,7 +48,7 @@ class _FewTaps:
         whole = Sliding(1, 1, 1, 1, 1, (1, 1), (1, 1), (0, 0))  # one set of valid taps: padding is in the pairs
         bias = folded_bias(whole, conv.weights.sum(axis=(0, 1), keepdims=True), conv.bias, conv.input_zero_point)
         table = channel_table(whole, conv.requantize.table, bias)
-        self.k = k = KernelBuilder([conv.dtype], (halves.ravel(), table), [conv.dtype], located=self.g.located)
+        self.k = k = KernelBuilder([conv.dtype], (halves.ravel(), table), [conv.dtype], row_table=self.g.rows_by_table)
         self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
         self.w = k.view(k.constants[0], "int32", "pairs")
         self.table = k.view(k.constants[1], "int32", "table")

@@ -52,16 +52,14 @@ class Sliding:
     strides: tuple[int, int]
     padding: tuple[int, int]  # top, left
     dilation: tuple[int, int] = (1, 1)  # rows and columns from one tap to the next
-    located: bool = False  # a table tells where rows start (`schedules.forms.patch`)
-    step: int = (
-        0  # output rows that a call makes, channels outermost (`schedules.forms.tall`); 0: one row, pixels outermost
-    )
-    joined: int = 1  # rows of the tensor that lie in one row here
+    rows_by_table: bool = False  # as in `schedules.kernels.spec.OperatorSpec`, as all that follow
+    tile_rows: int = 0
+    joined_rows: int = 1
 
     @property
     def row_elements(self) -> int:
         """Elements of a row of the tensor."""
-        return self.width * self.channels // self.joined
+        return self.width * self.channels // self.joined_rows
 
     @property
     def wraps_once(self) -> bool:
@@ -157,8 +155,8 @@ def row_offsets(k: KernelBuilder, g: Sliding, index: int = 0, start: Value = 0) 
 
 def row_bases(k: KernelBuilder, g: Sliding, index: int = 0) -> Value:
     """Offsets of the window's rows in input `index`, as a table that a loop may index."""
-    if k.located is not None:
-        return k.located[index]
+    if k.row_tables is not None:
+        return k.row_tables[index]
     table = k.local(g.kernel[0], "rows")
     store_bases(k, g, table, index)
     return table

@@ -12,15 +12,13 @@ from functools import partial
 from math import gcd, prod
 from typing import Any
 
-import numpy as np
 from tvm import tirx
-from tvm.tirx import PrimFunc
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.lanes import put, splat, vector
-from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, integers, parameters, shape_of
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -50,55 +48,51 @@ class Move:
     rows: int = 0  # input rows; 0 where every output row has its input row
 
 
-def read_move(func: PrimFunc) -> Move | None:
-    """The move that `func` is, None for other operators and for moves along other axes."""
-    kind = str(attribute(func, "op_kind", ""))
-    count = integers(func, "num_activations", (1,))[0]
-    params = parameters(func)
-    tensors, out = params[:count], params[-1]
-    if len(params) != count + 1 or any(len(shape_of(t)) != 4 or shape_of(t)[0] != 1 for t in (*tensors, out)):
+def read_move(spec: OperatorSpec) -> Move | None:
+    """The move that an operator is, None for other operators and for moves along other axes."""
+    tensors, out = spec.inputs, spec.output
+    if spec.constants or any(len(t.shape) != 4 or t.shape[0] != 1 for t in (*tensors, out)):
         return None
-    if len({dtype_of(t) for t in (*tensors, out)}) != 1 or dtype_of(out) not in _BYTES:
+    if len({t.dtype for t in (*tensors, out)}) != 1 or out.dtype not in _BYTES:
         return None
-    shapes, item = [shape_of(t) for t in tensors], _BYTES[dtype_of(out)]
-    if kind == "concat" and set(integers(func, "table_of_input", (-1,))) == {-1}:
-        return _concat(integers(func, "axis", (3,))[0], shapes, item, dtype_of(out))
-    if kind == "pad":
-        return _pad(func, shapes[0], shape_of(out), item, dtype_of(out))
-    if kind == "strided_slice":
-        return _slice(func, shapes[0], shape_of(out), item, dtype_of(out))
+    if spec.kind == "concat" and set(spec.attributes.table_of_input or (-1,)) == {-1}:
+        return _concat(spec.attributes.axis, [t.shape for t in tensors], out.dtype)
+    if spec.kind == "pad":
+        return _pad(spec.attributes, tensors[0].shape, out.dtype)
+    if spec.kind == "strided_slice":
+        return _slice(spec.attributes, tensors[0].shape, out)
     return None
 
 
-def _concat(axis: int, shapes: list[tuple[int, ...]], item: int, dtype: str) -> Move | None:
+def _concat(axis: int | None, shapes: list[tuple[int, ...]], dtype: str) -> Move | None:
     if axis not in (2, 3):
         return None
-    sizes = [prod(s[axis:]) * item for s in shapes]
+    sizes = [prod(s[axis:]) * _BYTES[dtype] for s in shapes]
     runs = tuple(Run(i, 0, size) for i, size in enumerate(sizes))
     return Move(prod(shapes[0][2:axis]), runs, tuple(sizes), dtype)
 
 
-def _pad(func: PrimFunc, shape: tuple[int, ...], out: tuple[int, ...], item: int, dtype: str) -> Move | None:
-    widths = integers(func, "pad_width", ())
-    value = attribute(func, "value")
-    if len(widths) != 8 or widths[0] or widths[1] or widths[6] or widths[7] or value is None or item != 1:
+def _pad(given: Attributes, shape: tuple[int, ...], dtype: str) -> Move | None:
+    widths, value = given.pad_width or (), given.value
+    if len(widths) != 8 or any((*widths[:2], *widths[6:])) or value is None or _BYTES[dtype] != 1:
         return None
-    fill, pixel = int(value) & 255, shape[3] * item
+    fill, pixel = value & 255, shape[3]
     runs = (Run(-1, 0, widths[4] * pixel, fill), Run(0, 0, shape[2] * pixel), Run(-1, 0, widths[5] * pixel, fill))
     rows = shape[1] if widths[2] or widths[3] else 0
     return Move(1, tuple(r for r in runs if r.bytes), (shape[2] * pixel,), dtype, widths[2], rows)
 
 
-def _slice(func: PrimFunc, shape: tuple[int, ...], out: tuple[int, ...], item: int, dtype: str) -> Move | None:
-    begin, strides = integers(func, "begin", ()), integers(func, "strides", ())
+def _slice(given: Attributes, shape: tuple[int, ...], out: TensorType) -> Move | None:
+    begin, strides, item = given.begin or (), given.strides or (), _BYTES[out.dtype]
+    _, _, width, channels = out.shape
     if len(begin) != 4 or set(strides[2:]) != {1}:
         return None
-    if out[3] == shape[3]:
-        pixel = shape[3] * item
-        return Move(1, (Run(0, begin[2] * pixel, out[2] * pixel),), (shape[2] * pixel,), dtype)
-    if out[2] != shape[2]:
+    if channels == shape[3]:
+        pixel = channels * item
+        return Move(1, (Run(0, begin[2] * pixel, width * pixel),), (shape[2] * pixel,), out.dtype)
+    if width != shape[2]:
         return None
-    return Move(out[2], (Run(0, begin[3] * item, out[3] * item),), (shape[3] * item,), dtype)
+    return Move(width, (Run(0, begin[3] * item, channels * item),), (shape[3] * item,), out.dtype)
 
 
 def _unit(move: Move, vectors: bool) -> int:
@@ -175,12 +169,11 @@ class _Mover:
         put(k, self.out, to, value, self.lanes)
 
 
-def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Kernels for moves, the widest that the core has first."""
-    move = read_move(func) if core.tunable else None
+    move = read_move(spec)
     if move is None:
         return []
-    count = integers(func, "num_activations", (1,))[0]
-    rows = tuple(prod(shape_of(t)[2:]) * _BYTES[dtype_of(t)] for t in parameters(func)[:count])
-    forms = [("vectors", True)] if core.mve and core.backend == "llvm" else []
-    return [Variant(name, partial(move_kernel, move, rows, wide)) for name, wide in [*forms, ("words", False)]]
+    rows = tuple(prod(t.shape[2:]) * _BYTES[t.dtype] for t in spec.inputs)
+    forms = [("vectors", True)] if target.vectors else []
+    return [Variant(name, partial(move_kernel, move, rows, vectors)) for name, vectors in [*forms, ("words", False)]]

@@ -3,8 +3,9 @@
 1 x 1 convolutions gather the pixels of a block: their parts side by side in scratch, once for all output channels; the
 kernel then reads them as it would read the concat. That takes an instruction or two for every four bytes that are
 multiplied by the weights of every output. Larger windows would take more scratch, and have more taps a row: there each
-part is a term, an ordinary convolution that adds to the same accumulators. Only where tables requantize parts are they
-gathered too. A depthwise convolution reads each part in its place: an output channel belongs to one of them.
+part has a kernel of its own, an ordinary convolution that adds to the same accumulators. Only where tables requantize
+parts are they gathered too. A depthwise convolution reads each part in its place: an output channel belongs to one of
+them.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ def of_part(conv: QuantizedConv, index: int) -> QuantizedConv:
 
 def in_eights(conv: QuantizedConv) -> bool:
     """Whether all that a convolution reads at a place of its input is a multiple of eight channels."""
-    apart = bool(conv.parts) and not gathers(conv)
+    in_place = bool(conv.parts) and not gathers(conv)
     whole = conv.window.channels // conv.groups
-    return all(c % 8 == 0 for c in ([p.channels for p in conv.parts] if apart else [whole]))
+    return all(c % 8 == 0 for c in ([p.channels for p in conv.parts] if in_place else [whole]))
 
 
 def sources(k: KernelBuilder, conv: QuantizedConv) -> list[Source]:

@@ -1,4 +1,4 @@
-"""Global averages that take their map piece by piece, as a cascade makes it: `schedules.forms.accumulate`, by words and vectors.
+"""Global averages that take their map piece by piece as a cascade makes it (`schedules.kernels.accumulate`), by words or vectors.
 
 A piece of a map adds to one int32 a channel. DSP cores sum it four channels at a time in two pairs of halfwords before
 they widen it, cores with vectors sixteen; the last piece is followed by the average, as `schedules.rules.pooling` makes it.
@@ -17,30 +17,30 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.tirx import PrimFunc, SeqStmt
 
-from tvm_cascade.schedules.forms.accumulate import Accumulating
-from tvm_cascade.schedules.forms.kernel import Param, Role
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.accumulate import Accumulating
+from tvm_cascade.schedules.kernels.kernel import Param, Role
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, read_pool
-from tvm_cascade.schedules.rules.quantized import parameters, shape_of
-from tvm_cascade.schedules.rules.select import Core
 
 Value = Any
 
 
-def pool_sum(func: PrimFunc, generic: Accumulating, core: Core) -> Accumulating:
+def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) -> Accumulating:
     """The kernel that sums up a global average's input for a core; `generic` where none here applies."""
-    pool = read_pool(func) if core.tunable else None
-    if pool is None or pool.kind != "average" or prod(shape_of(parameters(func)[-1])) != pool.window.channels:
+    pool = read_pool(spec) if target.tunable else None
+    if pool is None or pool.kind != "average" or prod(spec.output.shape) != pool.window.channels:
         return generic
     taps, channels = pool.taps, pool.window.channels
     if (generic.accumulator_bytes, generic.granule, generic.elements) != (4 * channels, channels, taps * channels):
         return generic
-    if core.mve and core.backend == "llvm" and channels % 16 == 0:
+    if target.vectors and channels % 16 == 0:
         return replace(generic, kernel=_Vectors(pool).kernel())
-    if core.dsp and channels % 4 == 0 and taps <= PAIR_TAPS:
+    if target.dsp and channels % 4 == 0 and taps <= PAIR_TAPS:
         return replace(generic, kernel=_Words(pool).kernel())
     return generic
 

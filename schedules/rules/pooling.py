@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import PrimFunc
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
-from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, integers, parameters, shape_of
 from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize, plan_requantize
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -51,55 +50,55 @@ class Pool:
         return self.window.kernel[0] * self.window.kernel[1]
 
 
-def read_pool(func: PrimFunc) -> Pool | None:
-    """The pool that `func` is, None for other operators, element types and forms."""
-    kind = str(attribute(func, "op_kind", ""))
-    data, out = parameters(func)[0], parameters(func)[-1]
-    if (
-        kind not in ("max_pool2d", "avg_pool2d", "scaled_avg_pool2d", "mean")
-        or len(shape_of(data)) != 4
-        or shape_of(data)[0] != 1
-    ):
+def read_pool(spec: OperatorSpec) -> Pool | None:
+    """The pool that an operator is, None for other operators, element types and forms."""
+    kind, data, given = spec.kind, spec.inputs[0], spec.attributes
+    if kind not in ("max_pool2d", "avg_pool2d", "scaled_avg_pool2d", "mean") or len(data.shape) != 4:
         return None
     known = ("int8", "uint8") if kind == "max_pool2d" else ("int8",)
-    if dtype_of(data) not in known or dtype_of(out) != dtype_of(data):
+    if data.shape[0] != 1 or data.dtype not in known or spec.output.dtype != data.dtype:
         return None
-    lo, hi = integers(func, "clamp", (-128, 127))
+    lo, hi = given.clamp or (-128, 127)
     if kind == "mean":
-        return _read_mean(func, (lo, hi))
-    if set(integers(func, "dilation", (1, 1))) != {1} or len(shape_of(out)) != 4:
+        return _read_mean(spec, (lo, hi))
+    if set(given.dilation or (1, 1)) != {1} or len(spec.output.shape) != 4 or given.pool_size is None:
         return None
-    (kh, kw), (sy, sx) = integers(func, "pool_size", ()), integers(func, "strides", (1, 1))
-    top, left, *_ = integers(func, "padding", (0, 0, 0, 0))
-    _, height, width, channels = shape_of(data)
-    _, rows, columns, _ = shape_of(out)
-    located = bool(attribute(func, "located", 0))
-    window = Sliding(height, width, channels, rows, columns, (kh, kw), (sy, sx), (top, left), located=located)
-    whole = all(window.taps(0, y) == (0, kh) for y in range(rows)) and len(window.column_groups()) == 1
-    if kind != "max_pool2d" and not whole:  # the divisor differs from pixel to pixel
+    window = _window(spec, given.pool_size)
+    whole = all(window.taps(0, y) == (0, window.kernel[0]) for y in range(window.out_height))
+    if kind != "max_pool2d" and not (whole and len(window.column_groups()) == 1):  # the divisor differs by pixel
         return None
     if not window.wraps_once:
         return None
     if kind == "scaled_avg_pool2d":
-        return _rescaled(func, window, (lo, hi))
-    return Pool("max" if kind == "max_pool2d" else "average", window, dtype_of(data), (lo, hi))
+        return _rescaled(given, window, (lo, hi))
+    return Pool("max" if kind == "max_pool2d" else "average", window, data.dtype, (lo, hi))
 
 
-def _read_mean(func: PrimFunc, clamp: tuple[int, int]) -> Pool | None:
+def _window(spec: OperatorSpec, kernel: tuple[int, ...]) -> Sliding:
+    (_, height, width, channels), (_, rows, columns, _) = spec.inputs[0].shape, spec.output.shape
+    (kh, kw), (sy, sx) = kernel, spec.attributes.strides or (1, 1)
+    top, left, *_ = spec.attributes.padding or (0, 0)
+    sizes = (height, width, channels, rows, columns)
+    return Sliding(*sizes, (kh, kw), (sy, sx), (top, left), rows_by_table=spec.rows_by_table)
+
+
+def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
     """A mean over rows and columns, whatever shape its output has."""
-    if integers(func, "axes", ()) != [1, 2]:
+    if spec.attributes.axes != (1, 2):
         return None
-    _, height, width, channels = shape_of(parameters(func)[0])
-    return _rescaled(func, Sliding(height, width, channels, 1, 1, (height, width), (height, width), (0, 0)), clamp)
+    _, height, width, channels = spec.inputs[0].shape
+    window = Sliding(height, width, channels, 1, 1, (height, width), (height, width), (0, 0))
+    return _rescaled(spec.attributes, window, clamp)
 
 
-def _rescaled(func: PrimFunc, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
+def _rescaled(given: Attributes, window: Sliding, clamp: tuple[int, int]) -> Pool | None:
     """An average with a multiplier, of windows that lie in the map."""
+    if given.multiplier is None or given.shift is None:
+        return None
     taps = window.kernel[0] * window.kernel[1]
-    zero_in, zero_out = integers(func, "input_zero_point", (0,))[0], integers(func, "output_zero_point", (0,))[0]
-    head_room = int(attribute(func, "head_room", 0))
+    zero_in, zero_out, head_room = given.input_zero_point or 0, given.output_zero_point or 0, given.head_room or 0
     low, high = (taps * (v - zero_in) << head_room for v in (-128, 127))
-    m, s = (np.array([int(attribute(func, n))]) for n in ("multiplier", "shift"))
+    m, s = np.array([given.multiplier]), np.array([given.shift])
     q = plan_requantize(m, s, np.array([low]), np.array([high]), zero_out, clamp)
     return Pool("average", window, "int8", clamp, zero_in, q, head_room) if q.short else None
 
@@ -114,7 +113,7 @@ class _Pooling(ABC):
         self.g = pool.window
         q = pool.requantize
         numbers = () if q is None else (np.array([*q.table[0], pool.input_zero_point * pool.taps], np.int32),)
-        self.k = k = KernelBuilder([pool.dtype], numbers, [pool.dtype], located=self.g.located)
+        self.k = k = KernelBuilder([pool.dtype], numbers, [pool.dtype], row_table=self.g.rows_by_table)
         self.x = k.view(k.inputs[0][0], pool.dtype, "xs")
         self.out = k.view(k.outputs[0], pool.dtype, "outs")
         if q is not None:
@@ -320,16 +319,16 @@ def reciprocal(n: int) -> tuple[int, int]:
     raise AssertionError(f"no reciprocal of {n}")
 
 
-def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Kernels for pools and means, the widest that the core has first."""
-    pool = read_pool(func) if core.tunable else None
+    pool = read_pool(spec)
     if pool is None:
         return []
     forms: list[tuple[str, type[_Pooling]]] = []
     narrow = pool.kind == "max" or pool.taps <= PAIR_TAPS
-    if core.mve and core.backend == "llvm" and narrow:
+    if target.vectors and narrow:
         forms.append(("vectors", _VectorMax if pool.kind == "max" else _VectorAverage))
-    if core.dsp and narrow:
+    if target.dsp and narrow:
         forms.append(("words", _Words))
     forms.append(("channels", Scalar))
     return [Variant(name, partial(_build, form, pool)) for name, form in forms]

@@ -2,76 +2,52 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-import numpy as np
-
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.kernel import Role
-from tvm_cascade.schedules.forms.row_kernel import RowKernel, row_kernel
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import Role
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
+from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, moves, pooling, softmax
 from tvm_cascade.schedules.rules.variants import Variant, first, shape_key
-from tvm_cascade.schedules.tir import PrimFunc
 
-RULE_MODULES = (
-    "cortex_m_mve",
-    "cortex_m_dsp",
-    "cortex_m_scalar",
-    "riscv",
-    "pooling",
-    "moves",
-    "softmax",
-)  # the most demanding core first, then rules for all cores
+RuleSet = Callable[[OperatorSpec, KernelTarget], list[Variant]]
 
-
+# By the name that cores (`cores.Core.rules`) and counts of instructions know them by, the start of their variants' names.
+RULE_SETS: Mapping[str, RuleSet] = {
+    "cortex_m_mve": cortex_m_mve.variants,
+    "cortex_m_dsp": cortex_m_dsp.variants,
+    "cortex_m_scalar": cortex_m_scalar.variants,
+    "riscv": cortex_m_scalar.variants,  # plain arithmetic has nothing of Arm's in it
+    "pooling": pooling.variants,
+    "moves": moves.variants,
+    "softmax": softmax.variants,
+}
 GENERIC = "generic"  # the variant that no performance schedule makes
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
-    """What a schedule rule may rely on."""
-
-    name: str = "host"  # cortex-m4, ...
-    dsp: bool = False  # Armv7E-M DSP instructions: SMLAD and friends
-    mve: bool = False  # Armv8.1-M vector extension (Helium)
-    fpu: bool = False
-    backend: str = "llvm"  # "c" or "llvm"
-    optimise: str = "balanced"  # size, speed or balanced: what choices are made for
-    choices: tuple[tuple[str, str], ...] = ()  # shape and the variant chosen for it; others get the usual one
-
-    @property
-    def tunable(self) -> bool:
-        """Whether any performance schedule may serve the core, so that there is something to choose."""
-        return self.name.startswith(("cortex-m", "riscv"))
-
-    def choice(self, shape: str) -> str | None:
-        """The variant chosen for a shape, if any."""
-        return next((v for s, v in self.choices if s == shape), None)
-
-
-def variants_of(func: PrimFunc, constants: Sequence[np.ndarray], core: Core) -> list[Variant]:
+def variants_of(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Every kernel that the performance schedules can make of an operator, the usual one first.
 
-    All come from the first module, in the order of `RULE_MODULES`, of which at least one variant applies.
+    All come from the first rule set, in the order of the core's rule sets, of which at least one variant applies.
     """
-    for name in RULE_MODULES:
-        module = importlib.import_module(f"tvm_cascade.schedules.rules.{name}")
-        listed = module.variants(func, tuple(constants), core)
+    for name in target.core.rules:
+        listed = RULE_SETS[name](spec, target)
         if first(listed) is not None:
             return [replace(v, name=f"{name}.{v.name}") for v in listed]
     return []
 
 
-def first_rule(func: PrimFunc, constants: Sequence[np.ndarray], core: Core, small: bool = False) -> RowKernel | None:
+def first_rule(spec: OperatorSpec, target: KernelTarget, small: bool = False) -> RowKernel | None:
     """The kernel that was chosen for an operator's shape, else the first that applies; None where none does.
 
     With `small` the last that applies: rules list small code last.
     """
-    wanted = core.choice(shape_key(func, constants)) if core.choices else None
-    for name in RULE_MODULES:
-        module = importlib.import_module(f"tvm_cascade.schedules.rules.{name}")
-        listed = module.variants(func, tuple(constants), core)
+    wanted = target.choice(shape_key(spec)) if target.choices else None
+    for name in target.core.rules:
+        listed = RULE_SETS[name](spec, target)
         listed.sort(key=lambda v: f"{name}.{v.name}" != wanted)
         for variant in reversed(listed) if small else listed:
             kernel = variant.make()
@@ -80,25 +56,15 @@ def first_rule(func: PrimFunc, constants: Sequence[np.ndarray], core: Core, smal
     return None
 
 
-def select(
-    func: PrimFunc,
-    constants: Sequence[np.ndarray],
-    access: RowAccess,
-    core: Core,
-    name: str = "row_kernel",
-    generic: RowKernel | None = None,
-) -> RowKernel:
-    """The kernel of an operator for a core.
+def select(spec: OperatorSpec, access: RowAccess, target: KernelTarget, generic: RowKernel) -> RowKernel:
+    """The kernel of an operator for a core: `generic`, the operator's generic one, where no performance schedule applies.
 
-    Rules are asked only about operators that run row by row. `generic` is the operator's generic kernel, where it has
-    been made before.
+    Rules are asked only about operators that run row by row.
     """
-    if generic is None:
-        generic = row_kernel(func, constants, access, name)
-    chosen = core.choice(shape_key(func, constants)) if core.choices else None
+    chosen = target.choice(shape_key(spec)) if target.choices else None
     if not serves(access, generic) or chosen == GENERIC:
         return generic
-    kernel = first_rule(func, constants, core)
+    kernel = first_rule(spec, target)
     return generic if kernel is None else replace(kernel, whole=generic.whole)
 
 
@@ -107,7 +73,7 @@ def serves(access: RowAccess, generic: RowKernel) -> bool:
 
     They take axis 1 for the rows. Those of `[1, 1, H, W]` along axis 2 are contiguous too, but W elements and not H * W.
     """
-    apart = (Role.PLANE, Role.OUTPUT_PLANE)
+    planes = (Role.PLANE, Role.OUTPUT_PLANE)
     single = generic.whole and generic.reason is None
     by_rows = access.rowwise and not generic.whole and {*access.input_axes, *access.output_axes} <= {1, None}
-    return (single or by_rows) and not any(p.role in apart for p in generic.params)
+    return (single or by_rows) and not any(p.role in planes for p in generic.params)

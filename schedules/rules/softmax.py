@@ -20,14 +20,13 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.tirx import PrimFunc
 
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, high_lanes, put, rounded_lanes, splat, vector
-from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, parameters, shape_of
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.rules.variants import Variant
 
 Value = Any
@@ -46,14 +45,13 @@ class Softmax:
     dtype: str
 
 
-def read_softmax(func: PrimFunc, constants: tuple[np.ndarray, ...]) -> Softmax | None:
-    """The softmax that `func` is, None for other operators, element types and forms."""
-    if str(attribute(func, "op_kind", "")) != "softmax" or len(constants) != 1 or constants[0].shape != (256,):
+def read_softmax(spec: OperatorSpec) -> Softmax | None:
+    """The softmax that an operator is, None for other operators, element types and forms."""
+    if spec.kind != "softmax" or len(spec.constants) != 1 or spec.constants[0].shape != (256,):
         return None
-    data, out = parameters(func)[0], parameters(func)[-1]
-    *lead, classes = shape_of(data)
-    dtype = dtype_of(data)
-    if dtype not in ("int8", "uint8") or dtype_of(out) != dtype or constants[0].dtype != np.int32:
+    *lead, classes = spec.inputs[0].shape
+    dtype = spec.inputs[0].dtype
+    if dtype not in ("int8", "uint8") or spec.output.dtype != dtype or spec.constants[0].dtype != np.int32:
         return None
     if len(lead) > 1:  # of ranks with rows, those of one batch
         if lead[0] != 1:
@@ -246,14 +244,16 @@ def srdhm(a: Value, b: Value) -> Value:
     return tirx.shift_right(wide, tirx.const(31, "int64")).astype("int32")
 
 
-def variants(func: PrimFunc, constants: tuple[np.ndarray, ...], core: Core) -> list[Variant]:
+def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     """Kernels for softmax, the widest that the core has first."""
-    op = read_softmax(func, constants) if core.tunable else None
+    op = read_softmax(spec)
     if op is None:
         return []
-    vectors = core.mve and core.backend == "llvm" and op.classes >= LANES
+    vectors = target.vectors and op.classes >= LANES
     forms = [("vectors", _Vectors)] if vectors else []
-    return [Variant(name, partial(_build, form, op, constants[0])) for name, form in [*forms, ("classes", _Scalar)]]
+    return [
+        Variant(name, partial(_build, form, op, spec.constants[0])) for name, form in [*forms, ("classes", _Scalar)]
+    ]
 
 
 def _build(form: type[_Scalar], op: Softmax, exps: np.ndarray) -> RowKernel:

@@ -6,14 +6,11 @@ counts them, `schedules.rules.select` picks one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-from tvm.tirx import PrimFunc
-
-from tvm_cascade.schedules.forms.row_kernel import RowKernel
-from tvm_cascade.schedules.rules.quantized import attribute, dtype_of, integers, parameters, shape_of
+from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +26,21 @@ def first(variants: Iterable[Variant]) -> RowKernel | None:
     return next((k for k in (v.make() for v in variants) if k is not None), None)
 
 
-def shape_key(func: PrimFunc, constants: Sequence[np.ndarray] = ()) -> str:
+def shape_key(spec: OperatorSpec) -> str:
     """What tells two operators of a kind apart as far as counts go: types, shapes, strides and padding, as text.
 
-    Not in it: values of weights, zero points and scales. They move a count by a few instructions an output.
+    Values of weights, zero points and scales are not in it: they move a count by a few instructions an output.
     """
-    params = parameters(func)
-    activations = integers(func, "num_activations", (1,))[0]
-    tensors = [*params[:activations], params[-1]]
-    parts = [str(attribute(func, "op_kind", ""))]
-    parts += [f"{dtype_of(t)}[{','.join(str(d) for d in shape_of(t))}]" for t in tensors]
-    if constants:
-        parts.append(f"w[{','.join(str(d) for d in constants[0].shape)}]")
-    for name, short in (
-        ("kernel", "k"),
-        ("pool_size", "k"),
-        ("strides", "s"),
-        ("padding", "p"),
-        ("axis", "a"),
-        ("dilation", "d"),
-    ):
-        values = integers(func, name, ())
-        if values and (name, set(values)) != ("dilation", {1}):
-            parts.append(short + ",".join(str(v) for v in values))
+    given = spec.attributes
+    parts = [spec.kind, *(f"{t.dtype}[{_listed(t.shape)}]" for t in (*spec.inputs, spec.output))]
+    if spec.constants:
+        parts.append(f"w[{_listed(spec.constants[0].shape)}]")
+    dilation = given.dilation if set(given.dilation or ()) != {1} else None
+    axis = None if given.axis is None else (given.axis,)
+    named = (given.kernel, given.pool_size, given.strides, given.padding, axis, dilation)
+    parts += [short + _listed(values) for short, values in zip("kkspad", named, strict=True) if values]
     return " ".join(parts)
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ",".join(str(n) for n in numbers)

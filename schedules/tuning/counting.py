@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 
-_PLAIN = (Role.INPUT, Role.SLOT, Role.HEIGHT, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.Y)
+_PLAIN = (Role.INPUT, Role.SLOT, Role.SLOTS, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.Y)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ import numpy as np
 import tvm
 
 from tvm_cascade.errors import MissingToolError, UsageError
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import PrimFunc, s_tir, tirx, tvm_ffi
 from tvm_cascade.schedules.tuning.in_process import local_pair
 from tvm_cascade.schedules.tuning.row_form import NotTunableError, RowForm, row_form, serial, splice

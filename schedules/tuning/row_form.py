@@ -22,9 +22,9 @@ import numpy as np
 import tvm
 
 from tvm_cascade.graph import Window
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.assembly import Assembly, build
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import (
     Buffer,
     Expr,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import LoadError
 from tvm_cascade.publish import whole_file
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.schedules.tuning.counting import Count, Counter, Task
 from tvm_cascade.schedules.tuning.kernel_cost import KernelCost, kernel_cost
 from tvm_cascade.schedules.tuning.tune_model import CountModel
@@ -31,10 +31,6 @@ RUNTIME = 2_400  # of them: start-up code, memcpy and memset
 WORTH = {"speed": 0.0, "balanced": 0.002, "size": 0.05}
 PER_CALL = 110  # of them, an operator: its part of the driver
 
-# whose counts serve a core as well: the same instructions, from the same compiler
-KIN = {f"{name} {backend}": f"cortex-m4 {backend}" for name in ("cortex-m7", "cortex-m33") for backend in ("c", "llvm")}
-KIN |= {"cortex-m55 c": "cortex-m4 c", "cortex-m85 c": "cortex-m4 c", "cortex-m85 llvm": "cortex-m55 llvm"}
-
 Options = Mapping[str, Count]  # variant -> what it takes
 
 
@@ -44,21 +40,21 @@ class Database:
     def __init__(self) -> None:
         self._entries: dict[str, dict[str, dict[str, Count]]] = {}
 
-    def options(self, core: Core, shape: str) -> Options:
-        """What is known of a shape on a core, or else on one that executes the same kernels."""
-        kin = KIN.get(device(core), "")
-        return self.counted(core, shape) or self._entries.get(kin, {}).get(shape, {})
+    def options(self, target: KernelTarget, shape: str) -> Options:
+        """What is known of a shape on a core, or else on a compatible one."""
+        compatible = f"{target.core.compatible.get(target.backend)} {target.backend}"
+        return self.counted(target, shape) or self._entries.get(compatible, {}).get(shape, {})
 
-    def counted(self, core: Core, shape: str) -> Options:
+    def counted(self, target: KernelTarget, shape: str) -> Options:
         """What was counted of a shape on this very core."""
-        return self._entries.get(device(core), {}).get(shape, {})
+        return self._entries.get(device(target), {}).get(shape, {})
 
-    def shapes(self, core: Core) -> Mapping[str, Options]:
+    def shapes(self, target: KernelTarget) -> Mapping[str, Options]:
         """Everything known of a core."""
-        return self._entries.get(device(core), {})
+        return self._entries.get(device(target), {})
 
-    def add(self, core: Core, shape: str, variant: str, count: Count) -> None:
-        self._entries.setdefault(device(core), {}).setdefault(shape, {})[variant] = count
+    def add(self, target: KernelTarget, shape: str, variant: str, count: Count) -> None:
+        self._entries.setdefault(device(target), {}).setdefault(shape, {})[variant] = count
 
     def merge(self, other: Database) -> None:
         """Takes over what `other` knows."""
@@ -66,7 +62,7 @@ class Database:
             for shape, options in shapes.items():
                 self._entries.setdefault(name, {}).setdefault(shape, {}).update(options)
 
-    def beyond(self, other: Database) -> Database:
+    def difference(self, other: Database) -> Database:
         """What this knows and `other` does not."""
         made = Database()
         for name, shapes in self._entries.items():
@@ -108,9 +104,9 @@ def _row(options: Options) -> dict[str, list[int]]:
     return {v: [c.instructions, c.bytes, c.analytic] for v, c in options.items()}
 
 
-def device(core: Core) -> str:
+def device(target: KernelTarget) -> str:
     """What counts belong to: core and back end."""
-    return f"{core.name} {core.backend}"
+    return f"{target.name} {target.backend}"
 
 
 @lru_cache(maxsize=1)
@@ -152,7 +148,7 @@ class Shape:
 
 def tune(
     shapes: Sequence[Shape],
-    core: Core,
+    target: KernelTarget,
     known: Database,
     counter: Counter,
     kept: int = KEPT,
@@ -164,13 +160,13 @@ def tune(
     """
     made = Database()
     made.merge(known)
-    wanted = [s for s in shapes if not known.counted(core, s.key)]
-    model = CountModel(known.shapes(core))
+    wanted = [s for s in shapes if not known.counted(target, s.key)]
+    model = CountModel(known.shapes(target))
     rows: list[tuple[str, Candidate]] = []
     for shape in wanted:
         rows += [(shape.key, c) for c in _promising(shape, model, kept)]
     for (key, candidate), count in zip(rows, counter([c.task for _, c in rows]) if rows else [], strict=True):
-        made.add(core, key, candidate.variant, replace(count, analytic=round(candidate.analytic.instructions)))
+        made.add(target, key, candidate.variant, replace(count, analytic=round(candidate.analytic.instructions)))
     return made
 
 
@@ -220,14 +216,16 @@ def _best(options: Options, uses: int, price: float) -> str:
     return min(options, key=lambda v: (options[v].instructions * uses + price * options[v].bytes, v))
 
 
-def choices_for(shapes: Sequence[Shape], core: Core, known: Database, operators: int) -> tuple[tuple[str, str], ...]:
+def choices_for(
+    shapes: Sequence[Shape], target: KernelTarget, known: Database, operators: int
+) -> tuple[tuple[str, str], ...]:
     """The choice for a network of `operators` operators; shapes of which nothing is known keep the usual variant."""
-    options = {s.key: known.options(core, s.key) for s in shapes if known.options(core, s.key)}
+    options = {s.key: known.options(target, s.key) for s in shapes if known.options(target, s.key)}
     if not options:
         return ()
-    unknown = sum(_usual_bytes(s) for s in shapes if s.key not in options) if core.optimise == "balanced" else 0
+    unknown = sum(_usual_bytes(s) for s in shapes if s.key not in options) if target.optimise == "balanced" else 0
     budget = CODE_BUDGET - RUNTIME - PER_CALL * operators - unknown
-    return tuple(sorted(choose(options, {s.key: s.uses for s in shapes}, core.optimise, budget).items()))
+    return tuple(sorted(choose(options, {s.key: s.uses for s in shapes}, target.optimise, budget).items()))
 
 
 def _usual_bytes(shape: Shape) -> int:

@@ -16,9 +16,10 @@ import numpy as np
 
 from tvm_cascade.cost.analytic import AnalyticCost
 from tvm_cascade.cost.device import find_device
-from tvm_cascade.cost.interface import REDUCTIONS, OpFeatures, features
+from tvm_cascade.cost.interface import OpFeatures, features
 from tvm_cascade.cost.learned import stage_vector
 from tvm_cascade.cost.records import CONCURRENT
+from tvm_cascade.operators.table import REDUCTIONS
 from tvm_cascade.schedules.tuning.counting import Count
 from tvm_cascade.schedules.tuning.kernel_cost import KernelCost
 

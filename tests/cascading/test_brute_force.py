@@ -8,14 +8,16 @@ from itertools import combinations, pairwise, permutations, product
 import pytest
 
 from tvm_cascade.cascading import PlanOptions, bounds, cascade, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.graph import Graph
-from tvm_cascade.memory.problem import Buffer, Follow
+from tvm_cascade.graph import Graph, Tile
+from tvm_cascade.memory.problem import Buffer, OffsetConstraint
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
-CHUNKS = (0, 16, 8, 4, 2, 1)
+EVERY = (BY_ROWS, *(Interleaving(Tile(columns=n)) for n in (16, 8, 4, 2, 1)))
 
 
 def tiny_graph(seed: int) -> Graph:
@@ -70,17 +72,18 @@ def smallest_arena(sizes: Sequence[tuple[int, int, int]], follows: Sequence[tupl
 def layouts(graph: Graph, options: PlanOptions) -> Iterator[tuple[SegmentCosts, Layout]]:
     """Every order, all cuts, every interleaving of every segment (by pixels those that lead to one operator)."""
     n = len(graph.ops)
-    flow = Flow(graph, (), options.accumulators)
+    tables = AccessTables(graph, (), options.accumulators)
     for order in permutations(range(n)):
         if not graph.is_order(order):
             continue
-        costs = SegmentCosts(flow, order, Settings(options.alignment, options.overlap))
+        costs = SegmentCosts(tables, order, Settings(options.alignment, options.overlap))
         for count in range(n):
             for inner in combinations(range(1, n), count):
                 cuts = (0, *inner, n)
-                forms = [CHUNKS if options.pixels and len(costs.members(i, j)) > 1 else (0,) for i, j in pairwise(cuts)]
-                for chunks in product(*forms):
-                    yield costs, Layout(cuts, chunks)
+                several = (options.pixels and len(costs.members(i, j)) > 1 for i, j in pairwise(cuts))
+                forms = [EVERY if fine else (BY_ROWS,) for fine in several]
+                for hows in product(*forms):
+                    yield costs, Layout(cuts, hows)
 
 
 def brute_force(graph: Graph, options: PlanOptions, known: int) -> int:
@@ -112,7 +115,7 @@ def problem_of(
 
     made, _ = _problem(costs, layout, [_segment(costs, *p) for p in layout.pieces], _storages(costs, layout))
     buffers: tuple[Buffer, ...] = made.buffers
-    follows: tuple[Follow, ...] = made.follows
+    follows: tuple[OffsetConstraint, ...] = made.offset_constraints
     return tuple((b.size, b.lower, b.upper) for b in buffers), tuple((f.reader, f.writer, f.distance) for f in follows)
 
 
@@ -121,7 +124,7 @@ def problem_of(
 @pytest.mark.parametrize("seed", TINY)
 def test_the_smallest_of_all_arenas(seed: int, pixels: bool, overlap: bool) -> None:
     graph = tiny_graph(seed)
-    options = PlanOptions(alignment=1, overlap=overlap, pixels=pixels, accumulators=True)
+    options = rows_alone(alignment=1, overlap=overlap, pixels=pixels, accumulators=True)
     plan = cascade(graph, options)
     validate(plan, alignment=1)
     assert brute_force(graph, options, plan.peak) == plan.peak

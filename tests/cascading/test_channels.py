@@ -15,7 +15,7 @@ from tvm_cascade.errors import InfeasibleError, ValidationError
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
 
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 
 
 def bottlenecks(
@@ -36,7 +36,7 @@ def test_what_a_block_becomes() -> None:
     assert [(b.expand, b.depthwise, b.project) for b in found] == [(1, 2, 3), (5, 6, 7)]
     assert group_counts(graph, found[0]) == (1, 2, 3, 4, 6)
     merged = in_groups(graph, {found[1]: 3})
-    op = next(op for op in merged.ops if op.grouped is not None)
+    op = next(op for op in merged.ops if op.kernels.channel_tiling is not None)
     assert (op.name, op.windows, len(merged.ops)) == (graph.ops[7].name, graph.ops[6].windows, len(graph.ops) - 2)
     assert (
         op.scratch_bytes == -(-3 * 11 * 8 // 8) * 8 + -(-4 * (8 + 5 * 4) // 8) * 8 + 16
@@ -84,7 +84,11 @@ def test_random_plans(seed: int) -> None:
     ):
         for plan in frontier(merged, replace(options, max_macs=2.0)):
             validate(plan)
-            at = [k for k, s in enumerate(plan.segments) if any(merged.ops[o].grouped is not None for o in s.ops)]
+            at = [
+                k
+                for k, s in enumerate(plan.segments)
+                if any(merged.ops[o].kernels.channel_tiling is not None for o in s.ops)
+            ]
             for k in at:
                 less = replace(plan.segments[k], scratch_bytes=plan.segments[k].scratch_bytes - 1)
                 with pytest.raises(ValidationError):

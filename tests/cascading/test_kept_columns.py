@@ -9,14 +9,16 @@ from itertools import combinations, pairwise
 import pytest
 
 from tvm_cascade.cascading import Plan, PlanOptions, cascade, frontier, planner, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, _laid_out
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cascading.stripes import interleaving, widths_of
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cascading.stripes import widths_of
+from tvm_cascade.cores import get_core
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def blocks(size: int) -> Graph:
@@ -61,7 +63,7 @@ def by_hand(graph: Graph, costs: SegmentCosts, width: int, kept: Collection[int]
         for t in kept:
             before[t] = max(before.get(t, 0), max(fresh[t], default=-1) + 1)
         wanted_by_stripe.append((wanted, starts))
-    rows = costs.held(0, len(graph.ops), 0)
+    rows = costs.held(0, len(graph.ops), BY_ROWS)
     total = costs.state_bytes(0, len(graph.ops)) + graph.tensors[0].bytes + graph.tensors[sink.outputs[0]].bytes
     for op in graph.ops[:-1]:
         t = op.outputs[0]
@@ -96,7 +98,7 @@ def undominated(points: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("size", [13, 22])
 def test_every_form_is_counted_column_by_column(size: int) -> None:
     graph = blocks(size)
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     n = len(graph.ops)
     inner = sorted(op.outputs[0] for op in graph.ops[:-1])
     inner.sort(key=lambda t: graph.tensors[t].bytes // graph.tensors[t].columns)
@@ -104,9 +106,9 @@ def test_every_form_is_counted_column_by_column(size: int) -> None:
     tried: list[tuple[int, int]] = []
     for width in widths:
         for count in range(len(inner) + 1):
-            chunk = interleaving(width, count)
+            how = Interleaving(stripe_columns=width, halo_tensors=count)
             expected = by_hand(graph, costs, width, inner[:count])
-            assert (costs.exact_cost(0, n, chunk), graph.macs + costs.extra_macs(0, n, chunk)) == expected
+            assert (costs.exact_cost(0, n, how), graph.macs + costs.extra_macs(0, n, how)) == expected
             tried.append(expected)
     forms = {(s.exact, graph.macs + s.extra_macs) for s in costs.striped(0, n)}
     assert forms <= set(tried) and set(undominated(iter(tried))) <= forms
@@ -114,7 +116,7 @@ def test_every_form_is_counted_column_by_column(size: int) -> None:
 
 def test_no_other_set_of_tensors_keeps_much_better() -> None:
     graph = blocks(22)
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     n = len(graph.ops)
     inner = [op.outputs[0] for op in graph.ops[:-1]]
     sets = [s for k in range(len(inner) + 1) for s in combinations(inner, k)]
@@ -126,7 +128,7 @@ def test_no_other_set_of_tensors_keeps_much_better() -> None:
 def test_the_printed_plan_is_a_point_of_the_frontier() -> None:
     graph = blocks(48)
     for most in (1.2, 100.0):
-        options = PlanOptions(stripes=True, pixels=True, overlap=False, max_time=most, steps=step_model("cortex-m4"))
+        options = rows_alone(stripes=True, pixels=True, overlap=False, max_time=most, steps=get_core("cortex-m4").steps)
         again = replace(options, max_macs=2.0)
         points = frontier(graph, again)
         plain = cascade(graph, options)
@@ -146,8 +148,8 @@ def test_the_smallest_plan_needs_no_whole_frontier(monkeypatch: pytest.MonkeyPat
         return best(search, figures, options, least, *efforts)
 
     monkeypatch.setattr(planner, "_best", counted)
-    model = step_model("cortex-m4")
-    again = PlanOptions(stripes=True, pixels=True, overlap=False, max_macs=2.0, steps=model)
+    model = get_core("cortex-m4").steps
+    again = rows_alone(stripes=True, pixels=True, overlap=False, max_macs=2.0, steps=model)
     told: list[Plan] = []
     points = frontier(blocks(48), again, told.append)
     assert len(told) > 2 and set(points[:-1]) <= set(told)
@@ -160,7 +162,7 @@ def test_the_smallest_plan_needs_no_whole_frontier(monkeypatch: pytest.MonkeyPat
 
 def test_a_streamed_input_comes_once_for_every_stripe() -> None:
     graph = blocks(48)
-    options = PlanOptions(stripes=True, pixels=True, stream_input=True, max_macs=2.0)
+    options = rows_alone(stripes=True, pixels=True, stream_input=True, max_macs=2.0)
     plans = frontier(graph, options)
     for plan in plans:
         validate(plan)

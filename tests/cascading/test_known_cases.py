@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from tvm_cascade.cascading import Plan, PlanOptions, bounds, cascade, validate
+from tvm_cascade.cascading import Plan, bounds, cascade, validate
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, resnet8, vgg16
+from tvm_cascade.testing.plan_options import rows_alone
 
 PIXELS: dict[str, Any] = {"pixels": True, "accumulators": True}
 
@@ -25,9 +26,9 @@ def test_example_of_the_rfc() -> None:
     mid = b.conv(b.input(26, 26, 3), 32, 3, valid=True)
     graph = b.finish(b.conv(mid, 8))
     assert graph.tensors[mid].bytes == 18_432
-    rows = cascade(graph, PlanOptions(overlap=False))
+    rows = cascade(graph, rows_alone(overlap=False))
     assert rows.storages[mid].size == 24 * 32
-    pixels = cascade(graph, PlanOptions(overlap=False, pixels=True))
+    pixels = cascade(graph, rows_alone(overlap=False, pixels=True))
     assert pixels.storages[mid].size == 32
     assert without_io(pixels) <= 1_152
     validate(pixels)
@@ -52,7 +53,7 @@ def four_operators() -> Graph:
     ("graph", "former"), [(two_convolutions(), 4_080), (four_operators(), 15_200)], ids=["two", "four"]
 )
 def test_former_cascader(graph: Graph, former: int) -> None:
-    plan = cascade(graph, PlanOptions(overlap=False))
+    plan = cascade(graph, rows_alone(overlap=False))
     assert without_io(plan) <= former
     validate(plan)
 
@@ -75,7 +76,7 @@ def test_smallest_arenas(graph: Graph, resident: int, disjoint: int, streamed: i
         (streamed, {"stream_input": True}),
     ]
     for limit, more in ways:
-        plan = cascade(graph, PlanOptions(**PIXELS, **more))
+        plan = cascade(graph, rows_alone(**PIXELS, **more))
         assert plan.bound <= plan.peak <= limit
         assert plan.macs == plan.baseline_macs
         if graph.macs < 5_000_000:
@@ -83,14 +84,14 @@ def test_smallest_arenas(graph: Graph, resident: int, disjoint: int, streamed: i
 
 
 def test_vgg16() -> None:
-    assert cascade(vgg16(), PlanOptions(overlap=False)).peak <= 670_000
-    assert cascade(vgg16(), PlanOptions(**PIXELS)).peak <= 400_000
+    assert cascade(vgg16(), rows_alone(overlap=False)).peak <= 670_000
+    assert cascade(vgg16(), rows_alone(**PIXELS)).peak <= 400_000
 
 
 def test_slack_buys_coarser_steps() -> None:
     graph = mobilenet_v1(96, 96, 3, alpha=0.25, classes=2)
-    smallest = cascade(graph, PlanOptions(overlap=False, **PIXELS))
-    looser = cascade(graph, PlanOptions(overlap=False, slack=0.02, **PIXELS))
+    smallest = cascade(graph, rows_alone(overlap=False, **PIXELS))
+    looser = cascade(graph, rows_alone(overlap=False, slack=0.02, **PIXELS))
     assert smallest.peak <= looser.peak <= 1.02 * smallest.peak
     assert sum(len(s.trace) for s in looser.segments) < sum(len(s.trace) for s in smallest.segments)
 
@@ -98,6 +99,6 @@ def test_slack_buys_coarser_steps() -> None:
 def test_bounds_of_rows_and_pixels() -> None:
     """Without sharing, the rolling bounds of the literature, plus the driver's counters."""
     graph = mobilenet_v1(96, 96, 3, alpha=0.25, classes=2)
-    proven = bounds(graph, PlanOptions(overlap=False))
+    proven = bounds(graph, rows_alone(overlap=False))
     assert (proven.rows, proven.pixels) == (40_704 + 16, 37_952 + 32)
-    assert cascade(graph, PlanOptions(overlap=False)).peak == proven.rows
+    assert cascade(graph, rows_alone(overlap=False)).peak == proven.rows

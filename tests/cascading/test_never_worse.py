@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tvm_cascade.cascading import PlanOptions, cascade
+from tvm_cascade.cascading import cascade
 from tvm_cascade.cascading.orders import down_sets
 from tvm_cascade.cascading.validate import validate
 from tvm_cascade.graph import Graph
@@ -14,6 +14,7 @@ from tvm_cascade.memory import allocate
 from tvm_cascade.ordering import OrderOptions, order
 from tvm_cascade.ordering.arena import arena_problem
 from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def irregular(seed: int, nodes: int = 10) -> Graph:
@@ -42,6 +43,6 @@ def test_never_above_the_best_order(seed: int, in_place: bool, overlap: bool) ->
     assert down_sets(graph) is None  # too many to try every order
     written_over = in_place and overlap  # without overlap nothing shares bytes
     best = order(graph, OrderOptions(in_place=written_over))
-    plan = cascade(graph, PlanOptions(in_place=in_place, overlap=overlap))
+    plan = cascade(graph, rows_alone(in_place=in_place, overlap=overlap))
     validate(plan)
     assert plan.peak <= allocate(arena_problem(graph, best.order, 4, in_place=written_over)).peak

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tvm_cascade.cascading import Granularity, Plan, PlanOptions, cascade, layerwise, validate
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading import Granularity, Plan, cascade, layerwise, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
+from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -63,7 +64,7 @@ def smaller_rings(plan: Plan) -> Iterator[Plan]:
 def test_replay_and_minimal_rings(first: int, options: dict[str, Any]) -> None:
     for seed in range(first, first + 10):
         graph = random_graph(seed, operators=3 + seed % 9, largest=10)
-        plan = cascade(graph, PlanOptions(**options))
+        plan = cascade(graph, rows_alone(**options))
         replay = validate(plan)
         assert replay.peak <= plan.peak
         assert replay.macs == plan.macs == graph.macs
@@ -85,11 +86,11 @@ def test_best_of_all_orders_and_cuts(seed: int, overlap: bool) -> None:
     all_cuts = [(0, *inner, n) for size in range(n) for inner in combinations(range(1, n), size)]
     least: int | None = None
     for order in orders(graph):
-        costs = SegmentCosts(Flow(graph), order, Settings(alignment=1, overlap=overlap))
+        costs = SegmentCosts(AccessTables(graph), order, Settings(alignment=1, overlap=overlap))
         table = {(i, j): costs.exact_cost(i, j) for i in range(n) for j in range(i + 1, n + 1)}
         found = min(max(table[piece] for piece in pairwise(cuts)) for cuts in all_cuts)
         least = found if least is None else min(least, found)
-    plan = cascade(graph, PlanOptions(overlap=overlap, alignment=1))
+    plan = cascade(graph, rows_alone(overlap=overlap, alignment=1))
     validate(plan, alignment=1)
     assert plan.bound == least
     assert overlap or plan.peak == plan.bound
@@ -98,16 +99,16 @@ def test_best_of_all_orders_and_cuts(seed: int, overlap: bool) -> None:
 @pytest.mark.parametrize("seed", range(8, 20))
 def test_caps(seed: int) -> None:
     graph = random_graph(seed, operators=3 + seed % 9, largest=10)
-    least, most = cascade(graph).peak, layerwise(graph).peak
+    least, most = cascade(graph, ROWS_ALONE).peak, layerwise(graph, ROWS_ALONE).peak
     for cap in {least, (least + most) // 2, most}:
-        plan = cascade(graph, PlanOptions(sram=max(cap, least)))
+        plan = cascade(graph, rows_alone(sram=max(cap, least)))
         assert plan.peak <= max(cap, least)
         validate(plan)
 
 
 def test_deterministic() -> None:
     graph = random_graph(5, operators=9)
-    options = PlanOptions(pixels=True, accumulators=True, stream_input=True)
+    options = rows_alone(pixels=True, accumulators=True, stream_input=True)
     first, second = cascade(graph, options), cascade(graph, options)
     assert (first.segments, first.storages, first.allocation.offsets) == (
         second.segments, second.storages, second.allocation.offsets,

@@ -7,10 +7,11 @@ from random import Random
 
 import pytest
 
-from tvm_cascade.cascading import PlanOptions, cascade, validate
+from tvm_cascade.cascading import cascade, validate
 from tvm_cascade.cascading.regions import Partition, partition, region_order, windowed
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder, mobilenet_v2
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
 
@@ -62,7 +63,7 @@ def test_no_two_regions_wait_for_each_other_and_none_can_be_merged(seed: int) ->
 def test_segments_lie_within_regions(seed: int) -> None:
     graph = with_opaque(random_graph(seed, operators=10, largest=9), seed, 0.3)
     regions = partition(graph)
-    plan = cascade(graph, PlanOptions(pixels=True, accumulators=True, stripes=True, max_macs=2.0))
+    plan = cascade(graph, rows_alone(pixels=True, accumulators=True, stripes=True, max_macs=2.0))
     validate(plan)
     for segment in plan.segments:
         working = [o for o in segment.ops if not graph.ops[o].view]

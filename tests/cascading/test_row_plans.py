@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_cascade.cascading import PlanOptions, cascade, layerwise, validate
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading import cascade, layerwise, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.graph import PIXEL, ROW, Tile
 from tvm_cascade.testing.graphs import Builder, ds_cnn, mobilenet_v1, mobilenet_v2, resnet8, vgg16
+from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
 
-ROWS = PlanOptions(overlap=False)
+ROWS = rows_alone(overlap=False)
 
 
 def test_chain_of_stencils_needs_three_rows_each() -> None:
@@ -19,17 +21,17 @@ def test_chain_of_stencils_needs_three_rows_each() -> None:
     for _ in range(8):
         x = b.conv(x, 1, 3)
     graph = b.finish(x)
-    heights = Cascade(Flow(graph), range(8)).held()
+    heights = Cascade(AccessTables(graph), range(8)).held()
     assert [heights[t] for t in range(1, 8)] == [3] * 7
 
 
 def test_closed_form_on_chains() -> None:
     for kernel, stride, dilation in [(3, 1, 1), (5, 2, 1), (3, 2, 2), (2, 3, 1), (4, 1, 3)]:
-        for chunk in (0, 1, 3):
+        for tile in (ROW, PIXEL, Tile(columns=3)):
             b = Builder()
             mid = b.conv(b.input(40, 5, 1), 1, 3)
             graph = b.finish(b.conv(mid, 1, kernel, stride, dilation=dilation))
-            cascade_of = Cascade(Flow(graph), range(2), chunk)
+            cascade_of = Cascade(AccessTables(graph), range(2), tile)
             assert cascade_of.held()[mid] == cascade_of.closed_form(mid)
 
 
@@ -37,7 +39,7 @@ def test_skip_is_a_delay_ring() -> None:
     b = Builder()
     x = b.conv(b.input(32, 8, 1), 4, 3)
     graph = b.finish(b.add(x, b.conv(b.conv(x, 4, 3), 4, 3)))
-    heights = Cascade(Flow(graph), range(4)).held()
+    heights = Cascade(AccessTables(graph), range(4)).held()
     assert heights[x] == 3  # two rows ahead for the stencils, the row of the add itself
 
 
@@ -57,7 +59,7 @@ def test_skip_is_a_delay_ring() -> None:
 def test_known_networks(graph, before: int, after: int) -> None:
     plan = cascade(graph, ROWS)
     assert plan.baseline_peak == before
-    assert layerwise(graph).peak == before
+    assert layerwise(graph, ROWS_ALONE).peak == before
     assert plan.peak <= after
     replay = validate(plan)
     assert (replay.peak, replay.macs) == (plan.peak, graph.macs)
@@ -72,9 +74,9 @@ def test_vgg16_reaches_a_tenth() -> None:
 def test_cap_is_a_cap() -> None:
     graph = mobilenet_v1(96, 96, 1, alpha=0.25, classes=2)
     with pytest.raises(InfeasibleError, match="needs 22288 bytes, 4096 available; peak at conv2d0") as refused:
-        cascade(graph, PlanOptions(sram=4096, overlap=False))
+        cascade(graph, rows_alone(sram=4096, overlap=False))
     assert refused.value.needed == 22_288
-    loose = cascade(graph, PlanOptions(sram=60_000))
+    loose = cascade(graph, rows_alone(sram=60_000))
     assert all(len(s.trace) == 0 or len(set(s.trace)) == 1 for s in loose.segments)
     with pytest.raises(InfeasibleError, match="--layerwise"):
-        layerwise(graph, PlanOptions(sram=30_000))
+        layerwise(graph, rows_alone(sram=30_000))

@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from tvm_cascade.cascading import Plan, PlanOptions, cascade, frontier, validate
+from tvm_cascade.cascading import Plan, cascade, frontier, validate
 from tvm_cascade.cascading.stripes import widths_of
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
-WORK = PlanOptions(stripes=True, max_macs=4.0, accumulators=True)
+WORK = rows_alone(stripes=True, max_macs=4.0, accumulators=True)
 
 
 def stack() -> Graph:
@@ -46,17 +47,17 @@ def test_frontier() -> None:
 def test_budget() -> None:
     graph = stack()
     for factor in (1.0, 1.1, 1.5, 4.0):
-        plan = cascade(graph, PlanOptions(stripes=True, max_macs=factor, accumulators=True))
+        plan = cascade(graph, rows_alone(stripes=True, max_macs=factor, accumulators=True))
         validate(plan)
         assert graph.macs <= plan.macs <= factor * graph.macs
-    capped = cascade(graph, PlanOptions(stripes=True, max_macs=4.0, accumulators=True, sram=plan.peak + 200))
+    capped = cascade(graph, rows_alone(stripes=True, max_macs=4.0, accumulators=True, sram=plan.peak + 200))
     assert plan.macs >= capped.macs
 
 
 def test_nothing_is_made_twice_unless_allowed() -> None:
     graph = stack()
-    assert [p.macs for p in frontier(graph, PlanOptions(max_macs=4.0))] == [graph.macs]
-    assert cascade(graph, PlanOptions(stripes=True)).macs == graph.macs
+    assert [p.macs for p in frontier(graph, rows_alone(max_macs=4.0))] == [graph.macs]
+    assert cascade(graph, rows_alone(stripes=True)).macs == graph.macs
 
 
 @pytest.mark.parametrize("seed", range(30, 40))

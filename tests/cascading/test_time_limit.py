@@ -6,10 +6,11 @@ import pytest
 
 from tvm_cascade.cascading import PlanOptions, cascade
 from tvm_cascade.cascading.timing import instruction_factor
-from tvm_cascade.cost.instructions import STEP_MODELS, step_model
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import Graph
 from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def separable() -> Graph:
@@ -22,16 +23,16 @@ def separable() -> Graph:
 
 
 GRAPH = separable()
-CAN = PlanOptions(pixels=True, accumulators=True)
+CAN = rows_alone(pixels=True, accumulators=True)
 
 
 def options(max_time: float, target: str = "cortex-m4", sram: int | None = None) -> PlanOptions:
-    return PlanOptions(pixels=True, accumulators=True, max_time=max_time, steps=step_model(target), sram=sram)
+    return rows_alone(pixels=True, accumulators=True, max_time=max_time, steps=get_core(target).steps, sram=sram)
 
 
 @pytest.mark.parametrize("target", ["cortex-m3", "cortex-m4", "cortex-m55"])
 def test_the_smallest_plan_keeps_to_the_time(target: str) -> None:
-    model = STEP_MODELS[target]
+    model = get_core(target).steps
     peaks = []
     for most in (1.0, 1.02, 1.1, 100.0):
         plan = cascade(GRAPH, options(most, target))
@@ -44,7 +45,7 @@ def test_the_smallest_plan_keeps_to_the_time(target: str) -> None:
 def test_a_cap_is_met_whatever_it_takes() -> None:
     smallest = cascade(GRAPH, CAN).peak
     plan = cascade(GRAPH, options(1.0, sram=smallest))
-    assert plan.peak <= smallest and instruction_factor(plan, STEP_MODELS["cortex-m4"]) > 1.0
+    assert plan.peak <= smallest and instruction_factor(plan, get_core("cortex-m4").steps) > 1.0
 
 
 def test_the_bound_holds_for_every_step() -> None:
@@ -52,11 +53,11 @@ def test_the_bound_holds_for_every_step() -> None:
 
 
 def test_rows_cost_nothing_more() -> None:
-    plan = cascade(GRAPH, PlanOptions(granularity="row", accumulators=True))
-    assert instruction_factor(plan, STEP_MODELS["cortex-m4"]) == 1.0
+    plan = cascade(GRAPH, rows_alone(granularity="row", accumulators=True))
+    assert instruction_factor(plan, get_core("cortex-m4").steps) == 1.0
 
 
 @pytest.mark.parametrize("factor", [0.9, float("nan")])
 def test_factors_below_one_are_refused(factor: float) -> None:
     with pytest.raises(UsageError, match="max-time"):
-        PlanOptions(max_time=factor)
+        rows_alone(max_time=factor)

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tvm_cascade.cli import main
-from tvm_cascade.micro.project import read_project
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.micro.image import read_image
 
 MODEL = str(files("tvm_cascade.testing") / "data" / "shapes.tflite")
 PLAN_KEYS = {
@@ -198,7 +198,7 @@ def test_caps_name_what_is_needed_and_available(tmp_path: Path) -> None:
         (("--target", "cortex-m4", "--input-shape", "a"), "is no input shape"),
         (("--target", "cortex-m4", "--max-macs", "0.5"), "--max-macs"),
         (("--target", "cortex-m4", "--emit", "asm"), "--emit"),
-        (("--target", "host", "--name", ""), "name is empty"),
+        (("--target", "host", "--name", ""), "--name"),
         ((), "--target"),
     ],
 )
@@ -286,7 +286,7 @@ def test_killed_at_any_time_the_folder_is_absent_or_complete(host: Path, tmp_pat
             process.send_signal(signal.SIGKILL)
         if out.exists():
             assert {p.relative_to(out) for p in out.rglob("*") if p.is_file()} == whole
-            read_project(out)
+            read_image(out)
     data(call("compile", MODEL, "--target", "host", "-o", out, "--json"))
     assert data(call("run", out, "--check", MODEL, "--json"))["match"] is True
 

@@ -13,7 +13,7 @@ from xml.dom import minidom
 import pytest
 from click.testing import CliRunner
 
-from tvm_cascade.cli import main
+from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.testing.tflite import ModelWriter
 
 NAMES = (

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tvm_cascade.cli import main
+from tvm_cascade.cli.group import tvm_cascade as main
 from tvm_cascade.testing.tflite import ModelWriter
 
 EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree", "subprocess.Popen")
@@ -129,7 +129,7 @@ def _call(*args: str) -> None:
 
 _FOREVER = """
 import sys
-from tvm_cascade.cli import main
+from tvm_cascade.cli.group import tvm_cascade as main
 import tvm_cascade.api
 print("ready", flush=True)
 while True:

@@ -10,32 +10,53 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-ALGORITHMS = {"graph", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
-BASE = {"errors", "messages", "publish", "sizes"}
+ALGORITHMS = {"graph", "operators", "cores", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
+BASE = {"checks", "errors", "messages", "publish", "request", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
+    "checks": set(),
     "errors": set(),
     "messages": set(),
     "publish": set(),
+    "request": set(),
     "sizes": set(),
     "graph": set(),
+    "tensor_spec": {"graph"},
+    "operators": {"graph"},
+    "cores": {"graph"},
     "memory": {"graph"},
     "ordering": {"graph", "memory"},
-    "cost": {"graph"},
-    "cascading": {"graph", "memory", "ordering", "cost"},
-    "parallel": {"graph", "cost"},
-    "substitution": {"graph", "cost", "parallel"},
+    "cost": {"graph", "operators"},
+    "cascading": {"graph", "cores", "memory", "ordering", "cost"},
+    "parallel": {"graph", "operators", "cost"},
+    "substitution": {"graph", "operators", "cost", "parallel"},
     "schedules": ALGORITHMS,
     "passes": ALGORITHMS | {"schedules"},
-    "importers": {"passes"},  # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
-    "frontend": {"importers"},
-    "report": {"graph", "cost", "cascading"},
-    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report"},
-    "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline"},
+    # an integer LSTM has no float form that a pass could lower: it is lowered as it is read
+    "importers": {"passes", "tensor_spec"},
+    "frontend": {"importers", "tensor_spec"},
+    "report": {"graph", "cores", "cost", "cascading"},
+    "pipeline": ALGORITHMS | {"schedules", "passes", "frontend", "report", "tensor_spec"},
+    "registration": {"relax_pipeline"},
+    "relax_pipeline": ALGORITHMS | {"schedules", "passes", "request"},
+    "micro": ALGORITHMS | {"schedules", "passes", "importers", "frontend", "report", "pipeline", "tensor_spec"},
     "runtime": ALGORITHMS | {"schedules", "passes"},
+    "keywords": set(),
+    "compilation": ALGORITHMS | {"report", "results", "schedules", "passes", "pipeline", "micro"},
     "results": {"cascading", "report"},
-    "options": {"sizes"},
 }
-NO_TVM = ALGORITHMS | BASE | {"report", "options", "results", "cli"}
+NO_TVM = ALGORITHMS | BASE | {"tensor_spec", "report", "registration", "results", "cli", "keywords"}
+
+
+SCHEDULES_MAY_IMPORT = {  # the same inside of schedules/
+    "tir": set(),
+    "kernels": {"tir"},
+    "rules": {"tir", "kernels"},
+    "driver": {"tir", "kernels"},
+    "forms": {"tir", "kernels", "rules", "driver"},
+    "tuning": {"tir", "kernels", "rules"},
+    "stages": {"tir", "tuning"},
+    "primitives": {"tir"},
+}
 
 
 def rooms() -> dict[str, list[Path]]:
@@ -77,6 +98,18 @@ def test_a_room_imports_only_what_stands_below_it(room: str) -> None:
         if name.startswith("tvm_cascade.") and name.split(".")[1] not in allowed
     ]
     assert not wrong
+
+
+@pytest.mark.parametrize("room", sorted(SCHEDULES_MAY_IMPORT))
+def test_a_room_of_schedules_imports_only_what_stands_below_it(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / "schedules" / room).rglob("*.py")
+        for name in imported(path)
+        if name.startswith("tvm_cascade.schedules.") and name.split(".")[2] not in SCHEDULES_MAY_IMPORT[room] | {room}
+    ]
+    assert not wrong
+    assert {p.name for p in (ROOT / "schedules").iterdir() if (p / "__init__.py").exists()} <= set(SCHEDULES_MAY_IMPORT)
 
 
 @pytest.mark.parametrize("room", sorted(NO_TVM))

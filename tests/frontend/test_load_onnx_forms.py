@@ -156,3 +156,19 @@ def test_weights_of_half_floats_are_no_obstacle(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         Compiled(load(tmp_path / "n.onnx"))(_X)[0], _X * np.array([1, 2, 3], "float32"), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+@pytest.mark.parametrize("quantized", [False, True])
+def test_swish(tmp_path: Path, alpha: float, quantized: bool) -> None:
+    """As ONNX defines it; of stored integers a table, so that only the network's output is a float."""
+    net = Layers()
+    x = net.stored("x", 0.1, 0) if quantized else "x"
+    y = net.node("Swish", x, alpha=alpha)
+    _network(net, tmp_path / "n.onnx", net.stored(y, 0.1, 0) if quantized else y, _SHAPE, opset=24)
+    lowered = _LOWER(load(tmp_path / "n.onnx"))
+    assert not quantized or [r.operator for r in float_remains(lowered)] == ["dequantize"]
+    data = np.linspace(-6, 6, 24, dtype="float32").reshape(_SHAPE)
+    data = np.rint(data / 0.1).astype("float32") * np.float32(0.1)
+    want = data / (1 + np.exp(-alpha * data))
+    np.testing.assert_allclose(Compiled(lowered)(data)[0], want, atol=0.05001 if quantized else 1e-5)

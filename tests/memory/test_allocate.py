@@ -8,7 +8,16 @@ from random import Random
 import pytest
 
 from tvm_cascade.errors import InfeasibleError, UsageError, ValidationError
-from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Follow, Problem, allocate, max_live, validate
+from tvm_cascade.memory import (
+    AllocateOptions,
+    Allocation,
+    Buffer,
+    OffsetConstraint,
+    Problem,
+    allocate,
+    max_live,
+    validate,
+)
 from tvm_cascade.memory.fit import Fit, place_in_order, surroundings, top
 
 
@@ -88,8 +97,8 @@ def test_infeasible_above_the_live_bound_is_proven() -> None:
 def test_followers_share_bytes() -> None:
     reader, writer = Buffer(0, 100, 0, 2), Buffer(1, 80, 1, 3)
     apart = allocate(Problem((reader, writer)))
-    behind = allocate(Problem((reader, writer), follows=(Follow(0, 1, 16),)))
-    validate(Problem((reader, writer), follows=(Follow(0, 1, 16),)), behind)
+    behind = allocate(Problem((reader, writer), offset_constraints=(OffsetConstraint(0, 1, 16),)))
+    validate(Problem((reader, writer), offset_constraints=(OffsetConstraint(0, 1, 16),)), behind)
     assert (apart.peak, behind.peak, behind.optimal) == (180, 116, True)
 
 
@@ -98,7 +107,9 @@ def test_follow_problems_are_valid_and_never_worse_than_apart(seed: int) -> None
     random = Random(seed)
     buffers = tuple(Buffer(i, random.randrange(4, 40), i, i + random.randrange(2, 5)) for i in range(8))
     pairs = [(i, i + 1) for i in range(7) if buffers[i].upper == i + 2]
-    problem = Problem(buffers, follows=tuple(Follow(r, w, random.randrange(-4, 9)) for r, w in pairs))
+    problem = Problem(
+        buffers, offset_constraints=tuple(OffsetConstraint(r, w, random.randrange(-4, 9)) for r, w in pairs)
+    )
     found = allocate(problem)
     validate(problem, found)
     assert found.peak <= allocate(Problem(buffers), optimise=False).peak
@@ -153,7 +164,7 @@ def lowest_by_trying(problem: Problem, below: int) -> int:
             best = min(best, peak)
             return
         buffers = problem.buffers[: i + 1]
-        follows = tuple(f for f in problem.follows if max(f.reader, f.writer) <= i)
+        follows = tuple(f for f in problem.offset_constraints if max(f.reader, f.writer) <= i)
         for o in range(max(0, best - buffers[i].size)):
             top_ = max(peak, o + buffers[i].size)
             try:
@@ -172,7 +183,7 @@ def test_followers_equal_brute_force(seed: int) -> None:
     lives_ = [(first, first + random.randrange(1, 4)) for first in (random.randrange(3) for _ in range(4))]
     buffers = tuple(Buffer(i, random.randrange(1, 6), *life) for i, life in enumerate(lives_))
     pairs = [(i, j) for i in range(4) for j in range(i + 1, 4) if random.random() < 0.4]
-    problem = Problem(buffers, None, tuple(Follow(i, j, random.randrange(-3, 4)) for i, j in pairs))
+    problem = Problem(buffers, None, tuple(OffsetConstraint(i, j, random.randrange(-3, 4)) for i, j in pairs))
     found = allocate(problem)
     validate(problem, found)
     assert found.peak == lowest_by_trying(problem, found.peak) and found.optimal
@@ -186,7 +197,7 @@ def test_the_search_knows_followers(seed: int) -> None:
     for i in range(60):
         buffers.append(Buffer(i, 64 * random.randrange(1, 200), i, i + 1 + random.choice((1, 1, 1, 2, 3, 8)), 4))
     pairs = [(i, i + 1) for i in range(59) if buffers[i].upper == i + 2]
-    follows = tuple(Follow(r, w, random.choice((0, -64, 128, 512))) for r, w in pairs)
+    follows = tuple(OffsetConstraint(r, w, random.choice((0, -64, 128, 512))) for r, w in pairs)
     problem = Problem(tuple(buffers), None, follows)
     found = allocate(problem)
     validate(problem, found)

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tvm_cascade.micro.network import EmittedNetwork, IoSpec
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.tensor_spec import TensorSpec
 
 LENGTH = 24
 WEIGHTS = np.array([(k * 37) % 256 - 128 for k in range(LENGTH)], dtype=np.int8)
@@ -72,7 +73,7 @@ int32_t toy_run(const struct toy_inputs *inputs, const struct toy_outputs *outpu
 
 
 def toy_reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.clip(a.astype(np.int32) * WEIGHTS + b, -128, 127).astype(np.int8)
+    return np.clip(a.astype(np.int32) * WEIGHTS + b.reshape(a.shape), -128, 127).astype(np.int8)
 
 
 def _toy(arena: int = 80, extra: str = "", weight_bytes: int = 0, prologue: str = "") -> EmittedNetwork:
@@ -86,17 +87,17 @@ def _toy(arena: int = 80, extra: str = "", weight_bytes: int = 0, prologue: str 
         "extern const int8_t toy_weights[24];\nextern const uint8_t toy_padding[];\n"
         f"const int8_t toy_weights[24] = {{{weights}}};\n{padding}\n",
     }
-    tensor = {"dtype": "int8", "shape": (1, LENGTH), "bytes": LENGTH}
+    tensor = {"dtype": "int8", "shape": (1, LENGTH)}
     return EmittedNetwork(
         name="toy",
         files={name: text.encode() for name, text in files.items()},
         sources=("toy.c", "toy_weights.c"),
         objects=(),
         inputs=(
-            IoSpec("serving/a:0", "a", scale=0.5, zero_point=3, **tensor),
-            IoSpec("b */ #error", "b", **tensor),
+            TensorSpec("serving/a:0", c_name="a", scale=0.5, zero_point=3, **tensor),
+            TensorSpec("b */ #error", (1, 6, 4), "int8", c_name="b"),
         ),
-        outputs=(IoSpec("StatefulPartitionedCall:0", "y", **tensor),),
+        outputs=(TensorSpec("StatefulPartitionedCall:0", c_name="y", **tensor),),
         arena_bytes=arena,
         arena_align=4,
     )
@@ -126,7 +127,7 @@ def _streaming_toy() -> EmittedNetwork:
     return replace(
         network,
         files={**network.files, "toy.h": header.encode(), "toy.c": source.encode()},
-        inputs=(a, replace(b, shape=(1, 6, 4), stream_axis=1)),
+        inputs=(a, replace(b, stream_axis=1)),
         requests=(1,) * 6,
     )
 
@@ -165,8 +166,8 @@ def toy() -> EmittedNetwork:
 def toy_inputs() -> list[tuple[np.ndarray, np.ndarray]]:
     """Three inferences; random bytes cover both paint patterns."""
     rng = np.random.default_rng(7)
-    draw = lambda: rng.integers(-128, 128, (1, LENGTH), dtype=np.int8)  # noqa: E731
-    return [(draw(), draw()) for _ in range(3)]
+    draw = lambda *shape: rng.integers(-128, 128, shape, dtype=np.int8)  # noqa: E731
+    return [(draw(1, LENGTH), draw(1, 6, 4)) for _ in range(3)]
 
 
 @pytest.fixture(scope="session")

@@ -12,17 +12,20 @@ import numpy as np
 import pytest
 
 import tvm_cascade
+from tvm_cascade.cores import get_core
+from tvm_cascade.cores.families import ARM
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import Bundle, write_bundle
+from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.export import export_folder
+from tvm_cascade.micro.image import Image, read_image
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import Project, read_project, template, write_project
 from tvm_cascade.micro.reference import reference_outputs
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.template import startup_source, template
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 BUILDER = Path("/usr/share/arduino-builder")  # what Debian's builder knows of ctags
 BOARD = load_board("mps2-an386")
-M4 = get_target("cortex-m4")
+M4 = get_core("cortex-m4")
 Inputs = list[tuple[np.ndarray, np.ndarray]]
 
 BOARDS = f"""\
@@ -106,7 +109,7 @@ def sketchbook(tmp_path: Path) -> Path:
     (place / "boards.txt").write_text(BOARDS)
     (core / "Arduino.h").write_text(CORE_H)
     (core / "main.cpp").write_text(CORE)
-    (core / "startup.c").write_text(template("startup_arm.c"))
+    (core / "startup.c").write_text(startup_source(ARM))
     (core / "uart.h").write_text(template("uart.h"))
     return tmp_path
 
@@ -174,7 +177,7 @@ def printed(sketchbook: Path, sketch: str) -> dict[str, np.ndarray]:
 def test_the_example_of_a_library(
     tmp_path: Path, toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, builder: str, sketchbook: Path
 ) -> None:
-    project = write_project(tmp_path / "p", toy, M4, BOARD)
+    project = write_image(tmp_path / "p", (toy,), BuildOptions(M4, BOARD))
     put_board(sketchbook, project.folder)
     export_folder(project.folder, "arduino", sketchbook / "libraries" / "toy")
     sketch = sketchbook / "libraries" / "toy" / "examples" / "toy" / "toy.ino"
@@ -192,19 +195,19 @@ def test_the_example_of_a_library(
 
 
 @pytest.fixture(scope="module")
-def compiled(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def compiled(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     """Two real networks, one of them with kernels that LLVM has compiled."""
     folder = tmp_path_factory.mktemp("networks")
-    projects: list[Project] = []
+    projects: list[Image] = []
     for name, emit in (("ad01_int8", "obj"), ("kws_dscnn_int8", "c")):
         model = models / f"{name}.tflite"
         tvm_cascade.compile(model, target=M4.name, output=folder / name, board=BOARD.name, emit=emit)
-        projects.append(read_project(folder / name))
+        projects.append(read_image(folder / name))
     return write_bundle(folder / "both", projects, BOARD)
 
 
 def test_real_networks_of_both_back_ends_in_one_library(
-    compiled: Bundle, models: Path, builder: str, sketchbook: Path
+    compiled: Image, models: Path, builder: str, sketchbook: Path
 ) -> None:
     put_board(sketchbook, compiled.folder)
     library = sketchbook / "libraries" / "both"
@@ -213,7 +216,7 @@ def test_real_networks_of_both_back_ends_in_one_library(
     rng = np.random.default_rng(3)
     expected: dict[str, np.ndarray] = {}
     for network in compiled.networks:
-        (x,), (y,) = network.interface.inputs, network.interface.outputs
+        (x,), (y,) = network.inputs, network.outputs
         data = rng.integers(-128, 128, x.shape, dtype=np.int8)
         fill_in(sketch, network.name, [(x.c_name, data.tobytes())], [(y.c_name, y.bytes)])
         made = reference_outputs(models / f"{network.name}.tflite", {x.name: data}).outputs
@@ -232,7 +235,7 @@ def test_real_networks_of_both_back_ends_in_one_library(
         np.testing.assert_array_equal(got[name], outputs)
 
 
-def test_a_board_that_cannot_take_the_kernels_is_told(compiled: Bundle, builder: str, sketchbook: Path) -> None:
+def test_a_board_that_cannot_take_the_kernels_is_told(compiled: Image, builder: str, sketchbook: Path) -> None:
     put_board(sketchbook, compiled.folder)
     library = sketchbook / "libraries" / "both"
     export_folder(compiled.folder, "arduino", library)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import CORES, get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import Counter, CounterRegister, available_ram, list_boards, load_board
-from tvm_cascade.micro.target import TARGETS, get_target
 
 OWN = {
     "name": "own",
@@ -43,11 +43,11 @@ def test_shipped_board_loads(name: str) -> None:
     assert board.name == name
     assert board.qemu_machine
     assert board.description
-    assert any(board.core in target.runs_on for target in TARGETS.values())
+    assert any(board.core in target.runs_on for target in CORES.values())
 
 
 def test_every_target_has_a_default_board_that_runs_it() -> None:
-    for target in TARGETS.values():
+    for target in CORES.values():
         if target.name != "host":
             load_board(target.default_board).require_target(target)
 
@@ -138,9 +138,9 @@ def test_unknown_missing_and_broken_files(tmp_path: Path) -> None:
 
 def test_board_refuses_a_target_beyond_its_core() -> None:
     with pytest.raises(UsageError, match="cortex-m0, which cannot run code for cortex-m4"):
-        load_board("microbit").require_target(get_target("cortex-m4"))
+        load_board("microbit").require_target(get_core("cortex-m4"))
     with pytest.raises(UsageError, match="unknown target 'cortex-m9'; known: cortex-m0plus"):
-        get_target("cortex-m9")
+        get_core("cortex-m9")
 
 
 @pytest.mark.parametrize("down", [False, True])

@@ -11,14 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import build_bundle, write_bundle
+from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.elf import memory_use
+from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import Project, write_project
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 BOARD = load_board("mps2-an386")
 Inputs = list[tuple[np.ndarray, np.ndarray]]
@@ -27,18 +29,18 @@ Inputs = list[tuple[np.ndarray, np.ndarray]]
 @pytest.fixture
 def projects(
     tmp_path: Path, make_toy: Callable[..., EmittedNetwork], streaming_toy: EmittedNetwork, renamed: Callable
-) -> list[Project]:
+) -> list[Image]:
     """A network of 200 bytes, one of 80 that streams an input, one of 96."""
     networks = [make_toy(arena=200), renamed(streaming_toy, "rows"), renamed(make_toy(arena=96), "other")]
-    target = get_target("cortex-m4")
-    return [write_project(tmp_path / network.name, network, target, BOARD) for network in networks]
+    target = get_core("cortex-m4")
+    return [write_image(tmp_path / network.name, (network,), BuildOptions(target, BOARD)) for network in networks]
 
 
 def test_networks_share_their_arena(
-    tmp_path: Path, projects: list[Project], toy_inputs: Inputs, reference: Callable, emulator_tools: None
+    tmp_path: Path, projects: list[Image], toy_inputs: Inputs, reference: Callable, emulator_tools: None
 ) -> None:
     bundle = write_bundle(tmp_path / "b", projects, BOARD)
-    built = build_bundle(bundle, BOARD)
+    built = build_image(bundle, BOARD)
     assert (built.ram_bytes, built.arena_bytes, built.other_ram_bytes) == (200, 200, 0)
     one, two, three = toy_inputs
     inputs = [(*one, *two, *three), (*two, *three, *one)]
@@ -51,12 +53,12 @@ def test_networks_share_their_arena(
 
 
 def test_cmake_builds_the_bundle(
-    tmp_path: Path, projects: list[Project], toy_inputs: Inputs, emulator_tools: None
+    tmp_path: Path, projects: list[Image], toy_inputs: Inputs, emulator_tools: None
 ) -> None:
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
     bundle = write_bundle(tmp_path / "b", projects, BOARD)
-    built = build_bundle(bundle, BOARD)
+    built = build_image(bundle, BOARD)
     one, two, three = toy_inputs
     for measure in ("ON", "OFF"):
         output = tmp_path / f"build-{measure}"
@@ -73,9 +75,9 @@ def test_cmake_builds_the_bundle(
     assert "| `toy.h`, `toy.c`, ... | 200 |" in (bundle.folder / "README.md").read_text()
 
 
-def test_application_compiles_without_warnings(tmp_path: Path, projects: list[Project], arm_gcc: None) -> None:
+def test_application_compiles_without_warnings(tmp_path: Path, projects: list[Image], arm_gcc: None) -> None:
     bundle = write_bundle(tmp_path / "b", projects, BOARD)
-    build_bundle(bundle, BOARD, image="application")
+    build_image(bundle, BOARD, kind="application")
     warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
     flags = ("-std=c99", *warnings, "-c", "-o", "/dev/null", "-mcpu=cortex-m3", "-mthumb", "-DTVM_CASCADE_SHARED_ARENA")
     serial = ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_SERIAL")
@@ -92,27 +94,29 @@ def test_application_compiles_without_warnings(tmp_path: Path, projects: list[Pr
             assert done.returncode == 0, done.stderr
 
 
-def test_a_network_that_was_replaced_by_a_larger_one(tmp_path: Path, projects: list[Project], arm_gcc: None) -> None:
+def test_a_network_that_was_replaced_by_a_larger_one(tmp_path: Path, projects: list[Image], arm_gcc: None) -> None:
     bundle = write_bundle(tmp_path / "b", projects, BOARD)
     header = bundle.folder / "toy.h"
     header.write_text(header.read_text().replace("ARENA_SIZE 200", "ARENA_SIZE 208"))
     with pytest.raises(ToolError, match="toy was compiled again and needs another arena: bundle again"):
-        build_bundle(bundle, BOARD)
+        build_image(bundle, BOARD)
 
 
-def test_what_does_not_go_together(tmp_path: Path, projects: list[Project]) -> None:
+def test_what_does_not_go_together(tmp_path: Path, projects: list[Image]) -> None:
     with pytest.raises(UsageError, match="at least two networks"):
         write_bundle(tmp_path / "b", projects[:1], BOARD)
     with pytest.raises(UsageError, match="need different names, not toy, toy"):
         write_bundle(tmp_path / "b", [projects[0], projects[0]], BOARD)
-    other = replace(projects[1], target=get_target("cortex-m3"))
+    other = replace(projects[1], target=get_core("cortex-m3"))
     with pytest.raises(UsageError, match="need one target, not cortex-m4, cortex-m3"):
         write_bundle(tmp_path / "b", [projects[0], other], BOARD)
     with pytest.raises(UsageError, match="cannot run code for cortex-m4"):
         write_bundle(tmp_path / "b", projects, load_board("microbit"))
     with pytest.raises(UsageError, match="exists and is not empty"):
         write_bundle(tmp_path / "toy", projects, BOARD)
-    sources = replace(projects[2], sources=projects[1].sources)
+    sources = replace(
+        projects[2], networks=(replace(projects[2].networks[0], sources=projects[1].networks[0].sources),)
+    )
     with pytest.raises(
         UsageError, match=r"networks rows and other both have a rows\.c: compile one with another --name"
     ):
@@ -154,3 +158,9 @@ def test_a_bundle_runs_like_a_project(tmp_path: Path, emulator_tools: None) -> N
         tvm_cascade.run(tmp_path / "b", check=tmp_path / "second.tflite")
     with pytest.raises(UsageError, match="no input 'first/x' among second/x"):
         tvm_cascade.run(tmp_path / "b", inputs={"second/x": values["second/x"]})
+    with pytest.raises(UsageError, match=r"input 'first/x' is int8\[24\], the network wants int8\[1, 4, 6\]"):
+        tvm_cascade.run(tmp_path / "b", inputs={name: array.reshape(24) for name, array in values.items()})
+    with pytest.raises(UsageError, match=r"input 'x' is uint8\[1, 4, 6\], the network wants int8\[1, 4, 6\]"):
+        tvm_cascade.run(folders[0], inputs={"x": values["first/x"].astype("uint8")})
+    with pytest.raises(UsageError, match="is a bundle already"):
+        tvm_cascade.bundle([tmp_path / "b", folders[0]], output=tmp_path / "again")

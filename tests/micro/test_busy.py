@@ -12,9 +12,10 @@ import pytest
 
 import tvm_cascade
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import arena_text, build_bundle, write_bundle
-from tvm_cascade.micro.project import Project, read_project
-from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.micro.bundle import write_bundle
+from tvm_cascade.micro.image import Image, read_image
+from tvm_cascade.micro.image_text import arena_source
+from tvm_cascade.micro.toolchain import Program, build_image, link
 from tvm_cascade.testing.tflite import ModelWriter
 
 BOARD = load_board("mps2-an386")
@@ -139,7 +140,7 @@ int main(void) { port_open(); all(); port_exit(0); return 0; }
 
 
 @pytest.fixture(scope="module")
-def projects(tmp_path_factory: pytest.TempPathFactory, arm_gcc: None) -> list[Project]:
+def projects(tmp_path_factory: pytest.TempPathFactory, arm_gcc: None) -> list[Image]:
     """One small network three times: with a hook, with rows that are asked for, and with neither."""
     place, made = tmp_path_factory.mktemp("busy"), []
     rng, writer = np.random.default_rng(0), ModelWriter()
@@ -154,7 +155,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory, arm_gcc: None) -> list[Pr
     for name in ("one", "rows", "plain"):
         options: dict[str, Any] = {"emit": "c", "hook": name == "one", "stream_input": name == "rows"}
         tvm_cascade.compile(place / "m.tflite", target="cortex-m4", name=name, output=place / name, **options)
-        made.append(read_project(place / name))
+        made.append(read_image(place / name))
     return made
 
 
@@ -170,15 +171,15 @@ def _expected(lines: list[list[int]], neighbour: int) -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_on_the_host(projects: list[Project], tmp_path: Path, shared: bool, compiler: str) -> None:
+def test_on_the_host(projects: list[Image], tmp_path: Path, shared: bool, compiler: str) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     (tmp_path / "main.c").write_text(MAIN + ON_HOST)
-    sources = [str(p.folder / s) for p in projects for s in p.sources]
+    sources = [str(p.folder / s) for p in projects for s in p.networks[0].sources]
     flags = ["-O1", *(f"-I{p.folder}" for p in projects)]
     if shared:
         bundle = write_bundle(tmp_path / "b", projects, BOARD)
-        (tmp_path / "arena.c").write_text(arena_text(bundle))
+        (tmp_path / "arena.c").write_text(arena_source(bundle))
         sources.append(str(tmp_path / "arena.c"))
         flags.append("-DTVM_CASCADE_SHARED_ARENA")
     program = str(tmp_path / "a.out")
@@ -189,24 +190,17 @@ def test_on_the_host(projects: list[Project], tmp_path: Path, shared: bool, comp
     _expected([[int(v) for v in line.split()] for line in done.stdout.splitlines()], -3 if shared else 0)
 
 
-def test_in_the_emulator(projects: list[Project], tmp_path: Path, emulator_tools: None) -> None:
+def test_in_the_emulator(projects: list[Image], tmp_path: Path, emulator_tools: None) -> None:
     bundle = write_bundle(tmp_path / "b", projects, BOARD)
-    built = build_bundle(bundle, BOARD)
+    built = build_image(bundle, BOARD)
     assert built.arena_bytes < built.ram_bytes <= built.arena_bytes + 8  # a byte, and what aligns its end
     (bundle.folder / "main.c").write_text(MAIN + ON_BOARD)
-    names = ["main.c", "startup.c", "port_semihosting.c", "arena.c", *(s for p in projects for s in p.sources)]
+    networks = (s for p in projects for s in p.networks[0].sources)
+    names = ["main.c", "startup.c", "port_semihosting.c", "arena.c", *networks]
     names += ["constants.c"] if (bundle.folder / "constants.c").is_file() else []
-    elf = build_image(
-        name="busy",
-        folder=bundle.folder,
-        target=bundle.target,
-        board=BOARD,
-        optimise="size",
-        sources=dict.fromkeys(names, ("-DTVM_CASCADE_SHARED_ARENA", "-DTVM_CASCADE_EMULATOR")),
-        objects=(),
-        arena_bytes=bundle.arena_bytes,
-        output=tmp_path / "build",
-    ).elf
+    sources = dict.fromkeys(names, ("-DTVM_CASCADE_SHARED_ARENA", "-DTVM_CASCADE_EMULATOR"))
+    program = Program("busy", bundle.folder, bundle.target, "size", sources, (), bundle.arena_bytes)
+    elf = link(program, BOARD, tmp_path / "build").elf
     (elf.parent / "inputs.bin").write_bytes(b"")
     command = ["qemu-system-arm", "-M", "mps2-an386", "-kernel", str(elf), "-display", "none", "-monitor", "none"]
     command += ["-serial", "none", "-semihosting-config", "enable=on,target=native"]
@@ -215,7 +209,7 @@ def test_in_the_emulator(projects: list[Project], tmp_path: Path, emulator_tools
     _expected(words.tolist(), -3)
 
 
-def test_memory_that_an_arena_cannot_be(projects: list[Project], tmp_path: Path) -> None:
+def test_memory_that_an_arena_cannot_be(projects: list[Image], tmp_path: Path) -> None:
     main = """
 #include "one.h"
 #include <stdio.h>
@@ -241,7 +235,7 @@ int main(void) {
     (tmp_path / "main.c").write_text(main)
     one, program = projects[0], str(tmp_path / "a.out")
     flags = ["-std=c11", "-DTVM_CASCADE_ARENA_POINTER", "-fsanitize=undefined", "-fno-sanitize-recover=all"]
-    sources = [str(one.folder / s) for s in one.sources]
+    sources = [str(one.folder / s) for s in one.networks[0].sources]
     subprocess.run(["gcc", *flags, f"-I{one.folder}", "-o", program, str(tmp_path / "main.c"), *sources], check=True)
     done = subprocess.run([program], check=True, capture_output=True, text=True)
     assert done.stdout == "-1 1 -1 -1 -1 -2 -4 1 0 -1 -1 0 -3"

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import tvm_cascade
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import build_bundle, write_bundle
+from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import find_board, write_project
-from tvm_cascade.micro.target import get_target
-from tvm_cascade.micro.toolchain import MemoryOverflowError, build_project
+from tvm_cascade.micro.toolchain import MemoryOverflowError, build_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.tflite import ModelWriter
 
 NAME = "mps2-an386"
@@ -29,14 +30,14 @@ def _edit(board_file: Path, **memory: int) -> None:
 
 
 def test_what_makes_an_image_stale(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
-    project = write_project(tmp_path / "p", toy, get_target("cortex-m4"), BOARD)
+    project = write_image(tmp_path / "p", (toy,), BuildOptions(get_core("cortex-m4"), BOARD))
     files = {name: project.folder / name for name in ("toy.c", "toy.h", "main.c")}
     place = project.folder / "boards" / NAME
     said: list[str] = []
 
     def build() -> list[str]:
         said.clear()
-        built = build_project(project, find_board(project.folder, NAME), unless_current=said.append)
+        built = build_image(project, find_board(project.folder, NAME), unless_current=said.append)
         assert built.elf.is_file() and (built.ram_bytes, built.arena_bytes) == (80, 80)
         return list(said)
 
@@ -57,15 +58,15 @@ def test_what_makes_an_image_stale(tmp_path: Path, toy: EmittedNetwork, arm_gcc:
 def test_a_bundle_follows_its_board(
     tmp_path: Path, toy: EmittedNetwork, renamed: Callable[..., EmittedNetwork], arm_gcc: None
 ) -> None:
-    target = get_target("cortex-m4")
-    projects = [write_project(tmp_path / n.name, n, target, BOARD) for n in (toy, renamed(toy, "other"))]
+    target = get_core("cortex-m4")
+    projects = [write_image(tmp_path / n.name, (n,), BuildOptions(target, BOARD)) for n in (toy, renamed(toy, "other"))]
     bundle = write_bundle(tmp_path / "b", projects, BOARD)
     said: list[str] = []
-    build_bundle(bundle, find_board(bundle.folder, NAME))
-    build_bundle(bundle, find_board(bundle.folder, NAME), unless_current=said.append)
+    build_image(bundle, find_board(bundle.folder, NAME))
+    build_image(bundle, find_board(bundle.folder, NAME), unless_current=said.append)
     assert said == []
     _edit(bundle.folder / "boards" / NAME / "board.json", bytes=8192)
-    build_bundle(bundle, find_board(bundle.folder, NAME), unless_current=said.append)
+    build_image(bundle, find_board(bundle.folder, NAME), unless_current=said.append)
     assert len(said) == 1 and "changed" in said[0]
 
 

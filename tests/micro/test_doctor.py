@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tvm_cascade.cli import _guarded
+from tvm_cascade.cli.guard import guarded
 from tvm_cascade.micro.doctor import (
     Check,
     Doctor,
@@ -130,7 +130,7 @@ def test_a_model_is_not_read_where_something_required_is_missing(monkeypatch: py
 
 
 def test_a_missing_package_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    @_guarded
+    @guarded
     def command() -> None:
         raise ModuleNotFoundError("No module named 'tvm.ir'", name="tvm.ir")
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import struct
 import subprocess
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ import pytest
 import tvm_cascade
 from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import build_bundle, write_bundle
-from tvm_cascade.micro.project import Project, read_project
+from tvm_cascade.micro.bundle import write_bundle
+from tvm_cascade.micro.image import Image, read_image, read_network
+from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.testing.tflite import ModelWriter
 
-MODEL = Path(str(files("tvm_cascade.testing") / "data" / "shapes.tflite"))
+SIDE = 24  # pixels of the image
 BOARD = load_board("mps2-an386")
 STRICT = (
     "-Wcast-align",
@@ -104,25 +104,38 @@ def _compilers(arm_gcc: None) -> None:
 
 
 @pytest.fixture(scope="module")
-def hooked(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    folder = tmp_path_factory.mktemp("hooked") / "p"
-    tvm_cascade.compile(MODEL, target="cortex-m4", output=folder, emit="c", hook=True)
-    return read_project(folder)
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small network, called `shapes`, of six operators that are cascaded."""
+    rng, writer = np.random.default_rng(0), ModelWriter()
+    x = writer.activation((1, SIDE, SIDE, 1), "int8", 0.1, 3, name="image")
+    for channels, kernel, stride in ((8, 3, 1), (4, 1, 1), (8, 3, 2), (4, 1, 1), (8, 3, 2)):
+        x = writer.convolution(x, channels, kernel, stride, rng)
+    writer.outputs = [writer.convolution(x, 2, 1, 1, rng, name="scores")]
+    path = tmp_path_factory.mktemp("model") / "shapes.tflite"
+    path.write_bytes(writer.finish())
+    return path
 
 
 @pytest.fixture(scope="module")
-def streaming(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def hooked(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    folder = tmp_path_factory.mktemp("hooked") / "p"
+    tvm_cascade.compile(model, target="cortex-m4", output=folder, emit="c", hook=True)
+    return read_image(folder)
+
+
+@pytest.fixture(scope="module")
+def streaming(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("streaming") / "p"
     options = {"emit": "c", "hook": True, "stream_input": True, "name": "rows"}
-    tvm_cascade.compile(MODEL, target="cortex-m4", output=folder, **options)
-    return read_project(folder)
+    tvm_cascade.compile(model, target="cortex-m4", output=folder, **options)
+    return read_image(folder)
 
 
 @pytest.fixture(scope="module")
-def as_object(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def as_object(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("object") / "p"
-    tvm_cascade.compile(MODEL, target="cortex-m4", output=folder, emit="obj", hook=True, layerwise=True, name="plain")
-    return read_project(folder)
+    tvm_cascade.compile(model, target="cortex-m4", output=folder, emit="obj", hook=True, layerwise=True, name="plain")
+    return read_image(folder)
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:
@@ -132,7 +145,7 @@ def _run(*command: str, cwd: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize("compiler", ["arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb", "gcc", "clang"])
-def test_no_warnings(compiler: str, hooked: Project, streaming: Project, as_object: Project, tmp_path: Path) -> None:
+def test_no_warnings(compiler: str, hooked: Image, streaming: Image, as_object: Image, tmp_path: Path) -> None:
     if shutil.which(compiler.split()[0]) is None:
         pytest.skip(f"{compiler} is not installed")
     sources = [p.folder / f"{p.name}{part}.c" for p in (hooked, streaming) for part in ("", "_weights")]
@@ -142,7 +155,7 @@ def test_no_warnings(compiler: str, hooked: Project, streaming: Project, as_obje
         _run(*compiler.split(), *WARNINGS, arena, "-std=c11", "-fsyntax-only", *map(str, sources))
 
 
-def test_header_is_fit_for_cpp(hooked: Project, tmp_path: Path) -> None:
+def test_header_is_fit_for_cpp(hooked: Image, tmp_path: Path) -> None:
     gpp = shutil.which("arm-none-eabi-g++")
     if gpp is None:
         pytest.skip("arm-none-eabi-g++ is not installed")
@@ -156,10 +169,10 @@ def test_header_is_fit_for_cpp(hooked: Project, tmp_path: Path) -> None:
     assert "U shapes_run" in _run("arm-none-eabi-nm", str(tmp_path / "use.o"))
 
 
-def test_hook_counts_steps_and_ends_the_run(hooked: Project, tmp_path: Path) -> None:
+def test_hook_counts_steps_and_ends_the_run(model: Path, hooked: Image, tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text(HOOKED_MAIN)
     program = str(tmp_path / "a.out")
-    sources = [str(hooked.folder / s) for s in hooked.sources]
+    sources = [str(hooked.folder / s) for s in hooked.networks[0].sources]
     flags = ("-std=c11", "-O1", "-DTVM_CASCADE_ARENA_POINTER", f"-I{hooked.folder}", "-o", program)
     _run("gcc", *flags, str(tmp_path / "main.c"), *sources)
     null, count, *runs = _run(program).splitlines()
@@ -168,18 +181,19 @@ def test_hook_counts_steps_and_ends_the_run(hooked: Project, tmp_path: Path) -> 
     rows = [[int(v) for v in run.split()] for run in runs]
     assert [r[:2] for r in rows] == [[0, 0], [0, steps], [42, 1], [42, steps // 2], [42, steps]]
     assert rows[0][2:] == rows[1][2:]
-    plan = tvm_cascade.plan(MODEL, target="cortex-m4").plan
+    plan = tvm_cascade.plan(model, target="cortex-m4").plan
     assert steps == sum(len(segment.trace) for segment in plan.segments)
 
 
-def test_hook_and_source_both_end_a_streamed_run(streaming: Project, tmp_path: Path) -> None:
+def test_hook_and_source_both_end_a_streamed_run(streaming: Image, tmp_path: Path) -> None:
     main = """
 #include "rows.h"
 #include <stdio.h>
+#define SIDE 24
 static int32_t calls, rows;
 static int32_t hook(void *context, int32_t done) { ++calls; return done == *(int32_t *)context ? 7 : 0; }
 static int32_t row(void *context, int32_t row, int8_t *to) {
-    (void)row; for (int i = 0; i < 64; ++i) to[i] = (int8_t)i;
+    (void)row; for (int i = 0; i < SIDE; ++i) to[i] = (int8_t)i;
     return ++rows == *(int32_t *)context ? 9 : 0;
 }
 int main(void) {
@@ -197,10 +211,10 @@ int main(void) {
 """
     (tmp_path / "main.c").write_text(main)
     program = str(tmp_path / "a.out")
-    sources = [str(streaming.folder / s) for s in streaming.sources]
+    sources = [str(streaming.folder / s) for s in streaming.networks[0].sources]
     _run("gcc", "-O1", f"-I{streaming.folder}", "-o", program, str(tmp_path / "main.c"), *sources)
     full, hook, source = ([int(v) for v in line.split()] for line in _run(program).splitlines())
-    assert full == [0, full[3], 64, full[3]]
+    assert full == [0, full[3], SIDE, full[3]]
     assert hook[:2] == [7, 20]
     assert source[0] == 9 and source[2] == 5 and source[1] < 20 + full[3]
 
@@ -248,18 +262,7 @@ def test_progress_and_cancelling_of_a_network_in_stripes(tmp_path: Path) -> None
     rng, writer = np.random.default_rng(0), ModelWriter()
     x = writer.activation((1, 12, 16, 4), "int8", 0.1, 3, name="x")
     for stride in (1, 1, 2):
-        kernel = writer.tensor((4, 3, 3, 4), "int8", 0.01, 0, data=rng.integers(-127, 128, (4, 3, 3, 4)))
-        bias = writer.tensor((4,), "int32", 0.001, 0, data=rng.integers(-99, 99, 4))
-        made = writer.tensor((1, 12 // stride, 16 // stride, 4), "int8", 0.1, 0)
-        how: dict[str, Any] = {
-            "padding": 0,
-            "strideH": stride,
-            "strideW": stride,
-            "dilationHFactor": 1,
-            "dilationWFactor": 1,
-        }
-        writer.operator("CONV_2D", [x, kernel, bias], [made], "Conv2DOptions", **how)
-        x = made
+        x = writer.convolution(x, 4, 3, stride, rng)
     writer.outputs = [x]
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     folder = tmp_path / "p"
@@ -271,7 +274,7 @@ def test_progress_and_cancelling_of_a_network_in_stripes(tmp_path: Path) -> None
     (tmp_path / "main.c").write_text(STRIPED_MAIN)
     sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DTVM_CASCADE_ARENA_POINTER")
     program = str(tmp_path / "a.out")
-    sources = [str(folder / s) for s in read_project(folder).sources]
+    sources = [str(folder / s) for s in read_image(folder).networks[0].sources]
     _run("gcc", "-std=c11", "-O1", *sanitizers, f"-I{folder}", "-o", program, str(tmp_path / "main.c"), *sources)
     runs = [[int(v) for v in line.split()] for line in _run(program).splitlines()]
     assert [run[:2] for run in runs] == [[0, 1], [7, 1], [7, 1], [9, 1], [7, 1], [0, 1]]
@@ -279,8 +282,8 @@ def test_progress_and_cancelling_of_a_network_in_stripes(tmp_path: Path) -> None
     assert runs[0] == runs[5] and runs[0][3] != 0 and [run[3] for run in runs[1:5]] == [0] * 4
 
 
-def test_without_a_hook_nothing_is_paid(hooked: Project, tmp_path: Path) -> None:
-    tvm_cascade.compile(MODEL, target="cortex-m4", output=tmp_path / "p", emit="c")
+def test_without_a_hook_nothing_is_paid(model: Path, hooked: Image, tmp_path: Path) -> None:
+    tvm_cascade.compile(model, target="cortex-m4", output=tmp_path / "p", emit="c")
     text = (tmp_path / "p" / "shapes.c").read_text()
     assert "hook" not in text and "between_steps" not in text and "status" not in text.split("shapes_ready(")[0]
     assert "busy" not in text.replace("SHARED_ARENA)\n    shapes_busy = ", "").replace(
@@ -289,8 +292,8 @@ def test_without_a_hook_nothing_is_paid(hooked: Project, tmp_path: Path) -> None
     assert "hook" in (hooked.folder / "shapes.c").read_text()
 
 
-def test_only_memcpy_is_linked_and_nothing_recurs(hooked: Project, tmp_path: Path) -> None:
-    for source in hooked.sources:
+def test_only_memcpy_is_linked_and_nothing_recurs(hooked: Image, tmp_path: Path) -> None:
+    for source in hooked.networks[0].sources:
         _run("arm-none-eabi-gcc", "-mcpu=cortex-m3", "-mthumb", "-O2", "-c", str(hooked.folder / source), cwd=tmp_path)
     symbols = _run("arm-none-eabi-nm", *(str(p) for p in sorted(tmp_path.glob("*.o"))))
     wanted = set(re.findall(r" U (\w+)", symbols)) - {"shapes_flash"}
@@ -312,20 +315,22 @@ def test_only_memcpy_is_linked_and_nothing_recurs(hooked: Project, tmp_path: Pat
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_clean_under_sanitizers(compiler: str, hooked: Project, tmp_path: Path) -> None:
+def test_clean_under_sanitizers(compiler: str, hooked: Image, tmp_path: Path) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     try:
-        program = toolchain.build_host(tmp_path, hooked.network(), sanitize=True, compiler=compiler)
+        program = toolchain.build_host(
+            tmp_path, read_network(hooked, hooked.networks[0]), sanitize=True, compiler=compiler
+        )
     except toolchain.ToolError as error:
         pytest.skip(f"the compiler's sanitizers are not installed: {error}")
-    image = np.random.default_rng(1).integers(-128, 128, (1, 64, 64, 1), dtype=np.int8)
+    image = np.random.default_rng(1).integers(-128, 128, (1, SIDE, SIDE, 1), dtype=np.int8)
     (tmp_path / "inputs.bin").write_bytes(struct.pack("<II", 0xA5, 1) + image.tobytes())
     done = subprocess.run((str(program),), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_arena_in_a_named_section(hooked: Project, tmp_path: Path) -> None:
+def test_arena_in_a_named_section(hooked: Image, tmp_path: Path) -> None:
     flags = ("-mcpu=cortex-m4", "-mthumb", '-DSHAPES_ARENA_SECTION=".noinit.fast"', "-c", "-o", str(tmp_path / "o"))
     _run("arm-none-eabi-gcc", *flags, str(hooked.folder / "shapes.c"))
     sections = _run("arm-none-eabi-readelf", "-SW", str(tmp_path / "o"))
@@ -333,13 +338,13 @@ def test_arena_in_a_named_section(hooked: Project, tmp_path: Path) -> None:
 
 
 def test_networks_share_an_arena_in_the_emulator(
-    hooked: Project, streaming: Project, as_object: Project, tmp_path: Path, emulator_tools: None
+    hooked: Image, streaming: Image, as_object: Image, tmp_path: Path, emulator_tools: None
 ) -> None:
     bundle = write_bundle(tmp_path / "b", [hooked, streaming, as_object], BOARD)
-    built = build_bundle(bundle, BOARD)
-    sizes = [p.interface.arena_bytes for p in (hooked, streaming, as_object)]
+    built = build_image(bundle, BOARD)
+    sizes = [p.arena_bytes for p in (hooked, streaming, as_object)]
     assert built.arena_bytes == max(sizes) < built.ram_bytes <= max(sizes) + 8 < sum(sizes)  # a byte says who runs
-    image = np.random.default_rng(3).integers(-128, 128, (1, 64, 64, 1), dtype=np.int8)
+    image = np.random.default_rng(3).integers(-128, 128, (1, SIDE, SIDE, 1), dtype=np.int8)
     result = emulator.run(built.elf, BOARD, bundle, [[image] * 3, [image[:, ::-1]] * 3])
     alone = tvm_cascade.run(hooked.folder, board="host", inputs={"image": image}, outputs=tmp_path / "o.npz")
     assert alone.equals_host is not False

@@ -15,65 +15,65 @@ import tvm_cascade
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.project import Project, read_project
+from tvm_cascade.micro.image import Image, read_image, read_network
 
 BOARD = load_board("mps2-an385")
 
 
 @pytest.fixture(scope="module")
-def compiled(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def compiled(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     if shutil.which("arm-none-eabi-gcc") is None:
         pytest.skip("arm-none-eabi-gcc is not installed")
     folder = tmp_path_factory.mktemp("kws") / "p"
     model = models / "kws_dscnn_int8.tflite"
     tvm_cascade.compile(model, target="cortex-m3", output=folder, board=BOARD.name, emit="c")
-    return read_project(folder)
+    return read_image(folder)
 
 
 @pytest.fixture(scope="module")
-def inputs(compiled: Project) -> list[np.ndarray]:
+def inputs(compiled: Image) -> list[np.ndarray]:
     rng = np.random.default_rng(5)
-    return [rng.integers(-128, 128, spec.shape, dtype=np.int8) for spec in compiled.interface.inputs]
+    return [rng.integers(-128, 128, spec.shape, dtype=np.int8) for spec in compiled.networks[0].inputs]
 
 
 def test_clean_under_sanitizers_and_equal_to_the_board(
-    compiled: Project, inputs: list[np.ndarray], tmp_path: Path, emulator_tools: None
+    compiled: Image, inputs: list[np.ndarray], tmp_path: Path, emulator_tools: None
 ) -> None:
     try:
-        program = toolchain.build_host(tmp_path, compiled.network(), sanitize=True)
+        program = toolchain.build_host(tmp_path, read_network(compiled, compiled.networks[0]), sanitize=True)
     except ToolError as error:
         pytest.skip(f"the compiler's sanitizers are not installed: {error}")
-    data = compiled.interface.pack_inputs(inputs)
+    data = compiled.pack_inputs(inputs)
     (tmp_path / "inputs.bin").write_bytes(struct.pack("<II", 0xA5, 1) + data)
     done = subprocess.run((str(program),), cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    host = compiled.interface.unpack_outputs((tmp_path / "results.bin").read_bytes()[8:])
-    elf = toolchain.build_project(compiled, BOARD).elf
-    result = emulator.run(elf, BOARD, compiled.interface, [inputs])
+    host = compiled.unpack_outputs((tmp_path / "results.bin").read_bytes()[8:])
+    elf = toolchain.build_image(compiled, BOARD).elf
+    result = emulator.run(elf, BOARD, compiled, [inputs])
     for here, there in zip(host, result.outputs[0], strict=True):
         np.testing.assert_array_equal(here, there)
-    assert result.arena_high_water_bytes == compiled.interface.arena_bytes
+    assert result.arena_high_water_bytes == compiled.arena_bytes
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", "mps2-an500", "mps2-an505", "lm3s6965evb"])
 def test_one_folder_serves_other_boards(
-    board: str, compiled: Project, inputs: list[np.ndarray], emulator_tools: None
+    board: str, compiled: Image, inputs: list[np.ndarray], emulator_tools: None
 ) -> None:
     other = load_board(board)
-    first = emulator.run(toolchain.build_project(compiled, BOARD).elf, BOARD, compiled.interface, [inputs])
-    there = emulator.run(toolchain.build_project(compiled, other).elf, other, compiled.interface, [inputs])
+    first = emulator.run(toolchain.build_image(compiled, BOARD).elf, BOARD, compiled, [inputs])
+    there = emulator.run(toolchain.build_image(compiled, other).elf, other, compiled, [inputs])
     np.testing.assert_array_equal(first.outputs[0][0], there.outputs[0][0])
     assert there.instructions == pytest.approx(first.instructions, rel=0.001)
 
 
-def test_objects_are_not_built_for_this_machine(compiled: Project, tmp_path: Path) -> None:
-    network = compiled.network()
+def test_objects_are_not_built_for_this_machine(compiled: Image, tmp_path: Path) -> None:
+    network = read_network(compiled, compiled.networks[0])
     as_object = replace(network, files={**network.files, "k.o": b""}, objects=("k.o",))
     with pytest.raises(UsageError, match="use --emit c to build it here"):
         toolchain.build_host(tmp_path, as_object)
 
 
-def test_cores_that_would_compute_something_else_are_refused(compiled: Project, tmp_path: Path) -> None:
+def test_cores_that_would_compute_something_else_are_refused(compiled: Image, tmp_path: Path) -> None:
     """Of 16-bit int, as AVR has it, and of the other byte order."""
     (tmp_path / "limits.h").write_text("#define INT_MAX 32767\n")
     for option, taken in ((f"-I{compiled.folder}", True), (f"-I{tmp_path}", False), ("-mbig-endian", False)):

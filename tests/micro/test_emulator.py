@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cores import CORES, get_core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro import toolchain
 from tvm_cascade.micro.board import available_ram, list_boards, load_board
 from tvm_cascade.micro.emulator import FirmwareError, RunResult, run
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.target import TARGETS, get_target
 
 Inputs = list[tuple[np.ndarray, np.ndarray]]
 MakeToy = Callable[..., EmittedNetwork]
@@ -30,7 +30,7 @@ def execute(tmp_path: Path, toy_inputs: Inputs) -> Execute:
         board = load_board(board_name)
         if shutil.which(board.family.gcc) is None or shutil.which(board.family.qemu) is None:
             pytest.skip(f"{board.family.gcc} or {board.family.qemu} is not installed")
-        target = get_target(str(options.pop("target", best_target(board.core))))
+        target = get_core(str(options.pop("target", best_target(board.core))))
         elf = toolchain.build(tmp_path / "p", network, target, board).elf
         return run(elf, board, network.interface, options.pop("inputs", toy_inputs), **options)  # type: ignore[arg-type]
 
@@ -38,7 +38,7 @@ def execute(tmp_path: Path, toy_inputs: Inputs) -> Execute:
 
 
 def best_target(core: str) -> str:
-    return [target.name for target in TARGETS.values() if core in target.runs_on][-1]
+    return [target.name for target in CORES.values() if core in target.runs_on][-1]
 
 
 @pytest.mark.parametrize("board", list_boards())
@@ -150,7 +150,7 @@ def test_a_second_memory_takes_the_stack(
     own["memory"] |= {"ram": {"origin": "0x20000000", "bytes": 4096}, "stack": {"origin": "0x21000000", "bytes": 1024}}
     (tmp_path / "own.json").write_text(json.dumps(own))
     board = load_board(tmp_path / "own.json")
-    target = get_target("cortex-m4")
+    target = get_core("cortex-m4")
     network = make_toy(arena=available_ram(board))
     built = toolchain.build(tmp_path / "p", network, target, board)
     assert (network.arena_bytes, built.ram_bytes) == (4096, 4096)

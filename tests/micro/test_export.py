@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import Bundle, write_bundle
+from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.export import export_arduino, export_folder, export_zephyr
-from tvm_cascade.micro.network import EmittedNetwork, IoSpec
-from tvm_cascade.micro.project import Project, write_project
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.image import Image
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.write_image import BuildOptions, write_image
+from tvm_cascade.tensor_spec import TensorSpec
 
-M4 = get_target("cortex-m4")
+M4 = get_core("cortex-m4")
 
 # What the exports use of Zephyr: modules found through ZEPHYR_EXTRA_MODULES, switched on by prj.conf.
 ZEPHYR_CONFIG = """\
@@ -80,30 +82,30 @@ void delay(unsigned long);
 
 
 @pytest.fixture
-def project(tmp_path: Path, toy: EmittedNetwork) -> Project:
-    return write_project(tmp_path / "p", toy, M4, load_board("mps2-an386"))
+def project(tmp_path: Path, toy: EmittedNetwork) -> Image:
+    return write_image(tmp_path / "p", (toy,), BuildOptions(M4, load_board("mps2-an386")))
 
 
 @pytest.fixture
-def object_project(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> Project:
+def object_project(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> Image:
     """The toy network with its weights as a compiled object, as `--emit obj` has its kernels."""
     (tmp_path / "w.c").write_bytes(toy.files["toy_weights.c"])
     command = ["arm-none-eabi-gcc", *M4.gcc_flags, "-c", str(tmp_path / "w.c"), "-o", str(tmp_path / "w.o")]
     subprocess.run(command, check=True)
     files = {"toy.h": toy.files["toy.h"], "toy.c": toy.files["toy.c"], "toy_kernels.o": (tmp_path / "w.o").read_bytes()}
     network = replace(toy, files=files, sources=("toy.c",), objects=("toy_kernels.o",))
-    return write_project(tmp_path / "po", network, M4, load_board("mps2-an386"))
+    return write_image(tmp_path / "po", (network,), BuildOptions(M4, load_board("mps2-an386")))
 
 
 @pytest.fixture
-def streaming_project(tmp_path: Path, streaming_toy: EmittedNetwork) -> Project:
-    return write_project(tmp_path / "ps", streaming_toy, M4, load_board("mps2-an386"))
+def streaming_project(tmp_path: Path, streaming_toy: EmittedNetwork) -> Image:
+    return write_image(tmp_path / "ps", (streaming_toy,), BuildOptions(M4, load_board("mps2-an386")))
 
 
 @pytest.fixture
-def duo(tmp_path: Path, object_project: Project, streaming_toy: EmittedNetwork, renamed: Callable) -> Bundle:
+def duo(tmp_path: Path, object_project: Image, streaming_toy: EmittedNetwork, renamed: Callable) -> Image:
     """A bundle of a network with compiled kernels and one with a streamed input."""
-    rows = write_project(tmp_path / "pr", renamed(streaming_toy, "rows"), M4, load_board("mps2-an386"))
+    rows = write_image(tmp_path / "pr", (renamed(streaming_toy, "rows"),), BuildOptions(M4, load_board("mps2-an386")))
     return write_bundle(tmp_path / "duo", [object_project, rows], load_board("mps2-an386"))
 
 
@@ -258,22 +260,22 @@ def test_arduino_library_compiles(kind: str, tmp_path: Path, arm_gcc: None, requ
 def test_kernels_refuse_boards_that_cannot_take_them(
     target: str, fits: list[str], does_not: list[str], tmp_path: Path, toy: EmittedNetwork, arm_gcc: None
 ) -> None:
-    core = get_target(target)
+    core = get_core(target)
     network = replace(toy, files={**toy.files, "toy_kernels.o": b"not looked into"}, objects=("toy_kernels.o",))
-    project = write_project(tmp_path / "p", network, core, load_board(core.default_board))
+    project = write_image(tmp_path / "p", (network,), BuildOptions(core, load_board(core.default_board)))
     export_arduino(project, tmp_path / "lib")
     include = f'#include "{tmp_path}/lib/src/toy.h"\n'
     for boards, taken in ((fits, True), (does_not, False)):
         for board in boards:
             name = board.replace("M", "cortex-m") if board[0] == "M" else ""
-            options = get_target(name).gcc_flags if name else ("-mthumb", *board.split())
+            options = get_core(name).gcc_flags if name else ("-mthumb", *board.split())
             command = ["arm-none-eabi-gcc", *options, "-Werror", "-fsyntax-only", "-x", "c", "-"]
             done = subprocess.run(command, input=include, capture_output=True, text=True, check=False)
             assert (done.returncode == 0) == taken, (board, done.stderr)
             assert taken or "for this board, compile the network with --emit c" in done.stderr
 
 
-def test_networks_of_a_bundle_share_their_arena(tmp_path: Path, duo: Bundle) -> None:
+def test_networks_of_a_bundle_share_their_arena(tmp_path: Path, duo: Image) -> None:
     """Without a word from the build system: the only arena among the symbols is the shared one."""
     export_folder(duo.folder, "arduino", tmp_path / "lib")
     sources = [str(path) for path in (tmp_path / "lib/src").glob("*.c")]
@@ -288,30 +290,30 @@ def test_networks_of_a_bundle_share_their_arena(tmp_path: Path, duo: Bundle) -> 
 
 def test_names_that_other_systems_keep_for_themselves(tmp_path: Path, toy: EmittedNetwork, renamed: Callable) -> None:
     board = load_board("mps2-an386")
-    project = write_project(tmp_path / "p", renamed(toy, "arduino_wake"), M4, board)
+    project = write_image(tmp_path / "p", (renamed(toy, "arduino_wake"),), BuildOptions(M4, board))
     export_arduino(project, tmp_path / "wake")
     assert lint_library(tmp_path / "wake")["name"] == "network_arduino_wake"
     for wrong in ("my library", "-x", "x" * 64):
         with pytest.raises(UsageError, match="Arduino takes no library folder named"):
             export_arduino(project, tmp_path / wrong)
-    kernel = write_project(tmp_path / "k", renamed(toy, "kernel"), M4, board)  # the name of a library of Zephyr's
+    # the name of a library of Zephyr's
+    kernel = write_image(tmp_path / "k", (renamed(toy, "kernel"),), BuildOptions(M4, board))
     export_zephyr(kernel, tmp_path / "module")
     assert "zephyr_library_named(tvm_cascade_kernel)" in (tmp_path / "module/CMakeLists.txt").read_text()
     assert "name: tvm_cascade_kernel\n" in (tmp_path / "module/zephyr/module.yml").read_text()  # modules replace others
 
 
 def test_floats_and_compiled_kernels_of_other_cores(tmp_path: Path, toy: EmittedNetwork) -> None:
-    y = IoSpec("y", "y", "float32", (1, 6), 24)
+    y = TensorSpec("y", (1, 6), "float32", c_name="y")
     source = b"#include <math.h>\n" + toy.files["toy.c"]
-    project = write_project(
-        tmp_path / "f", replace(toy, outputs=(y,), files={**toy.files, "toy.c": source}), M4, load_board("mps2-an386")
-    )
+    network = replace(toy, outputs=(y,), files={**toy.files, "toy.c": source})
+    project = write_image(tmp_path / "f", (network,), BuildOptions(M4, load_board("mps2-an386")))
     export_zephyr(project, tmp_path / "module")
     assert "select REQUIRES_FULL_LIBC" in (tmp_path / "module/Kconfig").read_text()
     assert "CONFIG_FPU=y\n" in (tmp_path / "module/samples/toy/prj.conf").read_text()
     files = {**toy.files, "toy_kernels.o": b"not looked into"}
     riscv = replace(toy, files=files, objects=("toy_kernels.o",))
-    other = write_project(tmp_path / "r", riscv, get_target("riscv32"), load_board("riscv32-virt"))
+    other = write_image(tmp_path / "r", (riscv,), BuildOptions(get_core("riscv32"), load_board("riscv32-virt")))
     export_zephyr(other, tmp_path / "other")
     assert "depends on RISCV && !64BIT\n" in (tmp_path / "other/Kconfig").read_text()
     with pytest.raises(UsageError, match="of Arm cores alone, not of riscv32: compile with --emit c"):
@@ -320,7 +322,7 @@ def test_floats_and_compiled_kernels_of_other_cores(tmp_path: Path, toy: Emitted
         export_folder(project.folder, "mbed", tmp_path / "lib")
 
 
-def test_exports_are_reproducible_and_never_overwrite(tmp_path: Path, object_project: Project) -> None:
+def test_exports_are_reproducible_and_never_overwrite(tmp_path: Path, object_project: Image) -> None:
     for export in (export_zephyr, export_arduino):
         one, two = tmp_path / f"{export.__name__}1", tmp_path / f"{export.__name__}2"
         files = export(object_project, one)
@@ -332,7 +334,7 @@ def test_exports_are_reproducible_and_never_overwrite(tmp_path: Path, object_pro
             export(object_project, one)
 
 
-def test_a_failed_export_leaves_nothing(tmp_path: Path, object_project: Project) -> None:
+def test_a_failed_export_leaves_nothing(tmp_path: Path, object_project: Image) -> None:
     (object_project.folder / "toy_kernels.o").unlink()
     with pytest.raises(Exception, match="toy_kernels"):
         export_zephyr(object_project, tmp_path / "x" / "module")

@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.flash import choose_tool, flash_folder, flash_project
+from tvm_cascade.micro.flash import choose_tool, flash_folder, flash_image
+from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import Project, write_project
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 
 DISCOVERY = load_board("stm32vldiscovery")
 
 
 @pytest.fixture
-def project(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> Project:
-    return write_project(tmp_path / "p", toy, get_target("cortex-m3"), DISCOVERY)
+def project(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> Image:
+    return write_image(tmp_path / "p", (toy,), BuildOptions(get_core("cortex-m3"), DISCOVERY))
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, status: int = 0) -> Path:
@@ -42,9 +43,9 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str, status: 
         ("st-flash", "st-flash --reset write {bin} 0x08000000"),
     ],
 )
-def test_commands(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch, tool: str, words: str) -> None:
+def test_commands(tmp_path: Path, project: Image, monkeypatch: pytest.MonkeyPatch, tool: str, words: str) -> None:
     log = install(tmp_path, monkeypatch, tool)
-    result = flash_project(project, DISCOVERY, tool=tool)
+    result = flash_image(project, DISCOVERY, tool=tool)
     assert result.tool == tool
     assert result.elf.parent.name == "stm32vldiscovery-serial"
     assert log.read_text().strip() == words.format(elf=result.elf, bin=result.elf.with_suffix(".bin"))
@@ -59,18 +60,18 @@ def test_commands(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_one_probe_of_several(
-    tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch, tool: str, words: str
+    tmp_path: Path, project: Image, monkeypatch: pytest.MonkeyPatch, tool: str, words: str
 ) -> None:
     log = install(tmp_path, monkeypatch, tool)
-    flash_project(project, DISCOVERY, tool=tool, probe="066BFF30:a")
+    flash_image(project, DISCOVERY, tool=tool, probe="066BFF30:a")
     assert log.read_text().startswith(words)
     with pytest.raises(UsageError, match="no serial number of a debug probe"):
-        flash_project(project, DISCOVERY, tool=tool, probe="x; shutdown")
+        flash_image(project, DISCOVERY, tool=tool, probe="x; shutdown")
 
 
-def test_binary_starts_with_the_vector_table(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_starts_with_the_vector_table(tmp_path: Path, project: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "st-flash")
-    result = flash_project(project, DISCOVERY, image="application", tool="st-flash")
+    result = flash_image(project, DISCOVERY, kind="application", tool="st-flash")
     data = result.elf.with_suffix(".bin").read_bytes()
     assert int.from_bytes(data[:4], "little") == DISCOVERY.ram.end
 
@@ -124,29 +125,29 @@ PYOCD = """\
     ],
 )
 def test_failure_is_passed_on(
-    tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch, tool: str, output: str, message: str
+    tmp_path: Path, project: Image, monkeypatch: pytest.MonkeyPatch, tool: str, output: str, message: str
 ) -> None:
     install(tmp_path, monkeypatch, tool)
     (tmp_path / "said").write_text(output)
     (tmp_path / tool).write_text(f"#!/bin/sh\ncat {tmp_path / 'said'} >&2\nexit 1\n")
     with pytest.raises(ToolError, match=message):
-        flash_project(project, DISCOVERY, tool=tool)
+        flash_image(project, DISCOVERY, tool=tool)
 
 
-def test_a_tool_that_asks_or_hangs_ends(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_asks_or_hangs_ends(tmp_path: Path, project: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "pyocd")
     (tmp_path / "pyocd").write_text("#!/bin/sh\necho 'Enter the number of the debug probe'\nread line || exit 1\n")
     with pytest.raises(ToolError, match=r"pyocd failed: Enter the number of the debug probe; .*--probe chooses one"):
-        flash_project(project, DISCOVERY)
+        flash_image(project, DISCOVERY)
     (tmp_path / "pyocd").write_text("#!/bin/sh\necho 'Erasing'\nexec sleep 30\n")
     with pytest.raises(ToolError, match=r"pyocd took longer than 0.3 s \(its last words: Erasing\)"):
-        flash_project(project, DISCOVERY, timeout_s=0.3)
+        flash_image(project, DISCOVERY, timeout_s=0.3)
 
 
 def test_a_bundle_is_flashed_too(
-    tmp_path: Path, project: Project, toy: EmittedNetwork, renamed: Callable, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, project: Image, toy: EmittedNetwork, renamed: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = write_project(tmp_path / "q", renamed(toy, "other"), project.target, DISCOVERY)
+    other = write_image(tmp_path / "q", (renamed(toy, "other"),), BuildOptions(project.target, DISCOVERY))
     bundle = write_bundle(tmp_path / "b", [project, other], DISCOVERY)
     log = install(tmp_path, monkeypatch, "pyocd")
     for image in ("serial", "application"):
@@ -155,6 +156,6 @@ def test_a_bundle_is_flashed_too(
         assert log.read_text().split()[-1] == str(done.elf)
 
 
-def test_unknown_image(project: Project) -> None:
+def test_unknown_image(project: Image) -> None:
     with pytest.raises(UsageError, match="unknown image 'emulator'"):
-        flash_project(project, DISCOVERY, image="emulator")
+        flash_image(project, DISCOVERY, kind="emulator")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,19 +18,8 @@ def _network(path: Path) -> None:
     """Two convolutions: 3x3, of 72 bytes of weights, then 1x1, of 32, on a quarter of the pixels."""
     rng, w = np.random.default_rng(0), ModelWriter()
     x = w.activation((1, 8, 8, 2), "int8", 0.1, 3, name="x")
-    for shape, stride, side in (((4, 3, 3, 2), 1, 8), ((8, 1, 1, 4), 2, 4)):
-        kernel = w.tensor(shape, "int8", 0.01, 0, data=rng.integers(-127, 128, shape).astype("int8"))
-        bias = w.tensor((shape[0],), "int32", 0.001, 0, data=rng.integers(-99, 99, shape[0]).astype("int32"))
-        out = w.tensor((1, side, side, shape[0]), "int8", 0.1, 0)
-        how: dict[str, Any] = {
-            "padding": 0,
-            "strideH": stride,
-            "strideW": stride,
-            "dilationHFactor": 1,
-            "dilationWFactor": 1,
-        }
-        w.operator("CONV_2D", [x, kernel, bias], [out], "Conv2DOptions", **how)
-        x = out
+    x = w.convolution(x, 4, 3, 1, rng)
+    x = w.convolution(x, 8, 1, 2, rng)
     w.outputs = [x]
     path.write_bytes(w.finish())
 

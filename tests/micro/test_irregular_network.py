@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import api
 from tvm_cascade.ordering import OrderOptions, order
@@ -16,7 +13,9 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import OrderOps
 from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
+from tvm_cascade.results import CompileResult
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.reference import virtual_machine
 
 TARGET = "cortex-m4"
 WHOLE = OrderOptions(in_place=False)
@@ -43,25 +42,27 @@ def lowered() -> tvm.IRModule:
 @pytest.fixture(scope="module")
 def expected(lowered: tvm.IRModule) -> tuple[np.ndarray, np.ndarray]:
     x = np.random.default_rng(2).integers(-128, 128, (1, 24, 24, 3)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(lowered, "llvm"), tvm.cpu())
+    machine = virtual_machine(lowered)
     return x, machine["main"](tvm.runtime.tensor(x)).numpy()
 
 
-def test_each_step_needs_less(lowered: tvm.IRModule) -> None:
+@pytest.fixture(scope="module")
+def made(lowered: tvm.IRModule, tmp_path_factory: pytest.TempPathFactory, emulator_tools: None) -> CompileResult:
+    """The cascade as a project, whose plan is that of `api.plan`."""
+    return api.compile(lowered, target=TARGET, output=tmp_path_factory.mktemp("irregular") / "p")
+
+
+def test_each_step_needs_less(lowered: tvm.IRModule, made: CompileResult) -> None:
     ordered = OrderOps(WHOLE)(lowered)
     folded = OrderOps(WHOLE)(RewriteForMemory(WHOLE)(lowered))
     arenas = [api.plan(mod, target=TARGET, layerwise=True).plan.peak for mod in (lowered, ordered, folded)]
     optima = [order(without_scratch(extract_graph(mod).graph), WHOLE).peak for mod in (ordered, folded)]
-    cascaded = api.plan(lowered, target=TARGET).plan.peak
-    assert arenas[0] > arenas[1] >= arenas[2] > cascaded
+    assert arenas[0] > arenas[1] >= arenas[2] > made.plan.peak
     assert all(arena <= 1.02 * optimum for arena, optimum in zip(arenas[1:], optima, strict=True))
 
 
-def test_the_cascade_as_firmware(
-    lowered: tvm.IRModule, expected: tuple[np.ndarray, np.ndarray], tmp_path: Path, emulator_tools: None
-) -> None:
-    made = api.compile(lowered, target=TARGET, output=tmp_path / "p")
-    assert made.concats
-    ran = api.run(tmp_path / "p", inputs={"image": expected[0]})
+def test_the_cascade_as_firmware(made: CompileResult, expected: tuple[np.ndarray, np.ndarray]) -> None:
+    assert made.concats and made.folder is not None
+    ran = api.run(made.folder, inputs={"image": expected[0]})
     np.testing.assert_array_equal(next(iter(ran.outputs.values())), expected[1])
     assert ran.ok and ran.arena_bytes == ran.arena_high_water_bytes == made.plan.peak

@@ -9,6 +9,7 @@ import pytest
 
 import tvm_cascade
 from tvm_cascade import pipeline
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.testing.tflite import ModelWriter
 
@@ -41,5 +42,5 @@ def test_equal_to_the_reference(tmp_path: Path, emulator: None, target: str, lay
 
 def test_rows_lie_along_axis_two(tmp_path: Path) -> None:
     _write(tmp_path / "m.tflite")
-    graph = pipeline.prepare(load(tmp_path / "m.tflite"), pipeline.core_of("cortex-m4")).graph
+    graph = pipeline.prepare(load(tmp_path / "m.tflite"), kernel_target("cortex-m4")).graph
     assert {graph.tensors[t].row_axis for op in graph.ops for t in op.outputs} == {2}

@@ -8,25 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import LoadError, UsageError
 from tvm_cascade.micro.board import list_boards, load_board
+from tvm_cascade.micro.board_files import add_board, board_header, find_board, linker_script
+from tvm_cascade.micro.image import read_image, read_network, write_metadata
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import (
-    add_board,
-    board_header,
-    find_board,
-    linker_script,
-    read_project,
-    write_project,
-)
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 
-M3 = get_target("cortex-m3")
+M3 = get_core("cortex-m3")
 
 
 def test_folder_is_complete_and_reads_back(tmp_path: Path, toy: EmittedNetwork) -> None:
     board = load_board("mps2-an385")
-    project = write_project(tmp_path / "p", toy, M3, board, "size", {"plan": {"peak": 80}})
+    project = write_image(tmp_path / "p", (toy,), BuildOptions(M3, board, "size"))
     names = {str(path.relative_to(tmp_path / "p")) for path in (tmp_path / "p").rglob("*") if path.is_file()}
     assert names == {
         "toy.h", "toy.c", "toy_weights.c", "main.c", "startup.c", "port.h", "port_semihosting.c", "measure.h",
@@ -34,14 +29,16 @@ def test_folder_is_complete_and_reads_back(tmp_path: Path, toy: EmittedNetwork) 
         "boards/mps2-an385/link.ld", "boards/mps2-an385/board.h", "boards/mps2-an385/board.cmake",
         "boards/mps2-an385/board.json",
     }  # fmt: skip
-    assert read_project(tmp_path / "p") == project
-    assert project.network() == toy
-    assert (project.board, project.optimise, project.interface) == ("mps2-an385", "size", toy.interface)
+    assert read_image(tmp_path / "p") == project
+    assert read_network(project, project.networks[0]) == toy
+    assert (project.board, project.optimise, project.networks[0].interface) == ("mps2-an385", "size", toy.interface)
+    write_metadata(project, {"plan": {"peak": 80}})
     assert json.loads((tmp_path / "p" / "metadata.json").read_text())["plan"] == {"peak": 80}
+    assert read_image(tmp_path / "p") == project
 
 
 def test_no_template_mark_and_no_model_text_is_left(tmp_path: Path, toy: EmittedNetwork) -> None:
-    write_project(tmp_path, toy, M3, load_board("mps2-an385"))
+    write_image(tmp_path, (toy,), BuildOptions(M3, load_board("mps2-an385")))
     for path in tmp_path.rglob("*"):
         if path.is_file() and path.name != "metadata.json":
             text = path.read_text()
@@ -53,14 +50,14 @@ def test_no_template_mark_and_no_model_text_is_left(tmp_path: Path, toy: Emitted
 
 def test_same_input_same_bytes(tmp_path: Path, toy: EmittedNetwork) -> None:
     for folder in ("one", "two"):
-        write_project(tmp_path / folder, toy, M3, load_board("mps2-an385"))
+        write_image(tmp_path / folder, (toy,), BuildOptions(M3, load_board("mps2-an385")))
     for path in (tmp_path / "one").rglob("*"):
         if path.is_file():
             assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes()
 
 
 def test_second_board_in_one_folder(tmp_path: Path, toy: EmittedNetwork) -> None:
-    write_project(tmp_path, toy, M3, load_board("mps2-an385"))
+    write_image(tmp_path, (toy,), BuildOptions(M3, load_board("mps2-an385")))
     add_board(tmp_path, load_board("stm32vldiscovery"))
     assert "LENGTH = 8192" in (tmp_path / "boards/stm32vldiscovery/link.ld").read_text()
 
@@ -74,7 +71,7 @@ def test_a_folder_remembers_the_boards_of_its_user(tmp_path: Path, toy: EmittedN
     }
     (tmp_path / "own.json").write_text(json.dumps(own))
     board = load_board(tmp_path / "own.json")
-    project = write_project(tmp_path / "p", toy, M3, board)
+    project = write_image(tmp_path / "p", (toy,), BuildOptions(M3, board))
     (tmp_path / "own.json").unlink()
     assert find_board(project.folder, project.board) == board != load_board("mps2-an386")
     assert find_board(project.folder, "mps2-an385") == load_board("mps2-an385")
@@ -125,12 +122,12 @@ def test_other_folders_are_refused(tmp_path: Path, make_dir: bool, message: str)
     if make_dir:
         (tmp_path / "metadata.json").write_text('{"project": {}}')
     with pytest.raises(LoadError, match=message):
-        read_project(tmp_path)
+        read_image(tmp_path)
 
 
 def test_unknown_optimisation_and_wrong_board(tmp_path: Path, make_toy: Callable[..., EmittedNetwork]) -> None:
     with pytest.raises(UsageError, match="unknown optimisation 'fast'; known: size, balanced, speed"):
-        write_project(tmp_path / "p", make_toy(), M3, load_board("mps2-an385"), "fast")
+        write_image(tmp_path / "p", (make_toy(),), BuildOptions(M3, load_board("mps2-an385"), "fast"))
     with pytest.raises(UsageError, match="cannot run code for cortex-m3"):
-        write_project(tmp_path / "p", make_toy(), M3, load_board("microbit"))
+        write_image(tmp_path / "p", (make_toy(),), BuildOptions(M3, load_board("microbit")))
     assert not (tmp_path / "p").exists()

@@ -21,15 +21,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cores import CORES
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import list_boards, load_board
 from tvm_cascade.micro.emulator import FirmwareError
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.serial_link import FLAG, REPLY, Decoder, LinkError, SerialLink, _why_not, encode
-from tvm_cascade.micro.serial_run import BEGIN, CONTINUE, HELLO, READ, ROW, RUN, WRITE, crc32c, run_serial
-from tvm_cascade.micro.target import TARGETS
-from tvm_cascade.micro.toolchain import build_project
+from tvm_cascade.micro.serial_run import (
+    BEGIN,
+    CONTINUE,
+    HELLO,
+    READ,
+    ROW,
+    RUN,
+    WRITE,
+    SerialOptions,
+    crc32c,
+    run_serial,
+)
+from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.serial_lines import Answering, BadLine, EmulatedBoard, Forger
 
 DAMAGED, WANTS = 1, 3  # outcomes
@@ -78,9 +89,9 @@ def start(tmp_path: Path) -> Iterator[Callable]:
         board = load_board(name)
         if shutil.which(board.family.gcc) is None or shutil.which(board.family.qemu) is None:
             pytest.skip(f"{board.family.gcc} or {board.family.qemu} is not installed")
-        target = [target for target in TARGETS.values() if board.core in target.runs_on][-1]
-        project = write_project(tmp_path / "p", network, target, board)
-        elf = build_project(project, board, image="serial").elf
+        target = [target for target in CORES.values() if board.core in target.runs_on][-1]
+        project = write_image(tmp_path / "p", (network,), BuildOptions(target, board))
+        elf = build_image(project, board, kind="serial").elf
         if not relay:
             running.append(EmulatedBoard(board, elf))
             return running[-1].port, running[-1]  # type: ignore[union-attr]
@@ -103,7 +114,7 @@ def test_every_board_answers(
     name: str, toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, start: Callable
 ) -> None:
     port, _ = start(toy, name)
-    result = run_serial(port, toy.interface, toy_inputs, timeout_s=30, answer_s=0.1)
+    result = run_serial(port, toy.interface, toy_inputs, SerialOptions(timeout_s=30, answer_s=0.1))
     check(result, toy_inputs, reference)
     assert result.arena_high_water_bytes == 72
     assert 100 < result.stack_bytes < 400
@@ -142,7 +153,7 @@ def test_a_port_that_is_described_by_its_registers(
     own = json.loads(load_board(name).source) | {"name": "own", "uart": uart}
     (tmp_path / "own.json").write_text(json.dumps(own))
     port, _ = start(toy, tmp_path / "own.json")
-    check(run_serial(port, toy.interface, toy_inputs, timeout_s=30, answer_s=0.1), toy_inputs, reference)
+    check(run_serial(port, toy.interface, toy_inputs, SerialOptions(timeout_s=30, answer_s=0.1)), toy_inputs, reference)
 
 
 @pytest.mark.parametrize("error_rate", [0.0005, 0.005])
@@ -151,14 +162,14 @@ def test_noise(
 ) -> None:
     inputs = toy_inputs * 8
     port, line = start(toy, error_rate=error_rate, events={})
-    check(run_serial(port, toy.interface, inputs, timeout_s=60, answer_s=0.05), inputs, reference)
+    check(run_serial(port, toy.interface, inputs, SerialOptions(timeout_s=60, answer_s=0.05)), inputs, reference)
     assert line.damaged > 0
 
 
 def test_hang_ups(toy: EmittedNetwork, toy_inputs: Inputs, reference: Callable, start: Callable) -> None:
     inputs = toy_inputs * 4
     port, line = start(toy, error_rate=0.0, events=dict.fromkeys((150, 700, 701, 2000), "hang up"))
-    check(run_serial(port, toy.interface, inputs, timeout_s=60, answer_s=0.1), inputs, reference)
+    check(run_serial(port, toy.interface, inputs, SerialOptions(timeout_s=60, answer_s=0.1)), inputs, reference)
     assert line.happened == ["hang up"] * 4
 
 
@@ -166,7 +177,7 @@ def test_resets_of_the_board(toy: EmittedNetwork, toy_inputs: Inputs, reference:
     """A reset loses inputs or outputs wherever it comes: the inference starts over, with noise on top."""
     inputs = toy_inputs * 4
     port, line = start(toy, error_rate=0.001, events=dict.fromkeys((180, 420, 900, 1500), "reset"))
-    check(run_serial(port, toy.interface, inputs, timeout_s=60, answer_s=0.1), inputs, reference)
+    check(run_serial(port, toy.interface, inputs, SerialOptions(timeout_s=60, answer_s=0.1)), inputs, reference)
     assert line.happened == ["reset"] * 4
 
 
@@ -174,7 +185,7 @@ def test_streamed_rows(streaming_toy: EmittedNetwork, toy_inputs: Inputs, refere
     inputs = toy_inputs * 3
     events = {300: "reset", 700: "hang up", 1500: "reset"}
     port, line = start(streaming_toy, error_rate=0.002, events=events)
-    result = run_serial(port, streaming_toy.interface, inputs, timeout_s=120, answer_s=0.05)
+    result = run_serial(port, streaming_toy.interface, inputs, SerialOptions(timeout_s=120, answer_s=0.05))
     check(result, inputs, reference)
     assert line.happened == ["reset", "hang up", "reset"] and line.damaged > 0
 
@@ -219,7 +230,7 @@ def test_a_network_that_fails(make_toy: Callable[..., EmittedNetwork], toy_input
     network = make_toy(extra="if (a[0] || y) return -7;")
     port, _ = start(network)
     with pytest.raises(FirmwareError, match="the network returned -7"):
-        run_serial(port, network.interface, toy_inputs, timeout_s=30, answer_s=0.1)
+        run_serial(port, network.interface, toy_inputs, SerialOptions(timeout_s=30, answer_s=0.1))
 
 
 def test_another_network_is_noticed(
@@ -227,7 +238,7 @@ def test_another_network_is_noticed(
 ) -> None:
     port, _ = start(toy)
     with pytest.raises(UsageError, match=r"holds another network, .*flash this project"):
-        run_serial(port, make_toy(arena=96).interface, toy_inputs, timeout_s=30, answer_s=0.1)
+        run_serial(port, make_toy(arena=96).interface, toy_inputs, SerialOptions(timeout_s=30, answer_s=0.1))
 
 
 def test_other_weights_of_the_same_network_are_noticed(
@@ -237,7 +248,7 @@ def test_other_weights_of_the_same_network_are_noticed(
     other = make_toy(prologue="/* trained again */\n").interface
     assert replace(other, digest=0) == replace(toy.interface, digest=0)
     with pytest.raises(UsageError, match="or other weights of it; flash this project"):
-        run_serial(port, other, toy_inputs, timeout_s=30, answer_s=0.1)
+        run_serial(port, other, toy_inputs, SerialOptions(timeout_s=30, answer_s=0.1))
 
 
 @pytest.mark.parametrize("kind", [WRITE, READ | REPLY])
@@ -248,11 +259,15 @@ def test_damage_that_a_frame_does_not_show(
     port, _ = start(toy)
     forger = Forger(port, kind, times=3)
     try:
-        check(run_serial(forger.port, toy.interface, toy_inputs, timeout_s=30, answer_s=0.2), toy_inputs, reference)
+        check(
+            run_serial(forger.port, toy.interface, toy_inputs, SerialOptions(timeout_s=30, answer_s=0.2)),
+            toy_inputs,
+            reference,
+        )
         assert forger.times == 0
         forger.times = 1000
         with pytest.raises(LinkError, match="has lost its inputs or outputs 25 times"):
-            run_serial(forger.port, toy.interface, toy_inputs[:1], timeout_s=30, answer_s=0.2)
+            run_serial(forger.port, toy.interface, toy_inputs[:1], SerialOptions(timeout_s=30, answer_s=0.2))
     finally:
         forger.stop()
 
@@ -278,7 +293,12 @@ def test_faults_are_told_over_the_port(
     prefix = load_board(board).family.prefix
     for _ in range(2):  # a second run is told too that the firmware has ended
         with pytest.raises(FirmwareError, match=message):
-            run_serial(port, network.interface, toy_inputs, timeout_s=20, answer_s=0.2, elf=elf, prefix=prefix)
+            run_serial(
+                port,
+                network.interface,
+                toy_inputs,
+                SerialOptions(timeout_s=20, answer_s=0.2, elf=elf, tool_prefix=prefix),
+            )
         message = "stopped with status [56]: no message; reset the board"
 
 
@@ -307,7 +327,7 @@ def test_what_comes_instead_of_answers_is_named(toy: EmittedNetwork, toy_inputs:
         far = Answering(play)
         started = time.monotonic()
         with pytest.raises((LinkError, UsageError), match=message):
-            run_serial(far.port, toy.interface, toy_inputs, timeout_s=0.6, answer_s=0.1)
+            run_serial(far.port, toy.interface, toy_inputs, SerialOptions(timeout_s=0.6, answer_s=0.1))
         assert time.monotonic() - started < 30  # it ends; how soon is the machine's affair
         far.stop()
 
@@ -342,7 +362,7 @@ def test_old_bytes_of_a_port_are_thrown_away(toy: EmittedNetwork) -> None:
 def test_silence_and_missing_ports(tmp_path: Path, toy: EmittedNetwork, toy_inputs: Inputs) -> None:
     master, slave = os.openpty()
     with pytest.raises(LinkError, match="does not answer; is it flashed"):
-        run_serial(os.ttyname(slave), toy.interface, toy_inputs, timeout_s=0.3, answer_s=0.1)
+        run_serial(os.ttyname(slave), toy.interface, toy_inputs, SerialOptions(timeout_s=0.3, answer_s=0.1))
     os.close(slave)
     os.close(master)
     with pytest.raises(LinkError, match="no such device; serial ports here: "):

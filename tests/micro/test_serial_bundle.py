@@ -9,15 +9,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import load_board
-from tvm_cascade.micro.bundle import build_bundle, write_bundle
+from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.emulator import FirmwareError
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import write_project
 from tvm_cascade.micro.serial_link import SerialLink
-from tvm_cascade.micro.serial_run import BEGIN, CONTINUE, HELLO, READ, ROW, RUN, SELECT, WRITE, crc32c, run_serial
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.serial_run import (
+    BEGIN,
+    CONTINUE,
+    HELLO,
+    READ,
+    ROW,
+    RUN,
+    SELECT,
+    WRITE,
+    SerialOptions,
+    crc32c,
+    run_serial,
+)
+from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.serial_lines import BadLine, EmulatedBoard
 
 BOARD = load_board("mps2-an386")
@@ -27,8 +40,11 @@ Inputs = list[tuple[np.ndarray, np.ndarray]]
 
 def build(folder: Path, networks: list[EmittedNetwork]) -> Path:
     """The serial image of `networks`."""
-    projects = [write_project(folder / network.name, network, get_target("cortex-m4"), BOARD) for network in networks]
-    return build_bundle(write_bundle(folder / "b", projects, BOARD), BOARD, image="serial").elf
+    projects = [
+        write_image(folder / network.name, (network,), BuildOptions(get_core("cortex-m4"), BOARD))
+        for network in networks
+    ]
+    return build_image(write_bundle(folder / "b", projects, BOARD), BOARD, kind="serial").elf
 
 
 def check(outputs: tuple, inputs: Inputs, reference: Callable) -> None:
@@ -54,14 +70,21 @@ def test_networks_run_one_after_the_other(
     common = {"timeout_s": 30, "answer_s": 0.1}
     try:
         for k in (1, 0, 1):
-            result = run_serial(running.port, networks[k].interface, toy_inputs, select=k, **common)
+            result = run_serial(
+                running.port, networks[k].interface, toy_inputs, SerialOptions(network_number=k, **common)
+            )
             check(result.outputs, toy_inputs, reference)
         for wrong in (1, 3):
             with pytest.raises(UsageError, match="holds another network"):
-                run_serial(running.port, toy.interface, toy_inputs, select=wrong, **common)
+                run_serial(running.port, toy.interface, toy_inputs, SerialOptions(network_number=wrong, **common))
         prefix = BOARD.family.prefix
         with pytest.raises(FirmwareError, match="faulted in bad_run"):
-            run_serial(running.port, bad.interface, toy_inputs, elf=elf, prefix=prefix, select=2, **common)
+            run_serial(
+                running.port,
+                bad.interface,
+                toy_inputs,
+                SerialOptions(elf=elf, tool_prefix=prefix, network_number=2, **common),
+            )
     finally:
         running.stop()
 
@@ -85,7 +108,12 @@ def test_a_board_that_was_reset_runs_no_other_network(
         for k in (1, 2):
             start = line.carried
             line.events |= {start + position: "reset" for position in (180, 420, 900, 1500)}
-            result = run_serial(str(line.path), networks[k].interface, inputs, timeout_s=60, answer_s=0.1, select=k)
+            result = run_serial(
+                str(line.path),
+                networks[k].interface,
+                inputs,
+                SerialOptions(timeout_s=60, answer_s=0.1, network_number=k),
+            )
             check(result.outputs, inputs, reference)
         assert line.happened == ["reset"] * 8
     finally:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tvm_cascade
-from tvm_cascade.micro import bundle as bundles
+from tvm_cascade.micro import write_image
 from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.shared_weights import LEAST, SOURCE, SYMBOL, SharedWeights, share
 from tvm_cascade.micro.weights import Weights, emit_weights, laid_out, read_weights
@@ -132,7 +132,7 @@ def test_two_heads_over_one_backbone(
     assert done.shared_weight_bytes > 24 * 16 * 9 and done.saved_flash_bytes >= done.shared_weight_bytes - 16
     assert f"{done.saved_flash_bytes} bytes of flash saved" in done.to_text()
     assert done.to_dict()["saved_flash_bytes"] == done.saved_flash_bytes
-    monkeypatch.setattr(bundles, "share", lambda _: SharedWeights({}, 0, 0))
+    monkeypatch.setattr(write_image, "share", lambda _: SharedWeights({}, 0, 0))
     apart = tvm_cascade.bundle(folders, output=tmp_path / "apart")
     assert 0.9 < (apart.flash_bytes - done.flash_bytes) / done.saved_flash_bytes <= 1.01  # code grows by a little
     ran, alone = tvm_cascade.run(tmp_path / "b"), tvm_cascade.run(tmp_path / "apart")

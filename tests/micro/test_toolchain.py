@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.cores import get_core
 from tvm_cascade.errors import LoadError, MissingToolError, ToolError
 from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import available_ram, load_board
 from tvm_cascade.micro.elf import memory_use, read_sections
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import write_project
-from tvm_cascade.micro.target import get_target
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.builder import Net
 
-M3 = get_target("cortex-m3")
+M3 = get_core("cortex-m3")
 
 
 def test_sizes_equal_those_of_binutils(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
@@ -51,7 +51,7 @@ def test_initialised_data_takes_ram_and_flash(
 def test_arena_that_fills_the_board_links_and_one_byte_more_does_not(
     tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None
 ) -> None:
-    board, target = load_board("microbit"), get_target("cortex-m0plus")
+    board, target = load_board("microbit"), get_core("cortex-m0plus")
     most = available_ram(board)
     result = toolchain.build(tmp_path / "fits", make_toy(arena=most), target, board)
     assert result.ram_bytes == most
@@ -65,19 +65,19 @@ def test_a_linker_script_that_the_user_has_changed_stays(
 ) -> None:
     """An arena in a section of its own, placed where the user says; a script that nobody changed follows its board."""
     board = load_board("mps2-an386")
-    project = write_project(tmp_path, make_toy(), get_target("cortex-m4"), board)
+    project = write_image(tmp_path, (make_toy(),), BuildOptions(get_core("cortex-m4"), board))
     script = tmp_path / "boards" / board.name / "link.ld"
     made = script.read_text()
     other = tmp_path / "other.json"
     other.write_text(json.dumps(json.loads(board.source) | {"stack_reserve": 2048}))
     smaller = load_board(other)
     assert smaller.name == board.name
-    toolchain.build_project(project, smaller)
+    toolchain.build_image(project, smaller)
     assert script.read_text() != made
-    toolchain.build_project(project, board)
+    toolchain.build_image(project, board)
     assert script.read_text() == made
     script.write_text(made.replace("__bss_start = .;", "__bss_start = .; . += 64;"))
-    built = toolchain.build_project(project, board)
+    built = toolchain.build_image(project, board)
     assert "+= 64" in script.read_text() and built.ram_bytes == built.arena_bytes + 64
 
 
@@ -109,26 +109,26 @@ def test_compiler_errors_are_passed_on(tmp_path: Path, make_toy: Callable[..., E
 def test_sources_are_clean_under_strict_warnings(
     kind: str, tmp_path: Path, arm_gcc: None, request: pytest.FixtureRequest
 ) -> None:
-    write_project(tmp_path, request.getfixturevalue(kind), M3, load_board("mps2-an386"))
+    write_image(tmp_path, (request.getfixturevalue(kind),), BuildOptions(M3, load_board("mps2-an386")))
     warnings = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-pedantic", "-Werror")
     flags = ("-std=c99", *warnings, "-O2", "-c", "-o", "/dev/null", "-mcpu=cortex-m3", "-mthumb")
-    for image, (sources, defines, _) in toolchain.IMAGES.items():
+    for kind_of_program, (sources, defines, _) in toolchain.PROGRAMS.items():
         for source in sources:
             command = ["arm-none-eabi-gcc", *flags, *defines, f"-I{tmp_path / 'boards/mps2-an386'}"]
             done = subprocess.run([*command, str(tmp_path / source)], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, f"{image}: {done.stderr}"
+            assert done.returncode == 0, f"{kind_of_program}: {done.stderr}"
 
 
 def test_interrupts_of_the_device_follow_those_of_the_core(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
     board = load_board("stm32vldiscovery")
-    project = write_project(tmp_path, toy, M3, board)
+    project = write_image(tmp_path, (toy,), BuildOptions(M3, board))
     own = """
 static void tick(void) {}
 __attribute__((section(".vectors.device"), used)) static void (*const device_vectors[])(void) = {tick, tick};
 """
     main = tmp_path / "main.c"
     main.write_text(main.read_text() + own)
-    elf = toolchain.build_project(project, board, image="application").elf
+    elf = toolchain.build_image(project, board, kind="application").elf
     listed = subprocess.run(["arm-none-eabi-nm", str(elf)], check=True, capture_output=True, text=True).stdout
     places = {line.split()[2]: int(line.split()[0], 16) for line in listed.splitlines()}
     assert places["vector_table"] == board.flash.origin
@@ -173,7 +173,7 @@ def test_cmake_builds_the_folder(
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
     board = load_board("mps2-an386")
-    built = toolchain.build(tmp_path, toy, get_target("cortex-m4"), board)
+    built = toolchain.build(tmp_path, toy, get_core("cortex-m4"), board)
     output = tmp_path / "build" / "cmake"
     configure = ["cmake", "-S", tmp_path, "-B", output]
     refused = subprocess.run([*configure, "-DBOARD=nucleo"], check=False, capture_output=True, text=True)

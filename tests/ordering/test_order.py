@@ -19,6 +19,7 @@ from tvm_cascade.ordering import (
     reverse_post_order,
     validate,
 )
+from tvm_cascade.testing.brute_force import least_peak_by_sets
 from tvm_cascade.testing.random_graphs import mixed_graph, wired_graph
 
 SWITCHES = list(product((False, True), repeat=3))
@@ -37,25 +38,6 @@ def least_peak(graph: Graph, in_place: bool) -> int:
         done = set(prefix)
         stack += [(*prefix, i) for i in range(n) if i not in done and done.issuperset(graph.predecessors[i])]
     return best
-
-
-def lowest_by_sets(graph: Graph, in_place: bool) -> int:
-    """The same by sets, for graphs with too many orders; measured by the validator's steps on one order a set."""
-    best: dict[frozenset[int], tuple[int, tuple[int, ...]]] = {frozenset(): (0, ())}
-    n = len(graph.ops)
-    for _ in range(n):
-        following: dict[frozenset[int], tuple[int, tuple[int, ...]]] = {}
-        for done, (peak, prefix) in best.items():
-            for i in range(n):
-                if i in done or not done.issuperset(graph.predecessors[i]):
-                    continue
-                rest = [k for k in range(n) if k not in done and k != i]
-                step = footprint(graph, (*prefix, i, *rest), in_place)[len(prefix)]
-                after = done | {i}
-                if after not in following or max(peak, step) < following[after][0]:
-                    following[after] = (max(peak, step), (*prefix, i))
-        best = following
-    return best[frozenset(range(n))][0]
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -77,7 +59,7 @@ def test_equals_brute_force_on_larger_graphs(block: int) -> None:
     for seed in range(5_000 + block * 10, 5_010 + block * 10):
         graph = mixed_graph(seed, 10 + seed % 3)
         found = order(graph)
-        assert (found.peak, found.optimal) == (lowest_by_sets(graph, True), True), seed
+        assert (found.peak, found.optimal) == (least_peak_by_sets(graph), True), seed
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -265,7 +265,7 @@ def test_report_keys_and_text(fire, tmp_path):
 
 def test_devices_and_batches_get_their_own_schedules(inception):
     stages = {
-        (device, batch): run_stages(inception, "cuda", device, batch)[0]["stages"]
+        (device, batch): run_stages(with_batch(inception, batch), "cuda", device)[0]["stages"]
         for device, batch in (("v100", 1), ("k80", 1), ("v100", 32))
     }
     assert stages["v100", 1] != stages["k80", 1] and stages["v100", 1] != stages["v100", 32]

@@ -9,46 +9,37 @@ from tvm import relax
 
 from tvm_cascade import passes, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.host import HostPort, host_program, run_host
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.driver.streaming import streamed_inputs
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.micro.host import host_program, run_host
+from tvm_cascade.micro.placement import place_io
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_networks import random_network
 
 CAN = {"pixels": True, "accumulators": True, "stripes": True}
 OPTIONS = {
-    "layerwise": PlanOptions(layerwise=True, **CAN),
-    "rows": PlanOptions(granularity="row", **CAN),
-    "smallest": PlanOptions(**CAN),
-    "no overlap": PlanOptions(overlap=False, **CAN),
-    "streamed": PlanOptions(stream_input=True, **CAN),
-    "recomputing": PlanOptions(max_macs=2.0, overlap=False, **CAN),
+    "layerwise": rows_alone(layerwise=True, **CAN),
+    "rows": rows_alone(granularity="row", **CAN),
+    "smallest": rows_alone(**CAN),
+    "no overlap": rows_alone(overlap=False, **CAN),
+    "streamed": rows_alone(stream_input=True, **CAN),
+    "recomputing": rows_alone(max_macs=2.0, overlap=False, **CAN),
 }
 
 
 def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray):
     plan = plan_graph(prepared.graph, options)
     validate(plan)
-    streamed = streamed_inputs(plan)
-
-    def ports(side: tuple[int, ...]) -> list[HostPort]:
-        tensors = [plan.graph.tensors[t] for t in side]
-        return [
-            HostPort(f"t{t.index}", t.dtype, t.shape, -1 if t.index in streamed else place_of(plan, t.index))
-            for t in tensors
-        ]
-
-    program = host_program(
-        pipeline.lower(prepared, plan, counted=True), ports(plan.graph.inputs), ports(plan.graph.outputs)
-    )
+    program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)))
     return plan, run_host(program, [{program.inputs[0].name: feed}])
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_plan_of_a_random_network_computes_the_same(seed: int) -> None:
-    prepared = pipeline.prepare(random_network(seed), Core())
+    prepared = pipeline.prepare(random_network(seed), KernelTarget())
     tensor = prepared.graph.tensors[prepared.graph.inputs[0]]
     feed = np.random.default_rng(seed).integers(-128, 128, tensor.shape).astype(np.int8)
     plain = None
@@ -105,4 +96,4 @@ def test_a_float_network_is_planned_too() -> None:
 
 def test_a_relax_function_gets_its_inputs_whole() -> None:
     with pytest.raises(UsageError, match="stream_input"):
-        passes.Cascade(PlanOptions(stream_input=True))
+        passes.Cascade(PlanRequest(stream_input=True))

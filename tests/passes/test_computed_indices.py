@@ -9,9 +9,10 @@ import pytest
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.cascading import plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
 
 relax: Any = _relax
 
@@ -26,9 +27,9 @@ def test_indices_are_held_within_the_tensor(axis: int, dtype: str) -> None:
         with builder.dataflow():
             made = builder.emit_output(relax.op.take(relax.const(table, dtype), places, axis=axis, mode="fast"))
         builder.emit_func_output(made)
-    prepared = pipeline.prepare(builder.finalize(), Core())
+    prepared = pipeline.prepare(builder.finalize(), KernelTarget())
     last = table.shape[axis] - 1
     given = np.array([[0, last, -1], [last + 1, 2**31 - 1, -(2**31)]], "int32")
     meant = np.array([[0, last, last], [last, last, 0]])
-    run = run_plan(prepared, plan_graph(prepared.graph, PlanOptions()), [given])
+    run = run_plan(prepared, plan_graph(prepared.graph, rows_alone()), [given])
     np.testing.assert_array_equal(run.outputs[0], table.take(meant, axis))

@@ -9,9 +9,10 @@ import pytest
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.cascading import plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
 
 relax: Any = _relax
 
@@ -27,9 +28,9 @@ def test_every_element_is_written(shape: tuple[int, ...], dtype: str) -> None:
             y = builder.emit(relax.op.abs(x))
             made = builder.emit_output(relax.Tuple([y, relax.const(data, dtype)]))
         builder.emit_func_output(made)
-    prepared = pipeline.prepare(builder.finalize(), Core())
+    prepared = pipeline.prepare(builder.finalize(), KernelTarget())
     feed = np.array([[1, -2, 3, -4]], "float32")
-    for options in (PlanOptions(), PlanOptions(layerwise=True)):
+    for options in (rows_alone(), rows_alone(layerwise=True)):
         run = run_plan(prepared, plan_graph(prepared.graph, options), [feed])
         np.testing.assert_array_equal(run.outputs[1], data)
         np.testing.assert_array_equal(run.outputs[0], np.abs(feed))

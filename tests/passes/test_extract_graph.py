@@ -19,6 +19,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_call import run_rows
+from tvm_cascade.testing.reference import virtual_machine
 
 
 def run_kernels(extracted: Extracted, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -41,7 +42,7 @@ def run_kernels(extracted: Extracted, inputs: list[np.ndarray]) -> list[np.ndarr
 
 
 def run_module(mod: tvm.IRModule, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    vm = virtual_machine(mod)
     result = vm["main"](*(tvm.runtime.tensor(i) for i in inputs))
     parts = [result] if hasattr(result, "numpy") else list(result)
     return [p.numpy() for p in parts]
@@ -231,23 +232,6 @@ def test_with_kernels_takes_over_scratch_and_flash() -> None:
     graph = with_kernels(extracted.graph, kernels)
     assert {op.scratch_bytes for op in graph.ops if not op.view} == {24}
     assert graph.weight_bytes == 0
-
-
-def test_accumulators() -> None:
-    """Global pools and dense layers behind a flatten can sum up rows as they come, if rows are contiguous."""
-    net = Net("int8", seed=3)
-    x = net.conv(net.input((1, 6, 6, 3)), 8, kernel=3)
-    mod = LowerQuantized()(net.finish([net.global_pool(x), net.dense(net.flatten(x), 5), net.relu(x)]))
-    extracted = extract_graph(mod)
-    sizes = {op.kind: op.accumulator_bytes for op in extracted.graph.ops}
-    assert (sizes["conv2d"], sizes["dense"]) == (0, 20)
-    assert sorted(sizes.values())[-2:] == [20, 32]
-    granules = [a.granule for a in extracted.accumulators if a is not None]
-    assert sorted(granules) == [1, 8]
-    planes = extract_graph(branchy("float32", "NCHW"))
-    assert all(
-        op.accumulator_bytes == 0 for op in planes.graph.ops if len(planes.graph.tensors[op.inputs[0]].shape) == 4
-    )
 
 
 def test_constants_of_constants_are_folded() -> None:

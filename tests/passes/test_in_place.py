@@ -7,18 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, layerwise, offsets_of, plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver.places import overwrites
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
-ONE_BY_ONE = PlanOptions(layerwise=True, in_place=True)
+ONE_BY_ONE = rows_alone(layerwise=True, in_place=True)
 MAP = 12 * 12 * 8  # bytes
 
 
@@ -35,7 +36,7 @@ def network() -> tvm.IRModule:
 
 @pytest.fixture(scope="module")
 def prepared() -> pipeline.Prepared:
-    return pipeline.prepare(network(), Core())
+    return pipeline.prepare(network(), KernelTarget())
 
 
 def overwriting(plan: Plan) -> list[str]:
@@ -43,19 +44,19 @@ def overwriting(plan: Plan) -> list[str]:
 
 
 def test_layer_by_layer_they_cost_no_buffer(prepared: pipeline.Prepared) -> None:
-    plain, plan = layerwise(prepared.graph), layerwise(prepared.graph, ONE_BY_ONE)
+    plain, plan = layerwise(prepared.graph, ROWS_ALONE), layerwise(prepared.graph, ONE_BY_ONE)
     assert overwriting(plain) == []
     assert len(overwriting(plan)) >= 4
     assert (plain.peak, plan.peak) == (3 * MAP, 2 * MAP)
     assert not overwriting(layerwise(prepared.graph, replace(ONE_BY_ONE, overlap=False)))
 
 
-@pytest.mark.parametrize("options", [ONE_BY_ONE, PlanOptions(in_place=True, pixels=True, accumulators=True)])
+@pytest.mark.parametrize("options", [ONE_BY_ONE, rows_alone(in_place=True, pixels=True, accumulators=True)])
 def test_to_the_bit(prepared: pipeline.Prepared, options: PlanOptions) -> None:
     plan = plan_graph(prepared.graph, options)
     validate(plan)
     x = np.random.default_rng(0).integers(-128, 128, (1, 12, 12, 4)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(network()))
     run = run_plan(prepared, plan, [x])
     np.testing.assert_array_equal(run.outputs[0], machine["main"](tvm.runtime.tensor(x)).numpy())
     assert run.arena_high_water <= plan.peak

@@ -12,26 +12,31 @@ from tvm import relax
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, plan_graph, validate
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.overlap import Overlaps
+from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import Tile
 from tvm_cascade.ordering import order
 from tvm_cascade.passes.cascade import Cascade
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.forms.pitch import NotPitchedError, pitched
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.host_check import plan_prepared, run_plan
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
 CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
 WAYS = {
-    "layer by layer": PlanOptions(layerwise=True, **CAN),
-    "smallest": PlanOptions(**CAN),
-    "rows": PlanOptions(granularity="row", **CAN),
-    "apart": PlanOptions(overlap=False, **CAN),
-    "streamed": PlanOptions(stream_input=True, **CAN),
+    "layer by layer": rows_alone(layerwise=True, **CAN),
+    "smallest": rows_alone(**CAN),
+    "rows": rows_alone(granularity="row", **CAN),
+    "apart": rows_alone(overlap=False, **CAN),
+    "streamed": rows_alone(stream_input=True, **CAN),
 }
 
 
@@ -67,7 +72,7 @@ def stack() -> tvm.IRModule:
 
 @pytest.mark.parametrize("options", [WAYS["layer by layer"], WAYS["smallest"]])
 def test_along_the_rows(expected: tuple[np.ndarray, np.ndarray], options: PlanOptions) -> None:
-    plain = pipeline.prepare(stack(), Core())
+    plain = pipeline.prepare(stack(), KernelTarget())
     made = joined(plain, joinable(plain))
     assert [op.part_offsets for op in made.graph.ops if op.part_offsets] == [(0, 6 * 12 * 8)]
     plan = plan_graph(made.graph, options)
@@ -78,25 +83,25 @@ def test_along_the_rows(expected: tuple[np.ndarray, np.ndarray], options: PlanOp
 
 def test_what_a_join_may_follow_depends_on_the_makers_beside() -> None:
     """A maker alone may write behind its dying input; beside another, which does not wait for it, it may not."""
-    plain = pipeline.prepare(stack(), Core())
+    plain = pipeline.prepare(stack(), KernelTarget())
     made = joined(plain, joinable(plain)).graph
     whole = next(op.outputs[0] for op in made.ops if op.part_offsets)
     conv, depthwise = (made.producer[t] for op in made.ops if op.part_offsets for t in op.inputs)
     assert conv is not None and depthwise is not None
     dying, units = list(made.ops[depthwise].inputs), {whole: made.tensors[whole].rows}
-    overlaps = Overlaps(Flow(made), in_place=True)
-    assert overlaps.pairs((depthwise,), dying, units, 0)
-    assert not overlaps.pairs((conv, depthwise), dying, units, 0)
+    overlaps = Overlaps(AccessTables(made), in_place=True)
+    assert overlaps.pairs((depthwise,), dying, units, Tile())
+    assert not overlaps.pairs((conv, depthwise), dying, units, Tile())
 
 
 def reference(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(mod))
     return machine["main"](tvm.runtime.tensor(x)).numpy()
 
 
 @pytest.fixture(scope="module")
 def prepared() -> pipeline.Prepared:
-    return pipeline.prepare(cell(), Core())
+    return pipeline.prepare(cell(), KernelTarget())
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +124,13 @@ def test_to_the_bit(prepared: pipeline.Prepared, expected: tuple[np.ndarray, np.
 
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
 def test_performance_schedules_write_apart(target: str) -> None:
-    fast = pipeline.prepare(cell(), pipeline.core_of(target, "obj" if target == "cortex-m55" else "c"))
+    fast = pipeline.prepare(cell(), kernel_target(target, "obj" if target == "cortex-m55" else "c"))
     made = joined(fast, joinable(fast))
     plan = plan_graph(made.graph, WAYS["layer by layer"])
     kernels = made.kernels_of(plan)
     assert [k is None for k in kernels] == [op.view for op in plan.graph.ops]
     assert any(op.part_offsets for op in plan.graph.ops)
-    assert {k.rule.split(".")[0] for k in kernels if k is not None} <= {
+    assert {v.rule.split(".")[0] for k in kernels if k is not None for v in k.variants} <= {
         "cortex_m_dsp", "cortex_m_mve", "pooling", "cortex_m_scalar",
     }  # fmt: skip
 
@@ -145,10 +150,10 @@ def test_parts_that_overlap_are_refused(prepared: pipeline.Prepared, options: Pl
 
 def test_only_what_is_free() -> None:
     """Parts that somebody else reads are copied as before."""
-    assert joinable(pipeline.prepare(cell(shared_part=True), Core())) == ("concat2",)
-    kernels = pipeline.prepare(cell(), Core()).kernels
+    assert joinable(pipeline.prepare(cell(shared_part=True), KernelTarget())) == ("concat2",)
+    kernels = pipeline.prepare(cell(), KernelTarget()).kernels
     with pytest.raises(NotPitchedError, match="no whole elements"):
-        pitched(next(k for k in pipeline.prepare(floats(), Core()).kernels if k), 6, 8)
+        pitched(next(k for k in pipeline.prepare(floats(), KernelTarget()).kernels if k), 6, 8)
     with pytest.raises(NotPitchedError, match="pixels from channels"):
         pitched(next(k for k in kernels if k), 5, 8)
 
@@ -159,20 +164,23 @@ def floats() -> tvm.IRModule:
 
 
 def test_every_road_takes_them(expected: tuple[np.ndarray, np.ndarray]) -> None:
-    chosen = pipeline.plan_prepared(cell(), pipeline.prepare(cell(), Core()), WAYS["layer by layer"])
-    plain = plan_graph(pipeline.prepare(cell(), Core()).graph, WAYS["layer by layer"])
+    chosen = plan_prepared(cell(), pipeline.prepare(cell(), KernelTarget()), WAYS["layer by layer"])
+    plain = plan_graph(pipeline.prepare(cell(), KernelTarget()).graph, WAYS["layer by layer"])
     assert chosen.joined == ("concat", "concat1")
     assert chosen.reason == f"writes the parts of concat, concat1 into place: {plain.peak} -> {chosen.plan.peak} bytes"
     assert chosen.plan.baseline_peak == plain.baseline_peak
-    planned = Cascade(WAYS["layer by layer"])(LowerQuantized()(cell()))
-    assert shape_of(planned["cascade_main"].params[-1]) == (chosen.plan.peak,)
+    request, lowered = PlanRequest(layerwise=True), LowerQuantized()(cell())
+    found = plan_network(lowered, request)
+    assert found.joined == chosen.joined
+    planned = Cascade(request)(lowered)
+    assert shape_of(planned["cascade_main"].params[-1]) == (found.plan.peak,)
     machine = relax.VirtualMachine(tvm.compile(planned, "llvm"), tvm.cpu())
     np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(expected[0])).numpy(), expected[1])
 
 
 def test_the_order_counts_a_join_once() -> None:
     """As `ordering` does: the whole exists from its first part on, and the parts nowhere else."""
-    prepared = pipeline.prepare(dense_block(), Core())
+    prepared = pipeline.prepare(dense_block(), KernelTarget())
     made = joined(prepared, joinable(prepared))
     assert order(made.graph).peak < order(prepared.graph).peak
     x = np.random.default_rng(1).integers(-128, 128, (1, 8, 8, 4)).astype("int8")

@@ -14,17 +14,19 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan, PlanOptions, validate
+from tvm_cascade.cascading import Plan, plan_graph, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cascading.stripes import interleaving
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.report.text import block_rows
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
 FEED = np.random.default_rng(0).integers(-128, 128, (1, 11, 13, 3)).astype(np.int8)
@@ -40,16 +42,16 @@ def network() -> tuple[pipeline.Prepared, np.ndarray]:
     x = net.max_pool(net.add(x, y), kernel=(2, 3), stride=(1, 2), padding=(0, 1, 1, 1))
     x = net.conv(x, 5, kernel=(3, 3), stride=(2, 1), padding=(1, 2, 1, 0))
     mod = net.finish(net.global_pool(x))
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), target="llvm"), tvm.cpu())
-    return pipeline.prepare(mod, Core()), machine["main"](tvm.runtime.tensor(FEED)).numpy()
+    machine = virtual_machine(LowerQuantized()(mod))
+    return pipeline.prepare(mod, KernelTarget()), machine["main"](tvm.runtime.tensor(FEED)).numpy()
 
 
 def plan_in(width: int, kept: int, streamed: bool = False) -> Plan:
     """The whole network in stripes of one form."""
     graph = network()[0].graph
-    flow = Flow(graph, graph.inputs if streamed else (), accumulators=True)
-    costs = SegmentCosts(flow, range(len(graph.ops)), Settings())
-    layout = Layout((0, len(graph.ops)), (interleaving(width, kept),))
+    tables = AccessTables(graph, graph.inputs if streamed else (), accumulators=True)
+    costs = SegmentCosts(tables, range(len(graph.ops)), Settings())
+    layout = Layout((0, len(graph.ops)), (Interleaving(stripe_columns=width, halo_tensors=kept),))
     return assemble(costs, layout, Figures(0, 0))
 
 
@@ -58,7 +60,7 @@ def plan_in(width: int, kept: int, streamed: bool = False) -> Plan:
 def test_every_form_computes_the_same(width: int, kept: int, streamed: bool) -> None:
     prepared, expected = network()
     plan = plan_in(width, kept, streamed)
-    assert any(s.kept for s in plan.storages) == bool(kept)
+    assert any(s.halo_columns for s in plan.storages) == bool(kept)
     assert plan.macs == plan.baseline_macs if kept == 7 else plan.macs > plan.baseline_macs
     validate(plan)
     run = run_plan(prepared, plan, [FEED])
@@ -74,8 +76,8 @@ def test_less_is_made_again_the_more_is_kept() -> None:
 
 def test_a_store_that_is_too_small_fails_the_replay() -> None:
     plan = plan_in(2, 7)
-    kept = next(s for s in plan.storages if s.kept)
-    smaller = tuple(replace(s, kept=s.kept - 1) if s is kept else s for s in plan.storages)
+    kept = next(s for s in plan.storages if s.halo_columns)
+    smaller = tuple(replace(s, halo_columns=s.halo_columns - 1) if s is kept else s for s in plan.storages)
     with pytest.raises(ValidationError):
         validate(replace(plan, storages=smaller))
 
@@ -83,10 +85,10 @@ def test_a_store_that_is_too_small_fails_the_replay() -> None:
 def test_what_is_kept_is_listed() -> None:
     plan = plan_in(2, 7)
     listed = {str(r["name"]): r["bytes"] for r in block_rows(plan) if r["kind"] == "kept"}
-    assert len(listed) == sum(s.kept > 0 for s in plan.storages)
+    assert len(listed) == sum(s.halo_columns > 0 for s in plan.storages)
     assert all(name.startswith("columns kept of ") for name in listed)
     assert sum(r["bytes"] for r in block_rows(plan) if r["kind"] == "tensor" and r["ring"]) < plan.peak  # type: ignore[misc]
 
 
 def test_nothing_kept_without_stripes() -> None:
-    assert all(not s.kept for s in pipeline.plan_graph(network()[0].graph, PlanOptions(pixels=True)).storages)
+    assert all(not s.halo_columns for s in plan_graph(network()[0].graph, rows_alone(pixels=True)).storages)

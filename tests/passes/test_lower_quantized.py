@@ -14,8 +14,9 @@ pytest.importorskip("ai_edge_litert")
 from tvm_cascade.frontend import load
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.integer.dense import proved_multipliers, round_once
+from tvm_cascade.passes.integer.expressions import NotLowered
 from tvm_cascade.passes.integer.fixed_point import quantize_multipliers
-from tvm_cascade.passes.integer.island import NotLowered, Output
+from tvm_cascade.passes.integer.island import Output
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled, Reference
 from tvm_cascade.testing.tflite import ModelWriter

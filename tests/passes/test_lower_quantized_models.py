@@ -12,7 +12,7 @@ pytest.importorskip("ai_edge_litert")
 
 from tvm_cascade.frontend import io_spec, load
 from tvm_cascade.passes.float_remains import float_remains
-from tvm_cascade.passes.integer.island import dtype_of
+from tvm_cascade.passes.integer.expressions import dtype_of
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled, Reference, random_inputs, with_every_tensor, without_bias_axes
 

@@ -12,15 +12,16 @@ import tvm
 from tvm import relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph, validate
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cascading import plan_graph, validate
+from tvm_cascade.cores import KernelTarget, get_core
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.mutations import mutant
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_dags import Planned, ways
+from tvm_cascade.testing.reference import virtual_machine
 
 WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows", "joined, streamed", "several rows")
 MUTANTS, RUN = 40, 3  # of each plan
@@ -45,19 +46,21 @@ def network() -> tvm.IRModule:
 @pytest.fixture(scope="module")
 def planned() -> dict[str, Planned]:
     mod = network()
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     able = ways(mod, prepared)
-    graph = replace(prepared.graph, ops=tuple(replace(op, tall=True) for op in prepared.graph.ops))
-    whole = plan_graph(graph, PlanOptions(layerwise=True)).peak
-    tall = plan_graph(graph, PlanOptions(granularity="row", sram=whole, steps=step_model("cortex-m4")))
-    assert any(s.rows > 1 for s in tall.segments)
+    graph = replace(
+        prepared.graph, ops=tuple(replace(op, kernels=replace(op.kernels, multi_row=True)) for op in prepared.graph.ops)
+    )
+    whole = plan_graph(graph, rows_alone(layerwise=True)).peak
+    tall = plan_graph(graph, rows_alone(granularity="row", sram=whole, steps=get_core("cortex-m4").steps))
+    assert any(s.tile.rows > 1 for s in tall.segments)
     return {name: able[name]() for name in WAYS[:-1]} | {WAYS[-1]: (prepared, tall)}
 
 
 @pytest.fixture(scope="module")
 def expected() -> tuple[np.ndarray, list[np.ndarray]]:
     x = np.random.default_rng(0).integers(-128, 128, (1, 3, 11, 8)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(network()), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(network()))
     return x, [r.numpy() for r in machine["main"](tvm.runtime.tensor(x))]
 
 

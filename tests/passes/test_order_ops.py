@@ -12,6 +12,7 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import ATTRIBUTE, OrderOps
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.reference import virtual_machine
 
 
 def two_branches(dtype: str = "int8") -> tvm.IRModule:
@@ -25,7 +26,7 @@ def two_branches(dtype: str = "int8") -> tvm.IRModule:
 
 
 def result(mod: tvm.IRModule, x: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = virtual_machine(mod)
     return machine["main"](tvm.runtime.tensor(x)).numpy()
 
 

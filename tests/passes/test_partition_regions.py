@@ -13,12 +13,14 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_cascade import passes, pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cascading import plan_graph
 from tvm_cascade.cascading.regions import partition
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.partition_regions import LEFT_OUT, OPERATORS, REGION, regions_of
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.report.left_out import left_out
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_networks import random_network
 
 
@@ -110,8 +112,8 @@ def test_hand_written_operators_cascade_bit_exactly() -> None:
     (plain,) = run(HandWritten, feed)
     np.testing.assert_array_equal(run(made, feed)[0], plain)
     np.testing.assert_array_equal(run(passes.Cascade()(made), feed)[0], plain)
-    prepared = pipeline.prepare(made, Core())
-    for options in (PlanOptions(overlap=False), PlanOptions(overlap=False, pixels=True, granularity="pixel")):
+    prepared = pipeline.prepare(made, KernelTarget())
+    for options in (rows_alone(overlap=False), rows_alone(overlap=False, pixels=True, granularity="pixel")):
         plan = plan_graph(prepared.graph, options)
         cascaded = [plan.graph.ops[o].name for s in plan.segments if len(s.ops) > 1 for o in s.ops]
         assert "stencil" in cascaded
@@ -121,9 +123,9 @@ def test_hand_written_operators_cascade_bit_exactly() -> None:
 
 
 def test_every_operator_left_out_has_a_reason() -> None:
-    prepared = pipeline.prepare(HandWritten, Core())
-    plan = plan_graph(prepared.graph, PlanOptions())
-    left = pipeline.left_out(prepared.graph, plan)
+    prepared = pipeline.prepare(HandWritten, KernelTarget())
+    plan = plan_graph(prepared.graph, rows_alone())
+    left = left_out(prepared.graph, plan)
     assert left["flip"].startswith("x: rows are not read in ascending order; ")
     assert "halve_1" in left
 

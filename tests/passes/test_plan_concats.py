@@ -8,17 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, validate
-from tvm_cascade.cost.instructions import STEP_MODELS
+from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cores import KernelTarget, get_core, kernel_target
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.passes.cascade import planned_module
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.planned_program import planned_module
 from tvm_cascade.schedules.driver.lower_plan import lower_plan
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.host_check import plan_prepared
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def arenas_by_heuristics_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys.modules["tvm_cascade.memory.allocate"], step, lambda *_: None)
 
 
-PIXELS = PlanOptions(pixels=True, accumulators=True, stripes=True)
+PIXELS = rows_alone(pixels=True, accumulators=True, stripes=True)
 
 
 def reader(net: Net, kind: str, y: Value, dilation: int) -> Value:
@@ -50,23 +51,23 @@ def cell(kind: str, scales: str, dilation: int = 1) -> tvm.IRModule:
 
 
 def run(mod: tvm.IRModule, xs: list[np.ndarray]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = virtual_machine(mod)
     return [machine["main"](tvm.runtime.tensor(x)).numpy() for x in xs]
 
 
 @pytest.mark.parametrize(
-    ("kind", "scales", "options"), [("conv", "varied", PlanOptions()), ("depthwise", "shared", PIXELS)]
+    ("kind", "scales", "options"), [("conv", "varied", rows_alone()), ("depthwise", "shared", PIXELS)]
 )
 def test_a_rewrite_that_pays_is_emitted_to_the_bit(kind: str, scales: str, options: PlanOptions) -> None:
     mod = cell(kind, scales)
-    prepared = pipeline.prepare(mod, Core())
-    plain = pipeline.plan_graph(prepared.graph, options)
-    chosen = pipeline.plan_prepared(mod, prepared, options)
+    prepared = pipeline.prepare(mod, KernelTarget())
+    plain = plan_graph(prepared.graph, options)
+    chosen = plan_prepared(mod, prepared, options)
     assert chosen.concats and chosen.plan.peak < plain.peak
     assert chosen.reason == f"reads the parts of concat where they lie: {plain.peak} -> {chosen.plan.peak} bytes"
     validate(chosen.plan)
     low = LowerQuantized()(mod)
-    planned = planned_module(low.clone(), chosen.plan, lower_plan(chosen.plan, chosen.prepared.kernels_of(chosen.plan)))
+    planned = planned_module(low, lower_plan(chosen.plan, chosen.prepared.kernels_of(chosen.plan)))
     random = np.random.default_rng(1)
     xs = [random.integers(-128, 128, (1, 10, 10, 4)).astype("int8") for _ in range(2)]
     for one, other in zip(run(low, xs), run(planned, xs), strict=True):
@@ -76,23 +77,23 @@ def test_a_rewrite_that_pays_is_emitted_to_the_bit(kind: str, scales: str, optio
 def test_caps() -> None:
     """With a cap nothing is rewritten that fits; what only fits rewritten is."""
     mod = cell("conv", "shared")
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     plain, best = (
-        pipeline.plan_graph(prepared.graph, PlanOptions()).peak,
-        pipeline.plan_prepared(mod, prepared, PlanOptions()).plan.peak,
+        plan_graph(prepared.graph, rows_alone()).peak,
+        plan_prepared(mod, prepared, rows_alone()).plan.peak,
     )
-    fits = pipeline.plan_prepared(mod, prepared, PlanOptions(sram=plain))
+    fits = plan_prepared(mod, prepared, rows_alone(sram=plain))
     assert fits.concats == () and "fits as it is" in fits.reason
-    tight = pipeline.plan_prepared(mod, prepared, PlanOptions(sram=best))
+    tight = plan_prepared(mod, prepared, rows_alone(sram=best))
     assert tight.concats and tight.plan.peak <= best
     with pytest.raises(InfeasibleError):
-        pipeline.plan_prepared(mod, prepared, PlanOptions(sram=best // 4))
+        plan_prepared(mod, prepared, rows_alone(sram=best // 4))
 
 
 def test_nothing_to_rewrite() -> None:
     net = Net("int8")
     mod = net.finish(net.conv(net.input((1, 6, 6, 4)), 8, 3))
-    chosen = pipeline.plan_prepared(mod, pipeline.prepare(mod, Core()), PlanOptions())
+    chosen = plan_prepared(mod, pipeline.prepare(mod, KernelTarget()), rows_alone())
     assert (chosen.concats, chosen.reason) == ((), "")
 
 
@@ -100,11 +101,11 @@ def test_nothing_to_rewrite() -> None:
 def test_without_a_cap_the_time_limit_holds(dilation: int, dear: bool) -> None:
     """Parts are read by kernels of their own, or by the generic one: what that is estimated to take must be allowed."""
     mod = cell("conv", "varied", dilation)
-    prepared = pipeline.prepare(mod, pipeline.core_of("cortex-m4"))
-    options = PlanOptions(steps=STEP_MODELS["cortex-m4"])
-    limited = pipeline.plan_prepared(mod, prepared, options)
+    prepared = pipeline.prepare(mod, kernel_target("cortex-m4"))
+    options = rows_alone(steps=get_core("cortex-m4").steps)
+    limited = plan_prepared(mod, prepared, options)
     assert bool(limited.concats) != dear
     if dear:
         assert "times the instructions (--max-time allows 1.2)" in limited.reason
-        allowed = pipeline.plan_prepared(mod, prepared, replace(options, max_time=100.0))
+        allowed = plan_prepared(mod, prepared, replace(options, max_time=100.0))
         assert allowed.concats and allowed.plan.peak < limited.plan.peak

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade.ordering import order
 from tvm_cascade.passes.extract_graph import extract_graph
@@ -15,6 +14,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_memory import ATTRIBUTE, RewriteForMemory, foldable
 from tvm_cascade.schedules.tir import collect, ir, is_if_then_else, tirx
 from tvm_cascade.testing.builder import Net, Value
+from tvm_cascade.testing.reference import virtual_machine
 
 
 def consumer(net: Net, kind: str, y: Value) -> Value:
@@ -36,7 +36,7 @@ def branches(kind: str, scales: str = "shared") -> tvm.IRModule:
 
 
 def results(mod: tvm.IRModule, xs: list[np.ndarray]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = virtual_machine(mod)
     return [machine["main"](tvm.runtime.tensor(x)).numpy() for x in xs]
 
 

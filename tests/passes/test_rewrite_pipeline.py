@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
+import pytest
 import tvm
 from click.testing import CliRunner
 from tvm import relax
 
-from tvm_cascade import api
-from tvm_cascade.cascading import PlanOptions
-from tvm_cascade.cli import main
-from tvm_cascade.errors import InfeasibleError
+from tvm_cascade import api, pipeline
+from tvm_cascade.cascading import plan_graph
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.errors import InfeasibleError, UsageError
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
+from tvm_cascade.passes.cascade import ARENA_ATTR, SUBSTITUTIONS_ATTR
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.rewrite_pipeline import exact_rules, rewrite_for_arena, rewrite_for_latency
-from tvm_cascade.pipeline import REWRITTEN_ATTR, cascade_pipeline
+from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
+from tvm_cascade.passes.rewriting import Rewritten, exact_rules
+from tvm_cascade.relax_pipeline import cascade_pipeline
+from tvm_cascade.request import PlanRequest
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.zoo.rnn import rnntc
@@ -56,11 +64,25 @@ def branches(kernels: tuple[int, ...] = (1, 1, 1)) -> tvm.IRModule:
 
 def test_what_does_not_pay_stays():
     mod = plain()
-    done = rewrite_for_arena(mod, lambda m: 1 // 0)  # nothing is planned for nothing
+    done = promised_rewrite(mod)
     assert done.mod is mod and done.steps == () and done.before == done.after and done.reason
-    sizes = iter([100, 200])
-    worse = rewrite_for_arena(wide_between(), lambda m: next(sizes))
-    assert worse.steps == () and "200 bytes" in worse.reason
+    promise = promised_rewrite(wide_between())
+    worse = substituted(wide_between(), promise, 100, 200)
+    assert worse is not None and worse.steps == () and "200 bytes" in worse.reason
+
+
+def substituted(mod: tvm.IRModule, promise: Rewritten, before: int | None, after: int | None) -> Rewritten | None:
+    """What comes of a promise where arenas have those bytes; None: they exceed the cap."""
+
+    def planned(m: tvm.IRModule) -> PlannedCandidate:
+        peak = after if m is promise.mod else before
+        if peak is None:
+            raise InfeasibleError(300, 200, ["concat"], "")
+        return PlannedCandidate(prepared, replace(plan, allocation=replace(plan.allocation, peak=peak)))
+
+    prepared = pipeline.prepare(plain(), KernelTarget())
+    plan = plan_graph(prepared.graph)
+    return with_substitutions(mod, promise, planned).rewritten
 
 
 def test_quantized_networks_are_rewritten_unasked_and_keep_every_bit():
@@ -69,7 +91,7 @@ def test_quantized_networks_are_rewritten_unasked_and_keep_every_bit():
     assert after.plan.peak < before.plan.peak and after.plan.macs == before.plan.macs
     assert before.rewritten is None and after.rewritten is not None
     assert (after.rewritten["before"], after.rewritten["after"]) == (before.plan.peak, after.plan.peak)
-    done = rewrite_for_arena(mod, lambda m: 1 if m is not mod else 2, floats=False)
+    done = promised_rewrite(mod, floats=False)
     assert "fuse_quantized_convs" in done.steps
     data = [np.random.default_rng(1).integers(-128, 128, (1, 6, 6, 4)).astype("int8")]
     lowered = [LowerQuantized()(m) for m in (mod, done.mod)]
@@ -77,22 +99,18 @@ def test_quantized_networks_are_rewritten_unasked_and_keep_every_bit():
 
 
 def test_more_work_is_refused_and_a_network_that_does_not_fit_is_not():
-    work = rewrite_for_arena(branches((1, 3)), lambda m: 1 // 0, floats=False)
+    work = promised_rewrite(branches((1, 3)), floats=False)
     assert work.steps == () and "multiply-accumulates" in work.reason
     mod = branches()
-
-    def arena(m: tvm.IRModule) -> int:
-        if m is mod:
-            raise InfeasibleError(300, 200, ["concat"], "")
-        return 150
-
-    done = rewrite_for_arena(mod, arena)
-    assert done.steps and (done.before, done.after) == (300, 150)
+    done = substituted(mod, promised_rewrite(mod), None, 150)
+    assert done is not None and done.steps and (done.before, done.after) == (300, 150)
+    kept = substituted(mod, promised_rewrite(mod), 150, None)
+    assert kept is not None and kept.mod is mod and "does not fit the cap" in kept.reason
 
 
 def test_floats_stay_unless_asked():
     assert api.plan(wide_between()).rewritten is None
-    done = rewrite_for_arena(wide_between(), lambda m: 1 // 0, floats=False)
+    done = promised_rewrite(wide_between(), floats=False)
     assert done.steps == () and "not quantized" in done.reason
 
 
@@ -100,18 +118,40 @@ def test_quantized_networks_see_exact_rules_only():
     assert exact_rules(plain()) == integer_rules() and exact_rules(wide_between()) == ALL_RULES
 
 
-def test_the_registered_pipeline_rewrites_for_latency():
+def test_the_registered_pipeline_rewrites_for_latency_where_asked():
     mod = rnntc(steps=3, hidden=32, classes=4)
     rng = np.random.default_rng(0)
     data = [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
     expected = output(mod, data)
     np.testing.assert_allclose(output(mod, data, cascade_pipeline()), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(output(mod, data, cascade_pipeline(rewrite=False)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(output(mod, data, cascade_pipeline(rewrite="latency")), expected, rtol=1e-4, atol=1e-5)
     done = rewrite_for_latency(mod)
     assert done.steps and done.after < done.before
     grown = rewrite_for_latency(mod, arena=lambda m: 1 if m is mod else 2)
     assert grown.steps == () and "larger" in grown.reason
-    assert REWRITTEN_ATTR and PlanOptions()
+    with pytest.raises(UsageError, match="rewrite='speed': give one of memory, latency, none"):
+        cascade_pipeline(rewrite="speed")
+
+
+def test_the_registered_pipeline_rewrites_for_memory_and_keeps_every_bit():
+    mod = branches()
+    data = [np.random.default_rng(1).integers(-128, 128, (1, 6, 6, 4)).astype("int8")]
+    seen = []
+
+    @tvm.instrument.pass_instrument
+    class Watch:
+        def run_after_pass(self, mod, info):
+            if info.name == "tvm_cascade.Cascade":
+                seen.append((int(mod.attrs[ARENA_ATTR]), list(mod.attrs.get(SUBSTITUTIONS_ATTR) or [])))
+
+    with tvm.transform.PassContext(instruments=[Watch()]):
+        got = output(mod, data, cascade_pipeline(PlanRequest(granularity="row")))
+        plainly = output(mod, data, cascade_pipeline(PlanRequest(granularity="row"), rewrite="none"))
+    np.testing.assert_array_equal(got, plainly)
+    np.testing.assert_array_equal(got, output(LowerQuantized()(mod), data))
+    wanted = api.plan(mod, target="host", granularity="row")
+    assert wanted.rewritten is not None and seen[0] == (wanted.plan.peak, wanted.rewritten["steps"])
+    assert seen[1][0] > seen[0][0] and seen[1][1] == []
 
 
 def test_functions_that_cannot_be_read_stay():
@@ -122,7 +162,7 @@ def test_functions_that_cannot_be_read_stay():
             out = bb.emit_output(relax.op.nn.relu(x))
         bb.emit_func_output(out)
     assert rewrite_for_latency(bb.get()).steps == ()
-    assert rewrite_for_arena(bb.get(), lambda m: 1).steps == ()
+    assert promised_rewrite(bb.get()).steps == ()
     assert rewrite_for_latency(tvm.IRModule()).reason == "the module has no function main"
 
 

@@ -17,25 +17,26 @@ from tvm import relax as _relax
 
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Figures, Layout, assemble
 from tvm_cascade.cascading.channels import blocks, group_counts, in_groups
-from tvm_cascade.cascading.flow import Flow
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes import LowerQuantized, SplitChannels
 from tvm_cascade.passes.prepare_graph import prepare_graph
 from tvm_cascade.passes.split_channels import with_channel_groups
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.host_check import PlanRun, run_plan
+from tvm_cascade.testing.host_check import PlanRun, plan_prepared, run_plan
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 
 
 def computed(lowered: Any, feed: np.ndarray) -> np.ndarray:
     """What TVM's own executor makes of a module."""
-    machine = relax.VirtualMachine(tvm.compile(lowered, target="llvm"), tvm.cpu())
+    machine = virtual_machine(lowered)
     return machine["main"](tvm.runtime.tensor(feed)).numpy()
 
 
@@ -66,22 +67,23 @@ def test_random_blocks(seed: int) -> None:
     """By rows, by pixels and in stripes: the same bits, the arena and the work that were planned, nothing beyond."""
     mod, feed, groups = block(seed)
     lowered = LowerQuantized()(mod)
-    plain = prepare_graph(lowered, Core()).graph
+    plain = prepare_graph(lowered, KernelTarget()).graph
     (found,) = blocks(plain)
     assert groups in group_counts(plain, found)
     split = SplitChannels({plain.ops[found.project].name: groups})(lowered)
     prepared = as_prepared(mod, split)
     expected = in_groups(plain, {found: groups})
     for mine, other in zip(expected.ops, prepared.graph.ops, strict=True):  # the planner's mirror
-        fields = ("kind", "windows", "columns", "macs", "scratch_bytes", "grouped")
-        if mine.grouped is not None:
+        fields = ("kind", "windows", "columns", "macs", "scratch_bytes")
+        if mine.kernels.channel_tiling is not None:
             assert all(getattr(mine, f) == getattr(other, f) for f in fields)
+            assert mine.kernels.channel_tiling == other.kernels.channel_tiling
     want = computed(lowered, feed)
     if seed == 0:  # the module runs without the planner too
         assert np.array_equal(computed(split, feed), want)
     graph = prepared.graph
     plans = [plan_graph(graph, replace(CAN, granularity="row" if seed % 2 else "pixel"))]
-    costs = SegmentCosts(Flow(graph, accumulators=True), range(len(graph.ops)), Settings(overlap=True))
+    costs = SegmentCosts(AccessTables(graph, accumulators=True), range(len(graph.ops)), Settings(overlap=True))
     forms = costs.striped(0, len(graph.ops))
     for form in forms[-1:]:
         plans.append(assemble(costs, Layout((0, len(graph.ops)), (form.interleaving,)), Figures(0, 0)))
@@ -97,9 +99,9 @@ def check(ran: PlanRun, macs: int, peak: int, want: np.ndarray) -> None:
 
 
 def as_prepared(mod: Any, lowered: Any) -> pipeline.Prepared:
-    made = prepare_graph(lowered, Core())
+    made = prepare_graph(lowered, KernelTarget())
     io = pipeline.interface_of(mod, made.graph)
-    return pipeline.Prepared(made.graph, made.extracted, made.kernels, made.core, io, "")
+    return pipeline.Prepared(made.graph, made.extracted, made.kernels, made.core, io)
 
 
 @cache
@@ -132,10 +134,10 @@ def test_the_plan_says_what_it_does() -> None:
 def test_caps() -> None:
     """Groups are tried where nothing else fits, and only there."""
     mod = late_blocks()
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
 
     def chosen(sram: int) -> Any:
-        return pipeline.plan_prepared(mod, prepared, replace(CAN, max_macs=1.8, sram=sram))
+        return plan_prepared(mod, prepared, replace(CAN, max_macs=1.8, sram=sram))
 
     plain = plan_graph(prepared.graph, replace(CAN, max_macs=1.8)).peak
     assert not chosen(plain).groups
@@ -168,7 +170,7 @@ def name_of(mod: Any) -> str:
 
 def test_names_and_groups_that_are_none() -> None:
     lowered = LowerQuantized()(late_blocks())
-    names = [op.name for op in prepare_graph(lowered, Core()).graph.ops]
+    names = [op.name for op in prepare_graph(lowered, KernelTarget()).graph.ops]
     for groups in ({"nothing": 2}, {names[0]: 2}, {names[3]: 5}, {names[3]: 0}):
         with pytest.raises(UsageError):
             with_channel_groups(lowered, groups)
@@ -185,7 +187,7 @@ def test_what_only_looks_like_a_block(other: str) -> None:
     lowered = LowerQuantized()(net.finish(y))
     if other == "wide":  # as a convolution whose sums are of 64 bits
         lowered = with_attribute(lowered, "conv2d", "accumulator", "int64")
-    graph = prepare_graph(lowered, Core()).graph
+    graph = prepare_graph(lowered, KernelTarget()).graph
     assert not blocks(graph)
     with pytest.raises(UsageError, match="no projection of an inverted bottleneck"):
         with_channel_groups(lowered, {graph.ops[3].name: 4})

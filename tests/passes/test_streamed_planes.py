@@ -13,17 +13,19 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import PlanOptions, plan_graph, validate
+from tvm_cascade.cascading import plan_graph, validate
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.schedules.rules.select import Core
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax
 SHAPE = (2, 8, 6, 3)
-STREAMED = PlanOptions(stream_input=True, pixels=True, accumulators=True, stripes=True, in_place=True)
+STREAMED = rows_alone(stream_input=True, pixels=True, accumulators=True, stripes=True, in_place=True)
 
 
 def flattened(net: Net, x: Value) -> list[Value]:
@@ -64,7 +66,7 @@ COMES = {"convolved", "added_late", "scaled"}  # by rows; the others read it as 
 def prepared(body: Callable[[Net, Value], list[Value]]) -> tuple[tvm.IRModule, pipeline.Prepared]:
     net = Net("int8", seed=4)
     mod = net.finish(body(net, net.input(SHAPE, "x")))
-    return mod, pipeline.prepare(mod, Core())
+    return mod, pipeline.prepare(mod, KernelTarget())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -75,7 +77,7 @@ def test_the_result_is_that_of_whole_inputs(name: str, overlap: bool) -> None:
     validate(plan)
     assert any(s.streamed for s in plan.segments) == (name in COMES)
     x = np.random.default_rng(0).integers(-128, 128, SHAPE).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(mod))
     want = machine["main"](tvm.runtime.tensor(x))
     want = [want] if isinstance(want, tvm.runtime.Tensor) else list(want)
     for ours, theirs in zip(run_plan(made, plan, [x]).outputs, want, strict=True):

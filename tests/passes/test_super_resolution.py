@@ -11,26 +11,25 @@ import pytest
 
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.frontend import load
 from tvm_cascade.graph import Window
-from tvm_cascade.micro.host import HostPort, host_program, run_host
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.micro.host import host_program, run_host
+from tvm_cascade.micro.placement import place_io
+from tvm_cascade.tensor_spec import graph_io
+from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.zoo.super_resolution import espcn, fsrcnn
 
 HEIGHT, WIDTH = 41, 9
-ROWS = PlanOptions(granularity="row", overlap=False)
-PIXELS = PlanOptions(granularity="pixel", pixels=True, overlap=False)
+ROWS = rows_alone(granularity="row", overlap=False)
+PIXELS = rows_alone(granularity="pixel", pixels=True, overlap=False)
 
 
 def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray) -> tuple[np.ndarray, int, Any]:
     plan = plan_graph(prepared.graph, options)
-    ports = [
-        [HostPort(f"t{t}", plan.graph.tensors[t].dtype, plan.graph.tensors[t].shape, place_of(plan, t)) for t in side]
-        for side in (plan.graph.inputs, plan.graph.outputs)
-    ]
-    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), *ports), [{ports[0][0].name: feed}])
-    return result.outputs[0][ports[1][0].name], result.executed_macs, plan
+    io = place_io(plan, graph_io(plan.graph))
+    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), io), [{io.inputs[0].name: feed}])
+    return result.outputs[0][io.outputs[0].name], result.executed_macs, plan
 
 
 @pytest.mark.parametrize(("make", "factor"), [(espcn, 3), (espcn, 2), (fsrcnn, 3), (fsrcnn, 2)])
@@ -42,8 +41,8 @@ def test_cascaded_equals_the_reference(make: Callable[..., bytes], factor: int, 
     feed = np.random.default_rng(0).integers(-128, 128, (1, HEIGHT, WIDTH, 1)).astype("int8")
     (want,) = reference.Reference(path.read_bytes()).run([feed])
     assert want.shape == (1, HEIGHT * factor, WIDTH * factor, 1) and want.std() > 5
-    prepared = pipeline.prepare(load(path), Core())
-    layerwise = plan_graph(prepared.graph, PlanOptions(layerwise=True)).peak
+    prepared = pipeline.prepare(load(path), KernelTarget())
+    layerwise = plan_graph(prepared.graph, rows_alone(layerwise=True)).peak
     for options in (ROWS, PIXELS):
         have, macs, plan = run(prepared, options, feed)
         np.testing.assert_array_equal(have, want)

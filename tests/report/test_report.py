@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tvm_cascade.cascading import Plan, PlanOptions, bounds, cascade, frontier, layerwise
+from tvm_cascade.cascading import Plan, bounds, cascade, frontier, layerwise
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import estimate, frontier_table
 from tvm_cascade.report.html import ReportData, html_page, write_report
@@ -19,15 +19,16 @@ from tvm_cascade.report.text import above, summary
 from tvm_cascade.report.timeline import timeline
 from tvm_cascade.results import PlanResult
 from tvm_cascade.testing.graphs import Builder, mobilenet_v1, resnet8
+from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
 from tvm_cascade.testing.random_windows import random_graph
 
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True)
+CAN = rows_alone(pixels=True, accumulators=True, stripes=True)
 GRAPH = resnet8()
 PLANS = {
     "pixels": cascade(GRAPH, CAN),
     "rows": cascade(GRAPH, replace(CAN, granularity="row")),
     "streamed": cascade(GRAPH, replace(CAN, stream_input=True)),
-    "layerwise": layerwise(GRAPH),
+    "layerwise": layerwise(GRAPH, ROWS_ALONE),
     "stripes": frontier(GRAPH, replace(CAN, max_macs=2.0, granularity="row"))[0],
 }
 
@@ -50,7 +51,7 @@ def test_steps_and_occupancy_agree_with_the_plan(plan: Plan) -> None:
 
 def test_an_output_is_seen_behind_its_dying_input() -> None:
     """The two blocks overlap; what is of use in them never does."""
-    plan = cascade(mobilenet_v1(96, 96, 3, alpha=0.25, classes=2), PlanOptions(accumulators=True))
+    plan = cascade(mobilenet_v1(96, 96, 3, alpha=0.25, classes=2), rows_alone(accumulators=True))
     found = timeline(plan)
     tensors = [b for b in found.bands if b.kind == "tensor"]
     crossing = 0
@@ -85,7 +86,7 @@ def test_the_region_graph_shows_regions_segments_and_cuts() -> None:
     grey = [t for t in root.iter("{http://www.w3.org/2000/svg}text") if t.get("fill") == "#909090"]
     assert [(t.text or "").split()[0] for t in grey] == [plan.graph.ops[1].name]
     for seed in range(4):
-        ElementTree.fromstring(region_svg(cascade(random_graph(seed, operators=6, largest=8))))
+        ElementTree.fromstring(region_svg(cascade(random_graph(seed, operators=6, largest=8), ROWS_ALONE)))
 
 
 def test_estimates_order_plans_as_their_work_does() -> None:

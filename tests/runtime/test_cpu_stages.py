@@ -18,6 +18,7 @@ from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.parallel import Options, Schedule, Stage, schedule
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
+from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import finalists, has_cuda, threads
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import search_learned, search_measured, stages
@@ -66,19 +67,19 @@ def test_searches_with_measured_and_learned_costs(runner):
 
 def test_the_command_with_measured_costs_keeps_a_database(tmp_path):
     database = tmp_path / "records.db"
-    data, text = stages(two_branches(), target="llvm", cost="measured", database=database)
+    data, text = stages(two_branches(), StagesRequest(target="llvm", cost="measured", database=database))
     assert data["cost_model"].startswith("measured:cpu") and "ms" in text
     assert database.stat().st_size > 0
 
 
 def test_wrong_costs_are_refused():
-    with pytest.raises(UsageError, match="unknown cost guessed"):
-        stages(two_branches(), cost="guessed")
+    with pytest.raises(UsageError, match="--cost 'guessed'"):
+        stages(two_branches(), StagesRequest(cost="guessed"))
     if not has_cuda():
         with pytest.raises(MissingToolError, match=r"driver.*--cost analytic"):
-            stages(two_branches(), target="cuda", cost="measured")
+            stages(two_branches(), StagesRequest(target="cuda", cost="measured"))
     with pytest.raises(UsageError, match="--input-shape"):
-        stages(two_branches(), target="llvm", cost="measured", batch=4)
+        stages(two_branches(), StagesRequest(target="llvm", cost="measured", batch=4))
 
 
 def test_threads_follow_the_environment(monkeypatch):
@@ -87,7 +88,7 @@ def test_threads_follow_the_environment(monkeypatch):
 
 
 def test_a_measured_schedule_is_run_beside_the_baselines():
-    data, text = stages(two_branches(), "llvm", cost="measured", r=1)
+    data, text = stages(two_branches(), StagesRequest("llvm", cost="measured", r=1))
     run = data["measured"]
     assert run["kept"] in run["milliseconds"] and "searched" in run["milliseconds"]
     assert all(ms > 0 for ms in run["milliseconds"].values()) and run["speedup"]["searched"] == 1

@@ -15,7 +15,7 @@ from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime import Session
-from tvm_cascade.runtime.optimize_measured import optimize_measured
+from tvm_cascade.runtime.optimize_measured import Effort, optimize_measured
 from tvm_cascade.runtime.optimize_module import optimize_module
 from tvm_cascade.substitution.costs import CUDNN, Latency
 from tvm_cascade.substitution.report import format_report
@@ -82,9 +82,8 @@ def test_measured_costs_keep_the_fastest_network(cost, tmp_path):
 
 def test_the_original_stays_where_nothing_runs_faster():
     ticks = iter(range(10**6))
-    done = optimize_measured(
-        resnet_module(8, 8), rules=rules("fuse_activation"), seconds=2, clock=lambda: float(next(ticks)), runs=1
-    )
+    effort = Effort(rules=rules("fuse_activation"), seconds=2, clock=lambda: float(next(ticks)), runs=1)
+    done = optimize_measured(resnet_module(8, 8), effort=effort)
     assert done.kept == "original" and done.choice.ratios == (1.0, 1.0, 1.0)
     assert not done.found.steps and done.found.cost_after == done.found.cost_before
 
@@ -97,7 +96,7 @@ def test_operators_that_no_rule_knows_are_measured_too():
             y = bb.emit(relax.op.nn.relu(bb.emit(relax.op.erf(x))))
             out = bb.emit_output(relax.op.nn.relu(bb.emit(relax.op.flip(y, axis=3))))
         bb.emit_func_output(out)
-    done = optimize_measured(bb.get(), seconds=3, runs=1)
+    done = optimize_measured(bb.get(), effort=Effort(seconds=3, runs=1))
     assert done.measurements >= 3 and done.refused == {}
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.pipeline import prepare
 
 MODEL = Path(api.__file__).parent / "testing" / "data" / "shapes.tflite"
 
@@ -20,6 +21,8 @@ FIRMWARE = [
     ("cortex-m4", "mps2-an386", "obj", 2_600_000),
     ("cortex-m55", "mps3-an547", "obj", 800_000),
     ("cortex-m55", "mps3-an547", "c", 2_500_000),
+    ("cortex-m85", "mps3-an547", "obj", 800_000),
+    ("cortex-m85", "mps3-an547", "c", 2_500_000),
 ]
 
 
@@ -34,9 +37,11 @@ def test_firmware_is_exact_and_fast(
     assert isinstance(report["instructions"], int) and report["instructions"] <= limit
 
 
-@pytest.mark.parametrize("target,backend,module", [("cortex-m4", "c", "dsp"), ("cortex-m55", "obj", "mve")])
+@pytest.mark.parametrize(
+    "target,backend,module", [("cortex-m4", "c", "dsp"), ("cortex-m55", "obj", "mve"), ("cortex-m85", "obj", "mve")]
+)
 def test_every_weighted_operator_has_a_rule(target: str, backend: str, module: str) -> None:
-    prepared = prepare(load(str(MODEL)), core_of(target, backend))
+    prepared = prepare(load(str(MODEL)), kernel_target(target, backend))
     rules = {
         op.kind: kernel.rule
         for op, kernel in zip(prepared.graph.ops, prepared.kernels, strict=True)

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import te
 
+from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.micro.codegen import print_c
-from tvm_cascade.schedules.forms.row_kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.row_kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
@@ -22,7 +23,7 @@ from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.quantized import Part, QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
-from tvm_cascade.schedules.rules.select import Core, first_rule
+from tvm_cascade.schedules.rules.select import first_rule
 
 HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
 
@@ -150,7 +151,7 @@ def run_rows(
                 args.append(scratch.ctypes.data_as(ctypes.c_void_p))
             elif param.role is Role.SLOT:
                 args.append(ctypes.c_int32((first + 8 * ring) % ring))
-            elif param.role is Role.HEIGHT:
+            elif param.role is Role.SLOTS:
                 args.append(ctypes.c_int32(ring))
             elif param.role is Role.CONSTANT:
                 args.append(kernel.constants[param.index].ctypes.data_as(ctypes.c_void_p))
@@ -281,16 +282,13 @@ def test_depthwise(name: str, pixels: int | None, tmp_path: Path) -> None:
     np.testing.assert_array_equal(made, case.want)
 
 
-def lowered(
-    op_kind: str, inputs: int, shape: tuple[int, ...], dtype: str = "int8", **attrs: object
-) -> tvm.tirx.PrimFunc:
-    """A PrimFunc whose parameters and attributes are those of a lowered operator; rules read nothing else."""
-    tensors = [te.placeholder(shape, dtype, name=f"a{i}") for i in range(inputs)]
-    out = te.compute(shape, lambda *i: tensors[0][i], name="out")
-    func = te.create_prim_func([*tensors, out], index_dtype_override="int32")
-    for key, value in {"op_kind": op_kind, "num_activations": inputs, **attrs}.items():
-        func = func.with_attr(key, value)
-    return func
+def element_wise(
+    kind: str, inputs: int, shape: tuple[int, ...], dtype: str = "int8", **attributes: object
+) -> OperatorSpec:
+    """An operator whose tensors have one shape."""
+    given = Attributes(**{k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()})
+    tensor = TensorType(shape, dtype)
+    return OperatorSpec(kind, (tensor,) * inputs, tensor, attributes=given)
 
 
 def run_elementwise(kernel: RowKernel, folder: Path, xs: list[np.ndarray]) -> np.ndarray:
@@ -319,7 +317,7 @@ def test_sums(kind: str, second: tuple[int, int], swapped: bool, tmp_path: Path)
     zeros = [-3, 17]
     attrs = {"input_zero_points": zeros, "output_zero_point": -9, "clamp": [-128, 127], "head_room": 20}
     attrs |= {"multipliers": [m for m, _ in ratios], "shifts": [s for _, s in ratios]}
-    kernel = elementwise.scalar_elementwise(lowered(kind, 2, (1, 3, 5, 3), **attrs), ())
+    kernel = elementwise.scalar_elementwise(element_wise(kind, 2, (1, 3, 5, 3), **attrs))
     assert kernel is not None
     want = model_sum(x, y, zeros, ratios, -9, 1 if kind == "add" else -1)
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x, y]), want)
@@ -335,7 +333,7 @@ def test_product(tmp_path: Path) -> None:
         "multiplier": 1800000000,
         "shift": -7,
     }
-    kernel = elementwise.scalar_elementwise(lowered("mul", 2, (1, 2, 4, 2), **attrs), ())
+    kernel = elementwise.scalar_elementwise(element_wise("mul", 2, (1, 2, 4, 2), **attrs))
     assert kernel is not None
     product = ((x.astype(np.int64) - 4) * (y.astype(np.int64) + 6)).ravel()
     want = np.clip(elementwise.rescale(product, (1800000000, -7)) + 5, -50, 100).reshape(x.shape)
@@ -345,7 +343,7 @@ def test_product(tmp_path: Path) -> None:
 def test_operators_on_one_activation_are_tables(tmp_path: Path) -> None:
     x = np.arange(-128, 128).astype(np.int8).reshape(4, 8, 8)
     attrs = {"input_zero_point": 3, "output_zero_point": -2, "clamp": [-2, 40], "multiplier": 1300000000, "shift": -1}
-    kernel = elementwise.scalar_elementwise(lowered("relu", 1, (1, 4, 8, 8), **attrs), ())
+    kernel = elementwise.scalar_elementwise(element_wise("relu", 1, (1, 4, 8, 8), **attrs))
     assert kernel is not None and kernel.constants[0].shape == (256,)
     want = np.clip(elementwise.rescale(x.astype(np.int64).ravel() - 3, (1300000000, -1)) - 2, -2, 40).reshape(x.shape)
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, [x]), want)
@@ -370,9 +368,9 @@ def test_elements_of_uint8(kind: str, tmp_path: Path) -> None:
         attrs |= {"multiplier": ratio[0], "shift": 0, "input_zero_point": 131, "clamp": [128, 255]}
         want = elementwise.rescale(x.astype(np.int64).ravel() - 131, (ratio[0], 0))
     xs = [x] if kind == "relu" else [x, y]
-    func = lowered(kind, len(xs), (1, 4, 8, 8), "uint8", **attrs)
-    kernel = elementwise.scalar_elementwise(func, ())
-    assert kernel is not None and vector_elementwise(func, ()) is None  # lanes know int8 alone
+    spec = element_wise(kind, len(xs), (1, 4, 8, 8), "uint8", **attrs)
+    kernel = elementwise.scalar_elementwise(spec)
+    assert kernel is not None and vector_elementwise(spec) is None  # lanes know int8 alone
     low = 128 if kind == "relu" else 0
     np.testing.assert_array_equal(run_elementwise(kernel, tmp_path, xs), np.clip(want + 128, low, 255).reshape(x.shape))
 
@@ -397,7 +395,7 @@ def test_short_form_equals_the_reference_at_every_step(zero_out: int) -> None:
         np.testing.assert_array_equal(np.clip(h >> shift, -128, 127), want)
 
 
-def test_channels_of_constant_output_are_settled() -> None:
+def test_channels_of_constant_output_are_found() -> None:
     found, value = constant_channels(
         np.array([1 << 30, 1 << 30]),
         np.array([-31, -5]),
@@ -410,12 +408,12 @@ def test_channels_of_constant_output_are_settled() -> None:
 
 
 def test_rules_ask_for_their_core() -> None:
-    func = lowered("relu", 1, (1, 2, 4, 4), multiplier=1 << 30, shift=0)
-    cores = {"host": Core(), "m3": Core("cortex-m3", backend="c"), "riscv": Core("riscv32")}
-    assert first_rule(func, (), cores["host"]) is None
-    found = first_rule(func, (), cores["m3"])
-    assert found is not None and found.rule.startswith("cortex_m_scalar.")
-    assert cortex_m_scalar.variants(func, (), cores["host"]) == []
-    assert cortex_m_dsp.variants(func, (), cores["m3"]) == []
-    assert cortex_m_mve.variants(func, (), cores["m3"]) == []
-    assert read_conv(func, ()) is None
+    spec = element_wise("relu", 1, (1, 2, 4, 4), multiplier=1 << 30, shift=0)
+    assert first_rule(spec, KernelTarget()) is None
+    found = [first_rule(spec, kernel_target(name)) for name in ("cortex-m3", "riscv32")]
+    assert [k.rule for k in found if k is not None] == ["cortex_m_scalar.elements", "riscv.elements"]
+    vectors = first_rule(spec, kernel_target("cortex-m55", "obj"))
+    assert vectors is not None and vectors.rule == "cortex_m_mve.elements"
+    assert cortex_m_dsp.variants(spec, kernel_target("cortex-m4")) == []
+    assert cortex_m_mve.variants(spec, kernel_target("cortex-m55", "c")) == []  # C has no vectors
+    assert read_conv(spec) is None

@@ -12,8 +12,8 @@ from tvm import te, tirx
 
 from tvm_cascade.graph import IDENTITY
 from tvm_cascade.micro.codegen import print_c
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.row_kernel import row_kernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.row_kernel import row_kernel
 
 VALUES = {
     "float32": [1 / 70, -1 / 70, 0.5, 1e-30 / 3, 1e20 / 3, 16777215.0, -1.0],

@@ -10,19 +10,21 @@ import pytest
 
 from tvm_cascade import api, pipeline
 from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import MissingToolError, UsageError
-from tvm_cascade.micro.host import HostPort, host_program, run_host
+from tvm_cascade.micro.host import host_program, run_host
+from tvm_cascade.micro.placement import place_io
 from tvm_cascade.passes.tune_kernels import tune_kernels
 from tvm_cascade.schedules.driver.instrument import count_macs
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.forms.kernel import RowKernel
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of, s_tir, shape_of, tirx
 from tvm_cascade.schedules.tuning import metaschedule
 from tvm_cascade.schedules.tuning.metaschedule import Search, plain
 from tvm_cascade.schedules.tuning.row_form import NotTunableError, row_form, splice
+from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_call import run_rows
+from tvm_cascade.testing.plan_options import rows_alone
 
 
 def network() -> Any:
@@ -35,7 +37,7 @@ def network() -> Any:
 
 @pytest.fixture(scope="module")
 def prepared() -> pipeline.Prepared:
-    return pipeline.prepare(network(), Core())
+    return pipeline.prepare(network(), KernelTarget())
 
 
 def by_hand(func: PrimFunc) -> PrimFunc:
@@ -95,13 +97,10 @@ def test_what_has_no_row_form_says_why(prepared: pipeline.Prepared) -> None:
 
 def run(prepared: pipeline.Prepared, options: PlanOptions) -> tuple[np.ndarray, int, int]:
     plan = plan_graph(prepared.graph, options)
-    ports = [
-        [HostPort(f"t{t}", plan.graph.tensors[t].dtype, plan.graph.tensors[t].shape, place_of(plan, t)) for t in side]
-        for side in (plan.graph.inputs, plan.graph.outputs)
-    ]
-    feed = np.random.default_rng(1).integers(-128, 128, ports[0][0].shape).astype("int8")
-    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), *ports), [{ports[0][0].name: feed}])
-    return result.outputs[0][ports[1][0].name], result.executed_macs, plan.macs
+    io = place_io(plan, graph_io(plan.graph))
+    feed = np.random.default_rng(1).integers(-128, 128, io.inputs[0].shape).astype("int8")
+    result = run_host(host_program(pipeline.lower(prepared, plan, counted=True), io), [{io.inputs[0].name: feed}])
+    return result.outputs[0][io.outputs[0].name], result.executed_macs, plan.macs
 
 
 def needs_metaschedule() -> None:
@@ -115,7 +114,7 @@ def test_records_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -> None:
     needs_metaschedule()
     net = Net("int8", seed=4)
     mod = net.finish(net.depthwise(net.conv(net.input((1, 9, 8, 3)), 8, 3, 2), 3))
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     folder = tmp_path / "records"
     search = Search(trials=2, batch=2, repeat_ms=1)
     tuned, report = tune_kernels(prepared, folder, search)
@@ -124,9 +123,9 @@ def test_records_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -> None:
     again, second = tune_kernels(prepared, folder, search)
     assert second.measured == 0 and second.tuned == report.tuned
     assert before == {p.name: p.read_bytes() for p in folder.glob("*.json")}
-    want = run(prepared, PlanOptions(granularity="row"))
+    want = run(prepared, rows_alone(granularity="row"))
     for made in (tuned, again):
-        have = run(made, PlanOptions(granularity="row"))
+        have = run(made, rows_alone(granularity="row"))
         assert np.array_equal(have[0], want[0]) and have[1] == have[2] == want[1]
 
 

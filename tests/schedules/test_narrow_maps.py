@@ -9,9 +9,9 @@ from tvm.ir import IRModule
 
 from tvm_cascade import api
 from tvm_cascade.cascading import planner
-from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.choose import wrapping
-from tvm_cascade.schedules.forms.patch import Patch
+from tvm_cascade.cores import kernel_target
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.forms.pixels import PixelTileKernel
 from tvm_cascade.testing.builder import Net
 
 
@@ -19,9 +19,8 @@ def narrow() -> IRModule:
     """Rows of five pixels, as keyword spotting has; 12 channels cannot be copied sixteen bytes at a time."""
     net = Net("int8", seed=5)
     x = net.conv(net.input((1, 9, 10, 4), "sound"), 12, kernel=(3, 4), stride=(1, 2), padding="same", activation="relu")
-    for channels in (16, 32):
-        x = net.depthwise(x, (3, 3), 1, "same", activation="relu")
-        x = net.conv(x, channels, kernel=(1, 1), activation="relu")
+    x = net.depthwise(x, (3, 3), 1, "same", activation="relu")
+    x = net.conv(x, 16, kernel=(1, 1), activation="relu")
     return net.finish(net.dense(net.flatten(x), 6))
 
 
@@ -33,12 +32,12 @@ def test_steps_that_wrap_are_exact(
 ) -> None:
     monkeypatch.setattr("tvm_cascade.cascading.options.CHUNKS", (pixels,))
     planner._kept_searches.cache_clear()  # of other steps
-    prepared = prepare(narrow(), core_of(target, backend))
+    prepared = prepare(narrow(), kernel_target(target, backend))
     options = {"granularity": "pixel", "overlap": False}
     made = api.compile(narrow(), target=target, emit=backend, output=tmp_path / "p", **options)
-    assert {s.chunk for s in made.plan.segments} >= {pixels}
+    assert {s.tile.columns for s in made.plan.segments} >= {pixels}
     kernels = prepared.kernels_of(made.plan)
-    patches = [(o, k) for o, k in enumerate(kernels) if isinstance(k, Patch)]
-    assert len(patches) >= 2
-    assert sum(len(wrapping(made.plan, o, k)) for o, k in patches) > 0
+    tiles = [k for k in kernels if isinstance(k, PixelTileKernel)]
+    assert len(tiles) >= 2
+    assert sum(len(k.wrapping) for k in tiles) > 0
     assert api.run(tmp_path / "p", board=made.board).equals_host

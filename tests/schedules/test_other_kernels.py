@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
-from tvm import te
 
 from tvm_cascade import api
+from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.passes.integer.dense import round_once
-from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.kernel import Role, RowKernel
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
 from tvm_cascade.schedules.rules import moves, pooling
 from tvm_cascade.schedules.rules.dense import ROUNDING, plan_single, read_dense
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.requantize import reference
-from tvm_cascade.schedules.rules.select import Core, first_rule
+from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.testing.builder import Net
 
 HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
-M4 = core_of("cortex-m4", "c")
-M3 = core_of("cortex-m3", "c")
+M4 = kernel_target("cortex-m4", "c")
+M3 = kernel_target("cortex-m3", "c")
 
 
-def operator(op_kind: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], dtype: str, constants=(), **attrs):
-    """A PrimFunc as far as schedule rules read it: parameters and attributes."""
-    tensors = [te.placeholder(s, dtype, f"p{i}") for i, s in enumerate(inputs)]
-    tables = [te.placeholder(c.shape, str(c.dtype), f"c{i}") for i, c in enumerate(constants)]
-    result = te.compute(out, lambda *_: tvm.tirx.const(0, dtype), name="out")
-    func = te.create_prim_func([*tensors, *tables, result])
-    for key, value in {"op_kind": op_kind, "num_activations": len(inputs), **attrs}.items():
-        func = func.with_attr(key, value)
-    return func
+def operator(
+    kind: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], dtype: str, constants=(), **attributes
+) -> OperatorSpec:
+    given = Attributes(**{k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()})
+    return OperatorSpec(kind, tuple(TensorType(s, dtype) for s in inputs), TensorType(out, dtype), constants, given)
 
 
 def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndarray, first) -> np.ndarray:
@@ -56,7 +54,7 @@ def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndar
                 args.append(xs[p.index].ctypes.data_as(ctypes.c_void_p))
             elif p.role is Role.SLOT:
                 args.append(ctypes.c_int32(first(y) % len(xs[p.index])))
-            elif p.role is Role.HEIGHT:
+            elif p.role is Role.SLOTS:
                 args.append(ctypes.c_int32(len(xs[p.index])))
             elif p.role is Role.CONSTANT:
                 args.append(kernel.constants[p.index].ctypes.data_as(ctypes.c_void_p))
@@ -70,12 +68,12 @@ def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndar
 
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_max_pools(core: Core, dtype: str, tmp_path: Path) -> None:
+def test_max_pools(core: KernelTarget, dtype: str, tmp_path: Path) -> None:
     info = np.iinfo(dtype)
     x = np.random.default_rng(0).integers(info.min, info.max + 1, (7, 6, 8)).astype(dtype)
     attrs = {"pool_size": [3, 2], "strides": [2, 1], "padding": [1, 1, 1, 0], "clamp": [info.min, info.max - 9]}
-    func = operator("max_pool2d", [(1, 7, 6, 8)], (1, 4, 6, 8), dtype, dilation=[1, 1], **attrs)
-    kernel = first_rule(func, (), core)
+    spec = operator("max_pool2d", [(1, 7, 6, 8)], (1, 4, 6, 8), dtype, dilation=[1, 1], **attrs)
+    kernel = first_rule(spec, core)
     assert kernel is not None and kernel.rule == f"pooling.{'words' if core.dsp else 'channels'}"
     padded = np.full((9, 7, 8), info.min, np.int64)
     padded[1:8, 1:] = x
@@ -86,14 +84,14 @@ def test_max_pools(core: Core, dtype: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
 @pytest.mark.parametrize("kernel_size", [(2, 2), (5, 3)])
-def test_averages(core: Core, kernel_size: tuple[int, int], tmp_path: Path) -> None:
+def test_averages(core: KernelTarget, kernel_size: tuple[int, int], tmp_path: Path) -> None:
     kh, kw = kernel_size
     x = np.random.default_rng(1).integers(-128, 128, (9, 7, 4)).astype(np.int8)
     x[:kh, :kw] = -128
     rows, columns = 9 - kh + 1, (7 - kw) // 2 + 1
     attrs = {"pool_size": [kh, kw], "strides": [1, 2], "padding": [0, 0, 0, 0], "clamp": [-128, 127]}
-    func = operator("avg_pool2d", [(1, 9, 7, 4)], (1, rows, columns, 4), "int8", dilation=[1, 1], **attrs)
-    kernel = first_rule(func, (), core)
+    spec = operator("avg_pool2d", [(1, 9, 7, 4)], (1, rows, columns, 4), "int8", dilation=[1, 1], **attrs)
+    kernel = first_rule(spec, core)
     assert kernel is not None
     total = np.stack(
         [[x[y : y + kh, 2 * c : 2 * c + kw].astype(int).sum((0, 1)) for c in range(columns)] for y in range(rows)]
@@ -105,14 +103,14 @@ def test_averages(core: Core, kernel_size: tuple[int, int], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "words"])
-def test_averages_to_another_scale(core: Core, tmp_path: Path) -> None:
+def test_averages_to_another_scale(core: KernelTarget, tmp_path: Path) -> None:
     """The sum with its head room, rescaled as the reference rescales; a padded one is left to the generic kernel."""
     x = np.random.default_rng(1).integers(-128, 128, (7, 6, 4)).astype(np.int8)
     x[:3, :3] = -128
     m, s, window = 1518500250, -13, {"pool_size": [3, 3], "strides": [1, 1], "dilation": [1, 1], "clamp": [-128, 127]}
     attrs = window | {"input_zero_point": 7, "output_zero_point": -5, "multiplier": m, "shift": s, "head_room": 8}
-    func = operator("scaled_avg_pool2d", [(1, 7, 6, 4)], (1, 5, 4, 4), "int8", padding=[0] * 4, **attrs)
-    kernel = first_rule(func, (), core)
+    spec = operator("scaled_avg_pool2d", [(1, 7, 6, 4)], (1, 5, 4, 4), "int8", padding=[0] * 4, **attrs)
+    kernel = first_rule(spec, core)
     assert kernel is not None
     total = np.stack([[x[y : y + 3, c : c + 3].astype(int).sum((0, 1)) for c in range(4)] for y in range(5)])
     acc = (total.reshape(-1) - 9 * 7) << 8
@@ -120,7 +118,7 @@ def test_averages_to_another_scale(core: Core, tmp_path: Path) -> None:
     have = run_rows(kernel, tmp_path, [x], np.zeros((5, 4, 4), np.int8), lambda y: y)
     np.testing.assert_array_equal(have, want)
     padded = operator("scaled_avg_pool2d", [(1, 7, 6, 4)], (1, 7, 6, 4), "int8", padding=[1] * 4, **attrs)
-    assert first_rule(padded, (), core) is None
+    assert first_rule(padded, core) is None
 
 
 def test_reciprocals_are_exact() -> None:
@@ -137,23 +135,23 @@ def test_concatenations(axis: int, tmp_path: Path) -> None:
     shapes = [(3, 5, 8), (3, 5, 12)] if axis == 3 else [(3, 5, 8), (3, 2, 8)]
     xs = [rng.integers(-128, 128, s).astype(np.int8) for s in shapes]
     want = np.concatenate(xs, axis=axis - 1)
-    func = operator("concat", [(1, *s) for s in shapes], (1, *want.shape), "int8", axis=axis, table_of_input=[-1, -1])
-    kernel = first_rule(func, (), M4)
+    spec = operator("concat", [(1, *s) for s in shapes], (1, *want.shape), "int8", axis=axis, table_of_input=[-1, -1])
+    kernel = first_rule(spec, M4)
     assert kernel is not None and kernel.rule == "moves.words"
     np.testing.assert_array_equal(run_rows(kernel, tmp_path, xs, np.zeros_like(want), lambda y: y), want)
     odd = operator("concat", [(1, 3, 5, 7), (1, 3, 5, 8)], (1, 3, 5, 15), "int8", axis=3, table_of_input=[-1, -1])
-    assert first_rule(odd, (), M4) is None
+    assert first_rule(odd, M4) is None
 
 
 def test_pads_and_slices(tmp_path: Path) -> None:
     x = np.random.default_rng(3).integers(-128, 128, (4, 5, 8)).astype(np.int8)
     attrs = {"pad_width": [0, 0, 1, 2, 2, 1, 0, 0], "value": -7}
-    pad = first_rule(operator("pad", [(1, 4, 5, 8)], (1, 7, 8, 8), "int8", **attrs), (), M4)
+    pad = first_rule(operator("pad", [(1, 4, 5, 8)], (1, 7, 8, 8), "int8", **attrs), M4)
     assert pad is not None
     want = np.pad(x, ((1, 2), (2, 1), (0, 0)), constant_values=-7)
     np.testing.assert_array_equal(run_rows(pad, tmp_path, [x], np.zeros_like(want), lambda y: y - 1), want)
     attrs = {"begin": [0, 1, 0, 4], "strides": [1, 1, 1, 1]}
-    cut = first_rule(operator("strided_slice", [(1, 4, 5, 8)], (1, 3, 5, 4), "int8", **attrs), (), M4)
+    cut = first_rule(operator("strided_slice", [(1, 4, 5, 8)], (1, 3, 5, 4), "int8", **attrs), M4)
     assert cut is not None
     (tmp_path / "cut").mkdir()
     have = run_rows(cut, tmp_path / "cut", [x], np.zeros((3, 5, 4), np.int8), lambda y: y + 1)
@@ -163,7 +161,7 @@ def test_pads_and_slices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shift", [-3, -9])
 @pytest.mark.parametrize("core", [M3, M4], ids=["scalar", "dsp"])
-def test_dense_layers_round_once(core: Core, shift: int, tmp_path: Path) -> None:
+def test_dense_layers_round_once(core: KernelTarget, shift: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     weights = rng.integers(-127, 128, (6, 20)).astype(np.int8)
     bias = rng.integers(-500, 500, 6).astype(np.int32)
@@ -171,14 +169,14 @@ def test_dense_layers_round_once(core: Core, shift: int, tmp_path: Path) -> None
     x = rng.integers(-128, 128, (1, 20)).astype(np.int8)
     attrs = {"input_zero_point": 5, "output_zero_point": -3, "clamp": [-128, 127], "kernel_layout": "OI"}
     constants = (weights, bias, m, s)
-    func = operator("dense", [(1, 20)], (1, 6), "int8", constants, rounding=ROUNDING, **attrs)
-    kernel = first_rule(func, constants, core)
+    spec = operator("dense", [(1, 20)], (1, 6), "int8", constants, rounding=ROUNDING, **attrs)
+    kernel = first_rule(spec, core)
     assert kernel is not None
     acc = (x.astype(np.int64) - 5) @ weights.astype(np.int64).T + bias
     want = [round_once(acc[:, c], int(m[c]), int(s[c])) for c in range(6)]
     have = run_rows(kernel, tmp_path, [x], np.zeros((1, 6), np.int8), lambda y: y)
     np.testing.assert_array_equal(have, np.clip(np.stack(want, 1) - 3, -128, 127))
-    assert read_dense(func.with_attr("rounding", "twice"), constants) is None
+    assert read_dense(replace(spec, attributes=replace(spec.attributes, rounding="twice"))) is None
 
 
 @pytest.mark.parametrize("m,s", [(1 << 30, -4), (1518500250, -7), ((1 << 31) - 1, -9), (1300000001, -2)])
@@ -215,7 +213,7 @@ def mixed_network():
     "target,backend", [("cortex-m3", "c"), ("cortex-m4", "c"), ("cortex-m4", "obj"), ("cortex-m55", "obj")]
 )
 def test_mixed_networks_equal_the_generic_kernels(target: str, backend: str, emulator: None, tmp_path: Path) -> None:
-    rules = [k.rule for k in prepare(mixed_network(), core_of(target, backend), Database()).kernels if k]
+    rules = [k.rule for k in prepare(mixed_network(), kernel_target(target, backend), Database()).kernels if k]
     assert sum(r.startswith("pooling.") for r in rules) >= 4 and sum(r.startswith("moves.") for r in rules) == 1
     made = api.compile(mixed_network(), target=target, emit=backend, output=tmp_path / "p", layerwise=True)
     report = api.run(tmp_path / "p", board=made.board)

@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from tvm_cascade import api
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_memory import foldable, without_concats
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.reference import virtual_machine
 
 CORES = [("cortex-m4", "c"), ("cortex-m55", "obj"), ("riscv32", "c")]
 READERS = {
@@ -44,13 +46,15 @@ ALL = tuple(r for kinds in READERS.values() for r in kinds)
 @pytest.mark.parametrize(("target", "backend"), CORES, ids=[f"{t}-{b}" for t, b in CORES])
 def test_every_reader_has_a_rule(target: str, backend: str) -> None:
     """In steps of rows and of pixels."""
-    prepared = prepare(cell(*ALL)[1], core_of(target, backend))
+    prepared = prepare(cell(*ALL)[1], kernel_target(target, backend))
     readers = [op for op in prepared.graph.ops if op.kind in READERS]
     assert len(readers) == len(ALL)
     for op in readers:
-        kernel, patch = prepared.kernels[op.index], prepared.patch(op.index, 2)
+        kernel, site = prepared.kernels[op.index], prepared.site(op.index)
         assert kernel is not None and kernel.rule != "generic" and kernel.scratch_bytes <= 512
-        assert patch is not None and all(v.kernel.rule != "generic" for v in patch.variants)
+        assert site is not None
+        tiles = pixel_tile_kernel(site, 2)
+        assert not isinstance(tiles, str) and all(v.rule != "generic" for v in tiles.variants)
 
 
 def in_emulator(mod: tvm.IRModule, folder: Path, x: np.ndarray, **options: object) -> tuple[list[bytes], int | None]:
@@ -66,7 +70,7 @@ def test_firmware_that_reads_parts(emulator: None, tmp_path: Path) -> None:
     """The same bits, and at most 1.15 times the instructions."""
     low, parts = cell(*ALL)
     x = np.random.default_rng(0).integers(-128, 128, (1, 6, 6, 16)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(low, "llvm"), tvm.cpu())
+    machine = virtual_machine(low)
     want = sorted(a.numpy().tobytes() for a in machine["main"](tvm.runtime.tensor(x)))
     board = {"target": "cortex-m55", "emit": "obj"}
     whole, ordinary = in_emulator(low, tmp_path / "whole", x, **board, layerwise=True)
@@ -78,7 +82,7 @@ def test_firmware_that_reads_parts(emulator: None, tmp_path: Path) -> None:
 def test_firmware_that_reads_parts_by_pixels(emulator: None, tmp_path: Path) -> None:
     low, parts = cell("depthwise", "pointwise")
     x = np.random.default_rng(0).integers(-128, 128, (1, 6, 6, 16)).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(low, "llvm"), tvm.cpu())
+    machine = virtual_machine(low)
     want = sorted(a.numpy().tobytes() for a in machine["main"](tvm.runtime.tensor(x)))
     made, _ = in_emulator(parts, tmp_path, x, target="cortex-m4", emit="c", granularity="pixel")
     assert made == want

@@ -8,8 +8,9 @@ import pytest
 from tvm.ir import IRModule
 
 from tvm_cascade import api
-from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.accumulate import Accumulating
+from tvm_cascade.cores import kernel_target
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.forms.accumulating import AccumulatingKernel
 from tvm_cascade.testing.builder import Net
 
 
@@ -26,6 +27,6 @@ def averaged() -> IRModule:
 def test_sums_of_rows_and_pixels(target: str, backend: str, granularity: str, emulator: None, tmp_path: Path) -> None:
     made = api.compile(averaged(), target=target, emit=backend, output=tmp_path / "p", granularity=granularity)
     assert any(s.accumulating for s in made.plan.segments)
-    kernels = prepare(averaged(), core_of(target, backend)).kernels_of(made.plan)
-    assert [k.kernel.rule for k in kernels if isinstance(k, Accumulating)][:1] == ["pool_sum"]
+    kernels = prepare(averaged(), kernel_target(target, backend)).kernels_of(made.plan)
+    assert [k.variants[0].rule for k in kernels if isinstance(k, AccumulatingKernel)][:1] == ["pool_sum"]
     assert api.run(tmp_path / "p", board=made.board).equals_host

@@ -11,8 +11,8 @@ import tvm
 from tvm import te, tirx, topi
 
 from tvm_cascade.schedules.driver.instrument import count_macs
-from tvm_cascade.schedules.forms.accumulate import Accumulating, accumulate_kernel
-from tvm_cascade.schedules.forms.kernel import Param, Role
+from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_kernel
+from tvm_cascade.schedules.kernels.kernel import Param, Role
 from tvm_cascade.testing.host_call import HostKernel
 
 

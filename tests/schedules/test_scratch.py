@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tvm_cascade import api, pipeline
-from tvm_cascade.cascading import PlanOptions
+from tvm_cascade.cascading import plan_graph
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.frontend import load
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.plan_options import rows_alone
 
 MODEL = Path(api.__file__).parent / "testing" / "data" / "shapes.tflite"
 CORES = [("cortex-m0plus", "c"), ("cortex-m3", "c"), ("cortex-m4", "obj"), ("cortex-m55", "obj"), ("riscv32", "c")]
@@ -23,10 +24,10 @@ PLANS = {
 
 
 def scratch_fits(path: Path, target: str, backend: str, plans: list[str]) -> None:
-    prepared = pipeline.prepare(load(str(path)), pipeline.core_of(target, backend))
+    prepared = pipeline.prepare(load(str(path)), kernel_target(target, backend))
     for name in plans:
-        options = {"alignment": get_target(target).align, "pixels": True, "accumulators": True, "stripes": True}
-        plan = pipeline.plan_graph(prepared.graph, PlanOptions(**options, **PLANS[name]))
+        options = {"alignment": get_core(target).align, "pixels": True, "accumulators": True, "stripes": True}
+        plan = plan_graph(prepared.graph, rows_alone(**options, **PLANS[name]))
         assert max(s.scratch_bytes for s in plan.segments) <= max(plan.peak // 100, 512), name
 
 
@@ -50,7 +51,7 @@ def test_steps_that_would_take_too_much_scratch_are_not_planned(granularity: str
     net = Net("int8", seed=3)
     x = net.conv(net.input((1, 8, 5, 8), "x"), 192, kernel=(1, 1))
     x = net.conv(net.depthwise(x, (3, 3), 1, "same"), 8, kernel=(3, 3), padding="same")
-    prepared = pipeline.prepare(net.finish(x), pipeline.core_of("cortex-m4"))
-    assert max(op.patch_bytes[0] + op.patch_bytes[1] for op in prepared.graph.ops) > 512
-    plan = pipeline.plan_graph(prepared.graph, PlanOptions(granularity=granularity, pixels=True, max_time=9.0))
+    prepared = pipeline.prepare(net.finish(x), kernel_target("cortex-m4"))
+    assert max(op.kernels.tile_workspace_bytes(1) for op in prepared.graph.ops) > 512
+    plan = plan_graph(prepared.graph, rows_alone(granularity=granularity, pixels=True, max_time=9.0))
     assert max(s.scratch_bytes for s in plan.segments) <= max(plan.peak // 100, 512)

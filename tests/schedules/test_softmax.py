@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import te
 
 from tvm_cascade import api
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.passes.integer.softmax import exponentials
-from tvm_cascade.pipeline import core_of, prepare
-from tvm_cascade.schedules.forms.kernel import RowKernel
+from tvm_cascade.pipeline import prepare
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.select import first_rule
 
@@ -25,10 +26,8 @@ HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
 
 def kernel_of(shape: tuple[int, ...], dtype: str, table: np.ndarray) -> RowKernel | None:
     """What the rules make of a softmax on a Cortex-M4."""
-    x, exps = te.placeholder(shape, dtype, "x"), te.placeholder(table.shape, "int32", "exps")
-    out = te.compute(shape, lambda *_: tvm.tirx.const(0, dtype), name="out")
-    func = te.create_prim_func([x, exps, out]).with_attr("op_kind", "softmax").with_attr("num_activations", 1)
-    return first_rule(func, (table,), core_of("cortex-m4", "c"))
+    classes = TensorType(shape, dtype)
+    return first_rule(OperatorSpec("softmax", (classes,), classes, (table,)), kernel_target("cortex-m4", "c"))
 
 
 def run_row(kernel: RowKernel, folder: Path, x: np.ndarray) -> np.ndarray:
@@ -127,7 +126,7 @@ def test_firmware_equals_litert(
     target: str, backend: str, rule: str, limit: int, emulator: None, tmp_path: Path
 ) -> None:
     model = several(tmp_path)
-    kernels = prepare(load(str(model)), core_of(target, backend)).kernels
+    kernels = prepare(load(str(model)), kernel_target(target, backend)).kernels
     assert [k.rule for k in kernels if k is not None][:3] == [f"softmax.{rule}"] * 3
     made = api.compile(str(model), target=target, emit=backend, output=tmp_path / "p", layerwise=True)
     report = api.run(tmp_path / "p", board=made.board, check=str(model)).to_dict()

@@ -23,6 +23,7 @@ from tvm_cascade.passes.schedule_stages import LowerOptions, lower_stages
 from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
 from tvm_cascade.passes.stage_kernels import Spec, build_kernels
+from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime import Session, compile_stages, has_cuda, host_target
 from tvm_cascade.runtime.measure import CpuRunner
 from tvm_cascade.runtime.stages import stages
@@ -47,11 +48,9 @@ from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
 
 @pytest.fixture(autouse=True)
-def needs_metaschedule() -> None:
-    try:
-        metaschedule.require_json()
-    except MissingToolError as why:
-        pytest.skip(str(why))
+def _metaschedule() -> None:
+    """An error, not a skip, where MetaSchedule cannot run: the package pins the versions with which it does."""
+    metaschedule.require_json()
 
 
 def branches(layout: str = "NCHW") -> tvm.IRModule:
@@ -264,10 +263,12 @@ def test_merged_kernels_of_a_schedule_are_tuned(tmp_path: Path, monkeypatch: pyt
 def test_the_command_tunes_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(CpuMachine, "least_ms", lambda self, funcs: [1.0, *[0.5] * (len(funcs) - 1)])
     for measured in (2, 0):
-        data, _ = stages(branches(), "llvm", variant="sequential", cost="measured", metaschedule=tmp_path, trials=1)
+        data, _ = stages(
+            branches(), StagesRequest("llvm", variant="sequential", cost="measured", metaschedule=tmp_path, trials=1)
+        )
         assert data["tuned"] == {"kernels": 2, "tuned": 2, "measured": measured}
     with pytest.raises(UsageError, match="--cost measured"):
-        stages(branches(), "llvm", metaschedule=tmp_path)
+        stages(branches(), StagesRequest("llvm", metaschedule=tmp_path))
 
 
 def test_bad_records(tmp_path: Path):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tvm_cascade import api
+from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.pipeline import prepare
 
 
 class Chain:
@@ -75,7 +76,7 @@ def test_firmware_equals_litert(
     target: str, backend: str, layerwise: bool, limit: int, emulator: None, tmp_path: Path
 ) -> None:
     model = network(tmp_path)
-    rules = [k.rule for k in prepare(load(str(model)), core_of(target, backend)).kernels if k is not None]
+    rules = [k.rule for k in prepare(load(str(model)), kernel_target(target, backend)).kernels if k is not None]
     assert len(rules) == 5 and all(r.startswith("cortex_m") for r in rules), rules
     made = api.compile(
         str(model), target=target, emit=backend, output=tmp_path / "p", layerwise=layerwise, granularity="row"

@@ -10,16 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from tvm_cascade import api
-from tvm_cascade.cli import main
+from tvm_cascade.cli.group import tvm_cascade as main
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import CascadeError, LoadError
 from tvm_cascade.frontend import load
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.count import counter_of, require_counter
-from tvm_cascade.micro.target import get_target
 from tvm_cascade.passes.choose_variants import choose_variants, shapes_of
 from tvm_cascade.passes.extract_graph import Extracted, extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.pipeline import core_of, prepare
+from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.rules.select import GENERIC
 from tvm_cascade.schedules.tuning.counting import Count, Task
 from tvm_cascade.schedules.tuning.kernel_cost import kernel_cost
@@ -27,7 +27,7 @@ from tvm_cascade.schedules.tuning.tune import Database, choices_for, choose, cod
 from tvm_cascade.schedules.tuning.tune_model import LEAST, CountModel, shape_features
 
 MODEL = Path(api.__file__).parent / "testing" / "data" / "shapes.tflite"
-CORE = core_of("cortex-m4", "c")
+CORE = kernel_target("cortex-m4", "c")
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +44,13 @@ def analytic_counter(tasks: list[Task]) -> list[Count]:
 def test_counts_survive_a_file(tmp_path: Path) -> None:
     made = Database()
     made.add(CORE, "conv2d a", "x 1", Count(10, 20, 11))
-    made.add(core_of("cortex-m55", "obj"), "conv2d a", "y", Count(1, 2, 3))
+    made.add(kernel_target("cortex-m55", "obj"), "conv2d a", "y", Count(1, 2, 3))
     made.save(tmp_path / "d.json")
     read = Database.load(tmp_path / "d.json")
     assert read.options(CORE, "conv2d a") == {"x 1": Count(10, 20, 11)}
     read.save(tmp_path / "e.json")
     assert (tmp_path / "d.json").read_bytes() == (tmp_path / "e.json").read_bytes()
-    assert not read.beyond(made).shapes(CORE)
+    assert not read.difference(made).shapes(CORE)
     (tmp_path / "bad.json").write_text('{"counts": {"a": {"b": {"c": [1]}}}}')
     with pytest.raises(LoadError, match="no database of counts"):
         Database.load(tmp_path / "bad.json")
@@ -99,11 +99,11 @@ def test_tuning_counts_what_is_new_and_chooses_by_it(extracted: Extracted) -> No
 
     assert choose_variants(extracted, CORE, database, silent) == core and not asked
     assert choices_for(shapes, CORE, Database(), 9) == ()
-    assert choose_variants(extracted, core_of("host"), database).choices == ()
+    assert choose_variants(extracted, kernel_target("host"), database).choices == ()
 
 
 def test_choices_reach_the_kernels(extracted: Extracted) -> None:
-    core = core_of("cortex-m4", "c", "size")
+    core = kernel_target("cortex-m4", "c", "size")
     database = tune(shapes_of(extracted, core), core, Database(), analytic_counter)
     small = prepare(load(str(MODEL)), core, database)
     usual = prepare(load(str(MODEL)), core, Database())
@@ -155,7 +155,7 @@ def test_only_boards_that_count_can_tune(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target,backend", [("cortex-m4", "c"), ("cortex-m55", "obj")])
 def test_counts_in_the_emulator(target: str, backend: str, extracted: Extracted, emulator: None) -> None:
     """The same twice, near the analytic model, and the generic kernel slower than the rule's."""
-    core, made_for = core_of(target, backend), get_target(target)
+    core, made_for = kernel_target(target, backend), get_core(target)
     shape = next(s for s in shapes_of(extracted, core) if s.key.startswith("conv2d"))
     tasks = [c.task for c in shape.candidates()]
     count = counter_of(made_for, load_board(made_for.default_board), backend)
@@ -169,6 +169,6 @@ def test_counts_in_the_emulator(target: str, backend: str, extracted: Extracted,
 def test_shipped_counts_serve_public_models(test_data: Path) -> None:
     """Every shape that a rule may serve, on the cores that the table of the benchmarks has."""
     for target, backend in (("cortex-m3", "c"), ("cortex-m4", "c"), ("cortex-m55", "obj")):
-        core = core_of(target, backend)
+        core = kernel_target(target, backend)
         made = extract_graph(LowerQuantized()(load(str(test_data / "models" / "kws_dscnn_int8.tflite"))))
         assert all(shipped().options(core, s.key) for s in shapes_of(made, core))

@@ -20,7 +20,7 @@ SUMMING = ("mean", "avg_pool2d", "dense")
 
 
 def accumulator_bytes(graph: Graph, op: Op) -> int:
-    """Bytes in which `op` can sum up its one input; 0 where it is not of that kind."""
+    """Bytes of accumulator in which `op` can sum up its only input; 0 where it cannot."""
     if len(op.inputs) != 1 or len(op.outputs) != 1:
         return 0
     out = graph.tensors[op.outputs[0]]

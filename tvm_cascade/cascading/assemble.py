@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
-from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, Follow, Problem, allocate
+from tvm_cascade.graph import ITEM_BYTES, PIXEL, ROW, Tile
+from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, OffsetConstraint, Problem, allocate
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a plan carries along."""
+    """Figures that a plan states beside its own."""
 
     baseline_peak: int  # bytes
     bound: int  # bytes
@@ -24,27 +25,25 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Segments `[cuts[k], cuts[k + 1])` of an order, each interleaved by rows (0) or by `chunks[k]` pixels.
-
-    Steps by rows make `rows[k]` of them; one where that is not given.
-    """
+    """Where an execution order is cut into segments, `[cuts[k], cuts[k + 1])`, and how each of these is interleaved."""
 
     cuts: tuple[int, ...]
-    chunks: tuple[int, ...]
-    rows: tuple[int, ...] = ()
+    interleavings: tuple[Interleaving, ...]
+
+    @classmethod
+    def one_by_one(cls, operators: int) -> Layout:
+        """The layout in which every operator is a segment of its own."""
+        return cls(tuple(range(operators + 1)), (BY_ROWS,) * operators)
 
     @property
-    def pieces(self) -> tuple[tuple[int, int, int], ...]:
-        return tuple((i, j, c) for (i, j), c in zip(pairwise(self.cuts), self.chunks, strict=True))
-
-    def costs(self, of: SegmentCosts) -> list[SegmentCosts]:
-        """For every segment the costs in steps of its height."""
-        return [of.in_steps_of(n) for n in self.rows or (1,) * len(self.chunks)]
+    def pieces(self) -> tuple[tuple[int, int, Interleaving], ...]:
+        """First position, position after the last, and interleaving of every segment."""
+        return tuple((i, j, how) for (i, j), how in zip(pairwise(self.cuts), self.interleavings, strict=True))
 
 
 _laid_out = lru_cache(maxsize=512)(allocate)  # a frontier and the plan taken from it lay out the same arenas
 
-BRIEF = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the usual search: most of what it finds
+SHORT_SEARCH = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the usual search: most of what it finds
 
 
 def assemble(
@@ -55,12 +54,24 @@ def assemble(
     effort: AllocateOptions | None = None,
     capacity: int | None = None,
 ) -> Plan:
-    """The plan of a layout, with its arena laid out; by heuristics alone unless `optimise`, then with that `effort`.
+    """The plan of a layout, with its arena laid out.
 
-    With a `capacity` the first arena found within it; raises `InfeasibleError` where none was found.
+    Parameters
+    ----------
+    optimise : bool
+        Search for a smaller arena after the heuristics.
+    effort : AllocateOptions, optional
+        Limits of that search.
+    capacity : int, optional
+        Bytes. The first arena found within them is taken.
+
+    Raises
+    ------
+    InfeasibleError
+        No arena within `capacity` was found.
     """
-    graph = costs.flow.graph
-    segments = tuple(_segment(own, *piece) for own, piece in zip(layout.costs(costs), layout.pieces, strict=True))
+    graph = costs.tables.graph
+    segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
     storages = _storages(costs, layout)
     problem, same = _problem(costs, layout, segments, storages)
     allocation = _laid_out(replace(problem, capacity=capacity), optimise=optimise, options=effort)
@@ -79,73 +90,73 @@ def assemble(
     )
 
 
-def _segment(costs: SegmentCosts, i: int, j: int, chunk: int) -> Segment:
-    members, over = costs.members(i, j), costs.over(i, j)
+def _segment(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> Segment:
+    """The segment of positions [i, j)."""
+    members, in_place = costs.members(i, j), costs.in_place(i, j)
     return Segment(
         ops=tuple(sorted(costs.order[i:j])),
-        trace=costs.trace(i, j, chunk),
+        trace=costs.trace(i, j, how),
         state_bytes=costs.state_bytes(i, j),
-        scratch_bytes=costs.scratch_bytes(i, j, chunk),
-        chunk=max(chunk, 0),
-        rows=costs.flow.height,
+        scratch_bytes=costs.scratch_bytes(i, j, how),
+        tile=how.tile,
         accumulating=costs.accumulating(i, j),
-        over=() if over is None else (over,),
+        in_place=() if in_place is None else (in_place,),
         streamed=tuple(-1 - o for o in members if o < 0),
-        stripes=_stripes(costs, i, j, chunk),
+        stripes=_stripes(costs, i, j, how),
     )
 
 
-def _stripes(costs: SegmentCosts, i: int, j: int, chunk: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    stripes = costs.stripes(i, j, chunk)
+def _stripes(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """For each stripe the columns `[x0, x1)` of every operator of the segment; empty without stripes."""
+    stripes = costs.stripes(i, j, how)
     if stripes is None:
         return ()
     return tuple(tuple(ranges.get(o, (0, 0)) for o in sorted(costs.order[i:j])) for ranges in stripes.ranges)
 
 
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
-    flow = costs.flow
-    held = {
-        t: (units, piece)
-        for own, piece in zip(layout.costs(costs), layout.pieces, strict=True)
-        for t, units in own.held(*piece).items()
-    }
+    """Where every tensor lives, by index."""
+    tables = costs.tables
+    held = {t: (units, piece) for piece in layout.pieces for t, units in costs.held(*piece).items()}
     segment_at = {p: s for s, (i, j, _) in enumerate(layout.pieces) for p in range(i, j)}
     owners: dict[int, Storage] = {}
-    for t, root in enumerate(flow.roots):
+    for t, root in enumerate(tables.roots):
         if root.tensor == t:
             lower = segment_at.get(costs.born[t], 0)
             upper = segment_at.get(costs.last[t], len(layout.pieces) - 1) + 1
-            units, piece = held.get(t, (flow.units(t, 0), (0, 0, 0)))
+            units, piece = held.get(t, (tables.units(t, ROW), (0, 0, BY_ROWS)))
             stripes = costs.stripes(*piece)
             if stripes is not None and t in stripes.widths:
                 size = costs.bytes_held(*piece[:2], t, units, piece[2])
-                width, kept = stripes.widths[t], stripes.kept.get(t, 0)
-                owners[t] = Storage(t, units, size, lower, upper, columns=width, kept=kept)
+                width, halo = stripes.widths[t], stripes.halo_columns.get(t, 0)
+                owners[t] = Storage(t, units, size, lower, upper, columns=width, halo_columns=halo)
             else:
-                owners[t] = _owner(flow, t, units, max(piece[2], 0), lower, upper)
-    return tuple(_view(flow, owners, t) for t in range(len(flow.graph.tensors)))
+                owners[t] = _owner(tables, t, units, piece[2].tile, lower, upper)
+    return tuple(_view(tables, owners, t) for t in range(len(tables.graph.tensors)))
 
 
-def _owner(flow: Flow, t: int, units: int, chunk: int, lower: int, upper: int) -> Storage:
-    tensor, wide = flow.graph.tensors[t], flow.columns(t, chunk)
-    if units >= flow.units(t, chunk):
+def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upper: int) -> Storage:
+    """The storage of a root of which `units` are held: the whole tensor, a ring of rows, or a ring of pixels."""
+    tensor, wide = tables.graph.tensors[t], tables.columns(t, tile)
+    if units >= tables.units(t, tile):
         return Storage(t, tensor.rows, tensor.bytes, lower, upper)
-    size = units * flow.unit_bytes(t, chunk)
+    size = units * tables.unit_bytes(t, tile)
     if units % wide == 0:
         return Storage(t, units // wide, size, lower, upper)
     return Storage(t, -(-units // wide), size, lower, upper, Granularity.PIXEL, units)
 
 
-def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
-    root = flow.roots[tensor]
+def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Storage:
+    """The storage of any tensor: that of its root where it is a view or a part of a join."""
+    root = tables.roots[tensor]
     owner = owners[root.tensor]
     if root.tensor == tensor:
         return owner
-    seen = flow.graph.tensors[tensor]
-    if tensor in flow.parts and not flow.stacked(tensor):
-        pitch = flow.unit_bytes(root.tensor, 1)
+    seen = tables.graph.tensors[tensor]
+    if tensor in tables.parts and not tables.stacked(tensor):
+        pitch = tables.unit_bytes(root.tensor, PIXEL)
         return replace(owner, tensor=tensor, root=root.tensor, byte_offset=root.byte_offset, pitch=pitch)
-    ring = owner.is_ring(flow.graph.tensors[root.tensor].rows)
+    ring = owner.is_ring(tables.graph.tensors[root.tensor].rows)
     height = owner.height if ring else seen.rows
     size = owner.size if ring else seen.bytes
     return Storage(
@@ -156,7 +167,11 @@ def _view(flow: Flow, owners: dict[int, Storage], tensor: int) -> Storage:
 def _problem(
     costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], storages: Sequence[Storage]
 ) -> tuple[Problem, dict[str, str]]:
-    """The blocks to lay out, and by name those that lie in the very bytes of another, which stands for both."""
+    """The blocks of the arena, with the offset constraints between them.
+
+    Also returned: for each block that lies in the very bytes of another one, by name, the name of that other block, which
+    stands for both in the problem.
+    """
     blocks: list[Buffer] = []
 
     def add(name: str, size: int, lower: int, upper: int, item: int = 1) -> None:
@@ -167,16 +182,16 @@ def _problem(
     for storage in storages:
         if storage.root is None:
             t, (lower, upper) = storage.tensor, (storage.lower, storage.upper)
-            item = ITEM_BYTES[costs.flow.graph.tensors[t].dtype]
+            item = ITEM_BYTES[costs.tables.graph.tensors[t].dtype]
             add(f"tensor {t}", storage.size, lower, upper, item)
-            rows, pixel = costs.flow.rows[t], costs.flow.unit_bytes(t, 1)
-            add(f"kept {t}", storage.kept * rows * pixel, lower, upper, item)
+            rows, pixel = costs.tables.tensor_rows[t], costs.tables.unit_bytes(t, PIXEL)
+            add(f"kept {t}", storage.halo_columns * rows * pixel, lower, upper, item)
     for s, segment in enumerate(segments):
         add(f"state {s}", segment.state_bytes, s, s + 1)
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
         for o in segment.accumulating:
-            add(f"accumulator {o}", costs.flow.graph.ops[o].accumulator_bytes, s, s + 1)
-    pairs = [p for own, piece in zip(layout.costs(costs), layout.pieces, strict=True) for p in own.pairs(*piece)]
+            add(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes, s, s + 1)
+    pairs = [p for piece in layout.pieces for p in costs.pairs(*piece)]
     block_of, same = {b.name: b.id for b in blocks}, dict[str, str]()
     for pair in (p for p in pairs if p.exact):  # in the order of the segments: a reader may be a writer of before
         reader, writer = f"tensor {pair.reader}", f"tensor {pair.writer}"
@@ -184,12 +199,12 @@ def _problem(
         kept, gone = block_of[same[writer]], block_of[writer]
         blocks[kept] = replace(blocks[kept], upper=blocks[gone].upper)
         block_of[writer] = kept
-    follows: list[Follow] = []
+    constraints: list[OffsetConstraint] = []
     for pair in pairs:
         reader, writer = (block_of.get(f"tensor {t}") for t in (pair.reader, pair.writer))
         if reader is not None and writer is not None and not pair.exact:
-            follows.append(Follow(reader, writer, pair.distance))
-    return Problem(tuple(b for b in blocks if b.name not in same), follows=tuple(follows)), same
+            constraints.append(OffsetConstraint(reader, writer, pair.distance))
+    return Problem(tuple(b for b in blocks if b.name not in same), offset_constraints=tuple(constraints)), same
 
 
 def offsets_of(plan: Plan) -> dict[str, int]:

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from tvm_cascade.cascading.channels import Block, blocks, group_counts, in_groups
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, within_reach
-from tvm_cascade.cascading.floors import NEVER
+from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, plan_graph, search_of, untold
+from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, ignore, plan_graph, search_of
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
@@ -31,12 +31,12 @@ _MOST_PLANS = 4  # that are made for a frontier
 
 
 def asked(options: PlanOptions) -> bool:
-    """Whether groups are worth a try: they do work twice, and never win without."""
+    """Whether the options allow channel tiling to pay off: it repeats work, so plans at 1.00x never use it."""
     return options.stripes and options.max_macs > 1.0 and not options.layerwise
 
 
 class ChannelSearch:
-    """Segments of one graph with and without groups of channels."""
+    """Two searches of one graph side by side: without channel tiling, and with every block in the most groups."""
 
     def __init__(self, graph: Graph, options: PlanOptions) -> None:
         self.graph, self.options = graph, options
@@ -51,7 +51,7 @@ class ChannelSearch:
         name = {o: k for k, o in enumerate(kept)}
         wanted = tuple(name[o] for o in order if o in name)
         if self.merged.costs.order != wanted:
-            self.merged = Search(self.merged.costs.flow, wanted, self.merged.options, self.merged)
+            self.merged = Search(self.merged.costs.tables, wanted, self.merged.options, self.merged)
         self.extra = {
             b: merged.ops[name[b.project]].macs - sum(graph.ops[o].macs for o in _ops(b)) for b in self.finest
         }
@@ -61,102 +61,114 @@ class ChannelSearch:
             if p == 0 or order[p - 1] not in inner:
                 self.place[p] = at
             at += o not in inner
-        self._ways: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
+        self._forms: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
 
     @cached_property
     def ceiling(self) -> int:
+        """Bytes of the best cuts without channel tiling; only segments below are of interest."""
         return self.plain.smallest
 
     def inside(self, i: int, j: int) -> tuple[Block, ...]:
-        """The blocks that lie in positions [i, j)."""
+        """The blocks whose operators all lie in positions [i, j)."""
         place = self.plain.costs.place
         return tuple(b for b in self.finest if i <= place[b.expand] and place[b.project] < j)
 
-    def ways(self, i: int, j: int) -> list[tuple[int, int, bool]]:
-        """Bytes, extra multiply-accumulates and whether it is in groups, of every form of `[i, j)` below the ceiling."""
-        if (i, j) not in self._ways:
+    def forms(self, i: int, j: int) -> list[tuple[int, int, bool]]:
+        """Every form of segment [i, j) that needs fewer bytes than `ceiling`.
+
+        Each is (bytes, extra multiply-accumulates, whether the blocks are made in groups).
+        """
+        if (i, j) not in self._forms:
             found = [(b, extra, False) for b, extra in self.plain.forms(i, j, self.ceiling)]
             extra = sum(self.extra[b] for b in self.inside(i, j))
             if extra and i in self.place and j in self.place:
-                forms = self.merged.forms(self.place[i], self.place[j], self.ceiling)
-                found += [(b, extra + more, True) for b, more in forms]
-            self._ways[i, j] = found
-        return self._ways[i, j]
+                merged = self.merged.forms(self.place[i], self.place[j], self.ceiling)
+                found += [(b, extra + more, True) for b, more in merged]
+            self._forms[i, j] = found
+        return self._forms[i, j]
 
     @cached_property
-    def _floors(self) -> NDArray[np.int64]:
-        floors = self.plain.floors_of_any.copy()
+    def _least_bytes(self) -> NDArray[np.int64]:
+        """Lower bounds of every segment, with or without channel tiling."""
+        least = self.plain.least_bytes.copy()
         at = np.array(sorted(self.place))
-        other = self.merged.floors_of_any[np.ix_([self.place[p] for p in at], [self.place[p] for p in at])]
-        floors[np.ix_(at, at)] = np.minimum(floors[np.ix_(at, at)], other)
-        return np.minimum(floors, NEVER)
+        other = self.merged.least_bytes[np.ix_([self.place[p] for p in at], [self.place[p] for p in at])]
+        least[np.ix_(at, at)] = np.minimum(least[np.ix_(at, at)], other)
+        return np.minimum(least, INFEASIBLE)
 
     @cached_property
     def trades(self) -> tuple[tuple[int, int], ...]:
-        """Bytes live and extra multiply-accumulates of the best cuts: ascending bytes, descending work."""
+        """(bytes live, extra multiply-accumulates) of the best cuts, ascending in bytes and descending in work."""
         most = int(self.graph.macs * (self.options.max_macs - 1.0))
 
         def forms(i: int, j: int) -> list[tuple[int, int]]:
-            return [(b, extra) for b, extra, _ in self.ways(i, j)]
+            return [(b, extra) for b, extra, _ in self.forms(i, j)]
 
-        useful = within_reach(self._floors, self.ceiling)
+        useful = within_reach(self._least_bytes, self.ceiling)
         return pareto_cuts(self.plain.size, forms, useful, most)
 
     def groups_within(self, cap: int) -> Groups:
-        """The blocks in groups of the cuts of least work within a cap, and in how many: as few as it takes."""
-        useful = within_reach(self._floors, cap + 1)
+        """The number of groups of each tiled block in the cuts of least work within `cap` bytes: as few as fit."""
+        useful = within_reach(self._least_bytes, cap + 1)
 
         def best(i: int, j: int) -> tuple[int, bool, int] | None:
-            found = [(extra, many, b) for b, extra, many in self.ways(i, j) if b <= cap] if useful[i, j] else []
+            found = [(extra, many, b) for b, extra, many in self.forms(i, j) if b <= cap] if useful[i, j] else []
             return min(found) if found else None
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
-            way = best(i, j)
-            return None if way is None else (way[0], int(way[1]))
+            form = best(i, j)
+            return None if form is None else (form[0], int(form[1]))
 
         cuts = cuts_within(self.plain.size, weight, lambda i, j: (0, 0) if useful[i, j] else None)
         chosen: dict[Block, int] = {}
         for i, j in pairwise(cuts or ()):
-            way = best(i, j)
-            if way is not None and way[1]:
-                chosen |= {b: self._fewest(b, cap - way[2]) for b in self.inside(i, j)}
+            form = best(i, j)
+            if form is not None and form[1]:
+                chosen |= {b: self._fewest(b, cap - form[2]) for b in self.inside(i, j)}
         return chosen
 
     def _fewest(self, block: Block, spare: int) -> int:
-        """The fewest groups whose scratch for a row exceeds that of the most by no more than `spare` bytes."""
+        """The fewest groups of a block that fit.
+
+        Their scratch for a row may exceed that of the most groups by no more than `spare` bytes.
+        """
         sizes = {n: _row_scratch(self.graph, block, n) for n in group_counts(self.graph, block)}
         return min(n for n, size in sizes.items() if size <= sizes[self.finest[block]] + spare)
 
 
 def _most_groups(graph: Graph, among: Sequence[Block]) -> dict[Block, int]:
-    """The most groups that each block's channels can be made in, where that is more than one."""
+    """For each block the largest number of groups that its channels divide into, where that is more than one."""
     counts = {b: group_counts(graph, b)[-1] for b in among}
     return {b: n for b, n in counts.items() if n > 1}
 
 
 def _smallest_step(graph: Graph, options: PlanOptions) -> int:
-    """Pixels of the smallest step that the time allows at 1.00x with every block in the most groups, for any choice."""
+    """Pixels of the finest step that the time limit allows at 1.00x, with every block in the most groups."""
     return finest_in_time(in_groups(graph, _most_groups(graph, blocks(graph))), options)
 
 
 def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
+    """Bytes of scratch to make one row of `block` in `groups` groups."""
     merged = in_groups(graph, {block: groups})
-    return next(op.scratch_bytes for op in merged.ops if op.grouped is not None)
+    return next(op.scratch_bytes for op in merged.ops if op.kernels.channel_tiling is not None)
 
 
 def _ops(block: Block) -> tuple[int, int, int]:
+    """The operators of a block, in order."""
     return block.expand, block.depthwise, block.project
 
 
 def _together(block: Block, order: tuple[int, ...]) -> bool:
+    """Whether the operators of a block follow one another in `order`."""
     at = order.index(block.expand)
     return order[at : at + 3] == _ops(block)
 
 
 def best_groups(graph: Graph, options: PlanOptions) -> Groups:
-    """Blocks whose channels in groups should lower the peak of the plan that `options` ask for; none where none should.
+    """The blocks that channel tiling should be tried on, with their number of groups; empty where none should.
 
-    With a cap those of least work within it. What comes of them only a plan tells.
+    With a cap they are those that need least extra work within it, else those of smallest peak. Whether the arena really is
+    smaller shows only when the graph is planned.
     """
     if not asked(options) or not blocks(graph):
         return {}
@@ -170,9 +182,14 @@ def best_groups(graph: Graph, options: PlanOptions) -> Groups:
 
 
 def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
-    """The plan of `merged`, which is `graph` with channels in groups; work counts as a factor of that of `graph`.
+    """Plan `merged`, which is `graph` with some blocks replaced by channel-tiled operators.
 
-    Raises `InfeasibleError` where it exceeds the work allowed or the cap.
+    Work is stated as a factor of that of `graph`.
+
+    Raises
+    ------
+    InfeasibleError
+        The plan needs more work than `options.max_macs`, or more bytes than `options.sram`.
     """
     factor = options.max_macs * graph.macs / merged.macs
     if factor < 1.0:
@@ -182,10 +199,10 @@ def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
     return replace(plan, baseline_macs=graph.macs, baseline_peak=baseline_peak(graph))
 
 
-def frontier_in_groups(graph: Graph, options: PlanOptions, tell: Callable[[Plan], None] = untold) -> tuple[Plan, ...]:
-    """Plans of `graph` with channels in groups, below the smallest without; ascending peak, descending work.
+def frontier_in_groups(graph: Graph, options: PlanOptions, tell: Callable[[Plan], None] = ignore) -> tuple[Plan, ...]:
+    """Plans with channel tiling that are smaller than every plan without, by ascending peak and descending work.
 
-    Of all trades of bytes against work a few are planned, among them the smallest. `tell` hears of every plan.
+    Only a few of all trades of bytes against work are planned, the smallest among them. `tell` is called with every plan.
     """
     if not asked(options) or not blocks(graph):
         return ()

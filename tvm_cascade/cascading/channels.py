@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tvm_cascade.cascading.flow import has_pixels
-from tvm_cascade.graph import SHORTEST, Graph, Grouped, Op, Tensor, Window
+from tvm_cascade.cascading.geometry import has_pixels
+from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, ChannelTiling, Graph, KernelFootprints, Op, Tensor, Window
 
 KIND = "inverted_bottleneck"
 NARROWEST = 4  # channels of a group
@@ -24,7 +24,7 @@ NARROWEST = 4  # channels of a group
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Three operators, one behind the other, by index."""
+    """An inverted bottleneck: three operators, each of which reads the one before, by index."""
 
     expand: int
     depthwise: int
@@ -32,10 +32,11 @@ class Block:
 
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
-    """The inverted bottlenecks of integers: nobody else reads what they make in between, which is wider than their input.
+    """The integer inverted bottlenecks of a graph.
 
-    Of two that share a convolution, the one with the wider rows: in a chain of separable convolutions that widen, each
-    projection expands for the next.
+    Nothing else reads the tensors between the three operators, and these are wider than the block's input. Where two blocks
+    share a convolution (in a chain of separable convolutions that widen, each projection is the next expansion), the one
+    with the wider rows is taken.
     """
     found = []
     for depthwise in graph.ops[1:-1]:
@@ -52,6 +53,7 @@ def blocks(graph: Graph) -> tuple[Block, ...]:
 
 
 def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
+    """Whether three operators are an inverted bottleneck."""
     kinds = (expand.kind, depthwise.kind, project.kind)
     ops = (expand, depthwise, project)
     if kinds != ("conv2d", "depthwise_conv2d", "conv2d") or any(len(o.inputs) != 1 or len(o.outputs) != 1 for o in ops):
@@ -76,26 +78,38 @@ def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
 
 
 def _point(op: Op) -> Window | None:
-    """The window of a convolution that reads each pixel for its own place alone."""
+    """The window of a 1x1 convolution of stride 1; None for any other operator."""
     one = Window(1)
     return one if op.windows == op.columns == (one,) else None
 
 
 def group_counts(graph: Graph, block: Block) -> tuple[int, ...]:
-    """Numbers of groups that a block's channels can be made in, ascending, 1 first."""
+    """Numbers of groups that a block's channels divide into, ascending; the first is 1."""
     channels = graph.tensors[graph.ops[block.expand].outputs[0]].shape[3]
     return tuple(g for g in range(1, channels // NARROWEST + 1) if channels % g == 0)
 
 
-def takes(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, Window], groups: int) -> Grouped:
-    """What a block from `x` over so many channels to `y` takes; `windows` are along rows and columns."""
+def channel_tiling(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, Window], groups: int) -> ChannelTiling:
+    """Scratch and work of a block that makes its channels in groups.
+
+    Parameters
+    ----------
+    x, y : Tensor
+        Its input and output.
+    channels : int
+        Of the wide intermediate.
+    windows : tuple[Window, Window]
+        Of the depthwise convolution, along rows and columns.
+    groups : int
+        A divisor of `channels`.
+    """
     down, across = windows
-    each = channels // groups
+    size = channels // groups
     rows = sum(len(down.rows(r, x.rows)) for r in range(y.rows))
-    few = SHORTEST - 1 if y.shape[3] < SHORTEST else 0
-    return Grouped(
-        each,
-        (down.extent * (across.extent - across.stride) * each, down.extent * across.stride * each),
+    few = MIN_SCRATCH_ELEMENTS - 1 if y.shape[3] < MIN_SCRATCH_ELEMENTS else 0
+    return ChannelTiling(
+        size,
+        (down.extent * (across.extent - across.stride) * size, down.extent * across.stride * size),
         (few, y.shape[3]),
         rows * x.shape[3] * channels,
         rows * channels,
@@ -104,7 +118,7 @@ def takes(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, Window], g
 
 
 def in_groups(graph: Graph, chosen: Mapping[Block, int]) -> Graph:
-    """`graph` with each chosen block as one operator, named as its projection, in so many groups."""
+    """`graph` with each chosen block replaced by one operator, named as its projection, in the given number of groups."""
     merged = {b.project: b for b in chosen}
     gone = {o for b in chosen for o in (b.expand, b.depthwise)}
     dead = {t for o in gone for t in graph.ops[o].outputs}
@@ -122,11 +136,12 @@ def in_groups(graph: Graph, chosen: Mapping[Block, int]) -> Graph:
 
 
 def _merged(graph: Graph, block: Block, groups: int) -> Op:
+    """One operator in place of the three of a block."""
     expand, depthwise, project = (graph.ops[o] for o in (block.expand, block.depthwise, block.project))
     x, wide, y = (graph.tensors[t] for t in (expand.inputs[0], expand.outputs[0], project.outputs[0]))
     down, across = depthwise.windows[0], depthwise.columns[0]
     assert down is not None and across is not None
-    needs = takes(x, wide.shape[3], y, (down, across), groups)
+    needs = channel_tiling(x, wide.shape[3], y, (down, across), groups)
     taps = sum(0 <= across.first(c) + k < x.columns for c in range(y.columns) for k in range(across.extent))
     covered = len(set().union(*(across.rows(c, x.columns) for c in range(y.columns))))
     return Op(
@@ -137,8 +152,8 @@ def _merged(graph: Graph, block: Block, groups: int) -> Op:
         project.outputs,
         windows=depthwise.windows,
         columns=depthwise.columns,
-        macs=needs.covered * covered + needs.taps * taps + needs.made * y.columns,
+        macs=needs.macs_per_covered_column * covered + needs.macs_per_tap * taps + needs.macs_per_column * y.columns,
         weight_bytes=sum(o.weight_bytes for o in (expand, depthwise, project)),
         scratch_bytes=needs.scratch_bytes(y.columns),
-        grouped=needs,
+        kernels=KernelFootprints(channel_tiling=needs),
     )

@@ -1,11 +1,11 @@
 """Where to cut an execution order into segments: dynamic programming over cut positions.
 
 With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of
-max(P(i), c(i, j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes those of least weight,
+max(P(i), c(i, j)). SegmentUsers the cuts whose segments all stay within a cap, `cuts_within` takes those of least weight,
 so that what fits as it is runs as it is.
 
 Costs are dear and most do not matter, so both go from position to position in order of what they need so far (Dijkstra)
-and ask for a cost only when its floor, a lower bound that is cheap, is the least thing left to try.
+and ask for a cost only when a lower bound of it that is cheap is the least thing left to try.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ Cost = Callable[[int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
 
 
-def smallest_peak(n: int, cost: Cost, floor: NDArray[np.int64]) -> int:
-    """Bytes of the best cuts of `n` operators; `floor[i, j] <= cost(i, j)`."""
+def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
+    """Bytes of the best cuts of `n` operators.
+
+    `cost(i, j)` are the bytes of segment [i, j), and `lower_bound[i, j] <= cost(i, j)`.
+    """
     done = [False] * (n + 1)
     heap: list[tuple[int, int, int, bool]] = [(0, 0, 0, True)]  # bytes, -start, end, whether the cost is in them
     while heap:
@@ -36,7 +39,7 @@ def smallest_peak(n: int, cost: Cost, floor: NDArray[np.int64]) -> int:
         if end == n:
             return peak
         done[end] = True
-        needs = np.maximum(floor[end, end + 1 :], peak).tolist()
+        needs = np.maximum(lower_bound[end, end + 1 :], peak).tolist()
         for j, needed in enumerate(needs, end + 1):
             if not done[j] and (needed < _OUT_OF_REACH or j == end + 1):
                 heappush(heap, (needed, -end, j, False))
@@ -44,10 +47,15 @@ def smallest_peak(n: int, cost: Cost, floor: NDArray[np.int64]) -> int:
 
 
 def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None:
-    """Cut positions `(0, ..., n)` of least total weight; None where every way has a segment without weight.
+    """Cut positions `(0, ..., n)` of least total weight; None where no cuts fit.
 
-    `weight(i, j)` is None where the segment exceeds the cap, else what to minimise, first things first; `least(i, j)` is
-    None only where `weight` is, else no more than it, in both. Ties go to the longest last segment.
+    Parameters
+    ----------
+    weight : Callable
+        `weight(i, j)` is what segment [i, j) adds to the total, compared component by component; None where it exceeds the
+        cap. Ties between totals go to the longest last segment.
+    least : Callable
+        A lower bound of `weight` in both components. It may be None only where `weight` is.
     """
     came: list[int | None] = [None] * (n + 1)
     heap: list[tuple[int, int, int, int, int, int, bool]] = [(0, 0, 0, 0, 0, 0, True)]
@@ -74,23 +82,31 @@ def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None
     return tuple(reversed(cuts))
 
 
-def within_reach(floor: NDArray[np.int64], ceiling: int) -> NDArray[np.bool_]:
-    """Segments that cuts may have whose peak is below `ceiling`, as far as floors tell."""
-    n = len(floor) - 1
+def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.bool_]:
+    """For each segment whether cuts with a peak below `ceiling` may contain it, judged by the lower bounds alone."""
+    n = len(lower_bound) - 1
     before, after = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     for j in range(1, n + 1):
-        before[j] = np.maximum(before[:j], floor[:j, j]).min()
-        after[n - j] = np.maximum(after[n - j + 1 :], floor[n - j, n - j + 1 :]).min()
-    return np.maximum(np.maximum(before[:, None], after[None, :]), floor) < ceiling
+        before[j] = np.maximum(before[:j], lower_bound[:j, j]).min()
+        after[n - j] = np.maximum(after[n - j + 1 :], lower_bound[n - j, n - j + 1 :]).min()
+    return np.maximum(np.maximum(before[:, None], after[None, :]), lower_bound) < ceiling
 
 
 def pareto_cuts(
-    n: int, ways: Callable[[int, int], Iterable[tuple[int, int]]], useful: NDArray[np.bool_], most: int
+    n: int, forms: Callable[[int, int], Iterable[tuple[int, int]]], useful: NDArray[np.bool_], most: int
 ) -> tuple[tuple[int, int], ...]:
-    """Every trade of peak bytes against extra work, up to `most`, that no other cuts beat: ascending bytes, descending work.
+    """The trades of peak bytes against extra work that no other cuts beat, by ascending bytes and descending work.
 
-    `ways(i, j)` gives bytes and extra work of the segment in each of its forms; segments that are not `useful` are not
-    looked at. Exact: a segment's cost does not depend on how those before it were cut, so dominated trades never come back.
+    Exact: a segment's cost does not depend on how those before it were cut, so a dominated trade never becomes useful again.
+
+    Parameters
+    ----------
+    forms : Callable
+        `forms(i, j)` are (bytes, extra work) of segment [i, j) in each of its forms.
+    useful : array
+        Segments that are worth looking at.
+    most : int
+        Extra work allowed.
     """
     best: list[list[tuple[int, int]]] = [[(0, 0)]]
     for j in range(1, n + 1):
@@ -98,15 +114,19 @@ def pareto_cuts(
         for i in range(j):
             if not useful[i, j] or not best[i]:
                 continue
-            forms = _undominated(ways(i, j))
+            best_forms = _undominated(forms(i, j))
             found.update(
-                (max(b, peak), extra + work) for b, extra in forms for peak, work in best[i] if extra + work <= most
+                (max(b, peak), extra + work)
+                for b, extra in best_forms
+                for peak, work in best[i]
+                if extra + work <= most
             )
         best.append(_undominated(found))
     return tuple(best[n])
 
 
 def _undominated(trades: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The trades that no other beats in both components, ascending in the first."""
     kept: list[tuple[int, int]] = []
     for trade in sorted(trades):
         if not kept or trade[1] < kept[-1][1]:

@@ -1,21 +1,23 @@
-"""What a user may ask of the planner, and what the emitter can do.
+"""What the planner is asked, and what the emitter can do.
 
-Every field is a documented switch; the defaults plan the smallest peak at 1.00x.
+Every field is a documented switch; the defaults plan the smallest peak at 1.00x with all that the emitter can do. What a user
+asks for is a `request.PlanRequest`; `passes.plan_network.plan_options` adds what follows from the core.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm_cascade.cost.instructions import StepModel
+from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import ROW, Tile
 
 CHUNKS = (16, 8, 4, 2, 1)  # pixels a step, coarse first
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Planning options, as the command line gives them, and capabilities of the emitter."""
+    """Planning options and capabilities of the emitter."""
 
     sram: int | None = None  # cap in bytes; None asks for the smallest peak
     max_macs: float = 1.0  # executed multiply-accumulates, as a factor of the network's
@@ -28,11 +30,11 @@ class PlanOptions:
     finest: int = 1  # pixels of the smallest step; 0: rows alone
     max_time: float = 1.2  # without a cap: estimated instructions of steps by pixels, as a factor of those by rows
     steps: StepModel | None = None  # what steps cost on the target; None: no limit
-    # what the emitter can do; the planner uses nothing else
-    pixels: bool = False  # kernels that make part of a row; else "auto" means rows
-    accumulators: bool = False  # operators with `accumulator_bytes` that consume their input row by row
-    stripes: bool = False  # kernels that make part of a row, run once for every vertical stripe; needed for recompute
-    in_place: bool = False  # element-wise kernels that write over what they read
+    # what the emitter can do; the planner uses nothing else. Less is for tests, and for what an ability is worth
+    pixels: bool = True  # kernels that make part of a row; else "auto" means rows
+    accumulators: bool = True  # operators with `accumulator_bytes` that consume their input row by row
+    stripes: bool = True  # kernels that make part of a row, run once for every vertical stripe; needed for recompute
+    in_place: bool = True  # element-wise kernels that write over what they read
 
     def __post_init__(self) -> None:
         if self.sram is not None and self.sram < 0:
@@ -49,9 +51,9 @@ class PlanOptions:
             raise UsageError(f"an alignment of {self.alignment} bytes: give at least 1")
 
     @property
-    def chunks(self) -> tuple[int, ...]:
-        """Interleavings to choose from, coarse first: 0 for rows, else pixels a step."""
+    def tiles(self) -> tuple[Tile, ...]:
+        """Tiles that a step may make, coarse first: a row, then fewer and fewer pixels."""
         if self.granularity == "row" or not self.pixels or not self.finest:
-            return (0,)
-        fine = tuple(c for c in CHUNKS if c >= self.finest)
-        return fine if self.granularity == "pixel" else (0, *fine)
+            return (ROW,)
+        fine = tuple(Tile(columns=n) for n in CHUNKS if n >= self.finest)
+        return fine if self.granularity == "pixel" else (ROW, *fine)

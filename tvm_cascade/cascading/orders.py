@@ -19,7 +19,7 @@ MOST_SETS = 200  # sets whose pairs are worth trying
 
 
 def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
-    """All sets of operators closed under predecessors, as bit masks by size; None where there are more than `most`."""
+    """All sets of operators that contain the predecessors of their members, as bit masks by size; None above `most` sets."""
     needs = [sum(1 << p for p in preds) for preds in graph.predecessors]
     seen = {0}
     layer = [0]
@@ -42,10 +42,18 @@ def members(mask: int) -> tuple[int, ...]:
 
 
 def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) -> tuple[tuple[int, ...], bool]:
-    """An order in which the best cuts need least, and whether that is proven over all orders.
+    """The order whose best cuts need the fewest bytes, and whether that is proven over all orders.
 
-    `ceiling` is what the file's order needs: it stands unless another needs less. A set whose live tensors alone reach
-    that leads nowhere. Ties go to the fewest segments, then to the smaller set.
+    Ties go to the fewest segments, then to the smaller set.
+
+    Parameters
+    ----------
+    cost : Callable
+        `cost(order, i, j)` are the bytes of positions [i, j) of an order.
+    ceiling : int
+        Bytes that the file's order needs. It is returned unless another order needs fewer.
+    most : int
+        Sets of operators that are enumerated; with more, the file's order is returned and nothing is proven.
     """
     n = len(graph.ops)
     filed = tuple(range(n))
@@ -73,7 +81,7 @@ def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) ->
 
 
 def _live_bytes(graph: Graph, done: int) -> int:
-    """Bytes of the tensors that the operators of a set leave behind for others; views and inputs not counted."""
+    """Bytes of tensors that a set of operators leaves behind for others; views and graph inputs do not count."""
     live = 0
     for t in graph.tensors:
         maker = graph.producer[t.index]
@@ -85,6 +93,7 @@ def _live_bytes(graph: Graph, done: int) -> int:
 
 
 def _unwind(best: dict[int, tuple[int, int, int]], full: int) -> tuple[int, ...]:
+    """The order that leads to the full set, built from the last set to the first."""
     order: tuple[int, ...] = ()
     at = full
     while at:

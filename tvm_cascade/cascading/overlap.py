@@ -19,13 +19,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.cascading.flow import Flow, Units, end_bytes, front_bytes, outermost
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.geometry import Units, end_bytes, front_bytes, outermost
 from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.graph import Tile
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Tensors of a `memory.Follow`, with its distance in bytes."""
+    """Two tensors that may share memory as `memory.OffsetConstraint` allows."""
 
     reader: int  # the dying input
     writer: int  # the output or ring
@@ -35,32 +37,50 @@ class Pair:
 
     @property
     def reach(self) -> int:
-        """Bytes at the start of the reader that the writer may cover; where negative, none."""
+        """Bytes at the start of the reader that the writer may cover; none where negative."""
         return self.size - self.distance
 
 
 class Overlaps:
-    def __init__(self, flow: Flow, in_place: bool) -> None:
-        self.flow, self.in_place = flow, in_place
-        self._progress: dict[tuple[int, int], dict[int, Units]] = {}
+    """Finds how close outputs and rings may follow dying inputs, for the segments of one graph."""
+
+    def __init__(self, tables: AccessTables, in_place: bool) -> None:
+        self.tables, self.in_place = tables, in_place
+        self._progress: dict[tuple[int, Tile], dict[int, Units]] = {}
         self._distances: dict[object, dict[tuple[int, int, tuple[int, ...]], Pair | None]] = {}
 
     def pairs(
-        self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], chunk: int
+        self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], tile: Tile
     ) -> tuple[Pair, ...]:
-        """Every tensor in `made` (units held of each) behind every input in `dying`, where that saves anything."""
+        """The pairs of a dying input and a tensor made that can share bytes.
+
+        Parameters
+        ----------
+        members : Sequence[int]
+            Operators and sources of the segment.
+        dying : Sequence[int]
+            Inputs whose last reader is in the segment.
+        made : Mapping[int, int]
+            Units held of each root that the segment makes.
+        tile : Tile
+            What a step makes.
+        """
         if not dying or not made:
             return ()
-        cascade = Cascade(self.flow, members, chunk)
+        cascade = Cascade(self.tables, members, tile)
         found: list[Pair] = []
         for x in dying:
             readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
-            known = self._distances.setdefault((x, chunk, readers), {})
+            known = self._distances.setdefault((x, tile, readers), {})
             for y, units in made.items():
-                key = y, units, tuple(m for m in self.flow.writers(y) if m in cascade.inside)  # some of a join's makers
+                key = (
+                    y,
+                    units,
+                    tuple(m for m in self.tables.writers(y) if m in cascade.inside),
+                )  # some of a join's makers
                 if key not in known:
                     distance = max(self._behind(cascade, x, y, units, m) for m in key[2])
-                    size = units * self.flow.unit_bytes(y, chunk)
+                    size = units * self.tables.unit_bytes(y, tile)
                     known[key] = Pair(x, y, distance, size) if distance < size else None
                 pair = known[key]
                 if pair is not None:
@@ -68,17 +88,17 @@ class Overlaps:
         return tuple(found)
 
     def overwrites(self, pair: Pair) -> bool:
-        """Whether the writer's maker may write over the very elements that it reads."""
-        makers = self.flow.writers(pair.writer)
+        """Whether the operator that makes the writer may write over the very elements that it reads."""
+        makers = self.tables.writers(pair.writer)
         if len(makers) != 1 or makers[0] < 0 or not self._alike(pair.reader, pair.writer):
             return False
-        return any(r.in_place and r.tensor == pair.reader for r in self.flow.steps(makers[0]).reads)
+        return any(r.in_place and r.tensor == pair.reader for r in self.tables.steps(makers[0]).reads)
 
     def _behind(self, cascade: Cascade, x: int, y: int, units: int, maker: int) -> int:
-        """Bytes; the writer's size where it must stay clear of the input altogether."""
-        flow, chunk = self.flow, cascade.chunk
-        taken, given = flow.graph.tensors[x], flow.graph.tensors[y]
-        size = units * flow.unit_bytes(y, chunk)
+        """Bytes by which y must stay behind x; the size of y where the two must not share anything."""
+        tables, tile = self.tables, cascade.tile
+        taken, given = tables.graph.tensors[x], tables.graph.tensors[y]
+        size = units * tables.unit_bytes(y, tile)
         steps = cascade.steps(maker)
         front = np.full(steps.count, taken.bytes, np.int64)
         least = -taken.bytes
@@ -88,40 +108,45 @@ class Overlaps:
                 return size
             if reader == maker and read.in_place and self._alike(x, y):
                 done, least = done + 1, 0
-            front = np.minimum(front, front_bytes(taken, read.keep[done], flow.columns(x, chunk)))
-        made = steps.made[flow.written(maker).index(y)][1:]
-        if units < flow.units(y, chunk):
-            written = np.minimum(made * flow.unit_bytes(y, chunk), size)
+            front = np.minimum(front, front_bytes(taken, read.keep[done], tables.columns(x, tile)))
+        made = steps.made[tables.written(maker).index(y)][1:]
+        if units < tables.units(y, tile):
+            written = np.minimum(made * tables.unit_bytes(y, tile), size)
         else:
-            written = end_bytes(given, made, flow.columns(y, chunk))
+            written = end_bytes(given, made, tables.columns(y, tile))
         alive = (front < taken.bytes) & (written > 0)
         return int((written - front)[alive].max(initial=least))
 
     def _alike(self, x: int, y: int) -> bool:
-        one, other = self.flow.graph.tensors[x], self.flow.graph.tensors[y]
-        if x in self.flow.streamed and not outermost(one):
+        """Whether two tensors have the same layout, so that one may overwrite the other element for element."""
+        one, other = self.tables.graph.tensors[x], self.tables.graph.tensors[y]
+        if x in self.tables.streamed and not outermost(one):
             return False  # its planes lie together row by row, those of the output one behind the other
         return self.in_place and (one.shape, one.dtype, one.row_axis) == (other.shape, other.dtype, other.row_axis)
 
     def _done(self, cascade: Cascade, maker: int, reader: int) -> Units | None:
-        """Steps that `reader` has done when `maker` writes, by step of the maker; None where it may have done none."""
+        """For each step of `maker` the steps that `reader` has certainly done before it; None where that may be none."""
         count = cascade.steps(maker).count
         if reader == maker:
             return np.arange(count, dtype=np.int64)
         done = self._upstream(maker, cascade).get(reader)
-        if done is None or reader in cascade.accumulating or not self.flow.accumulators:
+        if done is None or reader in cascade.accumulating or not self.tables.accumulators:
             return done
-        full = self.flow.steps(reader, cascade.chunk, self._sums(reader)).count
+        full = self.tables.steps(reader, cascade.tile, self._sums(reader)).count
         return done if full == cascade.steps(reader).count else (done >= full).astype(np.int64)
 
     def _sums(self, op: int) -> bool:
-        return self.flow.accumulates(op, _Everything())
+        """Whether an operator accumulates where all its makers run beside it."""
+        return self.tables.accumulates(op, _Everything())
 
     def _upstream(self, maker: int, cascade: Cascade) -> dict[int, Units]:
-        """For every operator upstream of `maker` the steps done, its inputs taken to be made in the same cascade."""
-        key = (maker, cascade.chunk)
+        """For every operator upstream of `maker` the steps that it has done, by step of the maker.
+
+        All of them are taken to run in the same cascade, which is the least that any segment has done.
+        """
+        key = (maker, cascade.tile)
         if key not in self._progress:
-            everything = Cascade(self.flow, _ancestors(self.flow, maker), cascade.chunk)
+            everything = Cascade(self.tables, _ancestors(self.tables, maker), cascade.tile)
             done = {maker: np.arange(1, everything.steps(maker).count + 1, dtype=np.int64)}
             for o in reversed(everything.members):
                 for upstream, waits in everything.waits(o).items():
@@ -132,17 +157,19 @@ class Overlaps:
 
 
 class _Everything:
+    """A container of everything."""
+
     def __contains__(self, member: object) -> bool:
         return True
 
 
-def _ancestors(flow: Flow, op: int) -> tuple[int, ...]:
-    """The operators and sources that `op` depends on, and itself, in ascending order."""
+def _ancestors(tables: AccessTables, op: int) -> tuple[int, ...]:
+    """The operators and sources that `op` depends on, and `op` itself, ascending."""
     seen, pending = {op}, [op]
     while pending:
         o = pending.pop()
-        for t in flow.graph.ops[o].inputs if o >= 0 else ():
-            fresh = [m for m in flow.writers(flow.roots[t].tensor) if m not in seen]
+        for t in tables.graph.ops[o].inputs if o >= 0 else ():
+            fresh = [m for m in tables.writers(tables.roots[t].tensor) if m not in seen]
             seen.update(fresh)
             pending.extend(fresh)
     return tuple(sorted(seen))

@@ -1,6 +1,6 @@
 """The planner's front door: `layerwise` and `cascade`.
 
-Cut positions and interleavings by dynamic programming (`cuts`), ring sizes by closed form and simulation (`heights`),
+Cut positions and interleavings by dynamic programming (`cuts`), ring sizes by closed form and simulation (`ring_sizes`),
 offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that the allocator laid out, never a sum.
 """
 
@@ -11,18 +11,20 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
-from tvm_cascade.cascading.assemble import BRIEF, Figures, Layout, assemble
-from tvm_cascade.cascading.floors import NEVER
-from tvm_cascade.cascading.flow import Flow, streamable
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
+from tvm_cascade.cascading.exhaustive import is_tiny, smallest_of_all
+from tvm_cascade.cascading.geometry import streamable
+from tvm_cascade.cascading.interleaving import Interleaving
+from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import CHUNKS, PlanOptions
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
+from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.search import LARGE, Search
 from tvm_cascade.cascading.segments import SegmentCosts, Settings
-from tvm_cascade.cascading.taller import in_taller_steps
 from tvm_cascade.cascading.timing import instruction_factor
-from tvm_cascade.cascading.tiny import is_tiny, smallest_of_all
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import AllocateOptions
@@ -32,20 +34,26 @@ from tvm_cascade.ordering import order as order_by_memory
 _DEFAULTS = PlanOptions()
 _MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
 Efforts = tuple[AllocateOptions, ...]  # of searching the arenas of the best layouts when heuristics miss the goal
-_AT_ONCE: Efforts = (AllocateOptions(), AllocateOptions())
-_AGAIN: Efforts = (AllocateOptions(), BRIEF)  # where work may be done twice
-_ASIDE: Efforts = (BRIEF,)  # points of a frontier that are not its smallest
+_TWO_SEARCHES: Efforts = (AllocateOptions(), AllocateOptions())
+_ONE_AND_A_SHORT_SEARCH: Efforts = (AllocateOptions(), SHORT_SEARCH)  # where work may be done twice
+_ONE_SHORT_SEARCH: Efforts = (SHORT_SEARCH,)  # points of a frontier that are not its smallest
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """What the options ask for, `layerwise` or `cascade`, in steps of several rows where there is room."""
+    """The plan that the options ask for, with tiles of several rows where there is room.
+
+    Raises
+    ------
+    InfeasibleError
+        The arena exceeds `options.sram`.
+    """
     plan = layerwise(graph, options) if options.layerwise else cascade(graph, options)
-    return in_taller_steps(plan, options)
+    return raise_tile_rows(plan, options)
 
 
 def baseline_peak(graph: Graph) -> int:
-    """Bytes live layer by layer in file order: activations alone, every tensor whole, views sharing."""
-    costs = SegmentCosts(Flow(graph), range(len(graph.ops)), Settings(alignment=1))
+    """Bytes live when operators run one by one in file order: activations alone, whole tensors, views sharing memory."""
+    costs = SegmentCosts(AccessTables(graph), range(len(graph.ops)), Settings(alignment=1))
     whole = [
         sum(graph.tensors[t].bytes for t, born in costs.born.items() if born <= k <= costs.last[t])
         for k in range(len(graph.ops))
@@ -54,7 +62,9 @@ def baseline_peak(graph: Graph) -> int:
 
 
 def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """Every operator a segment of its own, in file order; nothing shared but what element-wise operators overwrite.
+    """The plan in which every operator is a segment of its own, in file order.
+
+    Tensors share memory only where an element-wise operator overwrites its input.
 
     Raises
     ------
@@ -63,9 +73,9 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """
     n = len(graph.ops)
     in_place = options.in_place and options.overlap
-    costs = SegmentCosts(Flow(graph), range(n), Settings(options.alignment, in_place=in_place))
+    costs = SegmentCosts(AccessTables(graph), range(n), Settings(options.alignment, in_place=in_place))
     bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
-    alone, figures = Layout(tuple(range(n + 1)), (0,) * n), Figures(baseline_peak(graph), bound)
+    alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph), bound)
     plan = assemble(costs, alone, figures)
     if plan.peak > bound:
         plan = min(plan, assemble(costs, alone, figures, optimise=True), key=lambda p: p.peak)
@@ -73,15 +83,15 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """The plan of smallest peak; under a cap the one of least overhead.
+    """The plan of smallest peak; with a cap the plan of least overhead that fits.
 
-    Without a cap steps are as fine as `options.max_time` allows: the fewer pixels a step, the smaller the rings and the
-    dearer the steps. A cap below that peak may well be met.
+    Without a cap `options.max_time` limits how few pixels a step makes: fewer pixels give smaller rings and more
+    instructions. A plan under a cap may therefore be smaller than the smallest plan without one.
 
     Raises
     ------
     InfeasibleError
-        No plan fits `options.sram`; it carries the bytes needed and the operators at the peak.
+        No plan fits `options.sram`. The error carries the bytes needed and the operators at the peak.
     """
     again = options.stripes and options.max_macs > 1.0
     if options.sram is not None or options.granularity != "auto" or (again and options.steps is None):
@@ -91,7 +101,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 @lru_cache(maxsize=8)
 def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
-    """The plan of smallest peak at 1.00x within `options.max_time`, and the options that led to it; no cap."""
+    """The plan of smallest peak at 1.00x within `options.max_time`, and the options that led to it; the cap does not count."""
     plan, steps = _cascade(graph, options), options.steps
     if steps is None or options.granularity != "auto":
         return plan, options
@@ -102,12 +112,13 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
             break
         options = replace(options, finest=finest, stripes=False)
         plan = _cascade(graph, options)
-    if options != first and any(segment.chunk for segment in plan.segments):  # finer steps do not always win
+    if options != first and any(segment.tile.by_pixels for segment in plan.segments):  # finer steps do not always win
         plan = min(_cascade(graph, replace(options, finest=0)), plan, key=lambda p: p.peak)
     return replace(plan, bound=bound), options
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
+    """`cascade` for one set of tiles, whatever instructions they cost."""
     searches = _searches(graph, options)
     search, bound = searches[0], searches[0].bound
     least = search.smallest
@@ -137,15 +148,15 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     return _within(best, costs, options, _remedy(options))
 
 
-def untold(_plan: Plan) -> None:
-    """Tells nobody of a plan."""
+def ignore(_plan: Plan) -> None:
+    """Do nothing with a plan."""
 
 
-def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = untold) -> tuple[Plan, ...]:
-    """The plans that no other beats in peak and work, by ascending peak, up to `options.max_macs`.
+def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = ignore) -> tuple[Plan, ...]:
+    """The plans that no other plan beats in both peak and work, by ascending peak.
 
-    A single one where the emitter cannot compute anything twice (`options.stripes`). A cap is not looked at. `tell` hears of
-    every plan on the way.
+    Work goes up to `options.max_macs`; the cap does not count. There is a single plan where the emitter cannot compute
+    anything twice (`options.stripes`). `tell` is called with every plan on the way.
     """
     options = replace(options, sram=None)
     at_once = _in_time(graph, replace(options, max_macs=1.0))[0]
@@ -163,7 +174,10 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Pla
 
 
 def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
-    """The first plan of the frontier, without the rest: no arena is smaller than what its trade has live."""
+    """The first plan of the frontier, without planning the rest.
+
+    It stops as soon as what the next trade has live exceeds the best arena.
+    """
     best = _in_time(graph, replace(options, max_macs=1.0))[0]
     for least, plan in _traded(graph, options, best):
         best = min(best, plan, key=lambda p: (p.peak, p.macs))
@@ -173,56 +187,64 @@ def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple[int, Plan]]:
-    """Plans that do some work twice, by ascending bytes live, with the bytes that those after them have live at least.
+    """Plans that make something twice, by ascending bytes live.
 
-    Those that may be the smallest are searched for as plans at 1.00x are, others with less effort.
+    With each comes the least that any later plan has live, in bytes. Plans that may be the smallest are searched for as
+    those at 1.00x are, others with less effort.
     """
     search, smallest = search_of(graph, options), at_once.peak
     options = replace(options, finest=search.options.finest)
     trades = [(least, exact) for (least, extra), (exact, _) in _paired(search) if extra]
-    rest = (*(exact for _, exact in trades[1:]), NEVER)
+    rest = (*(exact for _, exact in trades[1:]), INFEASIBLE)
     for (least, exact), after in zip(trades, rest, strict=False):
-        efforts = _AGAIN if exact <= smallest else _ASIDE
+        efforts = _ONE_AND_A_SHORT_SEARCH if exact <= smallest else _ONE_SHORT_SEARCH
         plan = _best(search, Figures(at_once.baseline_peak, exact), options, least, efforts)
         smallest = min(smallest, plan.peak)
         yield after, plan
 
 
 def finest_in_time(graph: Graph, options: PlanOptions) -> int:
-    """Pixels of the smallest step that the time allows at 1.00x; 0: rows alone."""
+    """Pixels of the smallest step that the time limit allows at 1.00x; 0 where only whole rows are fast enough."""
     return _in_time(graph, replace(options, sram=None, max_macs=1.0))[1].finest
 
 
 def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> Search:
-    """The search of a frontier: in the order of least bound, with steps as fine as asked or as the time allows at 1.00x."""
+    """The search of a frontier, in the order of smallest bound.
+
+    Steps make at least `finest` pixels; by default as few as the time limit allows at 1.00x.
+    """
     finest = finest_in_time(graph, options) if finest is None else finest
     return _searches(graph, replace(options, sram=None, finest=finest))[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bytes that no plan at 1.00x goes below, by what its rings count."""
+    """Bytes that no plan at 1.00x goes below, with rings of rows and with rings of pixels."""
 
     rows: int
     pixels: int  # single pixels, where columns are known
 
 
 def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
-    """Proven lower bounds of the search space, whatever the emitter can do with pixels."""
+    """Proven lower bounds of the search space, whether or not the emitter has kernels of pixels."""
     by_rows = replace(options, granularity="row", max_macs=1.0)
     by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
     return Bounds(_searches(graph, by_rows)[0].bound, _searches(graph, by_pixels)[0].bound)
 
 
 def _paired(search: Search) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Trades by rounded bytes, each with the exact one of the same work or less."""
+    """Each trade in rounded bytes, with the exact trade of the same work or less."""
     exact = search.frontier(exact=True)
     for trade in search.frontier():
         yield trade, next(e for e in exact if e[1] <= trade[1])
 
 
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
-    """The first layout within the goal, else the one of smallest arena; `efforts` are those of arenas that are searched."""
+    """The plan of the first layout whose arena meets the goal, else the plan of smallest arena.
+
+    The goal is the cap; without one it is the bound with `options.slack`. `efforts` limit the searches of the best layouts'
+    arenas, one after the other, where the heuristics miss the goal.
+    """
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
     laid_out: list[tuple[int, int, int, Search, Layout]] = []
@@ -236,7 +258,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
             return best
     if best is not None and search.recompute and best.peak <= max(goal, least):
         return best
-    efforts = efforts or (_AGAIN if search.recompute else _AT_ONCE)
+    efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
     for (_, _, proven, tried, layout), effort in zip(
         sorted(laid_out, key=lambda found: found[:2]), efforts, strict=False
     ):
@@ -249,7 +271,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
             return best
     if not options.stream_input:
         # an arena may need far more than what is live where many outputs trail their inputs: never more than one by one
-        alone = Layout(tuple(range(search.size + 1)), (0,) * search.size)
+        alone = Layout.one_by_one(search.size)
         plan = assemble(search.costs, alone, figures)
         if best is None or plan.peak < best.peak:
             best = plan
@@ -258,16 +280,17 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
 
 
 def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
-    """The smaller of `best` and every operator by itself on whole tensors, in the file's order and in the best one.
+    """The smaller of `best` and the plans that run every operator by itself on whole tensors.
 
-    Where outputs trail their inputs, addresses may need far more than what is live. Whole tensors that overwrite what they
-    read or share nothing need little or no more, so a plan is never above the best order's arena.
+    Where many outputs follow their inputs, addresses may need far more than what is live. Whole tensors that overwrite what
+    they read, or share nothing, need little or no more. These plans use the file's order and the order of least memory, so
+    that no plan is larger than the better of the two.
     """
-    graph = search.costs.flow.graph
+    graph = search.costs.tables.graph
     settings = Settings(options.alignment, in_place=options.in_place and options.overlap)
-    alone = Layout(tuple(range(search.size + 1)), (0,) * search.size)
+    alone = Layout.one_by_one(search.size)
     for order in dict.fromkeys((tuple(range(search.size)), _order_by_memory(graph, settings.in_place))):
-        costs = SegmentCosts(search.costs.flow, order, settings, search.costs)
+        costs = SegmentCosts(search.costs.tables, order, settings, search.costs)
         needed = max((costs.exact_cost(k, k + 1) for k in range(search.size)), default=0)
         if max(needed, options.sram or 0) < best.peak:
             best = min(best, assemble(costs, alone, figures, optimise=True), key=lambda plan: plan.peak)
@@ -275,53 +298,54 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
 
 
 def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Iterator[tuple[Search, Layout]]:
-    """Layouts to try, best first: with rings behind dying inputs, and without, where the arena turns out the better."""
+    """Layouts to try, best first: with rings that follow dying inputs, then without, where arenas may turn out smaller."""
     yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
     if options.overlap and not search.recompute:
-        plain = Search(search.costs.flow, search.costs.order, options, search, rings_follow=False)
+        plain = Search(search.costs.tables, search.costs.order, options, search, rings_follow=False)
         least = plain.smallest
         yield from ((plain, layout) for layout in plain.layouts(max(goal, least), least))
 
 
 def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """Searches over the orders that were considered, least bound first."""
+    """Searches of the orders that are considered, that of the smallest bound first."""
     return _kept_searches(graph, replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
 
 
 @lru_cache(maxsize=16)
 def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
-    """Costs of the file's order, which searches with other options share."""
+    """Costs of segments of the file's order, which searches with other options share."""
     rowwise = [t for t in graph.inputs if streamable(graph, t)]
-    return SegmentCosts(Flow(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
+    return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
 
 
 @lru_cache(maxsize=16)
 def _order_by_memory(graph: Graph, in_place: bool) -> tuple[int, ...]:
-    """The order in which whole tensors need least; `in_place` where element-wise operators may overwrite."""
+    """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators may overwrite."""
     return order_by_memory(graph, OrderOptions(in_place=in_place)).order
 
 
 @lru_cache(maxsize=16)
 def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """`_searches` of options that matter to them."""
+    """`_searches` for options that hold only what matters to them."""
     settings = Settings(options.alignment, options.overlap, options.in_place and options.overlap)
     known = _costs(graph, options.stream_input, options.accumulators, settings)
-    flow = known.flow
-    filed = Search(flow, range(len(graph.ops)), options, known=known)
+    tables = known.tables
+    filed = Search(tables, range(len(graph.ops)), options, known=known)
 
     def bytes_of(order: tuple[int, ...], i: int, j: int) -> int:
-        return Search(flow, order, options, filed).least_exact(i, j)
+        return Search(tables, order, options, filed).least_exact(i, j)
 
     chosen, proven = best_order(graph, bytes_of, filed.bound)
     by_memory = (_order_by_memory(graph, over) for over in dict.fromkeys((options.overlap, settings.in_place)))
     others = [chosen] if proven else list(dict.fromkeys(by_memory))
     if not (proven or filed.regions.whole):
         others.append(region_order(graph, filed.regions))
-    tried = [filed, *(Search(flow, o, options, filed) for o in others if o != filed.costs.order)]
+    tried = [filed, *(Search(tables, o, options, filed) for o in others if o != filed.costs.order)]
     return sorted(tried, key=lambda search: search.bound)
 
 
 def _remedy(options: PlanOptions) -> str:
+    """What a user may change where nothing fits."""
     if not options.overlap:
         return "plan without --no-overlap"
     if not options.stream_input:
@@ -330,13 +354,14 @@ def _remedy(options: PlanOptions) -> str:
 
 
 def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) -> Plan:
+    """`plan`, if it fits the cap; else raises `InfeasibleError` with the operators at the peak."""
     if options.sram is None or plan.peak <= options.sram:
         return plan
     place = 0
     live: list[tuple[int, int]] = []
     for s, segment in enumerate(plan.segments):
         end = place + len(segment.ops)
-        live.append((costs.cost(place, end, segment.chunk), -s))
+        live.append((costs.cost(place, end, Interleaving(segment.tile)), -s))
         place = end
     at = -max(live)[1]
     culprits = [plan.graph.ops[o].name for o in plan.segments[at].ops if not plan.graph.ops[o].view]

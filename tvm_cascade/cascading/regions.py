@@ -22,7 +22,7 @@ from tvm_cascade.graph import Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An operator that takes part in no cascade."""
+    """An operator that cannot run in a cascade, and why."""
 
     op: int
     reason: str
@@ -31,7 +31,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Regions by their first operator; operators ascending, views among them."""
+    """The regions of a graph, by their first operator. Operators ascend, views among them."""
 
     regions: tuple[tuple[int, ...], ...]
     left_out: tuple[LeftOut, ...]
@@ -39,7 +39,7 @@ class Partition:
 
     @property
     def whole(self) -> bool:
-        """Whether everything lies in one region."""
+        """Whether all operators lie in one region."""
         return len(self.regions) <= 1 and None not in self.region_of
 
 
@@ -61,13 +61,13 @@ _REMEDY = "write it so that an output row reads a fixed window of input rows"
 
 def windowed(graph: Graph, op: Op) -> bool:
     """Whether it is known which rows of its inputs each row of an operator's outputs reads."""
-    if op.view or op.opaque is None or op.accumulator_bytes:
+    if op.view or op.opaque is None or op.kernels.accumulator_bytes:
         return True
     return all(graph.tensors[t].rows == 1 for t in op.outputs)
 
 
 def why_left_out(op: Op) -> LeftOut:
-    """The reason of an operator without windows, and what would change it."""
+    """Why an operator without windows is left out, and what would change that."""
     reason = op.opaque or "its windows are not known"
     return LeftOut(op.index, reason, next((r for part, r in _REMEDIES if part in reason), _REMEDY))
 
@@ -90,7 +90,7 @@ def partition(graph: Graph) -> Partition:
 
 
 def region_order(graph: Graph, regions: Partition) -> tuple[int, ...]:
-    """A topological order in which the operators of a region follow one another; ties by index."""
+    """A topological order in which the operators of each region follow one another; ties by index."""
     unit = [len(graph.ops) + o if r is None else r for o, r in enumerate(regions.region_of)]
     waits: dict[int, set[int]] = {u: set() for u in unit}
     for o, preds in enumerate(graph.predecessors):
@@ -106,7 +106,7 @@ def region_order(graph: Graph, regions: Partition) -> tuple[int, ...]:
 
 
 def _edges(graph: Graph) -> list[tuple[int, int]]:
-    """Maker and reader of every tensor between two operators that may cascade, largest tensors first."""
+    """(producer, reader) of every tensor between two operators that may cascade, largest tensors first."""
     found: list[tuple[int, int, int]] = []
     for t in graph.tensors:
         maker = graph.producer[t.index]
@@ -116,14 +116,14 @@ def _edges(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _siblings(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Operators that read one tensor, largest tensors first."""
+    """Pairs of operators that read the same tensor, largest tensors first."""
     for t in sorted(graph.tensors, key=lambda t: (-t.bytes, t.index)):
         readers = [c for c in graph.consumers[t.index] if windowed(graph, graph.ops[c])]
         yield from pairwise(readers)
 
 
 class _Groups:
-    """Operators in groups, named by their smallest member, such that no two groups wait for each other."""
+    """A partition of the operators into groups, named by their smallest member, such that no two wait for each other."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -132,7 +132,7 @@ class _Groups:
         self._free = all(windowed(graph, op) for op in graph.ops)
 
     def merge(self, a: int, b: int) -> bool:
-        """Merge the groups of two operators where no other group must run between them; whether they were merged."""
+        """Merge the groups of two operators unless another group must run between them; returns whether it did."""
         one, other = sorted((self.of[a], self.of[b]))
         if one == other or (not self._free and (self._around(one, other) or self._around(other, one))):
             return False
@@ -156,5 +156,6 @@ class _Groups:
         return False
 
     def _after(self, groups: Sequence[int]) -> list[int]:
+        """Groups that read what `groups` write."""
         found = {self.of[s] for g in groups for o in self._members[g] for s in self.graph.successors[o]}
         return sorted(found - set(groups))

@@ -9,10 +9,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Layout
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak, within_reach
-from tvm_cascade.cascading.floors import NEVER, Floors
-from tvm_cascade.cascading.flow import Flow
+from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
+from tvm_cascade.cascading.lower_bounds import INFEASIBLE, LowerBounds
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.cascading.segments import SegmentCosts, Settings, Striped
@@ -28,35 +29,44 @@ _BEYOND = (32, 16, 8, 4)  # parts of the least bytes that layouts may need beyon
 
 
 class Search:
-    """Costs of every segment in every interleaving, and the layouts worth an arena."""
+    """Costs of every segment of one order in every interleaving, and the layouts that are worth laying out."""
 
     def __init__(
         self,
-        flow: Flow,
+        tables: AccessTables,
         order: Sequence[int],
         options: PlanOptions,
         like: Search | None = None,
         rings_follow: bool = True,
         known: SegmentCosts | None = None,
     ) -> None:
-        """`like` is a search over another order of the same graph, `known` costs of this order or of that graph."""
+        """Parameters
+        ----------
+        like : Search, optional
+            A search over another order of the same graph, whose results are shared.
+        rings_follow : bool
+            Whether rings may follow dying inputs through the same memory.
+        known : SegmentCosts, optional
+            Costs of this order, or of another order of the same graph.
+        """
         in_place = options.in_place and options.overlap
         settings = Settings(options.alignment, options.overlap, in_place, rings_follow)
         known = known if like is None else like.costs
         if known is not None and (known.order, known.settings) == (tuple(order), settings):
             self.costs = known
         else:
-            self.costs = SegmentCosts(flow, order, settings, known)
+            self.costs = SegmentCosts(tables, order, settings, known)
         self.options = options
-        self.floors = Floors(self.costs, options.chunks)
+        self._interleavings = tuple(Interleaving(tile) for tile in options.tiles)  # coarse first
+        self.lower_bounds = LowerBounds(self.costs, options.tiles)
         self._least: dict[tuple[int, int], tuple[int, int]] = {}
-        self._coarsest: dict[tuple[int, int, int], int | None] = {}
+        self._coarsest: dict[tuple[int, int, int], Interleaving | None] = {}
         self._reach: dict[int, list[list[bool]]] = {}
         self._ceiling: int | None = None if like is None else like.by_rows
-        self.regions: Partition = partition(flow.graph) if like is None else like.regions
+        self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
     def possible(self, i: int, j: int) -> bool:
-        """Whether what runs in `[i, j)` lies in one region, or is a single operator, and is not too long."""
+        """Whether [i, j) may be a segment: it lies in one region or is a single operator, and is not too long."""
         if j - i > self.longest:
             return False
         if self.regions.whole:
@@ -65,85 +75,101 @@ class Search:
         places = {self.regions.region_of[o] for o in working}
         return len(working) < 2 or (len(places) == 1 and None not in places)
 
-    def chunks(self, i: int, j: int) -> tuple[int, ...]:
-        """Interleavings of `[i, j)`, coarse first: the coarsest alone where it has several sinks or is long.
+    def interleavings(self, i: int, j: int) -> tuple[Interleaving, ...]:
+        """Interleavings that are tried for [i, j), coarse first.
 
-        Steps by pixels whose scratch would exceed its limit are none of them; where no other is left, rows are.
+        Only the coarsest where the segment has several sinks or is long. Steps of pixels whose scratch exceeds its limit are left
+        out; whole rows are always possible.
         """
         count = len(self.costs.members(i, j))
         if count < 2:
-            return (0,)
-        modest = (c for c in self.options.chunks if self.costs.little_scratch(i, j, c))
+            return (BY_ROWS,)
+        modest = (how for how in self._interleavings if self.costs.little_scratch(i, j, how))
         if count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j):
-            return (next(modest, 0),)
-        return tuple(modest) or (0,)
+            return (next(modest, BY_ROWS),)
+        return tuple(modest) or (BY_ROWS,)
 
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
         """Bytes of the best interleaving, rounded and exact.
 
-        A segment that cannot come below the best plan by rows, whatever it shares, is not looked at further: the bytes
-        that it needs at least stand for it.
+        A segment that cannot come below the best plan by rows, however much it shares, is not looked at further: its lower bound
+        is returned.
         """
         if (i, j) not in self._least and not self.possible(i, j):
-            self._least[i, j] = NEVER, NEVER
+            self._least[i, j] = INFEASIBLE, INFEASIBLE
         if (i, j) not in self._least:
-            costs, chunks = self.costs, self.chunks(i, j)
-            floor = min(sum(costs.blocks(i, j, c)) for c in chunks) - costs.most_shared(i, j)
-            if len(chunks) > 1 and floor > self.by_rows:
-                found = [(floor, floor)]
+            costs, tried = self.costs, self.interleavings(i, j)
+            lower_bound = min(sum(costs.blocks(i, j, c)) for c in tried) - costs.most_shared(i, j)
+            if len(tried) > 1 and lower_bound > self.by_rows:
+                found = [(lower_bound, lower_bound)]
             else:
-                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in chunks]
-            if self.options.stripes and self.floors.kept[i, j] < min(self.by_rows + 1, *(f[1] for f in found)):
+                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in tried]
+            if self.options.stripes and self.lower_bounds.halo_stripes[i, j] < min(
+                self.by_rows + 1, *(f[1] for f in found)
+            ):
                 found += [(s.bytes, s.exact) for s in self.striped(i, j) if not s.extra_macs]
             self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
         return self._least[i, j]
 
     @property
     def longest(self) -> int:
-        """Operators of a segment at most."""
+        """The most operators that a segment may have."""
         return self.size if self.size <= LARGE else LONGEST_IN_LARGE
 
-    def _short(self, floor: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Floors, those of segments that are too long out of reach."""
+    def _short(self, bytes_of: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A table of lower bounds, with segments that are too long marked infeasible."""
+        if self.size <= LARGE:
+            return bytes_of
         place = np.arange(self.size + 1)
-        return floor if self.size <= LARGE else np.where(place[None, :] - place[:, None] > self.longest, NEVER, floor)
+        return np.where(place[None, :] - place[:, None] > self.longest, INFEASIBLE, bytes_of)
 
     @property
     def by_rows(self) -> int:
-        """Bytes of the best cuts when every segment goes by its coarsest interleaving; of the first order searched."""
+        """Bytes of the best cuts when every segment uses its coarsest interleaving, for the first order searched."""
         if self._ceiling is None:
-            self._ceiling = smallest_peak(self.size, self._coarse, self._short(self.floors.by_rows))
+            self._ceiling = smallest_peak(self.size, self._coarse, self._short(self.lower_bounds.coarsest))
         return self._ceiling
 
     def _coarse(self, i: int, j: int) -> int:
-        return self.costs.cost(i, j, self.chunks(i, j)[0]) if self.possible(i, j) else NEVER
+        """Bytes of [i, j) in its coarsest interleaving."""
+        return self.costs.cost(i, j, self.interleavings(i, j)[0]) if self.possible(i, j) else INFEASIBLE
 
     @property
     def size(self) -> int:
+        """The number of operators."""
         return len(self.costs.order)
 
     @property
     def bound(self) -> int:
         """Bytes that no arena of this order goes below."""
-        return smallest_peak(self.size, self.least_exact, self._at_once)
+        return smallest_peak(self.size, self.least_exact, self._without_recompute)
 
     @property
     def smallest(self) -> int:
         """Bytes, rounded, of the best cuts at 1.00x."""
-        return smallest_peak(self.size, self.least, self._at_once)
+        return smallest_peak(self.size, self.least, self._without_recompute)
 
     def least(self, i: int, j: int) -> int:
-        """Bytes of `[i, j)`, rounded, in its best interleaving."""
+        """Bytes of [i, j), rounded, in its best interleaving at 1.00x."""
         return self._bytes(i, j)[0]
 
     def least_exact(self, i: int, j: int) -> int:
+        """Bytes of [i, j), not rounded, in its best interleaving at 1.00x."""
         return self._bytes(i, j)[1]
 
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
-        """Forms of `[i, j)` in stripes, least work first; an input is asked for twice only where work may be done twice."""
+        """Forms of [i, j) in stripes, those of least work first.
+
+        A streamed input comes once for every stripe, so such segments are striped only where work may be repeated.
+        """
         members = self.costs.members(i, j)
         again = bool(members) and members[0] < 0 and self.options.max_macs == 1.0
-        if not self.options.stripes or again or not self.possible(i, j) or self.floors.striped[i, j] >= NEVER:
+        if (
+            not self.options.stripes
+            or again
+            or not self.possible(i, j)
+            or self.lower_bounds.stripes[i, j] >= INFEASIBLE
+        ):
             return ()
         return self.costs.striped(i, j)
 
@@ -152,8 +178,11 @@ class Search:
         """Whether plans may compute things twice."""
         return self.options.stripes and self.options.max_macs > 1.0
 
-    def coarsest(self, i: int, j: int, cap: int) -> int | None:
-        """The interleaving of `[i, j)` within the cap that makes least work and, of these, is coarsest."""
+    def coarsest(self, i: int, j: int, cap: int) -> Interleaving | None:
+        """The interleaving of [i, j) within `cap` bytes that makes least work and, of these, is coarsest.
+
+        None where none fits.
+        """
         if not self.recompute and self.least(i, j) > cap:
             return None
         key = (i, j, cap)
@@ -161,40 +190,44 @@ class Search:
             self._coarsest[key] = self._first_within(i, j, cap)
         return self._coarsest[key]
 
-    def _first_within(self, i: int, j: int, cap: int) -> int | None:
+    def _first_within(self, i: int, j: int, cap: int) -> Interleaving | None:
+        """`coarsest`, not kept."""
         if not self.possible(i, j):
             return None
-        plain = next((c for c in self.chunks(i, j) if self.costs.cost(i, j, c) <= cap), None)
-        if plain is not None or (self.floors.striped if self.recompute else self.floors.kept)[i, j] > cap:
+        plain = next((c for c in self.interleavings(i, j) if self.costs.cost(i, j, c) <= cap), None)
+        if (
+            plain is not None
+            or (self.lower_bounds.stripes if self.recompute else self.lower_bounds.halo_stripes)[i, j] > cap
+        ):
             return plain
         striped = (s for s in self.striped(i, j) if self.recompute or not s.extra_macs)
         return next((s.interleaving for s in striped if s.bytes <= cap), None)
 
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
-        """Bytes live and extra multiply-accumulates of the best cuts: ascending bytes, descending work."""
+        """(bytes live, extra multiply-accumulates) of the best cuts: ascending bytes, descending work."""
         ceiling = self.bound if exact else self.smallest
-        most = int(self.costs.flow.graph.macs * (self.options.max_macs - 1.0))
+        most = int(self.costs.tables.graph.macs * (self.options.max_macs - 1.0))
 
-        def ways(i: int, j: int) -> list[tuple[int, int]]:
+        def below_ceiling(i: int, j: int) -> list[tuple[int, int]]:
             return self.forms(i, j, ceiling, exact)
 
-        found = pareto_cuts(self.size, ways, within_reach(self.floors_of_any, ceiling), most)
+        found = pareto_cuts(self.size, below_ceiling, within_reach(self.least_bytes, ceiling), most)
         return (*found, (ceiling, 0)) if not found or found[-1][1] > 0 else found
 
     def forms(self, i: int, j: int, ceiling: int, exact: bool = False) -> list[tuple[int, int]]:
-        """Bytes and extra multiply-accumulates of `[i, j)` in every form of less than `ceiling` bytes."""
-        striped = self.striped(i, j) if self.floors.striped[i, j] < ceiling else ()
+        """(bytes, extra multiply-accumulates) of [i, j) in every form of fewer than `ceiling` bytes."""
+        striped = self.striped(i, j) if self.lower_bounds.stripes[i, j] < ceiling else ()
         found = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
-        if self.floors.least[i, j] < ceiling:
+        if self.lower_bounds.tiles[i, j] < ceiling:
             found.append(((self.least_exact if exact else self.least)(i, j), 0))
         return [f for f in found if f[0] < ceiling]
 
     def layouts(self, cap: int, least: int) -> Iterator[Layout]:
-        """Layouts within the cap, that of least work and overhead first, each once; `least` bytes are possible.
+        """Layouts within `cap` bytes live, those of least work and overhead first, each once.
 
-        An arena may need more than the sum of what is live, most of all where outputs trail their inputs downwards one
-        segment after the other: so there are layouts that stay further below the cap, some of fewer segments, and at
-        last some beyond a cap that leaves no room, whose arenas may yet be smaller.
+        An arena may need more bytes than are live, above all where outputs follow their inputs from segment to segment. So some
+        layouts stay further below the cap, and some have fewer segments. `least` are the bytes that are possible: where the cap
+        is no more than that, layouts with somewhat more bytes live come last, for their arenas may be smaller.
         """
         seen: set[Layout] = set()
         beyond = [least + least // n for n in _BEYOND] if cap <= least else []
@@ -204,52 +237,56 @@ class Search:
             found = [self._layout(limit, price) for limit in dict.fromkeys(limits) for price in prices]
             fresh = {layout: self._weight(layout) for layout in found if layout is not None and layout not in seen}
             seen |= fresh.keys()
-            yield from sorted(fresh, key=lambda layout: (fresh[layout], layout.cuts, layout.chunks))
+            yield from sorted(
+                fresh, key=lambda layout: (fresh[layout], layout.cuts, [how.sort_key for how in layout.interleavings])
+            )
 
     def _layout(self, limit: int, price: int) -> Layout | None:
-        """The layout of least work, then of least overhead, whose segments stay within `limit` bytes."""
+        """The layout of least work, then least overhead, whose segments stay within `limit` bytes; None where none does."""
         useful, calls = self._useful(limit), self._calls
 
         def bound(i: int, j: int) -> tuple[int, int] | None:
             return (0, calls[i][j] + price) if useful[i][j] else None
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
-            chunk = self.coarsest(i, j, limit)
-            if chunk is None:
+            how = self.coarsest(i, j, limit)
+            if how is None:
                 return None
-            return self.costs.extra_macs(i, j, chunk), self._overhead(i, j, chunk) + price
+            return self.costs.extra_macs(i, j, how), self._overhead(i, j, how) + price
 
         cuts = cuts_within(self.size, weight, bound)
         if cuts is None:
             return None
-        return Layout(cuts, tuple(self.coarsest(i, j, limit) or 0 for i, j in pairwise(cuts)))
+        return Layout(cuts, tuple(self.coarsest(i, j, limit) or BY_ROWS for i, j in pairwise(cuts)))
 
     @cached_property
-    def floors_of_any(self) -> NDArray[np.int64]:
-        """Bytes of every segment at least, in any form that plans may have."""
-        return self._short(self.floors.any) if self.recompute else self._at_once
+    def least_bytes(self) -> NDArray[np.int64]:
+        """Lower bounds of the bytes of every segment, in any form that plans may have."""
+        return self._short(self.lower_bounds.any_form) if self.recompute else self._without_recompute
 
     @cached_property
-    def _at_once(self) -> NDArray[np.int64]:
-        return self._short(self.floors.at_once if self.options.stripes else self.floors.least)
+    def _without_recompute(self) -> NDArray[np.int64]:
+        """Lower bounds of the bytes of every segment at 1.00x."""
+        return self._short(self.lower_bounds.without_recompute if self.options.stripes else self.lower_bounds.tiles)
 
     def _useful(self, limit: int) -> list[list[bool]]:
-        """Segments of cuts within `limit` bytes, as far as floors tell."""
+        """For each segment whether cuts within `limit` bytes may contain it, judged by lower bounds."""
         if limit not in self._reach:
-            self._reach[limit] = within_reach(self.floors_of_any, limit + 1).tolist()
+            self._reach[limit] = within_reach(self.least_bytes, limit + 1).tolist()
         return self._reach[limit]
 
     @cached_property
     def _calls(self) -> list[list[int]]:
-        return self.floors.calls.tolist()
+        """Lower bounds of the kernel calls of every segment."""
+        return self.lower_bounds.calls.tolist()
 
     def _weight(self, layout: Layout) -> tuple[int, int]:
-        """Extra multiply-accumulates, and kernel calls inside cascades."""
+        """Extra multiply-accumulates of a layout, and kernel calls inside its cascades."""
         return (
             sum(self.costs.extra_macs(*piece) for piece in layout.pieces),
             sum(self._overhead(*piece) for piece in layout.pieces),
         )
 
-    def _overhead(self, i: int, j: int, chunk: int) -> int:
-        """Kernel calls that a cascade makes dearer; none where an operator runs alone."""
-        return self.costs.calls(i, j, chunk) if len(self.costs.members(i, j)) > 1 else 0
+    def _overhead(self, i: int, j: int, how: Interleaving) -> int:
+        """Kernel calls that cascading makes more expensive; 0 where an operator runs alone."""
+        return self.costs.calls(i, j, how) if len(self.costs.members(i, j)) > 1 else 0

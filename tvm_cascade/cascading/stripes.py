@@ -3,11 +3,11 @@
 Full rows make wide rings. A segment may instead make columns [x0, x1) of its sink's rows, all rows, then the next
 stripe. Along the rows nothing changes: same steps, same demand, same ring heights. Along the columns each operator
 makes what the stripe needs of it. What two neighbouring stripes both need of a tensor is either made twice, and with it
-what that takes of the tensors above, or *kept*: the last columns of every row lie in a store of their own from one
-stripe to the next. (Patch-based inference recomputes along both axes; MCUNetV2, msf-CNN. Accelerators that keep what
-overlaps along one axis: DeFiNES, "H-cached, V-recompute".) With every tensor kept nothing is made twice.
+what that takes of the tensors above, or it is kept: these *halo columns* of every row lie in a store of their own from
+one stripe to the next. (Patch-based inference recomputes along both axes; MCUNetV2, msf-CNN. Accelerators that keep what
+overlaps along one axis: DeFiNES, "H-cached, V-recompute".) With the halo of every tensor kept nothing is made twice.
 
-A form is a width and a number k: the k tensors with the fewest bytes a column are kept. Narrow tensors between wide ones
+A form is a width and a number k: the k tensors with the fewest bytes a column keep their halo. Narrow tensors between wide ones
 cost least to keep and stop the overlap from growing upwards, which is why their order is not searched.
 
 The sink is the segment's only way out: an operator whose columns are known, or one that sums up its input, whose
@@ -23,55 +23,54 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_cascade.cascading.flow import Flow, goes_by_pixels, has_pixels, outermost
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.geometry import goes_by_pixels, has_pixels, outermost
+from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.graph import Window
 
 Range = tuple[int, int]
 Table = NDArray[np.int64]
 
-_KEPT = 1 << 20  # columns that no map has: an interleaving is -(kept * _KEPT + width)
-_MOST_KEPT = 8  # numbers of kept tensors that are tried
-
-
-def interleaving(width: int, kept: int = 0) -> int:
-    """The number of the form of stripes of `width` columns with `kept` tensors kept; negative."""
-    return -(kept * _KEPT + width)
+_MOST_HALO_COUNTS = 8  # numbers of tensors with a halo that are tried
 
 
 @dataclass(frozen=True, slots=True)
 class Stripes:
-    """A segment in stripes."""
+    """One form of a segment in stripes."""
 
     ranges: tuple[dict[int, Range], ...]  # for each stripe the columns that each operator makes (or sums up)
     widths: dict[int, int]  # columns that the ring of each inner tensor holds
-    kept: dict[int, int]  # columns of every row that are kept for the next stripe; tensors without any left out
+    halo_columns: dict[int, int]  # of every row, kept for the next stripe; tensors without any left out
     extra_macs: int  # multiply-accumulates of the segment, more than without stripes
     scratch: int = 0  # bytes, of operators that make channels in groups
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """A segment in stripes of every width (columns of the tables) with every number of tensors kept (rows)."""
+    """All forms of a segment in stripes that are tried.
+
+    Tables have a row for every number of tensors with a halo (`counts`) and a column for every stripe width (`tried`).
+    """
 
     tried: tuple[int, ...]  # widths
-    counts: tuple[int, ...]  # tensors kept
+    counts: tuple[int, ...]  # tensors with a halo
     starts: Table  # of each width the first of its stripes
     ranges: Mapping[
         int, tuple[Table, Table]
     ]  # by operator: first column and the one after the last, by count and stripe
     widths: Mapping[int, Table]  # by inner tensor, by count and width
-    kept: Mapping[int, Table]
+    halo_columns: Mapping[int, Table]
     extra_macs: Table
     scratch: Table  # bytes, of operators that make channels in groups
 
     @property
-    def interleavings(self) -> list[list[int]]:
-        return [[interleaving(w, k) for w in self.tried] for k in self.counts]
+    def interleavings(self) -> list[Interleaving]:
+        """All forms, row by row of the tables."""
+        return [Interleaving(stripe_columns=w, halo_tensors=k) for k in self.counts for w in self.tried]
 
-    def stripes(self, chunk: int) -> Stripes:
-        """One of them."""
-        kept, width = divmod(-chunk, _KEPT)
-        k, w = self.counts.index(kept), self.tried.index(width)
+    def stripes(self, form: Interleaving) -> Stripes:
+        """The form that an interleaving names."""
+        k, w = self.counts.index(form.halo_tensors), self.tried.index(form.stripe_columns)
         end = self.starts[w + 1] if w + 1 < len(self.tried) else None
         table = {
             o: (a[k, self.starts[w] : end].tolist(), b[k, self.starts[w] : end].tolist())
@@ -81,30 +80,32 @@ class Forms:
         return Stripes(
             tuple({o: (a[n], b[n]) for o, (a, b) in table.items()} for n in range(count)),
             {t: int(v[k, w] if v.ndim > 1 else v[w]) for t, v in self.widths.items()},
-            {t: int(v[k, w]) for t, v in self.kept.items() if v[k, w]},
+            {t: int(v[k, w]) for t, v in self.halo_columns.items() if v[k, w]},
             int(self.extra_macs[k, w]),
             int(self.scratch[k, w]),
         )
 
 
 class Striper:
-    """Stripes of the segments of one graph."""
+    """Finds the forms of segments of one graph in stripes."""
 
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, tables: AccessTables) -> None:
+        self.tables = tables
         self._taps = lru_cache(maxsize=None)(self._count_taps)
-        self._by_pixels = lru_cache(maxsize=None)(partial(goes_by_pixels, flow.graph))
+        self._by_pixels = lru_cache(maxsize=None)(partial(goes_by_pixels, tables.graph))
 
     def possible(self, op: int) -> bool:
-        """Whether an operator, or a source, may take part other than as a sink that sums up."""
+        """Whether an operator, or a source, may take part other than as a sink that sums up its input."""
         if op < 0:
             return True
-        return (self._by_pixels(op) or self.flow.graph.ops[op].grouped is not None) and self._by_stripes(op)
+        return (
+            self._by_pixels(op) or self.tables.graph.ops[op].kernels.channel_tiling is not None
+        ) and self._by_stripes(op)
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
-        """Columns over which a segment can be striped; 0 where it cannot."""
-        graph = self.flow.graph
-        joined = any(t in self.flow.parts for o in members if o >= 0 for t in graph.ops[o].outputs)
+        """Columns of the map that a segment's stripes cut; 0 where it cannot be striped."""
+        graph = self.tables.graph
+        joined = any(t in self.tables.parts for o in members if o >= 0 for t in graph.ops[o].outputs)
         if len(members) < 2 or joined:
             return 0
         for o in members:
@@ -119,28 +120,38 @@ class Striper:
         return graph.tensors[self._grid(members[-1], accumulating)].columns
 
     def _by_stripes(self, op: int) -> bool:
-        """Whether an operator's kernel can make columns of a row: it addresses contiguous rows, by known columns."""
-        node = self.flow.graph.ops[op]
-        inputs = [self.flow.graph.tensors[t] for t in node.inputs]
+        """Whether an operator's kernel can make columns of a row: its rows are contiguous and its columns known."""
+        node = self.tables.graph.ops[op]
+        inputs = [self.tables.graph.tensors[t] for t in node.inputs]
         known = all(across is not None for across in node.columns)
         return known and all(t.row_axis is not None and outermost(t) for t in inputs)
 
     def _plain(self, op: int, k: int, members: Sequence[int], accumulating: Sequence[int]) -> bool:
-        """Whether input k of `op` comes from outside, or is read by columns from where it was made."""
-        node = self.flow.graph.ops[op]
-        root = self.flow.roots[node.inputs[k]].tensor
-        if not any(m in members for m in self.flow.writers(root)):
+        """Whether input k of `op` comes from outside, or is read by columns from the tensor in which it was made."""
+        node = self.tables.graph.ops[op]
+        root = self.tables.roots[node.inputs[k]].tensor
+        if not any(m in members for m in self.tables.writers(root)):
             return True
         return root == node.inputs[k] and (op in accumulating or node.columns[k] is not None)
 
     def _grid(self, sink: int, accumulating: Sequence[int]) -> int:
         """The tensor over whose columns the stripes go."""
-        node = self.flow.graph.ops[sink]
+        node = self.tables.graph.ops[sink]
         return node.inputs[0] if sink in accumulating else node.outputs[0]
 
     def forms(self, members: Sequence[int], accumulating: Sequence[int], leaving: Sequence[int]) -> Forms | None:
-        """`members` in stripes; None where that is not possible."""
-        graph, sink = self.flow.graph, members[-1]
+        """All forms of a segment in stripes; None where it cannot be striped.
+
+        Parameters
+        ----------
+        members : Sequence[int]
+            Its operators and sources, in topological order.
+        accumulating : Sequence[int]
+            Those that sum up their input.
+        leaving : Sequence[int]
+            Roots that are wanted after the segment.
+        """
+        graph, sink = self.tables.graph, members[-1]
         columns = self.sink_columns(members, accumulating)
         tried = tuple(w for w in widths_of(columns) if w < columns) if columns > 1 else ()
         if not tried or sink < 0 or any(graph.producer[t] != sink for t in leaving):
@@ -156,7 +167,7 @@ class Striper:
         asked: dict[int, tuple[Table, Table]] = {}
         ranges = {sink: (np.tile(np.concatenate(first), (len(counts), 1)), np.tile(ends, (len(counts), 1)))}
         widths = {t: layout.most(ends - np.concatenate(first)) for t in graph.ops[sink].outputs if t not in leaving}
-        kept: dict[int, Table] = {}
+        halo: dict[int, Table] = {}
         keeps = {t: np.array([k > place for k in counts])[:, None] for place, (_, t) in enumerate(inner)}
         for o in reversed(members):
             if o in made:
@@ -169,7 +180,7 @@ class Striper:
                 ranges[o] = np.minimum(start, high), high
                 origin = np.maximum(layout.spread(low[:, layout.starts]), start - layout.spread(store))
                 for t in made[o]:
-                    kept[t] = store
+                    halo[t] = store
                     widths[t] = layout.most(high - origin)
             if o >= 0:
                 self._ask(o, o in accumulating, ranges[o], members, asked)
@@ -177,10 +188,10 @@ class Striper:
         extra = none + sum(self._macs(o, ranges[o], layout) for o in members if o >= 0 and o not in accumulating)
         scratch = none
         for o in members:
-            grouped = graph.ops[o].grouped if o >= 0 else None
-            if grouped is not None:
-                scratch = np.maximum(scratch, grouped.scratch_bytes(layout.most(ranges[o][1] - ranges[o][0])))
-        return Forms(tried, counts, layout.starts, ranges, widths, kept, extra, scratch)
+            tiling = graph.ops[o].kernels.channel_tiling if o >= 0 else None
+            if tiling is not None:
+                scratch = np.maximum(scratch, tiling.scratch_bytes(layout.most(ranges[o][1] - ranges[o][0])))
+        return Forms(tried, counts, layout.starts, ranges, widths, halo, extra, scratch)
 
     def _ask(
         self,
@@ -190,11 +201,11 @@ class Striper:
         members: Sequence[int],
         asked: dict[int, tuple[Table, Table]],
     ) -> None:
-        """Add to `asked` the columns of each tensor that an operator reads."""
-        graph = self.flow.graph
+        """Add to `asked` the columns of each tensor that an operator reads to make the columns `made`."""
+        graph = self.tables.graph
         node = graph.ops[o]
         for k, t in enumerate(node.inputs):
-            if not any(m >= 0 and m in members for m in self.flow.writers(self.flow.roots[t].tensor)):
+            if not any(m >= 0 and m in members for m in self.tables.writers(self.tables.roots[t].tensor)):
                 continue
             across = None if sums else node.columns[k]
             low, high = made if across is None else _covered(across, *made, graph.tensors[t].columns)
@@ -202,72 +213,81 @@ class Striper:
             asked[t] = np.minimum(before[0], low), np.maximum(before[1], high)
 
     def _macs(self, op: int, made: tuple[Table, Table], layout: _Layout) -> Table | int:
-        """Multiply-accumulates beyond those of the operator run whole: in proportion to taps that are not padding."""
-        node = self.flow.graph.ops[op]
+        """Multiply-accumulates beyond those of the operator run whole.
+
+        They are in proportion to the taps that are not padding.
+        """
+        node = self.tables.graph.ops[op]
         if not node.macs:
             return 0
         taps = self._taps(op)
         done = np.add.reduceat(taps[made[1]] - taps[made[0]], layout.starts, axis=1)
-        if node.grouped is not None:
-            across, size = node.columns[0], self.flow.graph.tensors[node.inputs[0]].columns
+        tiling = node.kernels.channel_tiling
+        if tiling is not None:
+            across, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
             assert across is not None
             low, high = _covered(across, *made, size)
             covered, columns = (np.add.reduceat(b - a, layout.starts, axis=1) for a, b in ((low, high), made))
-            return node.grouped.covered * covered + node.grouped.taps * done + node.grouped.made * columns - node.macs
+            macs = tiling.macs_per_covered_column * covered + tiling.macs_per_tap * done
+            return macs + tiling.macs_per_column * columns - node.macs
         return node.macs * done // taps[-1] - node.macs
 
     def _count_taps(self, op: int) -> Table:
-        """For each number of output columns the taps of the first input, padding left out, that they have."""
-        node = self.flow.graph.ops[op]
-        window, size = node.columns[0], self.flow.graph.tensors[node.inputs[0]].columns
+        """For each number of output columns the taps of the first input that they have, padding left out."""
+        node = self.tables.graph.ops[op]
+        window, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
         assert window is not None
-        columns = range(self.flow.graph.tensors[node.outputs[0]].columns)
+        columns = range(self.tables.graph.tensors[node.outputs[0]].columns)
         return np.cumsum([0, *(_taps(window, x, size) for x in columns)])
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Stripes of several widths one behind the other."""
+    """The stripes of several widths in one table, those of each width one behind the other."""
 
     starts: Table  # the first stripe of each width
     count: int
 
     @property
     def later(self) -> NDArray[np.bool_]:
-        """Stripes with one before them."""
+        """For each stripe whether one of the same width comes before it."""
         found = np.ones(self.count, np.bool_)
         found[self.starts] = False
         return found
 
     def spread(self, by_width: Table) -> Table:
-        """By stripe what is known by width."""
+        """Turn a table by width into one by stripe."""
         return np.repeat(by_width, np.diff(np.append(self.starts, self.count)), axis=1)
 
     def before(self, by_stripe: Table) -> Table:
-        """Of each stripe the value of the one before it; that of the last stripe for the first of all."""
+        """For each stripe the value of the one before it; for the first of all that of the last."""
         return np.roll(by_stripe, 1, axis=1)
 
     def most(self, by_stripe: Table) -> Table:
+        """For each width the largest value of its stripes."""
         return np.maximum.reduceat(by_stripe, self.starts, axis=-1)
 
     def overlap(self, low: Table, high: Table) -> Table:
-        """By width the most columns that a stripe and the one before it both need."""
+        """For each width the most columns that a stripe and the one before it both need."""
         return self.most(np.where(self.later, np.maximum(self.before(high) - low, 0), 0))
 
 
 def widths_of(columns: int) -> tuple[int, ...]:
-    """Stripe widths worth trying, wide first: those of 2 to 8 stripes and of some more."""
+    """Stripe widths that are tried, wide first: those of 2 to 8 stripes, and of some larger numbers."""
     counts = (*range(2, 9), 10, 12, 14, 16, 18, 24, 28, 36, 56, columns)
     return tuple(sorted({-(-columns // n) for n in counts if n <= columns}, reverse=True))
 
 
 def _counts(tensors: int) -> tuple[int, ...]:
-    """Numbers of kept tensors worth trying: all where they are few."""
-    return tuple(sorted({round(n * tensors / _MOST_KEPT) for n in range(_MOST_KEPT + 1)}))
+    """Numbers of tensors with a halo that are tried: all of them where they are few."""
+    return tuple(sorted({round(n * tensors / _MOST_HALO_COUNTS) for n in range(_MOST_HALO_COUNTS + 1)}))
 
 
 def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Table, Table]:
-    """The columns that a run of output columns reads; none, where the run before ended, of an empty run."""
+    """The columns that a run of output columns [start, stop) reads.
+
+    An empty run reads nothing, at the place where the run before it ended.
+    """
     first = start * window.stride // window.denominator - window.padding
     last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
     low, high = np.clip(first, 0, size), np.clip(last, 0, size)
@@ -275,5 +295,5 @@ def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Tabl
 
 
 def _taps(window: Window, x: int, size: int) -> int:
-    """Taps of an output column that are not padding: multiply-accumulates go with them."""
+    """Taps of an output column that are not padding."""
     return sum(0 <= window.first(x) + k * window.dilation < size for k in range(window.extent))

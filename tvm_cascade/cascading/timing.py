@@ -1,14 +1,17 @@
-"""What a plan costs in instructions, against the same operators by rows: the other side of small rings."""
+"""Estimated instructions of a plan against those of its operators by rows: small rings cost time."""
 
 from __future__ import annotations
 
-from tvm_cascade.cascading.flow import goes_by_pixels
+from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cost.instructions import StepModel
+from tvm_cascade.cores.step_model import StepModel
 
 
 def instruction_factor(plan: Plan, model: StepModel) -> float:
-    """Estimated instructions of a plan, as a factor of those of its operators by rows; recomputation is not in it."""
+    """Estimated instructions of a plan, as a factor of those of its operators run by whole rows.
+
+    Work that is done twice does not count.
+    """
     graph = plan.graph
     whole = sum(model.whole(op) for op in graph.ops)
     extra = 0.0
@@ -19,10 +22,10 @@ def instruction_factor(plan: Plan, model: StepModel) -> float:
                 if begin < end and o in working:
                     out = graph.tensors[graph.ops[o].outputs[0]]
                     extra += model.striped(graph.ops[o], out.rows, out.columns, end - begin)
-        if not segment.chunk or len(working) < 2:
+        if not segment.tile.by_pixels or len(working) < 2:
             continue
         for o in working:
             if o not in segment.accumulating and goes_by_pixels(graph, o):
                 out = graph.tensors[graph.ops[o].outputs[0]]
-                extra += model.extra(graph.ops[o], out.rows, out.columns, segment.chunk)
+                extra += model.extra(graph.ops[o], out.rows, out.columns, segment.tile.columns)
     return 1.0 + extra / whole if whole else 1.0

@@ -21,17 +21,13 @@ from collections.abc import Sequence
 from math import inf
 
 from tvm_cascade.cost.device import Device
-from tvm_cascade.cost.interface import REDUCTIONS, Groups, OpBound, OpFeatures
+from tvm_cascade.cost.interface import Groups, OpBound, OpFeatures
 from tvm_cascade.cost.packing import pack
+from tvm_cascade.operators.table import REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, efficiency
 
-# Part of the arithmetic peak that generated kernels reach once the device is full.
-_EFFICIENCY = {"conv2d": 0.6, "conv2d_transpose": 0.4, "dense": 0.6, "matmul": 0.6, "depthwise_conv2d": 0.25}
-_OTHER_EFFICIENCY = 0.25
 # Libraries share one product's reduction out to threads, at least so many values each: a matrix-vector product streams its
 # matrix with the whole device, not with one thread for a few outputs. Convolutions have pixels enough.
-_SPLIT_REDUCTIONS = ("dense", "matmul")
 _SPLIT = 16
-_VIEWS = ("view", "reshape", "flatten", "squeeze", "expand_dims")
 
 
 class AnalyticCost:
@@ -69,7 +65,7 @@ class AnalyticCost:
         A merged kernel reads the common input once and may be better occupied, so for a mergeable operator the
         input's bytes and the launch's memory occupancy are left out.
         """
-        if op.kind in _VIEWS:
+        if op.kind in VIEWS:
             return OpBound((0.0, 0.0))
         compute, memory, used = self._resources(op)
         alone = self.op_ms(op)
@@ -84,7 +80,7 @@ class AnalyticCost:
         return self.device.launch_us / 1e3 + max(compute, memory) / used
 
     def _alone(self, op: OpFeatures) -> tuple[float, float]:
-        if op.kind in _VIEWS:
+        if op.kind in VIEWS:
             return 0.0, 0.0
         compute, memory, used = self._resources(op)
         return self.device.launch_us / 1e3, max(compute, memory) / used
@@ -94,7 +90,7 @@ class AnalyticCost:
         found = self._phases.get(op)
         if found is None:
             device = self.device
-            rate = device.macs_per_s * _EFFICIENCY.get(op.kind, _OTHER_EFFICIENCY)
+            rate = device.macs_per_s * efficiency(op.kind)
             compute = op.work / rate * 1e3
             found = compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
             self._phases[op] = found
@@ -112,18 +108,18 @@ class AnalyticCost:
             return rows / (-(-rows // device.units) * device.units)  # the last round of rows leaves cores idle
         per_thread = device.outputs_per_thread if op.kind in REDUCTIONS else 1
         threads = max(32, -(-op.output_elements // per_thread))
-        if op.kind in _SPLIT_REDUCTIONS:
+        if op.kind in SPLIT_REDUCTIONS:
             threads *= max(1, op.reduction // _SPLIT)
         return min(1.0, threads / (device.units * device.saturating_threads))
 
     def _cpu_stage(self, groups: Groups) -> float:
         lengths = [sum(self._single_core(op) for op in group) for group in groups]
         lanes = pack(lengths, self.device.units)
-        total = sum(self._resources(op)[1] for group in groups for op in group if op.kind not in _VIEWS)
+        total = sum(self._resources(op)[1] for group in groups for op in group if op.kind not in VIEWS)
         return max(max(sum(lengths[g] for g in lane) for lane in lanes), total) + self.device.sync_us / 1e3
 
     def _single_core(self, op: OpFeatures) -> float:
-        if op.kind in _VIEWS:
+        if op.kind in VIEWS:
             return 0.0
         compute, memory, _ = self._resources(op)
         return max(compute * self.device.units, memory)
@@ -188,7 +184,7 @@ class AnalyticCost:
     def _kernel(self, op: OpFeatures) -> tuple[float, float, float] | None:
         """Milliseconds alone without launch, and the demands on arithmetic and bandwidth meanwhile; None of a view."""
         made = None
-        if op.kind not in _VIEWS:
+        if op.kind not in VIEWS:
             compute, memory, used = self._resources(op)
             alone = max(compute, memory) / used
             made = (alone, compute / alone, memory / alone) if alone > 0.0 else (0.0, 0.0, 0.0)

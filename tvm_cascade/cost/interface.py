@@ -16,8 +16,6 @@ from typing import Protocol, runtime_checkable
 
 from tvm_cascade.graph import ITEM_BYTES, Graph, Op
 
-REDUCTIONS = ("conv2d", "depthwise_conv2d", "conv2d_transpose", "dense", "matmul")
-
 
 @dataclass(frozen=True, slots=True)
 class OpFeatures:

@@ -16,10 +16,11 @@ import tvm
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import MAX_ELEMENTS, IoSpec, TensorSpec, attach, check_sizes
+from tvm_cascade.importers.interface import MAX_ELEMENTS, attach, check_sizes
 from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 _RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
 
@@ -37,7 +38,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         import onnx
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-        from tvm_cascade.importers.onnx_converters import Importer
+        from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
         from tvm_cascade.importers.onnx_pads import constant_operands, fold_pads
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
         from tvm_cascade.importers.onnx_shapes import fold_shapes
@@ -53,7 +54,7 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         model = as_signed(spell_out(model))
         _check_filled(path, model)
         shapes = _static_shapes(path, model, input_shapes)
-        _check_operators(path, model, _get_convert_map())
+        _check_operators(path, model, {**_get_convert_map(), **CONVERTERS})
         ready = fold_pads(constant_operands(fold_shapes(model, shapes)))
         imported = _imported(path, Importer(shapes, "float32"), ready)
         check_sizes(path, imported)

@@ -15,11 +15,12 @@ from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
-from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
+from tvm_cascade.importers.interface import attach, check_sizes
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 # the package's generated classes type every accessor as optional: here it is untyped
 tflite: Any = _tflite

@@ -23,12 +23,13 @@ from tvm import relax as _relax
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, check_sizes
+from tvm_cascade.importers.interface import attach, check_sizes
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 relax: Any = _relax  # its nodes get their fields at run time
 

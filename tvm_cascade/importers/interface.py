@@ -8,38 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from typing import Any
 
 import tvm
 
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 INTERFACE_ATTR = "cascade_interface"
 MAX_ELEMENTS = 1 << 28  # of one tensor: far above what a board or a test holds, far below exhausting memory
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One input or output of a model, as the file names it.
-
-    `scale` and `zero_point` are None for tensors that are not quantized: real = scale * (stored - zero_point).
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    scale: float | None = None
-    zero_point: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class IoSpec:
-    """Inputs in the order of the parameters of `main`, outputs in the order of its result."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
 
 
 def attach(mod: tvm.IRModule, spec: IoSpec) -> tvm.IRModule:

@@ -34,6 +34,9 @@ class Importer(ONNXGraphImporter):
         with blocks_closed([self.bb]):
             return super().from_onnx(graph, opset)
 
+    def _check_for_unsupported_ops(self, graph: Any) -> None:
+        """`from_onnx` has checked: the base class knows none of the operators that only this module converts."""
+
     def _convert_operator(self, op_name: str, inputs: Any, attrs: Attributes, opset: int) -> Any:
         convert = CONVERTERS.get(op_name)
         made = convert(self.bb, inputs, attrs) if convert is not None else None
@@ -115,6 +118,15 @@ def _pairwise(operator: Callable[[Value, Value], Value], average: bool = False) 
         return relax.op.divide(total, relax.const(np.float32(len(operands)))) if average else total
 
     return convert
+
+
+def _swish(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
+    """x * sigmoid(alpha * x): `silu` where alpha is 1. Relax's importer has no such operator."""
+    x, alpha = inputs[0], float(attrs.get("alpha", 1.0))
+    if alpha == 1.0:
+        return relax.op.nn.silu(x)
+    scaled = bb.normalize(relax.op.multiply(x, relax.const(np.array(alpha, str(x.ty.dtype)))))
+    return relax.op.multiply(x, bb.normalize(relax.op.sigmoid(scaled)))
 
 
 def _power(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
@@ -286,6 +298,7 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Max": _pairwise(relax.op.maximum),
         "Min": _pairwise(relax.op.minimum),
         "Pow": _power,
+        "Swish": _swish,
         "Gather": _gather,
         "GatherElements": _gather_elements,
         "GatherND": _gather_nd,

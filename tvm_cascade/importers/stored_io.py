@@ -16,8 +16,9 @@ import tvm
 from tvm import relax as _relax
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.importers.interface import IoSpec, TensorSpec, attach, io_spec
+from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.passes.rename_variables import substitute
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
 relax: Any = _relax

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tvm_cascade.memory.allocate import AllocateOptions, allocate
 from tvm_cascade.memory.bounds import max_live, max_live_step
 from tvm_cascade.memory.pools import Placement, Pool, place_in_pools
-from tvm_cascade.memory.problem import Allocation, Buffer, Follow, Problem
+from tvm_cascade.memory.problem import Allocation, Buffer, OffsetConstraint, Problem
 from tvm_cascade.memory.validate import validate
 
 __all__ = [
     "AllocateOptions",
     "Allocation",
     "Buffer",
-    "Follow",
+    "OffsetConstraint",
     "Placement",
     "Pool",
     "Problem",

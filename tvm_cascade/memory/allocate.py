@@ -58,7 +58,7 @@ def allocate(
         raise _infeasible(problem, bound, step, proven=True)
     goal = bound if problem.capacity is None else problem.capacity
     found = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound)
-    if optimise and found.peak > goal and problem.follows:
+    if optimise and found.peak > goal and problem.offset_constraints:
         found.take(shuffle(problem, found.offsets, goal, options.shuffles))
         _integer_program(found, goal)
         if found.peak > goal and found.bound < found.peak:
@@ -74,7 +74,7 @@ def allocate(
 
 
 class _Best:
-    """The lowest layout and the highest bound so far."""
+    """The lowest layout and the highest bound found so far."""
 
     def __init__(self, problem: Problem, offsets: tuple[int, ...], bound: int) -> None:
         self.problem = problem
@@ -83,12 +83,13 @@ class _Best:
         self.bound = bound
 
     def take(self, offsets: tuple[int, ...] | None) -> None:
+        """Take over a layout if it is lower."""
         if offsets is not None and top(self.problem, offsets) < self.peak:
             self.offsets, self.peak = offsets, top(self.problem, offsets)
 
 
 def _integer_program(found: _Best, goal: int) -> None:
-    """Small problems with `follows`, exactly."""
+    """Solve small problems with offset constraints exactly, as a mixed-integer program."""
     solved = milp.solve(found.problem, found.peak) if found.peak > goal else None
     offsets = _checked(found.problem, None if solved is None else solved.offsets)
     if solved is not None and offsets is not None:
@@ -97,11 +98,11 @@ def _integer_program(found: _Best, goal: int) -> None:
 
 
 def _take_disjoint(found: _Best, options: AllocateOptions, deadline: float | None) -> None:
-    """The best layout in which nothing follows, where one may be lower: what may overlap need not.
+    """Take the best layout without offset constraints where it is lower: what may overlap need not.
 
-    Without `follows` the search is exact, so what they allow never costs anything.
+    Without constraints the search is exact, so that constraints never cost anything.
     """
-    problem = replace(found.problem, follows=())
+    problem = replace(found.problem, offset_constraints=())
     bound, _ = max_live_step(problem)
     if bound >= found.peak or any(b.offset is not None for b in problem.buffers):
         return  # buffers that follow may be pinned onto one another
@@ -112,8 +113,8 @@ def _take_disjoint(found: _Best, options: AllocateOptions, deadline: float | Non
 
 
 def _checked(problem: Problem, offsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """`offsets` where they are a layout: floating-point solvers round, and pinned followers escape the search."""
-    if offsets is None or not problem.follows:
+    """`offsets` if they are a layout, else None: floating-point solvers round, and pinned buffers escape the search."""
+    if offsets is None or not problem.offset_constraints:
         return offsets
     try:
         validate(replace(problem, capacity=None), Allocation(offsets, top(problem, offsets), 0, False))
@@ -136,7 +137,7 @@ def _search(found: _Best, goal: int, options: AllocateOptions, deadline: float |
         result, spent = _rounds(t, capacity, ranks, min(left, share), pinned, options, deadline)
         left -= spent
         found.take(_checked(found.problem, result.offsets))
-        if result.offsets is None and result.complete and not found.problem.follows:
+        if result.offsets is None and result.complete and not found.problem.offset_constraints:
             found.bound = max(found.bound, min(result.next_capacity, found.peak))
             if found.problem.capacity is not None:
                 return
@@ -169,6 +170,7 @@ def _rounds(
 
 
 def _infeasible(problem: Problem, needed: int, step: int, proven: bool) -> InfeasibleError:
+    """The error that tells why nothing was found within the capacity."""
     at_peak = [b.name or f"buffer {b.id}" for b in problem.buffers if b.lower <= step < b.upper]
     remedy = (
         "these live together: shorten lifetimes or raise the capacity"
@@ -179,6 +181,7 @@ def _infeasible(problem: Problem, needed: int, step: int, proven: bool) -> Infea
 
 
 def _check(problem: Problem) -> None:
+    """Raise `UsageError` for a problem that makes no sense."""
     ids: set[int] = set()
     for b in problem.buffers:
         if b.id in ids:
@@ -191,14 +194,15 @@ def _check(problem: Problem) -> None:
             )
         if b.offset is not None and (b.offset < 0 or b.offset % b.alignment):
             raise UsageError(f"buffer {b.id} is pinned at {b.offset}, which its alignment {b.alignment} forbids")
-    for f in problem.follows:
+    for f in problem.offset_constraints:
         if f.reader not in ids or f.writer not in ids or f.reader == f.writer:
             raise UsageError(f"buffer {f.writer} follows {f.reader}: both must be buffers of the problem")
     _check_pinned(problem)
 
 
 def _check_pinned(problem: Problem) -> None:
-    excused: set[frozenset[int]] = {frozenset((f.reader, f.writer)) for f in problem.follows}
+    """Raise where pinned buffers overlap or exceed the capacity."""
+    excused: set[frozenset[int]] = {frozenset((f.reader, f.writer)) for f in problem.offset_constraints}
     pinned: Sequence[tuple[int, int, int, int, int]] = [
         (b.id, b.offset, b.size, b.lower, b.upper) for b in problem.buffers if b.offset is not None
     ]

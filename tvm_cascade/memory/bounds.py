@@ -1,7 +1,7 @@
 """Lower bounds on an arena: what is live at one step must fit at that step.
 
 For a step t with live set L, every layout needs at least `sum(size) - sum(shareable)` bytes, the second sum over the
-`Follow` pairs within L (Bonferroni's inequality on the union). Where all of L is aligned to A, every buffer but the
+`OffsetConstraint` pairs within L (Bonferroni's inequality on the union). Where all of L is aligned to A, every buffer but the
 topmost occupies a multiple of A.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from tvm_cascade.memory.problem import Buffer, Follow, Problem
+from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
 
 
 def max_live(problem: Problem) -> int:
@@ -29,19 +29,21 @@ def max_live_step(problem: Problem) -> tuple[int, int]:
     return best, step
 
 
-def shareable(follow: Follow, reader: Buffer, writer: Buffer) -> int:
-    """The most bytes that the two may have in common."""
+def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
+    """The most bytes that the two buffers of a constraint can have in common."""
     return max(0, min(reader.size, writer.size, writer.size - follow.distance))
 
 
-def _by_buffer(problem: Problem) -> dict[int, list[Follow]]:
-    table: dict[int, list[Follow]] = {}
-    for f in problem.follows:
+def _by_buffer(problem: Problem) -> dict[int, list[OffsetConstraint]]:
+    """The constraints by reader."""
+    table: dict[int, list[OffsetConstraint]] = {}
+    for f in problem.offset_constraints:
         table.setdefault(f.reader, []).append(f)
     return table
 
 
-def _need(live: list[Buffer], follows: dict[int, list[Follow]]) -> int:
+def _need(live: list[Buffer], follows: dict[int, list[OffsetConstraint]]) -> int:
+    """Bytes that buffers which are live together need at least."""
     by_id = {b.id: b for b in live}
     pairs = [f for b in live for f in follows.get(b.id, ()) if f.writer in by_id]
     shared: dict[frozenset[int], int] = {}  # of several between two buffers the strictest counts

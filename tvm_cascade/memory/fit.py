@@ -34,10 +34,10 @@ def overlapping(problem: Problem) -> list[list[int]]:
 
 
 def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, int]]]:
-    """`(i, j) -> [(i is the writer, distance)]` by positions, both ways round."""
+    """`(i, j) -> [(i is the writer, distance)]` for the positions of every constrained pair, both ways round."""
     position = {b.id: i for i, b in enumerate(problem.buffers)}
     table: dict[tuple[int, int], list[tuple[bool, int]]] = {}
-    for f in problem.follows:
+    for f in problem.offset_constraints:
         r, w = position[f.reader], position[f.writer]
         table.setdefault((w, r), []).append((True, f.distance))
         table.setdefault((r, w), []).append((False, f.distance))
@@ -85,7 +85,7 @@ def place_in_order(
 
 
 def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
-    """The place, a multiple of `unit`, outside of the ranges `taken`, which ascend."""
+    """The place for a buffer, a multiple of `unit`, outside of the ascending ranges `taken`."""
     at, best, slack = 0, None, None
     for low, high in taken:
         if at < low:
@@ -99,7 +99,7 @@ def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
 
 
 def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    """The orders worth trying, each a permutation of positions, ties by position."""
+    """Orders that are tried, each a permutation of positions; ties by position."""
     b = problem.buffers
     n = range(len(b))
 
@@ -147,7 +147,7 @@ def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
 
 
 def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
-    """Local search over first-fit orders: what lies at the top is placed earlier. Never worse than `offsets`."""
+    """Improve first-fit orders by local search: what lies at the top is placed earlier. Never worse than `offsets`."""
     around = surroundings(problem)
     best, peak = list(offsets), top(problem, offsets)
     order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))

@@ -1,4 +1,4 @@
-"""Small problems with `Follow` constraints as a mixed-integer program, solved by HiGHS through scipy.
+"""Small problems with `OffsetConstraint` constraints as a mixed-integer program, solved by HiGHS through scipy.
 
 For two buffers live together, one lies above the other, or a follower obeys its distance: one binary each, at least one
 of them set, constraints with the height of the best known layout as big M. All sizes are divided by their common
@@ -22,6 +22,8 @@ MOST_PAIRS = 60  # of buffers live together
 
 @dataclass(frozen=True, slots=True)
 class MilpResult:
+    """Offsets, and a bound that the solver proved."""
+
     offsets: tuple[int, ...]  # by position
     bound: int  # bytes, proven
 
@@ -68,20 +70,22 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
 
 
 def _aligned(problem: Problem) -> Problem:
-    """Sizes and distances in multiples of an alignment that all buffers share, which offsets are anyway."""
+    """Sizes and distances as multiples of an alignment that all buffers share; their offsets are multiples anyway."""
     units = {b.alignment for b in problem.buffers}
     if len(units) != 1:
         return problem
     unit = units.pop()
     buffers = tuple(replace(b, size=-(-b.size // unit) * unit) for b in problem.buffers)
-    follows = tuple(replace(f, distance=-(-f.distance // unit) * unit) for f in problem.follows)
+    follows = tuple(replace(f, distance=-(-f.distance // unit) * unit) for f in problem.offset_constraints)
     return Problem(buffers, problem.capacity, follows)
 
 
 def _unit(problem: Problem) -> int:
-    """What divides every size, distance, alignment and pinned place, or nothing that is lost by assuming so."""
+    """A number that divides every size, distance, alignment and pinned place, so that nothing is lost by counting in it."""
     numbers = [b.size for b in problem.buffers] + [b.alignment for b in problem.buffers]
-    numbers += [b.offset for b in problem.buffers if b.offset is not None] + [f.distance for f in problem.follows]
+    numbers += [b.offset for b in problem.buffers if b.offset is not None] + [
+        f.distance for f in problem.offset_constraints
+    ]
     return max(1, gcd(*numbers))
 
 
@@ -91,7 +95,7 @@ class _Rows:
     def __init__(self, problem: Problem, pairs: list[tuple[int, int]], unit: int, height: int) -> None:
         self.n = len(problem.buffers)
         self.size = [b.size // unit for b in problem.buffers]
-        self.big = 2 * height + max((abs(f.distance) // unit for f in problem.follows), default=0)
+        self.big = 2 * height + max((abs(f.distance) // unit for f in problem.offset_constraints), default=0)
         self.rows: list[dict[int, float]] = []
         self.low: list[float] = []
         self.binaries = 0

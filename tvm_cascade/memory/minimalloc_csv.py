@@ -14,9 +14,15 @@ _COLUMNS = ("id", "lower", "upper", "size")
 
 
 def read(path: str | Path, capacity: int | None = None) -> Problem:
-    """The problem in `path`; optional columns `alignment` and `offset` (empty: not pinned).
+    """The problem in the CSV file `path`, in the format of google/minimalloc.
 
-    Buffers are numbered by row, their CSV ids are their names. Raises `LoadError` naming the row that is wrong.
+    Columns `alignment` and `offset` are optional; an empty offset means that the buffer is not pinned. Buffers are numbered
+    by row, and their ids in the file become their names.
+
+    Raises
+    ------
+    LoadError
+        A row is wrong; the message names it.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
@@ -62,9 +68,9 @@ def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
 
 
 def run(path: str | Path, capacity: int | None = None, out: str | Path | None = None) -> dict[str, object]:
-    """What `tvm-cascade allocate` does: `peak_bytes`, `bound_bytes`, `optimal`, `seconds`.
+    """What `tvm-cascade allocate` prints: `peak_bytes`, `bound_bytes`, `optimal`, `seconds`.
 
-    With a capacity the search goes on far longer, as it knows what is asked for, and stops at the first layout within.
+    With a capacity the search may take far longer, and stops at the first layout within.
     """
     problem = read(path, capacity)
     allocation = allocate(problem, options=AllocateOptions(nodes=400_000 if capacity is None else 4_000_000))

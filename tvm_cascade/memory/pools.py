@@ -31,7 +31,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where every buffer of the problem goes."""
+    """The memory and offset of every buffer of the problem."""
 
     pools: tuple[int, ...]  # index of the pool, in the order of `Problem.buffers`
     offsets: tuple[int, ...]  # bytes within the pool
@@ -43,9 +43,14 @@ class Placement:
 def place_in_pools(
     problem: Problem, pools: Sequence[Pool], accessed: Mapping[int, int], leaves: int = 200
 ) -> Placement:
-    """The cheapest placement; `accessed` maps a buffer's id to bytes read and written (0 where it is missing).
+    """The cheapest placement of buffers in several memories.
 
-    Raises `InfeasibleError` where no placement was found.
+    `accessed` maps a buffer's id to the bytes read and written of it; 0 where it is missing.
+
+    Raises
+    ------
+    InfeasibleError
+        No placement was found.
     """
     search = _Search(problem, pools, [accessed.get(b.id, 0) for b in problem.buffers], leaves)
     search.run()
@@ -57,6 +62,8 @@ def place_in_pools(
 
 
 class _Search:
+    """Branch and bound over the memory of each buffer."""
+
     def __init__(self, problem: Problem, pools: Sequence[Pool], weight: Sequence[int], leaves: int) -> None:
         self.problem, self.pools, self.weight, self.leaves = problem, pools, weight, leaves
         buffers = problem.buffers
@@ -93,7 +100,7 @@ class _Search:
 
     def _part(self, buffers: Sequence[Buffer], pool: int) -> Problem:
         ids = {b.id for b in buffers}
-        follows = tuple(f for f in self.problem.follows if f.reader in ids and f.writer in ids)
+        follows = tuple(f for f in self.problem.offset_constraints if f.reader in ids and f.writer in ids)
         return Problem(tuple(buffers), self.pools[pool].capacity, follows)
 
     def _leaf(self, cost: float, held: list[list[Buffer]], chosen: list[int]) -> None:

@@ -22,10 +22,10 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
-    """A writer that follows a reader through the same memory: a segment's output behind its dying input.
+class OffsetConstraint:
+    """How a writer may follow a reader through the same memory: a segment's output behind its dying input.
 
-    The two are live at once and yet may share bytes: either they are disjoint, or
+    The two are live at once and may still share bytes. Either they are disjoint, or
     `offset(reader) - offset(writer) >= distance`, in bytes.
     """
 
@@ -36,14 +36,16 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
+    """Buffers to lay out in one arena, of `capacity` bytes where given."""
+
     buffers: tuple[Buffer, ...]
     capacity: int | None = None  # bytes
-    follows: tuple[Follow, ...] = ()
+    offset_constraints: tuple[OffsetConstraint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Offsets in the order of `Problem.buffers`."""
+    """A solution: the offsets, in the order of `Problem.buffers`."""
 
     offsets: tuple[int, ...]
     peak: int  # bytes: max of offset + size

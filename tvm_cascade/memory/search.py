@@ -14,7 +14,7 @@ lowest place that the buffers under it allow. At a node, `support[i]` being that
   sends the search back to the decision that created it, past its solved siblings.
 - *symmetry and memory*: equal buffers are placed in the order of their index; failed states are remembered.
 
-With `Follow` constraints a layout pushed down need not rest on anything, so nothing is proven then; the search still
+With `OffsetConstraint` constraints a layout pushed down need not rest on anything, so nothing is proven then; the search still
 finds layouts, a placed reader or writer forbidding places to its partner instead of lifting it.
 """
 
@@ -96,10 +96,10 @@ def _sharing(problem: Problem, padded: Ints) -> tuple[tuple[tuple[tuple[int, boo
     position = {b.id: i for i, b in enumerate(problem.buffers)}
     partners: list[list[tuple[int, bool, int]]] = [[] for _ in position]
     stacked = padded.copy()
-    if not problem.follows:
+    if not problem.offset_constraints:
         return tuple(() for _ in position), stacked, None
     lift = np.broadcast_to(padded, (len(padded), len(padded))).copy()
-    for f in problem.follows:
+    for f in problem.offset_constraints:
         r, w = position[f.reader], position[f.writer]
         partners[w].append((r, True, f.distance))
         partners[r].append((w, False, f.distance))
@@ -120,7 +120,7 @@ def _sections(lower: Ints, upper: Ints) -> Mask:
 def _twins(problem: Problem) -> tuple[int, ...]:
     last: dict[tuple[int, int, int, int], int] = {}
     twin = []
-    special = {i for f in problem.follows for i in (f.reader, f.writer)}
+    special = {i for f in problem.offset_constraints for i in (f.reader, f.writer)}
     for i, x in enumerate(problem.buffers):
         key = (x.size, x.lower, x.upper, x.alignment)
         alike = x.offset is None and x.id not in special

@@ -126,7 +126,10 @@ def _accesses(graph: Graph, i: int, place: dict[int, tuple[int, int]], block: in
 
 
 def _next_uses(trace: Sequence[tuple[int, bool]], kept: set[int]) -> list[int]:
-    """For each access the place of the next to the same block: the trace's length for outputs, `_NEVER` for none."""
+    """For each access the place of the next access to the same block.
+
+    Outputs are used at the end (the trace's length); `_NEVER` stands for no further use.
+    """
     coming: dict[int, int] = dict.fromkeys(kept, len(trace))
     found = [0] * len(trace)
     for at in range(len(trace) - 1, -1, -1):

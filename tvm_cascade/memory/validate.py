@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.memory.problem import Allocation, Buffer, Follow, Problem
+from tvm_cascade.memory.problem import Allocation, Buffer, OffsetConstraint, Problem
 
 
 def validate(problem: Problem, allocation: Allocation) -> None:
-    """Raise `ValidationError` unless `allocation` solves `problem`.
+    """Check that `allocation` solves `problem`.
 
-    Buffers that are live together must be disjoint, or obey every `Follow` between them; offsets are aligned, pinned
-    buffers at their place, the peak is the highest byte, within the capacity, and not below the stated bound.
+    Buffers that are live together must be disjoint, or obey every offset constraint between them. Offsets must be aligned
+    and pinned buffers at their place. The peak must be the highest byte, within the capacity, and not below the stated bound.
+
+    Raises
+    ------
+    ValidationError
+        With the buffers concerned.
     """
     buffers, offsets = problem.buffers, allocation.offsets
     if len(buffers) != len(offsets):
@@ -38,8 +43,8 @@ def _check_place(buffer: Buffer, offset: int) -> None:
 
 def _check_pairs(problem: Problem, offsets: tuple[int, ...]) -> None:
     place = {b.id: o for b, o in zip(problem.buffers, offsets, strict=True)}
-    excused: dict[tuple[int, int], list[Follow]] = {}
-    for f in problem.follows:
+    excused: dict[tuple[int, int], list[OffsetConstraint]] = {}
+    for f in problem.offset_constraints:
         key = (min(f.reader, f.writer), max(f.reader, f.writer))
         excused.setdefault(key, []).append(f)
     for i, a in enumerate(problem.buffers):
@@ -51,7 +56,7 @@ def _check_pairs(problem: Problem, offsets: tuple[int, ...]) -> None:
             _check_overlap(a, b, excused.get((min(a.id, b.id), max(a.id, b.id)), []), place)
 
 
-def _check_overlap(a: Buffer, b: Buffer, follows: list[Follow], place: Mapping[int, int]) -> None:
+def _check_overlap(a: Buffer, b: Buffer, follows: list[OffsetConstraint], place: Mapping[int, int]) -> None:
     if not follows:
         raise ValidationError(f"buffers {a.id} and {b.id} are live together and share bytes")
     for f in follows:

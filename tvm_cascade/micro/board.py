@@ -40,9 +40,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
+from tvm_cascade.cores import Core
+from tvm_cascade.cores.families import Family, family_of_core
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.family import Family, family_of_core
-from tvm_cascade.micro.target import Target
 
 _FOLDER = Path(__file__).parent / "boards"
 UART_KINDS = ("cmsdk", "nrf51", "stm32", "pl011", "ns16550", "polled")
@@ -159,7 +159,7 @@ class Board:
     def family(self) -> Family:
         return family_of_core(self.core)
 
-    def require_target(self, target: Target) -> None:
+    def require_target(self, target: Core) -> None:
         """Raise `UsageError` if the board's core cannot execute the target's instructions."""
         if self.core not in target.runs_on:
             raise UsageError(
@@ -234,7 +234,7 @@ class _Reader:
         return number
 
     def distinct(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """An object of the file; a key that comes twice is a mistake, of which JSON readers keep the last."""
+        """An object of the file. A key that comes twice is refused: JSON readers would silently keep the last."""
         made = dict(pairs)
         for name, _ in pairs if len(made) < len(pairs) else ():
             if sum(name == other for other, _ in pairs) > 1:

@@ -6,17 +6,19 @@ The emitted text needs no TVM header and no library beyond `<stdint.h>`, `<stdde
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
 from tvm import tirx
 
 from tvm_cascade.micro import hot_weights
-from tvm_cascade.micro.entry import emit_api
-from tvm_cascade.micro.interface import Port, emit_header, place_ports
+from tvm_cascade.micro.c_interface import CInterface
+from tvm_cascade.micro.entry import emit_entry
+from tvm_cascade.micro.header import emit_header
 from tvm_cascade.micro.names import network_identifier
-from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.network import EmittedNetwork, Interface
+from tvm_cascade.micro.placement import place_io
 from tvm_cascade.micro.weights import Weights, emit_weights
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.driver.streaming import request_order
@@ -24,6 +26,7 @@ from tvm_cascade.schedules.rules.helpers import needed
 from tvm_cascade.schedules.tir.bind_loads import bind_loads
 from tvm_cascade.schedules.tir.dead_binds import remove_dead_binds
 from tvm_cascade.schedules.tir.exact_floats import mark_floats, print_floats
+from tvm_cascade.tensor_spec import IoSpec
 
 _LOWERING = (
     tirx.transform.FlattenBuffer,
@@ -59,7 +62,7 @@ def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str) -> 
 def emit_c_driver(lowered: Lowered, symbol: str) -> str:
     """The driver alone as a C function called `symbol`, with declarations of the kernels that it calls.
 
-    Kernels and driver apart: merged by LLVM, all kernels together had too few registers.
+    Kernels and driver are compiled separately: where LLVM merged them, all kernels together had too few registers.
     """
     zero = tirx.const(0, "int32")
 
@@ -76,7 +79,7 @@ def emit_c_driver(lowered: Lowered, symbol: str) -> str:
 
 
 def _renamed(lowered: Lowered, symbol: str, change: Callable[[str, Any], Any]) -> tvm.IRModule:
-    """The functions of a plan under public names, changed, those left out for which `change` answers None."""
+    """The functions of a plan under public names, each replaced by what `change` makes of it; None leaves it out."""
     mod = lowered.mod.clone()
     for gv in mod.get_global_vars():
         made = change(gv.name_hint, mod[gv])
@@ -112,7 +115,7 @@ _VIEW = re.compile(r"\(\((u?int(?:8|16|32|64)_t|float|double)\*\)(\w+)\)")
 
 
 def tidy_c(source: str) -> str:
-    """What TVM's C back end prints, without its runtime: no includes, no exports, static and forward-declared."""
+    """What TVM's C back end prints, without includes and exports; functions become static and are declared first."""
     body: list[str] = []
     for line in source.splitlines():
         text = line.strip()
@@ -143,8 +146,7 @@ def _mark_unused(function: re.Match[str]) -> str:
 def emit_network(
     lowered: Lowered,
     name: str,
-    inputs: Sequence[Port],
-    outputs: Sequence[Port],
+    io: IoSpec,
     *,
     target: Mapping[str, object] | None = None,
     align: int = 8,
@@ -154,13 +156,24 @@ def emit_network(
 ) -> EmittedNetwork:
     """The files of one network.
 
-    With `target` (an LLVM target) the kernels come as `<name>_kernels.o`, otherwise as C99 in `<name>.c`. Up to
-    `ram_weights` bytes of the constants that are read most are copied into RAM, and read there.
+    Parameters
+    ----------
+    name : str
+        Prefix of files and symbols, made a C identifier here.
+    io : IoSpec
+        Inputs and outputs in the order of the plan's graph.
+    target : mapping, optional
+        An LLVM target: kernels come as `<name>_kernels.o`. Without it they come as C99 in `<name>.c`.
+    align : int
+        Bytes, of the arena.
+    prelude : str
+        C helpers that kernels may call; those that none calls are left out.
+    note : str
+        What the header's first line calls the network; its name by default.
+    ram_weights : int
+        Up to so many bytes of the constants that are read most are copied into RAM, and read there.
     """
     name = network_identifier(name)
-    reserved = ("hook", "hook_context") if lowered.hooked else ()
-    ins = place_ports(lowered.plan, inputs, "input", reserved)
-    outs = place_ports(lowered.plan, outputs, "output", {io.spec.c_name for io in ins})
     symbol = f"{name}_invoke"
     files: dict[str, bytes] = {}
     if target is None:
@@ -171,8 +184,14 @@ def emit_network(
     helpers = needed(prelude, functions)
     hot = hot_weights.choose(lowered, functions, ram_weights) if ram_weights else ()
     functions = hot_weights.redirect(functions, name, hot)
-    files[f"{name}.h"] = emit_header(name, lowered.plan, ins, outs, align, note or name, lowered.hooked, hot).encode()
-    files[f"{name}.c"] = emit_api(name, ins, outs, functions, helpers, lowered.hooked, hot).encode()
+    plan = lowered.plan
+    placed = place_io(plan, io, lowered.hooked)
+    requests = request_order(plan)
+    interface = Interface(name, placed.inputs, placed.outputs, plan.peak, align, requests)
+    steps = sum(len(s.trace) * max(len(s.stripes), 1) for s in plan.segments) if lowered.hooked else None
+    c = CInterface(interface, steps, hot)
+    files[f"{name}.h"] = emit_header(c, note or name).encode()
+    files[f"{name}.c"] = emit_entry(c, functions, helpers).encode()
     weights = Weights(lowered.flash, lowered.flash_items, lowered.table_bytes)
     files[f"{name}_weights.c"] = emit_weights(name, weights).encode()
     return EmittedNetwork(
@@ -180,10 +199,10 @@ def emit_network(
         files=files,
         sources=(f"{name}.c", f"{name}_weights.c"),
         objects=objects,
-        inputs=tuple(i.spec for i in ins),
-        outputs=tuple(o.spec for o in outs),
-        arena_bytes=lowered.plan.peak,
+        inputs=placed.inputs,
+        outputs=placed.outputs,
+        arena_bytes=plan.peak,
         arena_align=align,
-        requests=request_order(lowered.plan),
+        requests=requests,
         ram_weight_bytes=hot_weights.total_bytes(hot),
     )

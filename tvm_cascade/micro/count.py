@@ -7,7 +7,6 @@ machine. Code is what the symbol table says of each kernel, which is kept out of
 from __future__ import annotations
 
 import re
-import shutil
 import struct
 import subprocess
 import tempfile
@@ -17,13 +16,14 @@ from pathlib import Path
 import numpy as np
 import tvm
 
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.codegen import lower_for, print_c
-from tvm_cascade.micro.project import copy_runtime
-from tvm_cascade.micro.target import Target
-from tvm_cascade.micro.toolchain import build_image, find_tool
-from tvm_cascade.schedules.forms.kernel import Param, Role
+from tvm_cascade.micro.emulator import run_without_inputs
+from tvm_cascade.micro.toolchain import Program, find_tool, link
+from tvm_cascade.micro.write_image import copy_runtime
+from tvm_cascade.schedules.kernels.kernel import Param, Role
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.tuning.counting import Count, Counter, Task
 
@@ -41,7 +41,7 @@ def require_counter(board: Board | None) -> Board:
 
 
 def counter_of(
-    target: Target, board: Board, backend: str, progress: Callable[[str], None] = lambda _: None, jobs: int = 2
+    target: Core, board: Board, backend: str, progress: Callable[[str], None] = lambda _: None, jobs: int = 2
 ) -> Counter:
     """Counts tasks for a target on an emulated board, through back end `c` or `obj`."""
     require_counter(board)
@@ -70,7 +70,7 @@ def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
     return batches
 
 
-def _count(folder: Path, tasks: Sequence[Task], target: Target, board: Board, backend: str, jobs: int) -> list[Count]:
+def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, backend: str, jobs: int) -> list[Count]:
     copy_runtime(folder, target)
     blob, places = _constants(tasks)
     (folder / "blob.bin").write_bytes(blob)
@@ -82,18 +82,8 @@ def _count(folder: Path, tasks: Sequence[Task], target: Target, board: Board, ba
         (folder / "kernels.o").write_bytes(_object(tasks, target))
         objects = ("kernels.o",)
     (folder / "main.c").write_text(_main(tasks, places, kernels), encoding="utf-8")
-    built = build_image(
-        name="count",
-        folder=folder,
-        target=target,
-        board=board,
-        optimise="balanced",
-        sources={name: ("-w",) for name in ("main.c", "startup.c", "port_semihosting.c", "blob.S")},
-        objects=objects,
-        arena_bytes=0,
-        output=folder / "build",
-        jobs=jobs,
-    )
+    sources = {name: ("-w",) for name in ("main.c", "startup.c", "port_semihosting.c", "blob.S")}
+    built = link(Program("count", folder, target, "balanced", sources, objects, 0), board, folder / "build", jobs)
     return list(map(Count, _run(built.elf, board, len(tasks)), _sizes(built.elf, target, len(tasks))))
 
 
@@ -125,7 +115,7 @@ def _c_kernels(tasks: Sequence[Task]) -> str:
     )
 
 
-def _object(tasks: Sequence[Task], target: Target) -> bytes:
+def _object(tasks: Sequence[Task], target: Core) -> bytes:
     made_for = tvm.target.Target(dict(target.llvm))
     built = tvm.get_global_func("target.build.llvm")(lower_for(_module(tasks), made_for), made_for)
     with tempfile.TemporaryDirectory() as folder:
@@ -180,7 +170,7 @@ def _runner(index: int, task: Task, places: Sequence[int]) -> list[str]:
             return f"(void *)(in + {starts[p.index]})"
         if p.role is Role.SLOT:
             return f"slot{p.index}"
-        if p.role is Role.HEIGHT:
+        if p.role is Role.SLOTS:
             return str(task.inputs[p.index].rows)
         if p.role is Role.CONSTANT:
             return f"(void *)(blob + {places[p.index]})"
@@ -209,23 +199,8 @@ def _runner(index: int, task: Task, places: Sequence[int]) -> list[str]:
 
 
 def _run(elf: Path, board: Board, count: int) -> list[int]:
-    qemu = shutil.which(board.family.qemu)
-    if qemu is None:
-        raise UsageError(f"counting needs {board.family.qemu}: {board.family.qemu_remedy}")
-    (elf.parent / "inputs.bin").write_bytes(b"")
-    command = [
-        qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments, "-kernel", str(elf), "-icount", "shift=7",
-        "-display", "none", "-monitor", "none", "-serial", "none", "-semihosting-config", "enable=on,target=native",
-    ]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, cwd=elf.parent, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise ToolError(f"counting {count} kernels on {board.name} took longer than {_TIMEOUT_S} s") from None
-    results = elf.parent / "results.bin"
-    data = results.read_bytes() if results.exists() else b""
-    if done.returncode != 0 or len(data) != 16 * count:
+    status, data = run_without_inputs(elf, board, _TIMEOUT_S)
+    if status != 0 or len(data) != 16 * count:
         raise ToolError(f"counting kernels on {board.name} failed after {len(data) // 16} of {count}")
     assert board.counter is not None
     counts = []
@@ -235,7 +210,7 @@ def _run(elf: Path, board: Board, count: int) -> list[int]:
     return counts
 
 
-def _sizes(elf: Path, target: Target, count: int) -> list[int]:
+def _sizes(elf: Path, target: Core, count: int) -> list[int]:
     """Bytes of code of each kernel."""
     tool = find_tool(f"{target.family.prefix}nm", target.family.compiler_remedy)
     done = subprocess.run((tool, "-S", str(elf)), capture_output=True, text=True, timeout=60, check=True)

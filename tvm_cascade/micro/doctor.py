@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from tvm_cascade.cores import CORES
+from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.errors import UnsupportedOperatorError
-from tvm_cascade.micro.family import ARM, RISCV
-from tvm_cascade.micro.target import TARGETS
 
 _OLDEST_PYTHON = (3, 10)
 _PACKAGES = (  # distribution, what for, required
@@ -169,7 +169,7 @@ def _as_floats(size: int) -> str:
 
 
 def _in_all(left: Sequence[LeftFloat]) -> str:
-    slow = ", ".join(name for name, target in TARGETS.items() if not target.has_fpu)
+    slow = ", ".join(name for name, target in CORES.items() if not target.fpu)
     macs, flash = sum(one.macs for one in left), sum(one.flash_bytes for one in left)
     return (
         f"float   in all: {len(left)} operators, the largest tensor of {max(one.bytes for one in left)} bytes, "
@@ -178,8 +178,8 @@ def _in_all(left: Sequence[LeftFloat]) -> str:
 
 
 def _float_network(model: str, largest: int) -> str:
-    fast = ", ".join(name for name, target in TARGETS.items() if target.has_fpu)
-    slow = ", ".join(name for name, target in TARGETS.items() if not target.has_fpu)
+    fast = ", ".join(name for name, target in CORES.items() if target.fpu)
+    slow = ", ".join(name for name, target in CORES.items() if not target.fpu)
     return (
         f"ok      {model}: a float network; it runs in float, by hardware on {fast}, by software on {slow}; "
         f"its largest tensor takes {largest} bytes, {largest // 4} if quantized to int8"
@@ -219,7 +219,7 @@ def check_tool(name: str, needed_for: str, remedy: str) -> Check:
 
 
 def check_newlib() -> Check:
-    """Whether the cross compiler has a C library: Debian packages it apart from the compiler."""
+    """Whether the cross compiler has a C library: Debian has it in another package than the compiler."""
     needed_for = "linking firmware"
     gcc = shutil.which(ARM.gcc)
     if gcc is not None and Path(_output(gcc, "-print-file-name=libc_nano.a").strip()).is_absolute():

@@ -24,7 +24,7 @@ import numpy as np
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.network import IoSpec
+from tvm_cascade.tensor_spec import TensorSpec
 
 _PATTERNS = (0xA5, 0x5A)
 _MAGIC = 0x31435654
@@ -41,7 +41,7 @@ class Runnable(Protocol):
     """What a run must know of an image: how inputs become bytes and bytes outputs."""
 
     @property
-    def outputs(self) -> tuple[IoSpec, ...]: ...
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes: ...
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]: ...
 
@@ -84,13 +84,9 @@ def run(
     Raises `MissingToolError` without QEMU, `UsageError` for inputs of other types or sizes, `FirmwareError` if the
     firmware faults or fails, `ToolError` on a timeout.
     """
-    if board.qemu_machine is None:
-        raise UsageError(f"board {board.name} has no emulator; flash it and use --port, or choose another --board")
+    qemu = _find_qemu(board)
     if not inputs:
         raise UsageError("no inputs to run")
-    qemu = shutil.which(board.family.qemu)
-    if qemu is None:
-        raise MissingToolError(board.family.qemu, board.family.qemu_remedy)
     packed = [interface.pack_inputs(arrays) for arrays in inputs]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as folder:
@@ -124,6 +120,42 @@ def _result(
     )
 
 
+def run_without_inputs(elf: Path, board: Board, timeout_s: float) -> tuple[int, bytes]:
+    """Execute an image that reads no inputs; returns its exit status and the bytes that it wrote through its port.
+
+    Raises `UsageError` for a board without an emulator, `MissingToolError` without QEMU, `ToolError` on a timeout.
+    """
+    command = _command(_find_qemu(board), elf, board)
+    (elf.parent / "inputs.bin").write_bytes(b"")
+    try:
+        done = subprocess.run(
+            command, cwd=elf.parent, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"{elf.name} on {board.name} took longer than {timeout_s:g} s") from None
+    results = elf.parent / "results.bin"
+    return done.returncode, results.read_bytes() if results.exists() else b""
+
+
+def _find_qemu(board: Board) -> str:
+    if board.qemu_machine is None:
+        raise UsageError(f"board {board.name} has no emulator; flash it and use --port, or choose another --board")
+    qemu = shutil.which(board.family.qemu)
+    if qemu is None:
+        raise MissingToolError(board.family.qemu, board.family.qemu_remedy)
+    return qemu
+
+
+def _command(qemu: str, elf: Path, board: Board) -> list[str]:
+    """The call of QEMU: 128 ns of virtual time for an instruction, files through semihosting."""
+    return [
+        qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments,
+        "-kernel", str(elf.resolve()), "-icount", "shift=7",
+        "-display", "none", "-monitor", "none", "-serial", "none",
+        "-semihosting-config", "enable=on,target=native",
+    ]  # fmt: skip
+
+
 class _Job:
     """One QEMU process in a folder of its own."""
 
@@ -131,15 +163,9 @@ class _Job:
         folder.mkdir()
         self.folder, self.elf, self.board, self.count = folder, elf, board, len(packed)
         (folder / "inputs.bin").write_bytes(struct.pack("<I", pattern) + b"".join(_START + data for data in packed))
-        command = [
-            qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments,
-            "-kernel", str(elf.resolve()), "-icount", "shift=7",
-            "-display", "none", "-monitor", "none", "-serial", "none",
-            "-semihosting-config", "enable=on,target=native",
-        ]  # fmt: skip
         with (folder / "console.txt").open("wb") as console:
             self.process = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=console
+                _command(qemu, elf, board), cwd=folder, stdin=subprocess.DEVNULL, stdout=console, stderr=console
             )
 
     def stop(self) -> None:

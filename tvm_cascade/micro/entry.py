@@ -1,16 +1,15 @@
 """`<name>.c` as its callers see it: the arena, the places of inputs and outputs, and the run around the driver.
 
 A run that calls functions of its user's, or whose arena others share, marks the arena as busy until it ends: whoever asks
-for the same arena meanwhile gets an error, not a wrong result. See the header's comments, of `micro.interface`.
+for the same arena meanwhile gets an error, not a wrong result. See the header's comments, of `micro.header`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from tvm_cascade.micro.hot_weights import HotWeight, definition
-from tvm_cascade.micro.interface import Io, calls_back
+from tvm_cascade.micro.c_interface import CInterface
+from tvm_cascade.micro.hot_weights import definition
 from tvm_cascade.micro.network import C_TYPES
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
@@ -27,37 +26,32 @@ _ONE_ARENA = (  # clang has no such pragma, and the header says what to do
 _POINTER = "#if defined(TVM_CASCADE_ARENA_POINTER) && !defined(TVM_CASCADE_SHARED_ARENA)"
 
 
-def emit_api(
-    name: str,
-    ins: Sequence[Io],
-    outs: Sequence[Io],
-    functions: str,
-    prelude: str,
-    hook: bool = False,
-    hot: Sequence[HotWeight] = (),
-) -> str:
-    """`<name>.c`: the arena, the functions (or their declaration, with an object beside it) and the public API."""
-    busy = calls_back(ins, hook)
+def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
+    """The text of `<name>.c`.
+
+    `functions` are the kernels and the driver, or the driver alone where an object with the kernels lies beside it;
+    `helpers` are the C functions that the kernels call.
+    """
     lines = [
-        f'#include "{name}.h"',
+        f'#include "{c.name}.h"',
         "",
         *(["#include <math.h>"] if _MATHS.search(functions) else []),
         *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
         "#include <string.h>",
         "",
         *_ONE_ARENA,
-        *_arena_definition(name, busy),
+        *_arena_definition(c),
         "",
-        *definition(name, hot),
-        prelude,
-        *_fetch(name, ins),
-        *(_hook(name) if hook else []),
+        *definition(c.name, c.hot),
+        helpers,
+        *_fetch(c),
+        *(_hook(c.name) if c.hook else []),
         functions,
-        *_ready(name, busy),
-        *_set_arena(name, busy),
-        *_map(name, "inputs", ins, hook),
-        *_map(name, "outputs", outs),
-        *_run(name, ins, outs, hook, bool(hot)),
+        *_ready(c),
+        *_set_arena(c),
+        *_map(c, "inputs"),
+        *_map(c, "outputs"),
+        *_run(c),
     ]
     return "\n".join(lines)
 
@@ -67,8 +61,8 @@ def hook_symbol(name: str) -> str:
     return f"{name}_between_steps"
 
 
-def _arena_definition(name: str, busy: bool) -> list[str]:
-    upper = name.upper()
+def _arena_definition(c: CInterface) -> list[str]:
+    name, upper, busy = c.name, c.upper, c.calls_back
     mark = [f"volatile uint8_t {name}_busy;"] if busy else []
     return [
         "#if defined(TVM_CASCADE_SHARED_ARENA)",
@@ -87,13 +81,13 @@ def _arena_definition(name: str, busy: bool) -> list[str]:
 
 
 def _only_shared(lines: list[str], busy: bool) -> list[str]:
-    """What has to do with the mark: in a network that calls nobody back, only with a shared arena."""
+    """Lines that use the byte `<name>_busy`, which a network without callbacks has only where it shares an arena."""
     return lines if busy else ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
 
 
-def _ready(name: str, busy: bool) -> list[str]:
+def _ready(c: CInterface) -> list[str]:
     """The function that tells whether the arena can be used now."""
-    upper = name.upper()
+    name, upper, busy = c.name, c.upper, c.calls_back
     return [
         f"static int32_t {name}_ready(void) {{",
         _POINTER,
@@ -108,8 +102,8 @@ def _ready(name: str, busy: bool) -> list[str]:
     ]
 
 
-def _set_arena(name: str, busy: bool) -> list[str]:
-    upper = name.upper()
+def _set_arena(c: CInterface) -> list[str]:
+    name, upper, busy = c.name, c.upper, c.calls_back
     return [
         _POINTER,
         f"int32_t {name}_set_arena(void *memory, size_t bytes) {{",
@@ -131,19 +125,20 @@ def _set_arena(name: str, busy: bool) -> list[str]:
     ]
 
 
-def _map(name: str, which: str, ios: Sequence[Io], hook: bool = False) -> list[str]:
-    """The function that sets the members of a side."""
-    upper = name.upper()
-    const = "const " if which == "inputs" else ""
+def _map(c: CInterface, which: str) -> list[str]:
+    """The function that sets the members of a side, `inputs` or `outputs`."""
+    name, upper = c.name, c.upper
+    const, specs = ("const ", c.interface.inputs) if which == "inputs" else ("", c.interface.outputs)
     places: list[str] = []
-    for io in ios:
-        member = f"{which}->{io.spec.c_name}"
-        if io.spec.stream_axis is not None:
+    for spec in specs:
+        member = f"{which}->{spec.c_name}"
+        if spec.streamed:
             places += [f"    {member} = NULL;", f"    {member}_context = NULL;"]
             continue
-        cast = f"({const}{C_TYPES[io.spec.dtype]} *)(void *)"
-        places.append(f"    {member} = status == {upper}_OK ? {cast}&{name}_arena[{io.offset}] : NULL;")
-    places += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"] if hook else []
+        cast = f"({const}{C_TYPES[spec.dtype]} *)(void *)"
+        places.append(f"    {member} = status == {upper}_OK ? {cast}&{name}_arena[{spec.offset}] : NULL;")
+    if c.hook and which == "inputs":
+        places += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"]
     return [
         f"int32_t {name}_map_{which}(struct {name}_{which} *{which}) {{",
         f"    const int32_t status = {name}_ready();",
@@ -157,32 +152,33 @@ def _map(name: str, which: str, ios: Sequence[Io], hook: bool = False) -> list[s
     ]
 
 
-def _copies(name: str, which: str, ios: Sequence[Io]) -> list[str]:
+def _copies(c: CInterface, which: str) -> list[str]:
+    """Statements that copy what the application keeps outside of the arena: inputs into it, outputs out of it."""
     lines: list[str] = []
-    for io in ios:
-        if io.spec.stream_axis is not None:
+    for spec in c.interface.inputs if which == "inputs" else c.interface.outputs:
+        if spec.streamed:
             continue
-        place = f"&{name}_arena[{io.offset}]"
-        theirs = f"{which}->{io.spec.c_name}"
+        place = f"&{c.name}_arena[{spec.offset}]"
+        theirs = f"{which}->{spec.c_name}"
         source, target = (theirs, place) if which == "inputs" else (place, theirs)
         lines += [f"    if ((const void *){theirs} != (const void *){place}) {{"]
-        lines += [f"        memcpy({target}, {source}, {io.spec.bytes}u);", "    }"]
+        lines += [f"        memcpy({target}, {source}, {spec.bytes}u);", "    }"]
     return lines
 
 
-def _fetch(name: str, ins: Sequence[Io]) -> list[str]:
+def _fetch(c: CInterface) -> list[str]:
     """The function that the driver asks for rows, where an input is streamed."""
     cases: list[str] = []
-    for k, io in enumerate(ins):
-        if io.spec.stream_axis is not None:
-            cast = f"({C_TYPES[io.spec.dtype]} *)(void *)to"
-            member = f"inputs->{io.spec.c_name}"
+    for k, spec in enumerate(c.interface.inputs):
+        if spec.streamed:
+            cast = f"({C_TYPES[spec.dtype]} *)(void *)to"
+            member = f"inputs->{spec.c_name}"
             call = f"({member})({member}_context, row, {cast})"  # no call of a macro of that name
             cases += [f"    if (input == {k}) {{", f"        return {call};", "    }"]
     if not cases:
         return []
-    head = f"static int32_t {name}_fetch(int8_t *context, int32_t input, int32_t row, int8_t *to)"
-    return [f"{head} {{", _context(name), *cases, f"    return {name.upper()}_NULL_POINTER;", "}", ""]
+    head = f"static int32_t {c.name}_fetch(int8_t *context, int32_t input, int32_t row, int8_t *to)"
+    return [f"{head} {{", _context(c.name), *cases, f"    return {c.upper}_NULL_POINTER;", "}", ""]
 
 
 def _hook(name: str) -> list[str]:
@@ -196,12 +192,14 @@ def _context(name: str) -> str:
     return f"    const struct {name}_inputs *inputs = (const struct {name}_inputs *)(const void *)context;"
 
 
-def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool, hot: bool) -> list[str]:
-    upper, can_fail = name.upper(), calls_back(ins, hook)
-    nulls = [f"inputs->{i.spec.c_name} == NULL" for i in ins] + [f"outputs->{i.spec.c_name} == NULL" for i in outs]
+def _run(c: CInterface) -> list[str]:
+    name, upper, can_fail = c.name, c.upper, c.calls_back
+    nulls = [f"inputs->{s.c_name} == NULL" for s in c.interface.inputs] + [
+        f"outputs->{s.c_name} == NULL" for s in c.interface.outputs
+    ]
     context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
     memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
-    results = _copies(name, "outputs", outs)
+    results = _copies(c, "outputs")
     return [
         f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs) {{",
         f"    int32_t status = {name}_ready();",
@@ -212,8 +210,8 @@ def _run(name: str, ins: Sequence[Io], outs: Sequence[Io], hook: bool, hot: bool
         f"        return {upper}_NULL_POINTER;",
         "    }",
         *_only_shared([f"    {name}_busy = 1u;"], can_fail),
-        *([f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if hot else []),
-        *_copies(name, "inputs", ins),
+        *([f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if c.hot else []),
+        *_copies(c, "inputs"),
         f"    {'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
         f"    if (status == {upper}_OK) {{",
         *(f"    {line}" for line in results),

@@ -8,135 +8,130 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade.cores import Core
+from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.errors import ToolError, UsageError
-from tvm_cascade.micro.bundle import NAME, arena_text, is_bundle, read_bundle
 from tvm_cascade.micro.export_layouts import ARDUINO, ZEPHYR
-from tvm_cascade.micro.family import ARM, RISCV
+from tvm_cascade.micro.image import Image, read_image
+from tvm_cascade.micro.image_text import arena_source
+from tvm_cascade.micro.main_text import user_callback
 from tvm_cascade.micro.names import c_identifier
-from tvm_cascade.micro.network import IoSpec
-from tvm_cascade.micro.project import Project, fill_template, read_project, user_callback
+from tvm_cascade.micro.network import Network
 from tvm_cascade.micro.shared_weights import HEADER, SOURCE
-from tvm_cascade.micro.target import Target
+from tvm_cascade.micro.template import fill_template
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.publish import publish, require_empty
+from tvm_cascade.tensor_spec import TensorSpec
 
 VERSION = "1.0.0"  # of the packages; the network's own versions are in metadata.json
 _ARDUINO_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
-    """The networks of a package; several share one arena."""
+class _Package:
+    """The networks of an image under the name of a package."""
 
-    name: str  # C identifier, of the package
-    networks: tuple[Project, ...]
-    arena_bytes: int
-    arena: str = ""  # C source of the shared arena, empty for a single network
-    constants: Mapping[str, str] = field(default_factory=dict)  # header and source of weights that several have
+    name: str  # C identifier
+    image: Image
 
     @property
-    def target(self) -> Target:
-        return self.networks[0].target
+    def networks(self) -> tuple[Network, ...]:
+        return self.image.networks
+
+    @property
+    def target(self) -> Core:
+        return self.image.target
 
     @property
     def has_objects(self) -> bool:
         return any(network.objects for network in self.networks)
 
+    def _text(self, name: str) -> str:
+        return (self.image.folder / name).read_text(encoding="utf-8")
+
     def sources(self) -> Iterator[tuple[str, str]]:
         """Names and texts of the C sources."""
         for network in self.networks:
-            for source in network.sources:
-                yield source, (network.folder / source).read_text(encoding="utf-8")
-        if self.arena:
-            yield "arena.c", self.arena
-        yield from ((name, text) for name, text in self.constants.items() if name == SOURCE)
+            yield from ((source, self._text(source)) for source in network.sources)
+        if self.image.several:
+            yield "arena.c", arena_source(self.image)
+        if self.image.shared_weight_bytes:
+            yield SOURCE, self._text(SOURCE)
 
     def headers(self) -> Iterator[tuple[str, str]]:
         """Names and texts of the headers: with a shared arena they say so themselves, whatever the build defines."""
         for network in self.networks:
             header = f"{network.name}.h"
-            yield header, (_SHARED if self.arena else "") + (network.folder / header).read_text(encoding="utf-8")
-        yield from ((name, text) for name, text in self.constants.items() if name == HEADER)
+            yield header, (_SHARED if self.image.several else "") + self._text(header)
+        if self.image.shared_weight_bytes:
+            yield HEADER, self._text(HEADER)
 
     @property
     def uses_math(self) -> bool:
-        """Whether functions of <math.h> may be called; what objects call is not looked at."""
+        """Whether functions of <math.h> may be called; objects are not examined and count as callers."""
         return self.has_objects or any("#include <math.h>" in text for _, text in self.sources())
 
 
-def _content(folder: Path) -> _Content:
-    if not is_bundle(folder):
-        project = read_project(folder)
-        return _single(project)
-    bundle = read_bundle(folder)
-    shared = (HEADER, SOURCE) if bundle.shared_weight_bytes else ()
-    constants = {name: (folder / name).read_text(encoding="utf-8") for name in shared}
-    name = c_identifier(folder.resolve().name, NAME)
-    return _Content(name, bundle.networks, bundle.arena_bytes, arena_text(bundle), constants)
-
-
-def _single(project: Project) -> _Content:
-    return _Content(project.name, (project,), project.interface.arena_bytes)
-
-
 def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
-    """The compiled project or the bundle in `folder` as a package of `kind`: `zephyr` or `arduino`.
-
-    A bundle becomes one package, named as its folder, whose networks share their arena. Raises as `export_zephyr`.
-    """
-    kinds = {"zephyr": _export_zephyr, "arduino": _export_arduino}
+    """The compiled `folder` as a package of `kind`, `zephyr` or `arduino`; returns its files. Raises as `export_zephyr`."""
+    kinds = {"zephyr": export_zephyr, "arduino": export_arduino}
     if kind not in kinds:
         raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(kinds)}")
-    return kinds[kind](_content(folder), out)
+    return kinds[kind](read_image(folder), out)
 
 
-def export_zephyr(project: Project, out: Path) -> tuple[str, ...]:
-    """Write `project` as a Zephyr module with a sample into the new folder `out`; returns the files, relative to it.
+def _package(image: Image) -> _Package:
+    """The package of an image, named after its network, or after its folder where there are several networks."""
+    return _Package(c_identifier(image.folder.resolve().name, image.name) if image.several else image.name, image)
+
+
+def export_zephyr(image: Image, out: Path) -> tuple[str, ...]:
+    """Write `image` as a Zephyr module with a sample into the new folder `out`; returns the files, relative to it.
 
     An application switches it on with `CONFIG_TVM_CASCADE_<NAME>=y`.
 
     Raises `UsageError` if `out` exists and is not empty, `MissingToolError` if compiled kernels have to be packed and
     the target's binutils are missing.
     """
-    return _export_zephyr(_single(project), out)
+    return _export_zephyr(_package(image), out)
 
 
-def export_arduino(project: Project, out: Path) -> tuple[str, ...]:
-    """Write `project` as an Arduino library with an example sketch into the new folder `out`; returns its files.
+def export_arduino(image: Image, out: Path) -> tuple[str, ...]:
+    """Write `image` as an Arduino library with an example sketch into the new folder `out`; returns its files.
 
     Raises as `export_zephyr`, and `UsageError` for compiled kernels of cores that Arduino takes none of, and for folder
     names that it does not take.
     """
-    return _export_arduino(_single(project), out)
+    return _export_arduino(_package(image), out)
 
 
-def _export_zephyr(content: _Content, out: Path) -> tuple[str, ...]:
+def _export_zephyr(package: _Package, out: Path) -> tuple[str, ...]:
     def write(folder: Path) -> None:
-        name = content.name
+        name = package.name
         archive = ""
-        if content.has_objects:
-            _pack(content, folder / "lib" / f"lib{name}_kernels.a")
+        if package.has_objects:
+            _pack(package, folder / "lib" / f"lib{name}_kernels.a")
             archive = (
                 f"  zephyr_library_import(tvm_cascade_{name}_kernels "
                 f"${{CMAKE_CURRENT_SOURCE_DIR}}/lib/lib{name}_kernels.a)\n"
                 f"  zephyr_library_link_libraries(tvm_cascade_{name}_kernels)\n"
             )
-        for source, text in content.sources():
+        for source, text in package.sources():
             _write(folder / "src" / source, text)
-        for header, text in content.headers():
+        for header, text in package.headers():
             _write(folder / "include" / header, text)
         values = {
-            **_values(content),
-            "sources": "\n".join(f"    src/{source}" for source, _ in content.sources()),
+            **_values(package),
+            "sources": "\n".join(f"    src/{source}" for source, _ in package.sources()),
             "archive": archive,
-            "flags": " ".join(sorted({flag for network in content.networks for flag in network.network_flags})),
-            "needs": _zephyr_needs(content),
-            "arch": f"    arch_allow: {content.target.family.name}\n" if content.has_objects else "",
-            "settings": _zephyr_settings(content),
+            "flags": " ".join(sorted({flag for network in package.networks for flag in network.c_flags})),
+            "needs": _zephyr_needs(package),
+            "arch": f"    arch_allow: {package.target.family.name}\n" if package.has_objects else "",
+            "settings": _zephyr_settings(package),
         }
         for place, text in ZEPHYR.items():
             _write(folder / place.replace("NAME", name), fill_template(text, values))
@@ -144,68 +139,66 @@ def _export_zephyr(content: _Content, out: Path) -> tuple[str, ...]:
     return _publish(write, out)
 
 
-def _zephyr_needs(content: _Content) -> str:
+def _zephyr_needs(package: _Package) -> str:
     """Kconfig lines: a full libm where its functions may be called, and cores that execute compiled kernels."""
-    lines = ["    select REQUIRES_FULL_LIBC\n"] if content.uses_math else []
-    if content.has_objects and content.target.family is ARM:
-        cores = " || ".join(f"CPU_{core.upper().replace('-', '_')}" for core in content.target.runs_on)
+    lines = ["    select REQUIRES_FULL_LIBC\n"] if package.uses_math else []
+    if package.has_objects and package.target.family is ARM:
+        cores = " || ".join(f"CPU_{core.upper().replace('-', '_')}" for core in package.target.runs_on)
         lines.append(f"    depends on {cores}\n")
-    if content.has_objects and content.target.family is RISCV:
+    if package.has_objects and package.target.family is RISCV:
         lines.append("    depends on RISCV && !64BIT\n")
-    if _hard_float_objects(content):
+    if _hard_float_objects(package):
         lines.append("    depends on FP_HARDABI\n")
     return "".join(lines)
 
 
-def _zephyr_settings(content: _Content) -> str:
-    """Of the sample: the floating point unit where it serves, its calling convention where kernels are compiled for it."""
+def _zephyr_settings(package: _Package) -> str:
+    """Settings of the sample: the floating point unit where it is of use, and hard-float calls where kernels need them."""
     floats = any(
-        spec.dtype.startswith("float")
-        for network in content.networks
-        for spec in (*network.interface.inputs, *network.interface.outputs)
+        spec.dtype.startswith("float") for network in package.networks for spec in (*network.inputs, *network.outputs)
     )
-    hard = _hard_float_objects(content)
-    unit = "CONFIG_FPU=y\n" if hard or (floats and content.target.has_fpu) else ""
+    hard = _hard_float_objects(package)
+    unit = "CONFIG_FPU=y\n" if hard or (floats and package.target.fpu) else ""
     return unit + ("CONFIG_FP_HARDABI=y\n" if hard else "")
 
 
-def _hard_float_objects(content: _Content) -> bool:
-    return content.has_objects and "-mfloat-abi=hard" in content.target.gcc_flags
+def _hard_float_objects(package: _Package) -> bool:
+    return package.has_objects and "-mfloat-abi=hard" in package.target.gcc_flags
 
 
-def _export_arduino(content: _Content, out: Path) -> tuple[str, ...]:
+def _export_arduino(package: _Package, out: Path) -> tuple[str, ...]:
     if not _ARDUINO_FOLDER.match(out.name):
         raise UsageError(
             f"Arduino takes no library folder named {out.name!r}: letters, digits, '_', '.' and '-', 63 at most, no leading mark"
         )
-    if content.has_objects and content.target.family is not ARM:
+    if package.has_objects and package.target.family is not ARM:
         raise UsageError(
-            f"Arduino takes compiled kernels of Arm cores alone, not of {content.target.name}: compile with --emit c"
+            f"Arduino takes compiled kernels of Arm cores alone, not of {package.target.name}: compile with --emit c"
         )
 
     def write(folder: Path) -> None:
-        name, target = content.name, content.target
+        name, target = package.name, package.target
         precompiled = ""
-        if content.has_objects:
+        if package.has_objects:
             for core in target.runs_on:  # the builder's `build.mcu`; it tries `<core>/<fpu>-<float abi>` before
-                _pack(content, folder / "src" / core / f"lib{name}_kernels.a")
+                _pack(package, folder / "src" / core / f"lib{name}_kernels.a")
             precompiled = f"precompiled=true\nldflags=-l{name}_kernels\n"
-        for source, text in content.sources():
+        for source, text in package.sources():
             _write(folder / "src" / source, text)
-        for header, text in content.headers():
-            _write(folder / "src" / header, (_kernel_guard(target) if content.has_objects else "") + text)
+        for header, text in package.headers():
+            _write(folder / "src" / header, (_kernel_guard(target) if package.has_objects else "") + text)
         values = {
-            **_values(content),
+            **_values(package),
             # names that begin so are Arduino's own
             "library": f"network_{name}" if name.startswith("arduino") else name,
-            "headers": ",".join(f"{network.name}.h" for network in content.networks),
+            "headers": ",".join(f"{network.name}.h" for network in package.networks),
             "keywords": "".join(
                 f"{network.name}_{function}\tKEYWORD2\n"
-                for network in content.networks
+                for network in package.networks
                 for function in ("run", "map_inputs", "map_outputs")
             ),
             "precompiled": precompiled,
-            "boards": _arduino_boards(content),
+            "boards": _arduino_boards(package),
         }
         for place, text in ARDUINO.items():
             _write(folder / place.replace("NAME", name), fill_template(text, values))
@@ -220,21 +213,21 @@ _SHARED = """/* The networks of this package share one arena. */
 """
 
 
-def _arduino_boards(content: _Content) -> str:
-    """For the README: boards that the library serves."""
-    if not content.has_objects:
+def _arduino_boards(package: _Package) -> str:
+    """The sentence of the README that says which boards the library is for."""
+    if not package.has_objects:
         return "It serves boards of 32 bits."
-    cores = ", ".join(content.target.runs_on)
+    cores = ", ".join(package.target.runs_on)
     return (
-        f"Its kernels are compiled\nwith `{' '.join(content.target.gcc_flags)}`, for boards of {cores}\n"
+        f"Its kernels are compiled\nwith `{' '.join(package.target.gcc_flags)}`, for boards of {cores}\n"
         "with the same `-mfloat-abi`. Arduino IDE 1.8.13 and arduino-cli 0.11 are the first to find them."
     )
 
 
-def _kernel_guard(target: Target) -> str:
+def _kernel_guard(target: Core) -> str:
     """C that refuses a board whose options show that it does not run, or not link, kernels compiled for `target`."""
     misfits = [f"__ARM_ARCH < {target.triple.removeprefix('thumbv')[0]}"]
-    if target.has_fpu:
+    if target.fpu:
         misfits += ["!defined(__ARM_PCS_VFP)", "!defined(__ARM_FEATURE_DSP)"]
     else:
         misfits += ["defined(__ARM_PCS_VFP)"]
@@ -248,20 +241,20 @@ def _kernel_guard(target: Target) -> str:
 """
 
 
-def _values(content: _Content) -> dict[str, str]:
-    names = [network.name for network in content.networks]
+def _values(package: _Package) -> dict[str, str]:
+    names = [network.name for network in package.networks]
     several = len(names) > 1
     return {
-        "name": content.name,
-        "NAME": content.name.upper(),
+        "name": package.name,
+        "NAME": package.name.upper(),
         "version": VERSION,
-        "target": content.target.name,
-        "arena_bytes": str(content.arena_bytes),
+        "target": package.target.name,
+        "arena_bytes": str(package.image.arena_bytes),
         "what": f"{len(names)} neural networks" if several else "A neural network",
         "includes": "\n".join(f'#include "{name}.h"' for name in names),
         "library_includes": "\n".join(f"#include <{name}.h>" for name in names),
         "include_words": ", ".join(f"`{name}.h`" for name in names),
-        "calls": "\n".join(_call(network) for network in content.networks),
+        "calls": "\n".join(_call(network) for network in package.networks),
         "print_all": "\n".join(f'    printk("{name}: status %d\\n", (int)call_{name}());' for name in names),
         "report_all": "\n".join(
             f'    Serial.print("{name}: status ");\n    Serial.println((long)call_{name}());' for name in names
@@ -269,12 +262,12 @@ def _values(content: _Content) -> dict[str, str]:
     }
 
 
-def _call(network: Project) -> str:
+def _call(network: Network) -> str:
     """A function `call_<name>` of an example: one inference, and the callbacks of streamed inputs before it."""
-    name, interface = network.name, network.interface
-    streamed = [spec for spec in interface.inputs if spec.stream_axis is not None]
-    about_inputs = "\n".join(_about("inputs", spec) for spec in interface.inputs)
-    about_outputs = "\n".join(_about("outputs", spec) for spec in interface.outputs)
+    name = network.name
+    streamed = [spec for spec in network.inputs if spec.streamed]
+    about_inputs = "\n".join(_about("inputs", spec) for spec in network.inputs)
+    about_outputs = "\n".join(_about("outputs", spec) for spec in network.outputs)
     return (
         "".join(user_callback(spec, f"{name}_{spec.c_name}") for spec in streamed)
         + f"""
@@ -300,9 +293,9 @@ static int32_t call_{name}(void)
     )
 
 
-def _about(side: str, spec: IoSpec) -> str:
+def _about(side: str, spec: TensorSpec) -> str:
     real = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
-    return f"     * {side}.{spec.c_name}: {spec.dtype}{list(spec.shape)}{real}"
+    return f"     * {side}.{spec.c_name}: {spec.type_text}{real}"
 
 
 def _publish(write: Callable[[Path], None], out: Path) -> tuple[str, ...]:
@@ -320,12 +313,12 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _pack(content: _Content, archive: Path) -> None:
+def _pack(package: _Package, archive: Path) -> None:
     """Compiled kernels as a static library, reproducible to the byte."""
-    family = content.target.family
+    family = package.target.family
     tool = find_tool(f"{family.prefix}ar", family.compiler_remedy)
     archive.parent.mkdir(parents=True, exist_ok=True)
-    objects = [str(network.folder / name) for network in content.networks for name in network.objects]
+    objects = [str(package.image.folder / name) for network in package.networks for name in network.objects]
     done = subprocess.run(
         (tool, "rcsD", str(archive), *objects), capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,41 +1,49 @@
-"""From a plan to a finished project folder: network and board files, the linked image, host program, metadata."""
+"""From a plan to a finished folder of one network: its files, the linked image, the program for this machine, metadata."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.entry import hook_symbol
-from tvm_cascade.micro.host import HostPort, host_program
-from tvm_cascade.micro.interface import Port
+from tvm_cascade.micro.host import host_program
+from tvm_cascade.micro.image import HOST_FOLDER, METADATA, Image, write_metadata
 from tvm_cascade.micro.names import network_identifier
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import METADATA, read_project, write_project
-from tvm_cascade.micro.target import Target
-from tvm_cascade.micro.toolchain import MemoryOverflowError, build_project
+from tvm_cascade.micro.placement import place_io
+from tvm_cascade.micro.toolchain import BuildResult, MemoryOverflowError, build_image
+from tvm_cascade.micro.user_files import file_digests, keep_users_files, users_files
+from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.pipeline import Prepared, lower
 from tvm_cascade.report.text import block_rows, live_bytes
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.driver.streaming import streamed_inputs
 
-__all__ = ["METADATA", "Written", "keep_users_files", "users_files", "write"]
+__all__ = ["METADATA", "EmitOptions", "Written", "keep_users_files", "users_files", "write"]
 
-HOST_FOLDER = "host"
+
+@dataclass(frozen=True, slots=True)
+class EmitOptions:
+    """How a planned network becomes firmware."""
+
+    name: str  # of the network, any text
+    target: Core
+    board: Board | None  # None for this machine
+    backend: str  # "c" or "obj": kernels as C99 or as an object
+    optimise: str = "balanced"  # size, speed or balanced
+    hook: bool = False  # a function of the application's is called after every step
+    ram_weights: int = 0  # up to so many bytes of weights are copied into RAM
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a finished folder holds; sizes in bytes, None for the host."""
+    """What a finished folder holds; sizes in bytes, None for this machine."""
 
     ram_bytes: int | None
     flash_bytes: int | None
@@ -43,6 +51,89 @@ class Written:
     files: tuple[str, ...]
     network: tuple[str, ...] = ()  # of these, the network's own
     ram_weight_bytes: int = 0  # of `ram_bytes`
+
+
+def write(
+    folder: Path,
+    prepared: Prepared,
+    plan: Plan,
+    options: PlanOptions,
+    emit: EmitOptions,
+    progress: Callable[[str], None],
+) -> Written:
+    """Fill `folder` with the planned network: sources, image, program for this machine, metadata.
+
+    Parameters
+    ----------
+    folder : path
+        An existing folder.
+    prepared, plan, options
+        The network, its plan, and what the plan was asked for.
+    progress : callable
+        Gets a line before the image is compiled.
+
+    Raises
+    ------
+    InfeasibleError
+        The image does not fit the board.
+    MissingToolError
+        No compiler for the target.
+    """
+    network = _emit(prepared, plan, emit)
+    placed = place_io(plan, prepared.io)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        counted = pool.submit(lambda: host_program(lower(prepared, plan, counted=True), placed))
+        image = write_image(folder, (network,), BuildOptions(emit.target, emit.board, emit.optimise))
+        built = None if emit.board is None else _build(image, emit.board, plan, options, progress)
+        host = counted.result().save(folder / HOST_FOLDER)
+    elf = None if built is None else str(built.elf.relative_to(folder))
+    ram, flash = (None, None) if built is None else (built.ram_bytes, built.flash_bytes)
+    of_image = {"elf": elf, "ram_bytes": ram, "flash_bytes": flash, "ram_weight_bytes": network.ram_weight_bytes}
+    chosen = asdict(options) | {"emit": emit.backend, "optimise": emit.optimise, "hook": emit.hook}
+    write_metadata(image, _of_plan(plan, chosen) | {"image": of_image, "host": host, "written": file_digests(folder)})
+    files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes)
+
+
+def _emit(prepared: Prepared, plan: Plan, emit: EmitOptions) -> EmittedNetwork:
+    name = network_identifier(emit.name)
+    hook = hook_symbol(name) if emit.hook else None
+    return emit_network(
+        lower(prepared, plan, fetch=f"{name}_fetch", hook=hook),
+        name,
+        prepared.io,
+        target=emit.target.llvm if emit.backend == "obj" and emit.board is not None else None,
+        align=max(emit.target.align, 8),
+        prelude=prepared.prelude,
+        ram_weights=emit.ram_weights,
+    )
+
+
+def _build(
+    image: Image, board: Board, plan: Plan, options: PlanOptions, progress: Callable[[str], None]
+) -> BuildResult:
+    progress(f"{image.name}: compiling for {image.target.name}, linking for {board.name}")
+    try:
+        return build_image(image, board)
+    except MemoryOverflowError as error:
+        raise _does_not_fit(error, board, plan, options) from None
+
+
+def _of_plan(plan: Plan, options: dict[str, object]) -> dict[str, object]:
+    """The part of the metadata that describes a plan."""
+    return {
+        "plan": {
+            "peak_bytes": plan.peak,
+            "baseline_peak_bytes": plan.baseline_peak,
+            "bound_bytes": plan.bound,
+            "macs": plan.macs,
+            "baseline_macs": plan.baseline_macs,
+        },
+        "memory_map": block_rows(plan),
+        "operators": _operators(plan),
+        "options": options,
+        "versions": _versions(),
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -53,23 +144,6 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def _ports(prepared: Prepared) -> tuple[list[Port], list[Port]]:
-    sides = []
-    for specs, tensors in (
-        (prepared.io.inputs, prepared.graph.inputs),
-        (prepared.io.outputs, prepared.graph.outputs),
-    ):
-        sides.append(
-            [Port(s.name, s.dtype, s.shape, t, s.scale, s.zero_point) for s, t in zip(specs, tensors, strict=True)]
-        )
-    return sides[0], sides[1]
-
-
-def _host_ports(plan: Plan, ports: Sequence[Port]) -> list[HostPort]:
-    streamed = streamed_inputs(plan)
-    return [HostPort(p.name, p.dtype, p.shape, -1 if p.tensor in streamed else place_of(plan, p.tensor)) for p in ports]
 
 
 def _operators(plan: Plan) -> list[dict[str, object]]:
@@ -84,158 +158,6 @@ def _operators(plan: Plan) -> list[dict[str, object]]:
         }
         for op in plan.graph.ops
     ]
-
-
-def write(
-    folder: Path,
-    prepared: Prepared,
-    plan: Plan,
-    name: str,
-    target: Target,
-    board: Board | None,
-    backend: str,
-    optimise: str,
-    options: PlanOptions,
-    progress: Callable[[str], None],
-    hook: bool = False,
-    ram_weights: int = 0,
-) -> Written:
-    """Fill `folder` (which exists) with the project; `board` None writes for the host, `hook` a call between steps,
-    `ram_weights` up to so many bytes of weights in RAM.
-
-    Raises
-    ------
-    InfeasibleError
-        The image does not fit the board.
-    """
-    inputs, outputs = _ports(prepared)
-    name = network_identifier(name)
-    network = emit_network(
-        lower(prepared, plan, fetch=f"{name}_fetch", hook=hook_symbol(name) if hook else None),
-        name,
-        inputs,
-        outputs,
-        target=target.llvm if backend == "obj" and board is not None else None,
-        align=max(target.align, 8),
-        prelude=prepared.prelude,
-        ram_weights=ram_weights,
-    )
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        counted = pool.submit(
-            lambda: host_program(
-                lower(prepared, plan, counted=True), _host_ports(plan, inputs), _host_ports(plan, outputs)
-            )
-        )
-        elf, ram, flash = _image(folder, network, target, board, optimise, plan, options, progress)
-        host = counted.result().save(folder / HOST_FOLDER)
-    metadata = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-    metadata |= {
-        "plan": {
-            "peak_bytes": plan.peak,
-            "baseline_peak_bytes": plan.baseline_peak,
-            "bound_bytes": plan.bound,
-            "macs": plan.macs,
-            "baseline_macs": plan.baseline_macs,
-        },
-        "memory_map": block_rows(plan),
-        "operators": _operators(plan),
-        "options": asdict(options) | {"emit": backend, "optimise": optimise, "hook": hook},
-        "versions": _versions(),
-        "image": {
-            "elf": elf,
-            "ram_bytes": ram,
-            "flash_bytes": flash,
-            "ram_weight_bytes": network.ram_weight_bytes,
-        },
-        "host": host,
-        "written": _digests(folder),
-    }
-    (folder / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
-    files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes)
-
-
-_BUILT = ("build", HOST_FOLDER)  # made again at every compilation
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file that a user may edit."""
-    found: dict[str, str] = {}
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_file() and name.parts[0] not in _BUILT and str(name) != METADATA:
-            found[str(name)] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
-
-
-def users_files(folder: Path) -> tuple[str, ...]:
-    """Files of a project folder that its user has added or edited since it was written."""
-    try:
-        written = json.loads((folder / METADATA).read_text(encoding="utf-8")).get("written", {})
-    except (OSError, ValueError, AttributeError):
-        written = {}
-    return tuple(n for n, digest in _digests(folder).items() if written.get(n) != digest)
-
-
-def keep_users_files(old: Path, new: Path, generated: Collection[str]) -> tuple[str, ...]:
-    """Carry over what the user has added to `old` or edited there, but for the network's own files; returns the names."""
-    kept = tuple(n for n in users_files(old) if n not in generated)
-    for name in kept:
-        (new / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(old / name, new / name)
-    return kept
-
-
-def _image(
-    folder: Path,
-    network: EmittedNetwork,
-    target: Target,
-    board: Board | None,
-    optimise: str,
-    plan: Plan,
-    options: PlanOptions,
-    progress: Callable[[str], None],
-) -> tuple[str | None, int | None, int | None]:
-    if board is None:
-        write_host_project(folder, network, target, optimise)
-        return None, None, None
-    write_project(folder, network, target, board, optimise)
-    progress(f"{network.name}: compiling for {target.name}, linking for {board.name}")
-    try:
-        built = build_project(read_project(folder), board)
-    except MemoryOverflowError as error:
-        raise _does_not_fit(error, board, plan, options) from None
-    return str(built.elf.relative_to(folder)), built.ram_bytes, built.flash_bytes
-
-
-_HOST_CMAKE = """# A static library of the network, for any C99 compiler.
-cmake_minimum_required(VERSION 3.16)
-project({name} C)
-set(CMAKE_C_STANDARD 99)
-add_library({name} STATIC {sources})
-target_include_directories({name} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})
-if(UNIX)
-  target_link_libraries({name} PUBLIC m)
-endif()
-"""
-
-
-def write_host_project(folder: Path, network: EmittedNetwork, target: Target, optimise: str) -> None:
-    """The network's files, a CMakeLists.txt that makes a library of them, and metadata as board projects have it."""
-    for name, content in network.files.items():
-        (folder / name).write_bytes(content)
-    text = _HOST_CMAKE.format(name=network.name, sources=" ".join(network.sources))
-    (folder / "CMakeLists.txt").write_text(text, encoding="utf-8")
-    own = {
-        "interface": network.interface.to_dict(),
-        "sources": network.sources,
-        "objects": network.objects,
-        "network_flags": network.c_flags,
-        "target": target.name,
-        "board": "host",
-        "optimise": optimise,
-    }
-    (folder / METADATA).write_text(json.dumps({"project": own}, indent=2) + "\n", encoding="utf-8")
 
 
 def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options: PlanOptions) -> InfeasibleError:
@@ -255,7 +177,7 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
 
 
 def _what_may_help(options: PlanOptions) -> list[str]:
-    """Options that make an arena smaller and are not in force; a smaller network always does."""
+    """Options that could make the arena smaller and are not used yet; where there are none, a smaller network."""
     if options.layerwise:
         return ["compiling without --layerwise"]
     found = [] if options.overlap else ["compiling without --no-overlap"]

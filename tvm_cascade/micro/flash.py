@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board, list_boards, load_board
-from tvm_cascade.micro.bundle import build_bundle, is_bundle, read_bundle
-from tvm_cascade.micro.project import Project, find_board, read_project
-from tvm_cascade.micro.toolchain import build_project, find_tool
+from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.image import Image, read_image
+from tvm_cascade.micro.toolchain import build_image, find_tool
 
 TOOLS = ("pyocd", "openocd", "st-flash")  # in order of preference
 _REMEDY = "pip install pyocd, or apt-get install openocd, or apt-get install stlink-tools (Debian, Ubuntu)"
@@ -37,49 +36,49 @@ class FlashResult:
 
 
 def flash_folder(
-    folder: Path, board: str | None, image: str = "serial", tool: str | None = None, probe: str | None = None
+    folder: Path, board: str | None, kind: str = "serial", tool: str | None = None, probe: str | None = None
 ) -> FlashResult:
-    """Flash the compiled project or the bundle in `folder`; `board` None is the one it was made for.
-
-    Raises as `flash_project`.
-    """
-    if not is_bundle(folder):
-        project = read_project(folder)
-        return flash_project(project, find_board(folder, board or project.board), image, tool, probe)
-    bundle = read_bundle(folder)
-    on = find_board(folder, board or bundle.board)
-    return _flash(lambda: build_bundle(bundle, on, image).elf, on, image, tool, probe, _TIMEOUT_S)
+    """Flash the compiled `folder`; `board` None is the one that it was written for. Raises as `flash_image`."""
+    image = read_image(folder)
+    return flash_image(image, find_board(folder, board or image.board), kind, tool, probe)
 
 
-def flash_project(
-    project: Project,
+def flash_image(
+    image: Image,
     board: Board,
-    image: str = "serial",
+    kind: str = "serial",
     tool: str | None = None,
     probe: str | None = None,
     timeout_s: float = _TIMEOUT_S,
 ) -> FlashResult:
-    """Build an image of `project` for `board` and write it to the board that is plugged in.
+    """Build a program of `image` for `board` and write it to the board that is plugged in.
 
-    `image` is `serial` (answers `run --port`) or `application` (main.c as the user has written it); `tool` is one of
-    `TOOLS`, by default the first that is installed and knows the board; `probe` is the serial number of the debug probe,
-    which is needed where several are plugged in.
+    Parameters
+    ----------
+    kind : str
+        `serial` (answers `run --port`) or `application` (main.c as its user has written it).
+    tool : str, optional
+        One of `TOOLS`; None is the first that is installed and knows the board.
+    probe : str, optional
+        Serial number of the debug probe, which is needed where several are plugged in.
+    timeout_s : float
+        Seconds that the tool may take.
 
-    Raises `UsageError` for boards that none of them can write, `MissingToolError` if none is installed, `ToolError` if
-    it fails or takes longer than `timeout_s`.
+    Raises
+    ------
+    UsageError
+        No tool can write the board.
+    MissingToolError
+        None of the tools is installed.
+    ToolError
+        The tool fails or takes too long.
     """
-    return _flash(lambda: build_project(project, board, image=image).elf, board, image, tool, probe, timeout_s)
-
-
-def _flash(
-    build: Callable[[], Path], board: Board, image: str, tool: str | None, probe: str | None, timeout_s: float
-) -> FlashResult:
-    if image not in ("serial", "application"):
-        raise UsageError(f"unknown image {image!r}; known: serial, application")
+    if kind not in ("serial", "application"):
+        raise UsageError(f"unknown image {kind!r}; known: serial, application")
     if probe is not None and not _PROBE.match(probe):
         raise UsageError(f"{probe!r} is no serial number of a debug probe: letters, digits and ':._-' only")
     chosen = choose_tool(board, tool)
-    elf = build()
+    elf = build_image(image, board, kind).elf
     command = _command(chosen, board, elf.resolve(), probe)
     try:
         # no input: a tool that asks which probe to take must fail, not wait
@@ -100,7 +99,7 @@ def _text(output: bytes | None) -> str:
 
 
 def _complaint(out: str, err: str) -> str:
-    """The first line that names the trouble: tools go on talking after it, on either stream."""
+    """The first line that names an error: tools print more after it, on either stream."""
     lines = [line.strip() for line in (*err.splitlines(), *out.splitlines()) if line.strip()]
     told = [line for line in lines if _COMPLAINT.search(line)]
     return _STAMP.sub("", (told or lines[-1:] or ["no message"])[0])
@@ -141,7 +140,7 @@ def choose_tool(board: Board, tool: str | None = None) -> str:
 
 
 def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str, ...]:
-    """The call: of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
+    """The command line of pyocd 0.30 or later, OpenOCD 0.12 or later, stlink 1.6 or later.
 
     All three reset the board when they are done; OpenOCD and st-flash read back what they have written.
     """

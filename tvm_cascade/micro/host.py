@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import prod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,51 +21,31 @@ from tvm.ir import Call, GlobalVar
 from tvm_cascade.errors import UsageError, ValidationError
 from tvm_cascade.schedules.driver.lower_plan import Lowered
 from tvm_cascade.schedules.tir.barrier import with_barriers
+from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 _CANARY = 64  # bytes on either side of the arena
 _ENTRY, _KERNELS = "host_main", "host_kernels"
 _PAINTS = (0x5A, 0x2D)  # two patterns: a byte that equals one of them by chance differs from the other
 
 
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    """Where an input or output lies in the arena."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int  # bytes; -1 for an input that is asked for row by row
-
-    @property
-    def bytes(self) -> int:
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, object]) -> HostPort:
-        """Read what `dataclasses.asdict` wrote."""
-        shape = data["shape"]
-        assert isinstance(shape, (list, tuple))
-        return cls(str(data["name"]), str(data["dtype"]), tuple(shape), int(str(data["offset"])))
-
-
 @dataclass(frozen=True)
 class HostProgram:
-    """A counted build for this kind of machine and what a run must know of it."""
+    """A build for this kind of machine that counts its work, and what a run must know of it."""
 
     llvm: str  # LLVM text
     flash: bytes
     arena_bytes: int
     spare_bytes: int  # behind the arena: scratch of the generic kernels beyond that of the board's
-    inputs: tuple[HostPort, ...]
-    outputs: tuple[HostPort, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
     def save(self, folder: Path) -> dict[str, object]:
         """Write the program's two files; the rest, for `load`, is returned as JSON-ready data."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "program.ll").write_text(self.llvm)
         (folder / "flash.bin").write_bytes(self.flash)
-        ports = {"inputs": [asdict(p) for p in self.inputs], "outputs": [asdict(p) for p in self.outputs]}
-        return {"arena_bytes": self.arena_bytes, "spare_bytes": self.spare_bytes, **ports}
+        sides = {"inputs": [_to_dict(s) for s in self.inputs], "outputs": [_to_dict(s) for s in self.outputs]}
+        return {"arena_bytes": self.arena_bytes, "spare_bytes": self.spare_bytes, **sides}
 
     @classmethod
     def load(cls, folder: Path, data: Mapping[str, object]) -> HostProgram:
@@ -79,9 +58,27 @@ class HostProgram:
         for side in ("inputs", "outputs"):
             rows = data[side]
             assert isinstance(rows, list)
-            sides[side] = tuple(HostPort.from_dict(r) for r in rows)
+            sides[side] = tuple(_from_dict(row) for row in rows)
         arena, spare = (int(str(data[k])) for k in ("arena_bytes", "spare_bytes"))
         return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"])
+
+
+_STREAMED = -1  # in metadata.json, in place of an offset
+
+
+def _to_dict(spec: TensorSpec) -> dict[str, object]:
+    offset = _STREAMED if spec.offset is None else spec.offset
+    return {"name": spec.name, "dtype": spec.dtype, "shape": spec.shape, "offset": offset}
+
+
+def _from_dict(data: Mapping[str, Any]) -> TensorSpec:
+    offset = int(data["offset"])
+    return TensorSpec(
+        name=str(data["name"]),
+        shape=tuple(data["shape"]),
+        dtype=str(data["dtype"]),
+        offset=None if offset == _STREAMED else offset,
+    )
 
 
 @dataclass(frozen=True)
@@ -93,15 +90,15 @@ class HostResult:
     arena_high_water: int
 
 
-def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence[HostPort]) -> HostProgram:
-    """Compile a lowering made with `counted=True` for this machine's kind of processor."""
+def host_program(lowered: Lowered, io: IoSpec) -> HostProgram:
+    """Compile a lowering made with `counted=True` for this machine's kind of processor; `io` has its places in the arena."""
     assert lowered.counted
     room = lowered.plan.peak + lowered.spare_bytes
     mod = lowered.mod.clone()
     arena = tirx.decl_buffer((room + 2 * _CANARY,), "int8", "arena")
     flash = tirx.decl_buffer((max(len(lowered.flash), 8),), "int8", "flash")
     macs = tirx.decl_buffer((1,), "int64", "macs")
-    streamed = sum(p.bytes for p in inputs if p.offset < 0)
+    streamed = sum(spec.bytes for spec in io.inputs if spec.offset is None)
     context = tirx.decl_buffer((max(streamed, 1),), "int8", "context")
     pointers = [tirx.address_of(arena[_CANARY]), tirx.address_of(flash[0])]
     status = tirx.decl_buffer((1,), "int32", "status")
@@ -115,7 +112,7 @@ def host_program(lowered: Lowered, inputs: Sequence[HostPort], outputs: Sequence
     # LLVM's own reader refuses what TVM prints: a private function with a storage class
     text = str(built.inspect_source("ll")).replace("private dllexport ", "private ")
     return HostProgram(
-        _without_addresses(text), lowered.flash, lowered.plan.peak, lowered.spare_bytes, tuple(inputs), tuple(outputs)
+        _without_addresses(text), lowered.flash, lowered.plan.peak, lowered.spare_bytes, io.inputs, io.outputs
     )
 
 
@@ -171,18 +168,17 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
     arena = np.full(room + 2 * _CANARY, paint, np.int8)
     body = arena[_CANARY : _CANARY + program.arena_bytes]
     rows: list[np.ndarray] = []
-    for port in program.inputs:
-        value = feed.get(port.name)
+    for spec in program.inputs:
+        value = feed.get(spec.name)
         if value is None:
-            raise UsageError(f"no input '{port.name}'; the network wants {', '.join(p.name for p in program.inputs)}")
-        if str(value.dtype) != port.dtype or value.nbytes != port.bytes:
-            want = f"{port.dtype}{list(port.shape)}"
-            raise UsageError(f"input '{port.name}' is {value.dtype}{list(value.shape)}, the network wants {want}")
+            wanted = ", ".join(s.name for s in program.inputs)
+            raise UsageError(f"no input '{spec.name}'; the network wants {wanted}")
+        spec.check(value)
         raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.int8)
-        if port.offset < 0:
+        if spec.offset is None:
             rows.append(raw)
         else:
-            body[port.offset : port.offset + port.bytes] = raw
+            body[spec.offset : spec.offset + spec.bytes] = raw
     memory, counter = tvm.runtime.tensor(arena), tvm.runtime.tensor(np.zeros(1, np.int64))
     context = np.concatenate(rows) if rows else np.zeros(1, np.int8)
     status = tvm.runtime.tensor(np.zeros(1, np.int32))
@@ -191,9 +187,12 @@ def _infer(function, program: HostProgram, flash: np.ndarray, feed: Mapping[str,
     if (after[:_CANARY] != paint).any() or (after[_CANARY + room :] != paint).any():
         raise ValidationError("the host run wrote outside of its arena")
     body = after[_CANARY : _CANARY + program.arena_bytes]
-    outputs = {
-        p.name: np.frombuffer(body[p.offset : p.offset + p.bytes].tobytes(), p.dtype).reshape(p.shape).copy()
-        for p in program.outputs
-    }
+    outputs = {spec.name: _read(body, spec) for spec in program.outputs}
     written = np.nonzero(body != paint)[0]
     return outputs, int(counter.numpy()[0]), int(written[-1]) + 1 if len(written) else 0
+
+
+def _read(arena: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    assert spec.offset is not None
+    raw = arena[spec.offset : spec.offset + spec.bytes].tobytes()
+    return np.frombuffer(raw, spec.dtype).reshape(spec.shape).copy()

@@ -42,7 +42,7 @@ def choose(lowered: Lowered, text: str, budget: int) -> tuple[HotWeight, ...]:
 
 
 def total_bytes(chosen: Sequence[HotWeight]) -> int:
-    """Of the array."""
+    """Bytes of the array that holds the chosen constants."""
     return -(-(chosen[-1].offset + chosen[-1].item.size) // _ALIGN) * _ALIGN if chosen else 0
 
 
@@ -86,7 +86,7 @@ def definition(name: str, chosen: Sequence[HotWeight]) -> list[str]:
 
 
 def declaration(name: str, chosen: Sequence[HotWeight]) -> list[str]:
-    """What the header says of it."""
+    """Lines of the header that declare the function that fills the array."""
     if not chosen:
         return []
     return [
@@ -108,5 +108,5 @@ def place_of_pointer(match: re.Match[str]) -> int:
 
 
 def _reads(item: FlashItem, macs: Mapping[str, int]) -> float:
-    """How often each byte is read in an inference, nearly; 0 for tables that belong to no operator."""
+    """An estimate of how often each byte is read in an inference; 0 for tables that belong to no operator."""
     return macs.get(item.label.rsplit(" ", 1)[0], 0) / max(item.size, 1)

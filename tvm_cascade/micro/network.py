@@ -1,6 +1,6 @@
-"""What the code generator hands to the rest of `micro`: the text of an emitted network and the shape of its interface.
+"""A compiled network: its files, as the code generator makes them, and what a build and a run must know of it.
 
-The interface outlives the text: it is stored in the project folder's `metadata.json`, so a run needs no model file.
+`Interface` and `Network` are stored in the `metadata.json` of a compiled folder, so neither needs the model's file again.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from tvm_cascade.errors import UsageError
+from tvm_cascade.tensor_spec import TensorSpec
 
 C_TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -34,47 +36,12 @@ def _require_identifier(text: str, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class IoSpec:
-    """One input or output tensor of an emitted network.
-
-    `scale` and `zero_point` are None for tensors that are not quantized.
-    """
-
-    name: str  # the model's tensor name, any text
-    c_name: str  # member of `struct <network>_inputs` or `_outputs`, a C identifier
-    dtype: str  # numpy name of the element type
-    shape: tuple[int, ...]
-    bytes: int
-    scale: float | None = None
-    zero_point: int | None = None
-    stream_axis: int | None = None  # of an input that is asked for row by row: the axis of its rows
-    passes: int = 1  # of a streamed input: how often it is asked for from its first row to its last
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row of a streamed input, all planes together."""
-        return self.bytes if self.stream_axis is None else self.bytes // self.shape[self.stream_axis]
-
-    def __post_init__(self) -> None:
-        _require_identifier(self.c_name, "tensor name")
-        if self.bytes != prod(self.shape) * np.dtype(self.dtype).itemsize:
-            raise UsageError(f"tensor {self.name!r}: {self.bytes} bytes do not match {self.dtype}{list(self.shape)}")
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, object]) -> IoSpec:
-        """Read what `dataclasses.asdict` wrote."""
-        fields = dict(data)
-        fields["shape"] = tuple(int(extent) for extent in fields["shape"])  # type: ignore[attr-defined]
-        return cls(**fields)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
 class Interface:
-    """The callable side of an emitted network: what a run must feed and may read."""
+    """The callable side of a compiled network: what a run must feed and may read."""
 
     name: str  # C identifier, the prefix of every symbol
-    inputs: tuple[IoSpec, ...]
-    outputs: tuple[IoSpec, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     arena_bytes: int
     arena_align: int  # bytes
     requests: tuple[int, ...] = ()  # for every row that the network asks for, in order, the input it belongs to
@@ -82,37 +49,45 @@ class Interface:
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
+        for spec in (*self.inputs, *self.outputs):
+            _require_identifier(spec.c_name, "tensor name")
 
     def to_dict(self) -> dict[str, object]:
-        """A JSON-ready copy."""
-        return asdict(self)
+        """A JSON-ready copy, without the places of tensors: those are in the network's own sources."""
+        return {
+            "name": self.name,
+            "inputs": [_tensor_to_dict(spec) for spec in self.inputs],
+            "outputs": [_tensor_to_dict(spec) for spec in self.outputs],
+            "arena_bytes": self.arena_bytes,
+            "arena_align": self.arena_align,
+            "requests": self.requests,
+            "digest": self.digest,
+        }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, object]) -> Interface:
-        """Read what `to_dict` wrote, also after a round trip through JSON."""
-        fields = dict(data)
-        for side in ("inputs", "outputs"):
-            fields[side] = tuple(IoSpec.from_dict(spec) for spec in fields[side])  # type: ignore[attr-defined]
-        fields["requests"] = tuple(fields.get("requests", ()))  # type: ignore[arg-type]
-        return cls(**fields)  # type: ignore[arg-type]
+    def from_dict(cls, data: Mapping[str, Any]) -> Interface:
+        """Read what `to_dict` wrote, also after a round trip through JSON.
+
+        Raises `KeyError`, `TypeError` or `ValueError` for what is no such record.
+        """
+        sides = {side: tuple(_tensor_from_dict(spec) for spec in data[side]) for side in ("inputs", "outputs")}
+        return cls(**{**data, **sides, "requests": tuple(data.get("requests", ()))})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
         """The inputs of one inference as the firmware reads them: whole ones in order, then streamed rows as asked for.
 
-        Raises `UsageError` where number, element type or size differ from the model's.
+        Raises `UsageError` where number, element type or shape differ from the model's.
         """
         if len(arrays) != len(self.inputs):
             raise UsageError(f"{len(arrays)} input arrays given, the network has {len(self.inputs)}")
         parts: list[bytes] = []
         rows: dict[int, np.ndarray] = {}
         for k, (spec, array) in enumerate(zip(self.inputs, arrays, strict=True)):
-            if array.dtype != np.dtype(spec.dtype) or array.nbytes != spec.bytes:
-                want = f"{spec.dtype}{list(spec.shape)}"
-                raise UsageError(f"input {spec.name!r}: {array.dtype}{list(array.shape)} given, {want} wanted")
+            spec.check(array)
             if spec.stream_axis is None:
                 parts.append(np.ascontiguousarray(array).tobytes())
             else:
-                rows[k] = np.moveaxis(array.reshape(spec.shape), spec.stream_axis, 0)
+                rows[k] = np.moveaxis(array, spec.stream_axis, 0)
         taken = dict.fromkeys(rows, 0)
         for k in self.requests:
             parts.append(np.ascontiguousarray(rows[k][taken[k] % len(rows[k])]).tobytes())
@@ -120,13 +95,59 @@ class Interface:
         return b"".join(parts)
 
     def unpack_outputs(self, data: bytes) -> tuple[np.ndarray, ...]:
-        """Split the output bytes of one inference into arrays of the model's types and shapes."""
-        arrays, start = [], 0
-        for spec in self.outputs:
-            flat = np.frombuffer(data, dtype=spec.dtype, count=prod(spec.shape), offset=start)
-            arrays.append(flat.reshape(spec.shape).copy())
-            start += spec.bytes
-        return tuple(arrays)
+        """The arrays of `outputs` from the bytes that the firmware writes in one inference."""
+        return split_outputs(self.outputs, data)
+
+
+def split_outputs(outputs: Sequence[TensorSpec], data: bytes) -> tuple[np.ndarray, ...]:
+    """Bytes of tensors, one behind the other, as arrays of their types and shapes."""
+    arrays, start = [], 0
+    for spec in outputs:
+        flat = np.frombuffer(data, dtype=spec.dtype, count=prod(spec.shape), offset=start)
+        arrays.append(flat.reshape(spec.shape).copy())
+        start += spec.bytes
+    return tuple(arrays)
+
+
+def _tensor_to_dict(spec: TensorSpec) -> dict[str, object]:
+    keys = ("name", "c_name", "dtype", "shape", "bytes", "scale", "zero_point", "stream_axis", "passes")
+    return {key: getattr(spec, key) for key in keys}
+
+
+def _tensor_from_dict(data: Mapping[str, Any]) -> TensorSpec:
+    fields = {**data, "shape": tuple(int(extent) for extent in data["shape"])}
+    size = fields.pop("bytes")
+    spec = TensorSpec(**fields)
+    if size != spec.bytes:
+        raise ValueError(f"tensor {spec.name!r}: {size} bytes do not match {spec.type_text}")
+    return spec
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A compiled network in a folder: what a build compiles and links, and what a run must know."""
+
+    interface: Interface
+    sources: tuple[str, ...]  # names of files that must be compiled
+    objects: tuple[str, ...]  # names of files that must be linked as they are
+    c_flags: tuple[str, ...] = ()  # compiler options that only these sources need
+
+    @property
+    def name(self) -> str:
+        return self.interface.name
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.interface.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.interface.outputs
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of all its files, the header first."""
+        return (f"{self.name}.h", *self.sources, *self.objects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +158,8 @@ class EmittedNetwork:
     files: Mapping[str, bytes]  # file name -> content; headers, sources, objects
     sources: tuple[str, ...]  # names in `files` that must be compiled
     objects: tuple[str, ...]  # names in `files` that must be linked as they are
-    inputs: tuple[IoSpec, ...]
-    outputs: tuple[IoSpec, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     arena_bytes: int
     arena_align: int  # bytes
     c_flags: tuple[str, ...] = ()  # compiler options that only these sources need
@@ -163,3 +184,8 @@ class EmittedNetwork:
             digest = zlib.crc32(self.files[file], zlib.crc32(file.encode(), digest))
         place = (self.arena_bytes, self.arena_align)
         return Interface(self.name, self.inputs, self.outputs, *place, self.requests, digest)
+
+    @property
+    def record(self) -> Network:
+        """The part that a build and a run need once the files are written."""
+        return Network(self.interface, self.sources, self.objects, self.c_flags)

@@ -44,8 +44,10 @@ def read_onnx(path: Path) -> Any:
 
 
 def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str]:
-    """Outputs of one inference by name, and a note that says by what, where it is not the evaluator, or who is not to
-    be trusted.
+    """Outputs of one inference by name, and a note.
+
+    The note is empty where ONNX's evaluator made the outputs and is right about every operator. Else it says what made
+    them, or which operators the evaluator gets wrong.
 
     Raises
     ------

@@ -6,17 +6,16 @@ What the hook itself takes between two readings is left out; the rest of its cal
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.project import read_project
-from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.micro.emulator import run_without_inputs
+from tvm_cascade.micro.image import read_image
+from tvm_cascade.micro.toolchain import Program, link
 
 _TIMEOUT_S = 600
 _MAIN = r"""
@@ -72,45 +71,28 @@ def profile(folder: Path, plan: Plan, board: Board) -> list[int]:
 
     Raises `UsageError` for boards that count nothing or wrap too early, `ToolError` if the image fails.
     """
-    counter, project = board.counter, read_project(folder)
+    counter, image = board.counter, read_image(folder)
     if counter is None or board.qemu_machine is None or counter.low.bits != 32 or counter.low.down:
         raise UsageError(f"{board.name} has no counter of 32 bits to read between steps")
-    qemu = shutil.which(board.family.qemu)
-    if qemu is None:
-        raise UsageError(f"profiling needs {board.family.qemu}: {board.family.qemu_remedy}")
     steps = steps_of(plan)
-    text = _MAIN.replace("@name@", project.name).replace("@NAME@", project.name.upper())
+    text = _MAIN.replace("@name@", image.name).replace("@NAME@", image.name.upper())
     (folder / "profile.c").write_text(text.replace("@steps@", str(len(steps))), encoding="utf-8")
-    sources = {**{s: project.network_flags for s in project.sources}}
+    sources = {source: n.c_flags for n in image.networks for source in n.sources}
     sources |= {name: ("-w",) for name in ("profile.c", "startup.c", "port_semihosting.c")}
-    built = build_image(
-        name="profile",
-        folder=folder,
-        target=project.target,
-        board=board,
-        optimise=project.optimise,
-        sources=sources,
-        objects=project.objects,
-        arena_bytes=plan.peak,
-        output=folder / "build" / "profile",
-    )
-    (built.elf.parent / "inputs.bin").write_bytes(b"")
-    command = [
-        qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments, "-kernel", str(built.elf.absolute()),
-        "-icount", "shift=7", "-display", "none", "-monitor", "none", "-serial", "none",
-        "-semihosting-config", "enable=on,target=native",
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=built.elf.parent, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT_S, check=False
-    )
-    data = (built.elf.parent / "results.bin").read_bytes()
-    if done.returncode != 0 or len(data) != 4 * len(steps):
-        raise ToolError(f"profiling {project.name} on {board.name} failed: status {done.returncode}")
+    objects = image.networks[0].objects
+    program = Program("profile", folder, image.target, image.optimise, sources, objects, plan.peak)
+    built = link(program, board, folder / "build" / "profile")
+    status, data = run_without_inputs(built.elf, board, _TIMEOUT_S)
+    if status != 0 or len(data) != 4 * len(steps):
+        raise ToolError(f"profiling {image.name} on {board.name} failed: status {status}")
     return [round(t / counter.ticks_per_instruction) for (t,) in struct.iter_unpack("<I", data)]
 
 
 def by_operator(plan: Plan, ticks: Sequence[int], total: int) -> list[int]:
-    """Instructions of every operator: those of its steps, less its share of what `ticks` exceed `total` by."""
+    """Instructions of every operator: the sum of its steps, less its share of the cost of the hooks.
+
+    `total` is the count of the image without hooks; what `ticks` sum up to beyond it is spread over all steps.
+    """
     steps = steps_of(plan)
     excess = (sum(ticks) - total) / max(1, len(steps))
     sums = [0.0] * len(plan.graph.ops)

@@ -103,7 +103,7 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.nd
 
 
 def _reach(path: Path, inputs: Mapping[str, np.ndarray], made: Mapping[str, np.ndarray], note: str) -> float | None:
-    """`float_reach`, where it is the evaluator that computed; beside another one the least, a step of the outputs."""
+    """`float_reach` where the evaluator made the outputs; 0 where another program did and the network is quantized."""
     if note:
         return None if output_step(path) is None else 0.0
     return float_reach(path, inputs, made)
@@ -138,7 +138,7 @@ def _sums_signed(interpreter: Any) -> bool:
 
 
 def _name(detail: Mapping[str, Any]) -> str:
-    """Of a tensor, as `importers.tflite_model.original_name` has it."""
+    """Name of a tensor, as `importers.tflite_model.original_name` gives it."""
     return str(detail["name"]) or f"tensor_{detail['index']}"
 
 
@@ -156,8 +156,11 @@ def _require_same(
 
 
 def _interpreter(data: bytes, path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[Any, str]:
-    """With the reference kernels; with the ordinary ones, and a note that says so, where they lack an operator. Extents
-    that the file leaves open are those of `inputs`."""
+    """An interpreter of the model, and a note.
+
+    It has the reference kernels; where those lack an operator it has the ordinary ones, and the note says so. Extents
+    that the file leaves open are those of `inputs`.
+    """
     try:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
     except ImportError:

@@ -40,7 +40,7 @@ class LinkError(ToolError):
 
 
 class BoardStopped(LinkError):
-    """Firmware that has ended: a fault, or a stack overflow. `status` and `console` are what it said of it."""
+    """Firmware that has stopped: a fault, or a stack overflow. `status` and `console` are what it reported."""
 
     def __init__(self, port: str, status: int, console: str) -> None:
         super().__init__(f"{port}: the firmware has ended with status {status}: {console or 'no message'}")
@@ -62,7 +62,7 @@ def encode(kind: int, sequence: int, payload: bytes) -> bytes:
 
 
 class Decoder:
-    """Frames out of a stream of bytes; whatever does not check is dropped."""
+    """Reads frames out of a stream of bytes and drops those whose checksum is wrong."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -153,7 +153,7 @@ class SerialLink:
         raise LinkError(f"{self.port}: {self._diagnosis()} (no answer in {patience:g} s)")
 
     def _diagnosis(self) -> str:
-        """Why there may be no answer, from what came instead."""
+        """A guess why there is no answer, from the bytes that came instead."""
         image = "flashed with this project's serial image (`tvm-cascade flash`)"
         if self._file is None:
             return "the device has vanished and not come back; check cable and supply"
@@ -189,7 +189,7 @@ class SerialLink:
         return None
 
     def _listen(self, kind: int, payload: bytes) -> None:
-        """What a board says unasked: text about a fault, and that it has ended."""
+        """Take in what a board sends unasked: the text of a fault, and the word that it has stopped."""
         if kind == TEXT | REPLY:
             self._console = (self._console + payload)[-_MAX_CONSOLE:]
         elif kind == EXIT | REPLY and len(payload) == 4:

@@ -61,23 +61,28 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
+@dataclass(frozen=True, slots=True)
+class SerialOptions:
+    """Settings of a run over a serial port."""
+
+    baud: int = 115200
+    timeout_s: float = 60.0  # the longest that it may stay without an answer, the time of an inference included
+    answer_s: float = 0.5  # how long an answer is waited for before it is asked for again
+    elf: Path | None = None  # what it runs, to name the function of a fault
+    tool_prefix: str = ""  # of the GNU tools, for the same
+    network_number: int | None = None  # in an image of several networks
+
+
 def run_serial(
     port: str,
     interface: Interface,
     inputs: Sequence[Sequence[np.ndarray]],
-    baud: int = 115200,
-    timeout_s: float = 60.0,
-    answer_s: float = 0.5,
-    elf: Path | None = None,
-    prefix: str = "",
-    select: int | None = None,
+    options: SerialOptions | None = None,
 ) -> RunResult:
     """Execute the network of a board on `port`, once per element of `inputs` (arrays in the order of the interface).
 
-    The first inference runs twice, over an arena painted in two ways, as in the emulator. `timeout_s` is the longest that
-    the board may stay without an answer, the time of an inference included; `answer_s` how long an answer is waited for
-    before it is asked for again. `elf` and `prefix`, the image and that of the GNU tools, name the function of a fault.
-    `select` is the number of the network in an image of several. A board counts no instructions: they are None.
+    The first inference runs twice, over an arena painted in two ways, as in the emulator. A board counts no
+    instructions: they are None.
 
     Raises `LinkError` if the board does not answer, `FirmwareError` if the network fails, faults or overflows its stack,
     `UsageError` for inputs of other types or sizes or a board that holds another network.
@@ -85,16 +90,18 @@ def run_serial(
     if not inputs:
         raise UsageError("no inputs to run")
     packed = [interface.pack_inputs(arrays) for arrays in inputs]
+    options = options or SerialOptions()
+    answer_s, select = options.answer_s, options.network_number
     started = time.monotonic()
     try:
-        with SerialLink(port, baud, timeout_s) as link:
+        with SerialLink(port, options.baud, options.timeout_s) as link:
             if select is not None:
-                link.request(SELECT, struct.pack("<I", select), answer_s, min(_FIRST_S, timeout_s))
+                link.request(SELECT, struct.pack("<I", select), answer_s, min(_FIRST_S, options.timeout_s))
             _check_network(link, interface, answer_s)
             again = _infer(link, interface, packed[0], _PATTERNS[1], answer_s, select)
             main = [_infer(link, interface, data, _PATTERNS[0], answer_s, select) for data in packed]
     except BoardStopped as stopped:
-        why = explain_failure(stopped.console, stopped.status, elf or Path("unknown"), prefix)
+        why = explain_failure(stopped.console, stopped.status, options.elf or Path("unknown"), options.tool_prefix)
         raise FirmwareError(f"{port}: {why}; reset the board before the next run") from None
     if again.outputs != main[0].outputs:
         raise FirmwareError(f"{port}: outputs depend on what the arena held before the inference")
@@ -164,7 +171,7 @@ def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:
 def _run(
     link: SerialLink, number: int, whole: bytes, rows: Sequence[bytes], answer_s: float
 ) -> tuple[int, int, int, int] | None:
-    """RUN, and rows as long as the board wants them: (status, arena, stack, checksum of the outputs).
+    """Send RUN, and rows as long as the board asks for them; returns (status, arena, stack, checksum of the outputs).
 
     None if the board has lost the run.
     """

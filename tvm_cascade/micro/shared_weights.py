@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tvm_cascade.micro.header import attributes
 from tvm_cascade.micro.hot_weights import ITEM_BYTES, POINTER, place_of_pointer
-from tvm_cascade.micro.interface import attributes
 from tvm_cascade.micro.weights import Weights, emit_weights, laid_out, read_weights, words
 from tvm_cascade.schedules.driver.lower_plan import FlashItem
 
@@ -109,7 +109,7 @@ def _moved(text: str, name: str, weights: Weights, there: Mapping[int, int], awa
 
 
 def _mark_unused(driver: re.Match[str]) -> str:
-    """A driver that needs nothing of its network's own image says so."""
+    """The driver with `(void)flash;` where it no longer reads the network's own weights."""
     head, body = driver[0].split("\n", 1)
     return driver[0] if re.search(r"\bflash\b", body) else f"{head}\n  (void)flash;\n{body}"
 

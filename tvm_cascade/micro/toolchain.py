@@ -1,7 +1,7 @@
-"""Compiling and linking a project folder with Arm's GNU toolchain: the same commands as the folder's CMakeLists.txt.
+"""Compiling and linking a compiled folder with the GNU toolchain: the same commands as the folder's CMakeLists.txt.
 
-Objects land in `build/<board>/`, beside the image `<name>.elf`. The image is the one that the emulator measures. A digest of
-what it was made of lies beside it: a run takes the image that is there as long as that holds.
+Objects land in `build/<board>/`, beside the program `<name>.elf`, which the emulator runs. A digest of everything that a
+program was made of lies beside it: a run takes the program that is there as long as the digest holds.
 """
 
 from __future__ import annotations
@@ -15,17 +15,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.board_files import add_board
 from tvm_cascade.micro.cmake import compile_flags
 from tvm_cascade.micro.elf import memory_use
+from tvm_cascade.micro.image import Image
+from tvm_cascade.micro.image_text import SHARED_ARENA, own_sources
+from tvm_cascade.micro.main_text import serial_file
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.project import Project, add_board, write_host_project, write_project
-from tvm_cascade.micro.target import Target
+from tvm_cascade.micro.write_image import BuildOptions, write_host_program, write_image
 from tvm_cascade.publish import whole_file
 
-# Images of a folder: sources beside the network's, definitions, suffix of the file name.
-IMAGES = {
+# Programs of a folder: sources beside the networks', definitions, suffix of the build folder's name.
+PROGRAMS = {
     "emulator": (
         ("main.c", "startup.c", "port_semihosting.c"),
         ("-DTVM_CASCADE_MEASURE", "-DTVM_CASCADE_EMULATOR"),
@@ -86,16 +90,10 @@ def find_tool(name: str, remedy: str) -> str:
     return path
 
 
-def build(
-    folder: Path, network: EmittedNetwork, target: Target, board: Board, optimise: str = "balanced", jobs: int = 2
-) -> BuildResult:
-    """Write the project folder of `network` and build its image for `board`.
-
-    Raises `MissingToolError` without a compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` if
-    the compiler refuses the sources.
-    """
+def build(folder: Path, network: EmittedNetwork, target: Core, board: Board) -> BuildResult:
+    """Write the folder of one network and build its measured program; raises as `write_image` and `build_image`."""
     find_tool(target.family.gcc, target.family.compiler_remedy)
-    return build_project(write_project(folder, network, target, board, optimise), board, jobs)
+    return build_image(write_image(folder, (network,), BuildOptions(target, board)), board)
 
 
 def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, compiler: str = "gcc") -> Path:
@@ -108,7 +106,7 @@ def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, co
     if network.objects:
         raise UsageError(f"{network.name} was emitted as an object for its target: use --emit c to build it here")
     gcc = find_tool(compiler, f"apt-get install {compiler} (Debian, Ubuntu) or xcode-select --install (macOS)")
-    write_host_project(folder, network)
+    write_host_program(folder, network)
     sanitizers = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     program = folder / network.name
     sources = [str(folder / name) for name in (*network.sources, "main.c", "port_host.c")]
@@ -118,105 +116,142 @@ def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, co
     return program
 
 
-def require_uart(board: Board, image: str = "serial") -> None:
-    """Raise `UsageError` if the image needs a serial port and the board's file names none."""
-    if image == "serial" and board.uart is None:
+def require_uart(board: Board) -> None:
+    """Raise `UsageError` if the board's file names no serial port."""
+    if board.uart is None:
         raise UsageError(f"board {board.name} names no uart; add one to its board file")
 
 
-def build_project(
-    project: Project,
-    board: Board,
-    jobs: int = 2,
-    image: str = "emulator",
-    unless_current: Callable[[str], None] | None = None,
-) -> BuildResult:
-    """Build an image of an existing folder for `board`, which need not be the board it was compiled for.
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The files of `folder` that one program is compiled and linked of, and how."""
 
-    `image` is `emulator` (measured through semihosting), `serial` (answers `run --port`) or `application` (main.c as
-    the user has written it). With `unless_current` an image that was made of the same files and board is taken as it is, and
-    the function is told why where there is none.
-    """
-    board.require_target(project.target)
-    require_uart(board, image)
-    own_sources, defines, suffix = IMAGES[image]
-    if image == "serial":  # serial_main.c may be one that the user has edited for an earlier network
-        defines = (*defines, f"-DNETWORK_DIGEST=0x{project.interface.digest:08X}u")
-    return build_image(
-        name=project.name,
-        folder=project.folder,
-        target=project.target,
-        board=board,
-        optimise=project.optimise,
-        sources={**{s: project.network_flags for s in project.sources}, **{s: defines for s in own_sources}},
-        objects=project.objects,
-        arena_bytes=project.interface.arena_bytes,
-        output=project.folder / "build" / (board.name + suffix),
-        jobs=jobs,
-        unless_current=unless_current,
-    )
+    name: str  # of the linked file, without suffix
+    folder: Path
+    target: Core
+    optimise: str
+    sources: Mapping[str, tuple[str, ...]]  # and the compiler options of each beside those of the target
+    objects: tuple[str, ...]
+    arena_bytes: int
 
 
 def build_image(
-    *,
-    name: str,
-    folder: Path,
-    target: Target,
+    image: Image,
     board: Board,
-    optimise: str,
-    sources: Mapping[str, Sequence[str]],
-    objects: Sequence[str],
-    arena_bytes: int,
+    kind: str = "emulator",
+    jobs: int = 2,
+    unless_current: Callable[[str], None] | None = None,
+) -> BuildResult:
+    """Build a program of a compiled folder for `board`, which need not be the board it was written for.
+
+    Parameters
+    ----------
+    kind : str
+        `emulator` (measured through semihosting), `serial` (answers `run --port`) or `application` (main.c as its user
+        has written it).
+    jobs : int
+        Compilers that run at once.
+    unless_current : callable, optional
+        Takes the program that is there where it was made of the same files and board; else it is told why there is none.
+
+    Raises
+    ------
+    UsageError
+        The board cannot run the target's code, or has no serial port where one is needed.
+    MissingToolError
+        No compiler.
+    MemoryOverflowError
+        RAM or flash is too small.
+    ToolError
+        The compiler refuses the sources.
+    """
+    board.require_target(image.target)
+    if kind == "serial":
+        require_uart(board)
+    program, suffix = _program(image, kind)
+    return link(program, board, image.folder / "build" / (board.name + suffix), jobs, unless_current)
+
+
+def _program(image: Image, kind: str) -> tuple[Program, str]:
+    """A program of an image, and the suffix of the folder that it is built in."""
+    beside, defines, suffix = PROGRAMS[kind]
+    shared = (f"-D{SHARED_ARENA}",) if image.several else ()
+    own = dict.fromkeys((*beside, *own_sources(image)), (*defines, *shared))
+    if kind == "serial" and image.several:
+        for k, network in enumerate(image.networks):
+            serve = (f"-DTVM_CASCADE_SERVE=serve_{network.name}", *(["-DTVM_CASCADE_OTHER"] if k else []))
+            own[serial_file(network)] = (*defines, *shared, *serve)
+    elif kind == "serial":  # serial_main.c may be one that the user has edited for an earlier network
+        digest = f"-DNETWORK_DIGEST=0x{image.networks[0].interface.digest:08X}u"
+        own = {source: (*options, digest) for source, options in own.items()}
+    program = Program(
+        name=image.name,
+        folder=image.folder,
+        target=image.target,
+        optimise=image.optimise,
+        sources={**{source: (*n.c_flags, *shared) for n in image.networks for source in n.sources}, **own},
+        objects=tuple(name for network in image.networks for name in network.objects),
+        arena_bytes=image.arena_bytes,
+    )
+    return program, suffix
+
+
+def link(
+    program: Program,
+    board: Board,
     output: Path,
     jobs: int = 2,
     unless_current: Callable[[str], None] | None = None,
 ) -> BuildResult:
-    """Compile `sources` (files of `folder`, each with options of its own), link them with `objects` into `output`."""
-    folder, output = folder.absolute(), output.absolute()  # a name that begins with a dash is no option
+    """Compile the sources of `program` and link them into `output`; the arguments are those of `build_image`."""
+    folder, output = program.folder.absolute(), output.absolute()  # a name that begins with a dash is no option
     board_folder = add_board(folder, board)
-    elf, stamp = output / f"{name}.elf", output / f"{name}.made-of"
-    options = (*target.gcc_flags, *target.family.link_flags, *compile_flags(optimise))
-    digest = _digest(folder, board_folder, options, sources, objects)
+    elf, stamp = output / f"{program.name}.elf", output / f"{program.name}.made-of"
+    digest = _digest(program, folder, board_folder)
     if unless_current is not None:
         if elf.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == digest:
-            return BuildResult(elf, *memory_use(elf, board), arena_bytes)
+            return BuildResult(elf, *memory_use(elf, board), program.arena_bytes)
         changed = f": its files or {board_folder.relative_to(folder)} changed since it was" if stamp.is_file() else ""
-        unless_current(f"{name}: linking for {board.name}{changed}")
+        unless_current(f"{program.name}: linking for {board.name}{changed}")
+    target = program.target
     gcc = find_tool(target.family.gcc, target.family.compiler_remedy)
     output.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
-    flags = (*target.gcc_flags, *compile_flags(optimise), f"-I{folder}", f"-I{board_folder}")
-
-    def compile_one(source: str) -> str:
-        made = str(output / f"{source}.o")
-        _run_tool((gcc, *flags, *sources[source], "-c", str(folder / source), "-o", made))
-        return made
-
-    # Largest first: the weights' file takes as long as all others together.
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        made = list(pool.map(compile_one, sorted(sources, key=lambda source: -(folder / source).stat().st_size)))
+    made = _compile(gcc, program, (f"-I{folder}", f"-I{board_folder}"), output, jobs)
     link_flags = (*target.gcc_flags, *target.family.link_flags, f"-T{board_folder / 'link.ld'}")
-    inputs = sorted([*made, *(str(folder / one) for one in objects)])
-    partial = output / f"{name}.partial"  # a linker that is killed leaves half an image
+    inputs = sorted([*made, *(str(folder / one) for one in program.objects)])
+    partial = output / f"{program.name}.partial"  # a linker that is killed leaves half a program
     _link((gcc, *link_flags, *inputs, "-lm", "-o", str(partial)), board)
     partial.replace(elf)
     with whole_file(stamp) as written:
         written.write_text(digest, encoding="utf-8")
-    return BuildResult(elf, *memory_use(elf, board), arena_bytes)
+    return BuildResult(elf, *memory_use(elf, board), program.arena_bytes)
 
 
-def _digest(
-    folder: Path,
-    board_folder: Path,
-    options: Sequence[str],
-    sources: Mapping[str, Sequence[str]],
-    objects: Sequence[str],
-) -> str:
-    """SHA-256 of what an image is made of: options, sources, headers, objects, the board's files."""
-    found = hashlib.sha256(repr((tuple(options), sorted((k, tuple(v)) for k, v in sources.items()))).encode())
+def _compile(gcc: str, program: Program, includes: Sequence[str], output: Path, jobs: int) -> list[str]:
+    """Compile every source; returns the objects."""
+    folder = program.folder.absolute()
+    flags = (*program.target.gcc_flags, *compile_flags(program.optimise), *includes)
+
+    def compile_one(source: str) -> str:
+        made = str(output / f"{source}.o")
+        _run_tool((gcc, *flags, *program.sources[source], "-c", str(folder / source), "-o", made))
+        return made
+
+    # Largest first: the weights' file takes as long as all others together.
+    order = sorted(program.sources, key=lambda source: -(folder / source).stat().st_size)
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        return list(pool.map(compile_one, order))
+
+
+def _digest(program: Program, folder: Path, board_folder: Path) -> str:
+    """SHA-256 of what a program is made of: options, sources, headers, objects, the board's files."""
+    target = program.target
+    options = (*target.gcc_flags, *target.family.link_flags, *compile_flags(program.optimise))
+    found = hashlib.sha256(repr((options, sorted((k, tuple(v)) for k, v in program.sources.items()))).encode())
     headers = sorted(path.name for path in folder.glob("*.h"))
     board = sorted(str(path.relative_to(folder)) for path in board_folder.iterdir() if path.is_file())
-    for file in sorted({*sources, *objects, *headers, *board}):
+    for file in sorted({*program.sources, *program.objects, *headers, *board}):
         content = (folder / file).read_bytes()
         found.update(f"{file} {len(content)}\n".encode() + content)
     return found.hexdigest()

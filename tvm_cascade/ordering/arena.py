@@ -26,7 +26,7 @@ def arena_problem(
         writers = [time[i] for i in order if s.writers >> i & 1]
         readers = [time[i] for i in order if s.readers >> i & 1]
         lower = min(writers, default=0)
-        upper = end if s.kept else max([lower, *readers, *writers]) + 1
+        upper = end if s.live_to_end else max([lower, *readers, *writers]) + 1
         size, first, last = lives.get(owner[k], (s.size, lower, upper))
         lives[owner[k]] = (size, min(first, lower), max(last, upper, first + 1))
     rows = [lives[k] for k in sorted(lives)]

@@ -9,7 +9,7 @@ from tvm_cascade.ordering.model import Model, model
 
 
 def file_order(graph: Graph) -> tuple[int, ...]:
-    """As the model file lists its operators."""
+    """The order in which the model file lists its operators."""
     return tuple(range(len(graph.ops)))
 
 
@@ -50,7 +50,7 @@ def reverse_post_order(graph: Graph) -> tuple[int, ...]:
 
 
 def greedy(graph: Graph, m: Model | None = None) -> tuple[int, ...]:
-    """Always the ready operator that leaves the least memory behind, then the least demanding, then the first."""
+    """The order that always takes the ready operator that leaves the least memory behind; ties by demand, then by index."""
     m = m or model(graph)
     missing = [len(p) for p in graph.predecessors]
     ready = {i for i, k in enumerate(missing) if not k}

@@ -6,6 +6,7 @@ wrote and that v, a successor of v or the world still reads. Computed once per g
 
 from __future__ import annotations
 
+from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
 
 
@@ -13,11 +14,9 @@ def ancestors(m: Model) -> tuple[int, ...]:
     """Masks of the operators that must run before each."""
     found: list[int] = []
     for direct in m.predecessors:
-        mask, rest = direct, direct
-        while rest:
-            low = rest & -rest
-            mask |= found[low.bit_length() - 1]
-            rest ^= low
+        mask = direct
+        for p in members(direct):
+            mask |= found[p]
         found.append(mask)
     return tuple(found)
 
@@ -34,7 +33,7 @@ def descendants(m: Model, above: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def step_bounds(m: Model) -> tuple[int, ...]:
-    """Bytes that each operator needs while it runs, at least, in any order."""
+    """Bytes that each operator needs at least while it runs, in any order."""
     above = ancestors(m)
     below = descendants(m, above)
     bounds = []
@@ -43,7 +42,7 @@ def step_bounds(m: Model) -> tuple[int, ...]:
         total = m.demand[v] - max((saved for _, saved in m.overwrites[v]), default=0)
         for s in m.storages:
             exists = (not s.writers or s.writers & before) and not s.writers & here
-            if exists and (s.kept or s.readers & (after | here)):
+            if exists and (s.live_to_end or s.readers & (after | here)):
                 total += s.size
         bounds.append(total)
     return tuple(bounds)

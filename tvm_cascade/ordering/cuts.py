@@ -23,13 +23,14 @@ from itertools import pairwise
 
 from tvm_cascade.ordering.bounds import ancestors, descendants
 from tvm_cascade.ordering.dp import Region
+from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
 
 _MOST_SETS = 500  # downsets enumerated for one condition of rule 2
 
 
 def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
-    """The regions between successive cuts; `several_live` applies rule 2 beside rule 1."""
+    """The regions between successive cuts; with `several_live` rule 2 is applied besides rule 1."""
     above = ancestors(m)
     below = descendants(m, above)
     n = len(above)
@@ -44,10 +45,10 @@ def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
 
 
 def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequence[int]) -> list[int]:
-    """Add cuts of rule 2 inside every region, in order of size."""
+    """Add the cuts of rule 2 inside every region, in order of size."""
     found = [chain[0]]
     for low, high in pairwise(chain):
-        candidates = {low | above[v] & high | 1 << v for v in _members(high & ~low)}
+        candidates = {low | above[v] & high | 1 << v for v in members(high & ~low)}
         for p in sorted(candidates, key=lambda mask: (mask.bit_count(), mask)):
             if p != high and not found[-1] & ~p and p != found[-1] and _is_cut(m, p, found[-1], high, above, below):
                 found.append(p)
@@ -56,15 +57,16 @@ def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequenc
 
 
 def _is_cut(m: Model, p: int, low: int, high: int, above: Sequence[int], below: Sequence[int]) -> bool:
-    for u in _members(p & ~low):
+    """Whether rule 2 proves that some optimal order passes through the set `p`, between the cuts `low` and `high`."""
+    for u in members(p & ~low):
         if any(m.storages[s].readers & ~p and m.storages[s].readers & p for s, _ in m.overwrites[u]):
             return False
     if any(s.writers & p and s.writers & ~p for s in m.storages):
         return False
     here = m.live(p)
     inner, outer = p & ~low, high & ~p
-    first = [x for x in _members(outer) if not above[x] & outer]
-    last = [z for z in _members(inner) if not below[z] & inner]
+    first = [x for x in members(outer) if not above[x] & outer]
+    last = [z for z in members(inner) if not below[z] & inner]
     for z in last:
         lacking = 1 << z
         if any(1 << x & below[z] == 0 for x in first):
@@ -81,13 +83,13 @@ def _is_cut(m: Model, p: int, low: int, high: int, above: Sequence[int], below: 
 
 
 def _none_lower(m: Model, base: int, extra: int, limit: int, above: Sequence[int]) -> bool:
-    """Whether no downset between `base` and `base | extra` has fewer than `limit` live bytes; False where unsure."""
+    """Whether no downset between `base` and `base | extra` has fewer than `limit` live bytes; False where unknown."""
     stack, seen = [(base, m.live(base))], {base}
     while stack:
         done, live = stack.pop()
         if live < limit:
             return False
-        for i in _members(extra & ~done):
+        for i in members(extra & ~done):
             if not above[i] & ~done:
                 following = done | 1 << i
                 if following not in seen:
@@ -96,12 +98,3 @@ def _none_lower(m: Model, base: int, extra: int, limit: int, above: Sequence[int
         if len(seen) > _MOST_SETS:
             return False
     return True
-
-
-def _members(mask: int) -> list[int]:
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
 
 _NARROWEST = 8  # states of a layer that are always kept
@@ -29,6 +30,7 @@ class Region:
 
     @property
     def length(self) -> int:
+        """The number of operators."""
         return (self.after ^ self.before).bit_count()
 
 
@@ -46,6 +48,8 @@ class Run:
 
 @dataclass(slots=True)
 class _State:
+    """The best way known to a set of operators."""
+
     peak: int
     live: int
     ready: int
@@ -59,12 +63,14 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
     Parameters
     ----------
     floor : int
-        Bytes known to be unavoidable elsewhere: peaks up to there are all alike.
+        Bytes that are known to be unavoidable elsewhere; peaks up to there count as equal.
     work : int
-        Steps to try, about; a layer may take its share of what is left, four times over.
+        About how many steps to try. A layer may take four times its share of what is left.
+    dominance : bool
+        Run an operator at once where that is proven to cost nothing.
     """
     inside = region.after & ~region.before
-    ready = sum(1 << i for i in _bits(inside) if not m.predecessors[i] & ~region.before)
+    ready = sum(1 << i for i in members(inside) if not m.predecessors[i] & ~region.before)
     layer = {region.before: _State(max(floor, region.live), region.live, ready, None, -1)}
     states, steps, complete, exceeded = 1, 0, True, 1 << 62
     for depth in range(region.length):
@@ -86,21 +92,15 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
     return Run(_path(last), last.peak, complete, exceeded, states, steps)
 
 
-def _bits(mask: int) -> list[int]:
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
-
-
 def _expand(
     m: Model, done: int, state: _State, inside: int, budget: int, dominance: bool, following: dict[int, _State]
 ) -> tuple[int, int]:
-    """Put the successors of a state into the next layer; the least demand that the budget forbade, and steps tried."""
+    """Put the successors of a state into the next layer.
+
+    Returns the least demand, in bytes, of a step that the budget forbade, and the number of steps tried.
+    """
     blocked, tried, moves = 1 << 62, 0, []
-    for op in _bits(state.ready):
+    for op in members(state.ready):
         tried += 1
         need, change = m.step(done, op)
         top = state.live + need
@@ -128,6 +128,7 @@ def _expand(
 
 
 def _path(state: _State | None) -> tuple[int, ...]:
+    """The operators run on the way to a state."""
     order = []
     while state is not None and state.op >= 0:
         order.append(state.op)

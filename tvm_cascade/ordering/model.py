@@ -22,48 +22,49 @@ from tvm_cascade.graph import Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Memory of one tensor and all views into it."""
+    """The memory of one tensor and of all views into it."""
 
     size: int  # bytes
     writers: int  # mask of operators, 0 for a graph input
     readers: int  # mask of operators, views included
-    kept: bool  # live to the end
+    live_to_end: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A graph as the ordering sees it; masks have bit i for operator i."""
+    """A graph as the ordering sees it. In masks bit i stands for operator i."""
 
     storages: tuple[Storage, ...]
     predecessors: tuple[int, ...]  # masks, by operator
     successors: tuple[tuple[int, ...], ...]
     reads: tuple[tuple[int, ...], ...]  # storages, by operator
     demand: tuple[int, ...]  # bytes an operator adds while it runs: its outputs and its scratch
-    kept: tuple[int, ...]  # bytes of its outputs that outlive it
+    outliving_bytes: tuple[int, ...]  # of its outputs
     part: tuple[tuple[int, bool], ...]  # (joined storage that it writes a part of or -1, beside it), by operator
     overwrites: tuple[tuple[tuple[int, int], ...], ...]  # (storage, bytes saved where it dies here), by operator
     start: int  # bytes live before the first operator
 
     @property
     def full(self) -> int:
+        """The set of all operators."""
         return (1 << len(self.predecessors)) - 1
 
     def live(self, done: int) -> int:
         """Bytes live after the operators of the mask `done`: mu(S)."""
         total = 0
         for s in self.storages:
-            if (not s.writers or s.writers & done) and (s.kept or s.readers & ~done):
+            if (not s.writers or s.writers & done) and (s.live_to_end or s.readers & ~done):
                 total += s.size
         return total
 
     def step(self, done: int, op: int) -> tuple[int, int]:
-        """Bytes needed while `op` runs after `done` on top of `live(done)`, and the change that it leaves behind."""
+        """Bytes needed while `op` runs after the set `done`, beyond `live(done)`, and the change in live bytes that it leaves."""
         after = ~(done | 1 << op)
-        change = self.kept[op]
+        change = self.outliving_bytes[op]
         storages = self.storages
         for s in self.reads[op]:
             storage = storages[s]
-            if not storage.kept and not storage.readers & after:
+            if not storage.live_to_end and not storage.readers & after:
                 change -= storage.size
         need = self.demand[op]
         joined, beside = self.part[op]
@@ -108,7 +109,7 @@ def model(graph: Graph, in_place: bool = True) -> Model:
         graph.successors,
         tuple(tuple(dict.fromkeys(root[t] for t in op.inputs)) for op in graph.ops),
         tuple(sum(storages[k].size for k in m) + op.scratch_bytes for m, op in zip(made, graph.ops, strict=True)),
-        tuple(sum(storages[k].size for k in m if storages[k].kept or storages[k].readers) for m in made),
+        tuple(sum(storages[k].size for k in m if storages[k].live_to_end or storages[k].readers) for m in made),
         tuple((k, bool(op.attrs.get("beside"))) for k, op in zip(parts, graph.ops, strict=True)),
         tuple(
             _overwrites(graph, op, root, storages) if in_place and k < 0 else ()
@@ -119,7 +120,7 @@ def model(graph: Graph, in_place: bool = True) -> Model:
 
 
 def _roots(graph: Graph) -> tuple[list[int], list[int]]:
-    """Storage of every tensor, and the tensor that owns each storage."""
+    """The storage of every tensor, and the tensor that owns each storage."""
     owner = list(range(len(graph.tensors)))
     for op in graph.ops:
         if op.view and len(op.inputs) == 1:
@@ -135,15 +136,17 @@ def _roots(graph: Graph) -> tuple[list[int], list[int]]:
 
 
 def _last(owner: list[int], t: int) -> int:
+    """The end of the chain of owners from tensor t."""
     while owner[t] != t:
         t = owner[t]
     return t
 
 
 def _overwrites(graph: Graph, op: Op, root: list[int], storages: tuple[Storage, ...]) -> tuple[tuple[int, int], ...]:
+    """Storages that the output of `op` may overwrite, and the bytes that this saves."""
     if op.view or not op.outputs:
         return ()
     out = graph.tensors[op.outputs[0]]
     inputs = [graph.tensors[op.inputs[position]] for position in op.in_place]
-    fit = [root[t.index] for t in inputs if not storages[root[t.index]].kept and t.bytes >= out.bytes]
+    fit = [root[t.index] for t in inputs if not storages[root[t.index]].live_to_end and t.bytes >= out.bytes]
     return tuple((s, out.bytes) for s in dict.fromkeys(fit))

@@ -49,5 +49,5 @@ def order_report(graph: Graph, rewrite: bool = False, on_chip: int | None = None
 
 
 def without_scratch(graph: Graph) -> Graph:
-    """The graph with tensors alone to pay for."""
+    """The graph without scratch, so that only tensors count."""
     return replace(graph, ops=tuple(replace(op, scratch_bytes=0) for op in graph.ops))

@@ -30,7 +30,7 @@ class Accumulate(Enum):
 
 
 def cell(graph: Graph, ops: Sequence[int], name: str = "cell") -> Graph:
-    """The operators `ops` alone: what they read from elsewhere becomes inputs, what others read becomes outputs."""
+    """The operators `ops` as a graph of their own: what they read from elsewhere are inputs, what others read are outputs."""
     inside = set(ops)
     made = {t for i in ops for t in graph.ops[i].outputs}
     inputs = tuple(dict.fromkeys(t for i in ops for t in graph.ops[i].inputs if t not in made))
@@ -40,10 +40,10 @@ def cell(graph: Graph, ops: Sequence[int], name: str = "cell") -> Graph:
 
 
 def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bool = False) -> Graph:
-    """`graph` without its concats (those of `names`, if given): their consumers read the parts.
+    """`graph` without its concats (or those of `names`): their consumers read the parts.
 
-    A concat that is a graph output stays, unless `outputs` says that whoever reads it reads the parts as well. A reader's
-    windows on a concat along the channels are its windows on every part.
+    A concat that is a graph output stays, unless `outputs` says that whoever reads it can read the parts. A reader's windows
+    on a concat along the channels become its windows on every part.
     """
     parts: dict[int, tuple[int, ...]] = {}
     across: set[int] = set()  # concats along the channels
@@ -63,7 +63,7 @@ def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bo
 
 
 def _reading(op: Op, inputs: tuple[int, ...], parts: Mapping[int, tuple[int, ...]], across: Collection[int]) -> Op:
-    """`op` on other inputs; what cannot be told of them is dropped."""
+    """`op` on other inputs; fields that would no longer be true are dropped."""
     if inputs == op.inputs:
         return op
     made = replace(op, inputs=inputs, in_place=())
@@ -82,9 +82,9 @@ def _spread(
 
 
 def fold_activations(graph: Graph) -> Graph:
-    """`graph` without the rectifiers that only convolutions read: these clamp what they read, to the same bits.
+    """`graph` without the rectifiers that only convolutions read: these clamp what they read, bit for bit the same.
 
-    The literature counts relu -> convolution -> normalization of cells as one node; this makes graphs comparable.
+    The literature counts relu -> convolution -> normalization as one node of a cell; this makes graphs comparable.
     """
     source: dict[int, int] = {}
     ops = []
@@ -180,17 +180,18 @@ def partition_channels(graph: Graph, form: Accumulate = Accumulate.BESIDE, kerne
 
 
 def nodes(graph: Graph) -> int:
-    """Operators as the paper counts them: views move nothing and are none."""
+    """The number of operators as the paper counts them: views move nothing and do not count."""
     return sum(not op.view for op in graph.ops)
 
 
 def _behind_concats(graph: Graph) -> set[int]:
+    """Operators whose only input is a concat."""
     concats = {op.outputs[0] for op in graph.ops if op.kind == "concat"}
     return {op.index for op in graph.ops if len(op.inputs) == 1 and op.inputs[0] in concats}
 
 
 def _absorbed_adds(graph: Graph, convs: set[int]) -> dict[int, tuple[int, int]]:
-    """The two convolutions of each add that is absorbed, at least one of them partitioned."""
+    """For each add that is absorbed its two convolutions, of which at least one is partitioned."""
     found: dict[int, tuple[int, int]] = {}
     for op in graph.ops:
         if op.kind != "add" or len(op.inputs) != 2 or op.inputs[0] == op.inputs[1]:
@@ -203,6 +204,7 @@ def _absorbed_adds(graph: Graph, convs: set[int]) -> dict[int, tuple[int, int]]:
 
 
 def _only_read_by(graph: Graph, tensor: int, op: int) -> bool:
+    """Whether a tensor is read by `op` and nothing else."""
     return graph.consumers[tensor] == (op,) and tensor not in graph.outputs
 
 

@@ -25,7 +25,7 @@ from tvm_cascade.ordering.model import Model, model
 
 @dataclass(frozen=True, slots=True)
 class OrderOptions:
-    """Switches of the solver; none of them changes an optimum that is found, only how soon."""
+    """Switches of the solver. None of them changes an optimum that is found, only how soon it is."""
 
     in_place: bool = True  # outputs may overwrite inputs that die, where the operator allows it
     divide: bool = True  # cut the graph where that is exact
@@ -36,7 +36,7 @@ class OrderOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """An order and what is known about it; all sizes in bytes."""
+    """An order and what is known about it; sizes in bytes."""
 
     order: tuple[int, ...]
     peak: int
@@ -49,15 +49,15 @@ class Ordering:
 
     @property
     def gap(self) -> float:
-        """How far above its bound the peak lies, as a fraction of the peak."""
+        """How far the peak lies above its bound, as a fraction of the peak."""
         return (self.peak - self.bound) / self.peak if self.peak else 0.0
 
 
 def order(graph: Graph, options: OrderOptions | None = None) -> Ordering:
     """The order of `graph` with the lowest peak memory.
 
-    Exact while the bounds on states allow it; else the best order found with `optimal` false. The result is never worse
-    than file order, Kahn's, reverse post-order or greedy.
+    It is exact while the bounds on states allow that; else the best order found, with `optimal` false. The result is never
+    worse than file order, Kahn's, reverse post-order or greedy.
     """
     began = perf_counter()
     options = options or OrderOptions()
@@ -74,7 +74,7 @@ def order(graph: Graph, options: OrderOptions | None = None) -> Ordering:
 def _solve(
     m: Model, parts: Sequence[Region], known: Sequence[Sequence[int]], options: OrderOptions
 ) -> tuple[tuple[int, ...], int, int]:
-    """Order, bound and states explored of all regions in turn."""
+    """The order, bound and number of states explored of all regions in turn."""
     steps = step_bounds(m)
     bound = max((*steps, m.start))
     floor, found, states, spent = bound, [], 0, 0
@@ -108,9 +108,10 @@ def _peak(m: Model, region: Region, row: Sequence[int]) -> int:
 def _region(
     m: Model, region: Region, best: list[int], peak: int, floor: int, work: int, options: OrderOptions
 ) -> tuple[list[int], int, int, tuple[int, int]]:
-    """Best order of a region, its peak, the bound proven, and states and steps used.
+    """The best order of a region, its peak, the bound proven, and the states and steps used.
 
-    Without an order within them, budgets up to `low` are proven to be too small, those up to `failed` only seem so.
+    Where no order is found within the limits, budgets up to `low` are proven to be too small, and those up to `failed` only
+    seem to be.
     """
     low = failed = floor
     states = steps = 0

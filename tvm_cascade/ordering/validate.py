@@ -11,7 +11,10 @@ from tvm_cascade.graph import Graph
 def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tuple[int, ...]:
     """Bytes in use while each operator of `order` runs: every live tensor once, outputs, scratch.
 
-    Raises `ValidationError` where `order` is no topological order.
+    Raises
+    ------
+    ValidationError
+        `order` is no topological order.
     """
     if not graph.is_order(order):
         raise ValidationError("the operators do not stand in a topological order")
@@ -40,7 +43,7 @@ def footprint(graph: Graph, order: Sequence[int], in_place: bool = True) -> tupl
 
 
 def _owners(graph: Graph) -> dict[int, int]:
-    """The tensor whose memory each tensor lies in: a view's input, or the output that several inputs are joined in."""
+    """The tensor whose memory each tensor lies in: the input of a view, or the output in which several inputs are joined."""
     owner = {t.index: t.index for t in graph.tensors}
     for op in graph.ops:
         for t in op.outputs if op.view else ():
@@ -68,7 +71,13 @@ def peak_of(graph: Graph, order: Sequence[int], in_place: bool = True) -> int:
 
 
 def validate(graph: Graph, order: Sequence[int], peak: int, bound: int, optimal: bool, in_place: bool = True) -> None:
-    """Raise `ValidationError` unless `order` needs `peak` bytes and the claims about it are consistent."""
+    """Check that `order` needs `peak` bytes and that the claims about it are consistent.
+
+    Raises
+    ------
+    ValidationError
+        With the figure that is wrong.
+    """
     real = peak_of(graph, order, in_place)
     if real != peak:
         raise ValidationError(f"the order needs {real} bytes, {peak} stated")

@@ -18,13 +18,12 @@ from math import prod
 
 from tvm_cascade.cost.interface import OpFeatures
 from tvm_cascade.graph import Graph, Op, Window
+from tvm_cascade.operators.table import MERGEABLE
 from tvm_cascade.parallel.units import UnitGraph
-
-MERGEABLE = ("conv2d", "dense", "matmul")
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class BuildOptions:
     """One axis of merged convolutions: kernel `extent`, `padding` before the first tap, and each kernel's first tap."""
 
     extent: int
@@ -32,7 +31,7 @@ class Placement:
     offsets: tuple[int, ...]  # in taps
 
 
-def place(windows: Sequence[Window]) -> Placement | None:
+def place(windows: Sequence[Window]) -> BuildOptions | None:
     """The merged window of one axis; None where no merged kernel computes what the single ones do."""
     first = windows[0]
     if any((w.stride, w.dilation, w.denominator) != (first.stride, first.dilation, 1) for w in windows):
@@ -42,7 +41,7 @@ def place(windows: Sequence[Window]) -> Placement | None:
     if any(gap % first.dilation for gap in gaps):
         return None
     offsets = tuple(gap // first.dilation for gap in gaps)
-    return Placement(max(o + w.extent for o, w in zip(offsets, windows, strict=True)), padding, offsets)
+    return BuildOptions(max(o + w.extent for o, w in zip(offsets, windows, strict=True)), padding, offsets)
 
 
 def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:

@@ -50,24 +50,19 @@ def run_stages(
     graph: Graph,
     target: str = "cuda",
     device: str | None = None,
-    batch: int | None = None,
-    unit: str = "fused",
-    variant: str = "both",
-    r: int | None = 3,
-    s: int | None = 8,
+    *,
+    options: Options | None = None,
+    model: CostModel | None = None,
     load: str | Path | None = None,
     output: str | Path | None = None,
     picture: str | Path | None = None,
-    model: CostModel | None = None,
 ) -> tuple[dict[str, object], str]:
     """The command `stages`: the JSON object and the text for a reader.
 
-    `r` or `s` of 0 or None lift that limit. `model` defaults to the analytic one of `device`. `load` takes a saved
+    `model` defaults to the analytic one of `device`. `load` takes a saved
     schedule instead of searching, `output` saves the result. Raises `UsageError` and `LoadError`.
     """
-    if batch is not None:
-        graph = with_batch(graph, batch)
-    options = Options(variant=variant, unit=unit, r=r or None, s=s or None)
+    options = options or Options()
     model = model if model is not None else AnalyticCost(find_device(device, target))
     if load is not None:
         found = _loaded(graph, load, options, model)

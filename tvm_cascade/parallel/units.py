@@ -17,14 +17,8 @@ from dataclasses import dataclass
 
 from tvm_cascade.cost.interface import OpFeatures, graph_features
 from tvm_cascade.graph import Graph, Op
+from tvm_cascade.operators.table import ELEMENTWISE
 
-ANCHORS = ("conv2d", "depthwise_conv2d", "conv2d_transpose", "dense", "matmul")
-ELEMENTWISE = (
-    "add", "subtract", "sub", "mul", "multiply", "divide", "maximum", "minimum", "bias_add", "batch_norm", "relu",
-    "relu6", "clip", "sigmoid", "tanh", "silu", "gelu", "hardswish", "hard_swish", "leaky_relu", "leakyrelu", "elu",
-    "exp", "sqrt", "rsqrt", "abs", "negative", "power", "cast", "astype", "quantize", "dequantize", "requantize", "lut",
-    "lrelu", "identity", "tuple_get_item",
-)  # fmt: skip
 _LED_TO = ("conv2d", "concat")
 
 
@@ -51,10 +45,10 @@ class UnitGraph:
 def unit_graph(graph: Graph, unit: str) -> UnitGraph:
     """The graph in units of `op`, `fused`, `sepconv` or `cell` (see the module's text)."""
     owner = list(range(len(graph.ops)))
-    apart = _behind_branches(graph) if unit == "cell" else None
-    forward = _leading(graph, unit, apart)
+    excluded = _behind_branches(graph) if unit == "cell" else None
+    forward = _leading(graph, unit, excluded)
     for op in graph.ops:
-        if op.index == apart:
+        if op.index == excluded:
             continue
         if forward[op.index]:
             _join(owner, op.index, graph.successors[op.index][0])
@@ -72,7 +66,7 @@ def _behind_branches(graph: Graph) -> int | None:
     return readers[0] if len(readers) == 1 and graph.ops[readers[0]].kind in ELEMENTWISE else None
 
 
-def _leading(graph: Graph, unit: str, apart: int | None) -> list[bool]:
+def _leading(graph: Graph, unit: str, excluded: int | None) -> list[bool]:
     """Element-wise operators that only lead to one convolution or concatenation: activations, sums of inputs.
 
     In front of a depthwise convolution all of them; elsewhere not what follows another kernel and rides with that.
@@ -81,7 +75,7 @@ def _leading(graph: Graph, unit: str, apart: int | None) -> list[bool]:
     if unit not in ("sepconv", "cell"):
         return separable
     for op in reversed(graph.ops):
-        if op.index == apart or op.kind not in ELEMENTWISE or not _sole_reader(graph, op):
+        if op.index == excluded or op.kind not in ELEMENTWISE or not _sole_reader(graph, op):
             continue
         reader = graph.ops[graph.successors[op.index][0]]
         separable[op.index] = reader.kind == "depthwise_conv2d" or separable[reader.index]

@@ -2,7 +2,7 @@
 
 Traffic counts bytes that kernels ask for: every call reads the windows of what it makes, writes that, and streams its
 weights from flash once. Rows that a window shares with the next one are read again, as kernels do; caches are not
-modelled. Instructions are those of `cost.instructions`, the model that `--max-time` limits plans by. They tell plans of
+modelled. Instructions are those of `cores.step_model`, the model that `--max-time` limits plans by. They tell plans of
 one network apart; what a board takes is what `run` measures.
 """
 
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from tvm_cascade.cascading.flow import goes_by_pixels, has_rows
+from tvm_cascade.cascading.geometry import goes_by_pixels, has_rows
 from tvm_cascade.cascading.plan import Plan, Segment
-from tvm_cascade.cost.instructions import STEP_MODELS, StepModel
+from tvm_cascade.cores.cortex_m4 import STEPS
+from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.graph import Graph, Op, Window
 
 
@@ -52,7 +53,7 @@ class _Grid:
 
 def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
     """Calls, traffic and instructions of a plan; without a model of the core, instructions of a Cortex-M4."""
-    model = model or STEP_MODELS["cortex-m4"]
+    model = model or STEPS
     calls = read = written = weights = 0
     instructions = 0.0
     for segment in plan.segments:
@@ -76,17 +77,17 @@ def estimate(plan: Plan, model: StepModel | None = None) -> Estimate:
             written += round(out)
             weights += op.weight_bytes * (1 if sums else made)
             instructions += model.whole(op) * part if op.macs else model.moved * (taken + out)
-            if segment.chunk and not sums and len(grid.runs) > 1 and goes_by_pixels(plan.graph, o):
+            if segment.tile.by_pixels and not sums and len(grid.runs) > 1 and goes_by_pixels(plan.graph, o):
                 made_of = plan.graph.tensors[op.outputs[0]]
-                instructions += model.extra(op, made_of.rows, made_of.columns, segment.chunk)
+                instructions += model.extra(op, made_of.rows, made_of.columns, segment.tile.columns)
     return Estimate(calls, round(instructions), read, written, weights)
 
 
 def _calls(graph: Graph, op: Op, segment: Segment, steps: int) -> int:
     """Calls of an operator's kernel: one a step, or one a row where a step makes several and the kernel one."""
     rows = graph.tensors[op.outputs[0]].rows
-    single = segment.rows > 1 and has_rows(graph, op.index)
-    return rows if single and not op.tall and op.index not in segment.accumulating else steps
+    single = segment.tile.rows > 1 and has_rows(graph, op.index)
+    return rows if single and not op.kernels.multi_row and op.index not in segment.accumulating else steps
 
 
 def _part(graph: Graph, op: Op, columns: Sequence[tuple[int, int]] | None) -> float:
@@ -99,9 +100,9 @@ def _grid(graph: Graph, op: Op, segment: Segment, columns: Sequence[tuple[int, i
     out = graph.tensors[op.outputs[0]]
     if columns:
         return _Grid(out.rows, tuple(columns))
-    if segment.chunk and any(w is not None for w in op.columns):
-        starts = range(0, out.columns, segment.chunk)
-        return _Grid(out.rows, tuple((x, min(x + segment.chunk, out.columns)) for x in starts))
+    if segment.tile.by_pixels and any(w is not None for w in op.columns):
+        starts = range(0, out.columns, segment.tile.columns)
+        return _Grid(out.rows, tuple((x, min(x + segment.tile.columns, out.columns)) for x in starts))
     return _Grid(out.rows, ((0, out.columns),))
 
 

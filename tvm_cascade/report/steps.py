@@ -25,13 +25,13 @@ def step_rows(plan: Plan) -> list[dict[str, Any]]:
         order = sorted((o for o in segment.ops if not plan.graph.ops[o].view), key=_first_step(segment))
         for t in segment.streamed:
             name = f"rows of {plan.graph.tensors[t].name}"
-            rows.append(_row(plan, k, live, name, "source", segment.trace.count(-1 - t), "1 row", (t,), None))
+            head = {"segment": k, "region": None, "live_bytes": live, "operator": name, "kind": "source"}
+            rows.append(head | {"steps": segment.trace.count(-1 - t), "by": "1 row"} | _outputs(plan, (t,)))
         for o in order:
             op = plan.graph.ops[o]
             steps = segment.trace.count(o) * max(len(segment.stripes), 1)
-            rows.append(
-                _row(plan, k, live, op.name, op.kind, steps, _makes(plan, segment, o), op.outputs, region_of[o])
-            )
+            head = {"segment": k, "region": region_of[o], "live_bytes": live, "operator": op.name, "kind": op.kind}
+            rows.append(head | {"steps": steps, "by": _makes(plan, segment, o)} | _outputs(plan, op.outputs))
     return rows
 
 
@@ -64,31 +64,16 @@ def _makes(plan: Plan, segment: Segment, op: int) -> str:
         return f"1 row of {len(segment.stripes)} stripes"
     if out.rows == 1 or segment.trace.count(op) == 1:
         return "all"
-    if segment.chunk and segment.trace.count(op) > out.rows:
-        return f"{segment.chunk} pixel{'s' if segment.chunk > 1 else ''}"
-    return "1 row" if segment.rows == 1 else f"{segment.rows} rows"
+    tile = segment.tile
+    if tile.by_pixels and segment.trace.count(op) > out.rows:
+        return f"{tile.columns} pixel{'s' if tile.columns > 1 else ''}"
+    return "1 row" if tile.rows == 1 else f"{tile.rows} rows"
 
 
-def _row(
-    plan: Plan,
-    segment: int,
-    live: int,
-    name: str,
-    kind: str,
-    steps: int,
-    by: str,
-    outputs: Sequence[int],
-    region: int | None,
-) -> dict[str, Any]:
+def _outputs(plan: Plan, outputs: Sequence[int]) -> dict[str, Any]:
+    """Where the outputs of a step lie."""
     tensors = [(plan.graph.tensors[t], plan.storages[t]) for t in outputs]
     return {
-        "segment": segment,
-        "region": region,
-        "live_bytes": live,
-        "operator": name,
-        "kind": kind,
-        "steps": steps,
-        "by": by,
         "output": ", ".join(_place(t, s) for t, s in tensors),
         "rings": [_ring(t, s) for t, s in tensors if s.is_ring(t.rows)],
     }

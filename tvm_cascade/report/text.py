@@ -43,13 +43,18 @@ def block_rows(plan: Plan) -> list[dict[str, object]]:
         elif kind == "kept":
             storage, tensor = plan.storages[k], plan.graph.tensors[k]
             size, lower, upper, ring = (
-                storage.kept * tensor.bytes // tensor.columns,
+                storage.halo_columns * tensor.bytes // tensor.columns,
                 storage.lower,
                 storage.upper,
                 False,
             )
         elif kind == "accumulator":
-            size, lower, upper, ring = plan.graph.ops[k].accumulator_bytes, segment_of[k], segment_of[k] + 1, False
+            size, lower, upper, ring = (
+                plan.graph.ops[k].kernels.accumulator_bytes,
+                segment_of[k],
+                segment_of[k] + 1,
+                False,
+            )
         else:
             segment = plan.segments[k]
             size = segment.state_bytes if kind == "state" else segment.scratch_bytes

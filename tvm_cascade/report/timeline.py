@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tvm_cascade.cascading.flow import Flow, end_bytes, front_bytes
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.geometry import end_bytes, front_bytes
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.report.text import block_rows
 
@@ -44,34 +45,33 @@ class Timeline:
 class _Progress:
     """Units written of, and still read from, the whole tensors while one segment runs."""
 
-    def __init__(self, plan: Plan, flow: Flow, segment: int) -> None:
-        self.plan, self.flow, self.segment = plan, flow, plan.segments[segment]
+    def __init__(self, plan: Plan, tables: AccessTables, segment: int) -> None:
+        self.plan, self.tables, self.segment = plan, tables, plan.segments[segment]
         self.index = segment
         self.done = dict.fromkeys(self.segment.trace, 0)
 
     def span(self, tensor: int) -> tuple[int, int]:
         """First byte of use and the end of what is written, within the tensor's block."""
-        flow, segment = self.flow, self.segment
-        chunk = segment.chunk
-        node, storage = flow.graph.tensors[tensor], self.plan.storages[tensor]
-        columns = flow.columns(tensor, chunk)
-        makers = [m for m in flow.writers(tensor) if m in self.done and not segment.stripes]
+        tables, segment = self.tables, self.segment
+        node, storage = tables.graph.tensors[tensor], self.plan.storages[tensor]
+        columns = tables.columns(tensor, segment.tile)
+        makers = [m for m in tables.writers(tensor) if m in self.done and not segment.stripes]
         ends: list[int] = []
         for m in makers:
-            made = flow.steps(m, chunk, m in segment.accumulating).made[flow.written(m).index(tensor)]
-            done = -1 if self.done[m] and m in segment.over else self.done[m]
+            made = tables.steps(m, segment.tile, m in segment.accumulating).made[tables.written(m).index(tensor)]
+            done = -1 if self.done[m] and m in segment.in_place else self.done[m]
             ends.append(int(end_bytes(node, made[done], columns)))
         high = max(ends, default=node.bytes)
         low = 0
-        if storage.upper == self.index + 1 and tensor not in flow.leaves and not segment.stripes:
-            low = min((self._kept(o, tensor, columns) for o in flow.readers[tensor] if o in self.done), default=high)
+        if storage.upper == self.index + 1 and tensor not in tables.leaves and not segment.stripes:
+            low = min((self._kept(o, tensor, columns) for o in tables.readers[tensor] if o in self.done), default=high)
         return min(low, high), high
 
     def _kept(self, op: int, tensor: int, columns: int) -> int:
-        steps = self.flow.steps(op, self.segment.chunk, op in self.segment.accumulating)
-        done = -1 if self.done[op] and op in self.segment.over else self.done[op]
+        steps = self.tables.steps(op, self.segment.tile, op in self.segment.accumulating)
+        done = -1 if self.done[op] and op in self.segment.in_place else self.done[op]
         keeps = [int(r.keep[done]) for r in steps.reads if r.tensor == tensor]
-        node = self.flow.graph.tensors[tensor]
+        node = self.tables.graph.tensors[tensor]
         return min((int(front_bytes(node, np.array(k), columns)) for k in keeps), default=0)
 
 
@@ -79,12 +79,12 @@ def timeline(plan: Plan) -> Timeline:
     """The arena of a plan, sampled."""
     streamed = {t for s in plan.segments for t in s.streamed}
     sums = any(s.accumulating for s in plan.segments)
-    flows = {n: Flow(plan.graph, streamed, sums, n) for n in {s.rows for s in plan.segments}}
+    tables = AccessTables(plan.graph, streamed, sums)
     blocks = block_rows(plan)
     spans: list[list[tuple[int, int, int]]] = [[] for _ in blocks]
     cuts, times, used = [0], [], []
     for k, segment in enumerate(plan.segments):
-        progress = _Progress(plan, flows[segment.rows], k)
+        progress = _Progress(plan, tables, k)
         length = len(segment.trace) * max(len(segment.stripes), 1)
         if not length:  # views alone
             cuts.append(cuts[-1])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tvm
@@ -27,7 +27,7 @@ from tvm_cascade.runtime.choose_module import Choice, fastest, staged
 from tvm_cascade.runtime.node_latency import KernelLatency, NodeRunner, kernel_latency
 from tvm_cascade.substitution.costs import STAGES, Latency, Limited
 from tvm_cascade.substitution.dag import Dag
-from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
+from tvm_cascade.substitution.metaflow import Found, SearchOptions
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES
 from tvm_cascade.substitution.split import optimize
@@ -54,23 +54,30 @@ class Measured:
         return self.candidates[self.choice.best]
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How long to search, and how often to run what was found."""
+
+    options: SearchOptions | None = None
+    rules: Sequence[Rule] = ALL_RULES
+    seconds: float = 50.0  # for the searches, measuring included
+    runs: int = 7  # of every candidate
+    clock: Callable[[], float] = time.perf_counter  # seconds
+
+
 def optimize_measured(
     mod: tvm.IRModule,
     learned: bool = False,
     limit: int | None = None,
-    rules: Sequence[Rule] = ALL_RULES,
-    options: SearchOptions | None = None,
-    seconds: float = 50.0,
+    effort: Effort | None = None,
     database: str | Path | None = None,
-    progress: Progress | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    runs: int = 7,
 ) -> Measured:
     """`main` rewritten for this machine's CPU, `limit` bytes of activations at most; see the module's text.
 
-    `database` keeps measurements between runs. `seconds` is for the searches, measuring included. Raises `GraphError`
-    where `main` cannot be read, `InfeasibleError` where no graph keeps the limit.
+    `database` keeps measurements between runs. Raises `GraphError` where `main` cannot be read, `InfeasibleError` where no
+    graph keeps the limit.
     """
+    effort = effort or Effort()
     read = read_function(mod["main"])
     runner = NodeRunner(read.calls)
     measured = MeasuredCost(runner, RecordStore(database, runner.device), QUICK)
@@ -80,18 +87,18 @@ def optimize_measured(
     def within(cost: Latency) -> Latency | Limited:
         return cost if limit is None else Limited(cost, limit)
 
-    guess = optimize(read.dag, within(serial), rules, options, progress, seconds / 2)
-    left = seconds - guess.seconds
+    guess = optimize(read.dag, within(serial), effort.rules, effort.options, None, effort.seconds / 2)
+    effort = replace(effort, seconds=effort.seconds - guess.seconds)
     if learned:
         model = LearnedCost(measured, analytic)
         cost = kernel_latency(model, runner)
-        found = _refined(model, cost, within, (read.dag, guess.dag), rules, options, progress, left)
+        found = _refined(model, cost, within, (read.dag, guess.dag), effort)
     else:
         cost = kernel_latency(measured, runner)
-        found = optimize(read.dag, within(cost), rules, options, progress, left)
+        found = optimize(read.dag, within(cost), effort.rules, effort.options, None, effort.seconds)
     results = [Found(read.dag, found.cost_before, found.cost_before, (), 1, 0.0, True), guess, found]
     modules = [mod, *(_written(mod, read, f.dag) for f in results[1:])]
-    choice = fastest(modules, runs=runs, clock=clock, build=staged)
+    choice = fastest(modules, runs=effort.runs, clock=effort.clock, build=staged)
     kept = results[choice.best]
     return Measured(modules[choice.best], read, kept, choice, _CANDIDATES, measured.measurements, cost.refused)
 
@@ -107,13 +114,10 @@ def _refined(
     cost: KernelLatency,
     within: Callable[[Latency], Latency | Limited],
     known: Sequence[Dag],
-    rules: Sequence[Rule],
-    options: SearchOptions | None,
-    progress: Progress | None,
-    seconds: float,
+    effort: Effort,
 ) -> Found:
     """Search, measure the operators of what was found, learn, and again."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + effort.seconds
 
     def stages(dag: Dag):
         ops = dict.fromkeys(cost.runner.know(n) for n in dag.nodes)  # type: ignore[union-attr]
@@ -121,7 +125,7 @@ def _refined(
 
     def search():
         left = max(0.0, end - time.monotonic())
-        found = optimize(known[0], within(cost.fresh()), rules, options, progress, left)
+        found = optimize(known[0], within(cost.fresh()), effort.rules, effort.options, None, left)
         return found, stages(found.dag)
 
     first = dict.fromkeys(op[0][0] for dag in known for _, op in stages(dag))

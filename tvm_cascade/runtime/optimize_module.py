@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +16,17 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_cascade.cost import AnalyticCost, CostModel, find_device
+from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.errors import GraphError, LoadError, UsageError
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import Read
 from tvm_cascade.passes.substitution_write import fold, write_with_parameters
 from tvm_cascade.publish import whole_file
-from tvm_cascade.runtime.optimize_measured import optimize_measured
-from tvm_cascade.substitution.costs import STAGES, TVM, Engine, Latency, Limited, parse_cost
+from tvm_cascade.runtime.optimize_measured import Effort, optimize_measured
+from tvm_cascade.substitution.costs import STAGES, TVM, Latency, Limited, parse_cost
 from tvm_cascade.substitution.export_onnx import export_onnx
-from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
-from tvm_cascade.substitution.pattern import Rule
+from tvm_cascade.substitution.metaflow import Found, SearchOptions
 from tvm_cascade.substitution.report import optimize_report
-from tvm_cascade.substitution.rules import ALL_RULES
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency
 
 _UNITS = {
@@ -59,13 +56,10 @@ def optimize_module(
     target: str = "llvm",
     cost: str = "latency",
     device: str | None = None,
-    model: CostModel | None = None,
-    engine: Engine = TVM,
-    rules: Sequence[Rule] = ALL_RULES,
+    *,
     alpha: float = 1.05,
     budget: int = 2000,
     seconds: float = 50.0,
-    progress: Progress | None = None,
     database: str | Path | None = None,
 ) -> Optimized:
     """Rewrites `main` for the lowest cost; `mod` stays as it is.
@@ -76,8 +70,10 @@ def optimize_module(
         See `parse_cost`: 'latency', 'traffic', 'peak', 'latency,peak<=256KiB', 'latency+1e-9*traffic', ... Or 'ios',
         the latency of the graph's inter-operator schedule; or 'measured' or 'learned', latencies of this machine's CPU,
         each also with a limit.
-    model : CostModel
-        Where latencies come from; the analytic model of `device` (or of `target`'s generic device) unless given.
+    device : str, optional
+        Latencies come from the analytic model of this device; None is `target`'s generic one.
+    alpha : float
+        How much worse a graph may get on the way.
     budget : int
         Graphs priced per subgraph.
     seconds : float
@@ -97,15 +93,15 @@ def optimize_module(
     options = SearchOptions(alpha=alpha, max_graphs=budget)
     main, _, _ = cost.replace(" ", "").partition(",")
     if main in ("measured", "learned"):
-        return _measured(mod, target, cost, options, rules, seconds, progress, database)
-    model = model or AnalyticCost(find_device(device, target))
-    priced = parse_cost(cost, model, engine, {"ios": ScheduleLatency(model, engine)})
-    done = substitute(mod, priced, rules, options, seconds, progress, lambda name: name == "main")
+        return _measured(mod, target, cost, options, seconds, database)
+    model = AnalyticCost(find_device(device, target))
+    priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
+    done = substitute(mod, priced, options=options, total_seconds=seconds, functions=lambda name: name == "main")
     if "main" not in done.found:
         raise GraphError(done.skipped.get("main", "the module has no function main"))
     found, read = done.found["main"], done.read["main"]
     unit = _UNITS.get(cost.partition(",")[0].strip(), "")
-    return Optimized(done.mod, optimize_report(read.dag, found, unit, engine), found, read)
+    return Optimized(done.mod, optimize_report(read.dag, found, unit, TVM), found, read)
 
 
 def _measured(
@@ -113,9 +109,7 @@ def _measured(
     target: str,
     cost: str,
     options: SearchOptions,
-    rules: Sequence[Rule],
     seconds: float,
-    progress: Progress | None,
     database: str | Path | None,
 ) -> Optimized:
     """`optimize_measured`, with what was run in the report under `measured`."""
@@ -126,7 +120,7 @@ def _measured(
     name, _, _ = cost.replace(" ", "").partition(",")
     priced = parse_cost(cost, AnalyticCost(find_device("cpu")), named={name: Latency(name)})
     limit = priced.limit if isinstance(priced, Limited) else None
-    done = optimize_measured(mod, name == "learned", limit, rules, options, seconds, database, progress)
+    done = optimize_measured(mod, name == "learned", limit, Effort(options, seconds=seconds), database)
     report = optimize_report(done.read.dag, done.found, "ms", STAGES)
     report["measured"] = {
         "kept": done.kept,

@@ -14,75 +14,74 @@ from tvm_cascade.cost.measured import MeasuredCost, confirm
 from tvm_cascade.cost.records import CONCURRENT, RecordStore
 from tvm_cascade.errors import MissingToolError, UsageError
 from tvm_cascade.parallel.problem import Options
-from tvm_cascade.parallel.report import finish_report, run_stages
+from tvm_cascade.parallel.report import finish_report, run_stages, with_batch
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.passes.stage_graph import StageGraph, stage_graph
+from tvm_cascade.request import StagesRequest
 from tvm_cascade.runtime.finalists import keep_fastest
 from tvm_cascade.runtime.tune_stages import tune_stages
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 from tvm_cascade.schedules.tuning.metaschedule import Progress, Search
 
-COSTS = ("analytic", "measured", "learned")
 _LEARNED_BUDGET = 400  # measurements of a learned search, besides the operators alone
 
 
 def stages(
-    mod: tvm.IRModule,
-    target: str = "cuda",
-    device: str | None = None,
-    batch: int | None = None,
-    unit: str = "fused",
-    variant: str = "both",
-    r: int | None = 3,
-    s: int | None = 8,
-    cost: str = "analytic",
-    load: str | Path | None = None,
-    output: str | Path | None = None,
-    picture: str | Path | None = None,
-    database: str | Path | None = None,
-    metaschedule: str | Path | None = None,
-    trials: int = 32,
-    progress: Progress = lambda _text: None,
+    mod: tvm.IRModule, request: StagesRequest | None = None, progress: Progress = lambda _text: None
 ) -> tuple[dict[str, object], str]:
     """The command `stages`: the JSON object (`parallel.report.describe`) and the text for a reader.
 
     Measured and learned schedules for this machine's CPU are run beside the sequential and the greedy one (`finalists`), and
-    the fastest is kept; the key `measured` tells. `database` keeps measurements between runs (default: in memory).
-    `metaschedule` is a folder with records of tuned kernels, which are what is measured then; operators without one are
-    tuned first with `trials` candidates each (0: none; merged operators keep the default kernels); the key `tuned` tells.
-    Raises `UsageError` for wrong options and for measuring on a device that this machine does not have, `LoadError` for an
-    unreadable schedule.
+    the fastest is kept; the key `measured` tells. With `metaschedule` tuned kernels are measured; operators without a record
+    are tuned first, with `trials` candidates each (0: none; merged operators keep the default kernels); the key `tuned`
+    tells.
+
+    Raises
+    ------
+    UsageError
+        For measuring on a device that this machine does not have, or with options that only the analytic cost has.
+    LoadError
+        The schedule to load cannot be read.
     """
-    if cost not in COSTS:
-        raise UsageError(f"unknown cost {cost}: choose one of {', '.join(COSTS)}")
-    if cost == "analytic" and metaschedule is not None:
-        raise UsageError("--metaschedule is for kernels that run: give --cost measured or --cost learned with it")
+    asked = request or StagesRequest()
     net = stage_graph(mod)
-    if cost == "analytic":
-        return run_stages(net.graph, target, device, batch, unit, variant, r, s, load, output, picture)
-    if batch not in (None, 1):
-        raise UsageError(f"--cost {cost} measures the model as it is loaded: set the batch with --input-shape")
-    options = Options(variant=variant, unit=unit, r=r or None, s=s or None)
-    units = unit_graph(net.graph, unit)
+    options = Options(variant=asked.variant, unit=asked.unit, r=asked.r or None, s=asked.s or None)
+    if asked.cost == "analytic":
+        if asked.metaschedule is not None:
+            raise UsageError("--metaschedule is for kernels that run: give --cost measured or --cost learned with it")
+        graph = net.graph if asked.batch is None else with_batch(net.graph, asked.batch)
+        saved = {"load": asked.load, "output": asked.output, "picture": asked.picture}
+        return run_stages(graph, asked.target, asked.device, options=options, **saved)
+    if asked.batch not in (None, 1):
+        raise UsageError(f"--cost {asked.cost} measures the model as it is loaded: set the batch with --input-shape")
+    return _measured(net, options, asked, progress)
+
+
+def _measured(
+    net: StageGraph, options: Options, asked: StagesRequest, progress: Progress
+) -> tuple[dict[str, object], str]:
+    """`stages` with costs of this machine."""
+    units = unit_graph(net.graph, asked.unit)
     tuning: dict[str, object] = {}
-    if metaschedule is not None:
-        tuned = tune_stages(net, units, metaschedule, target, None, Search(trials), progress)
+    if asked.metaschedule is not None:
+        tuned = tune_stages(net, units, asked.metaschedule, asked.target, None, Search(asked.trials), progress)
         tuning = {"tuned": asdict(tuned)}
-    model = measured_model(net, units, database, target, metaschedule)
-    if load is not None:
-        data, text = run_stages(net.graph, target, device, None, unit, variant, r, s, load, output, picture, model)
-        return data | tuning, text
+    model = measured_model(net, units, asked.database, asked.target, asked.metaschedule)
     pricing: CostModel = model
-    if cost == "measured":
+    if asked.load is not None:
+        saved = {"load": asked.load, "output": asked.output, "picture": asked.picture}
+        data, text = run_stages(net.graph, asked.target, asked.device, options=options, model=model, **saved)
+        return data | tuning, text
+    if asked.cost == "measured":
         found = search_measured(net, model, options)
     else:
         found, pricing = search_learned(net, units, model, options)
-    if target.startswith("cuda"):
-        data, text = finish_report(found, pricing, output, picture)
+    if asked.target.startswith("cuda"):
+        data, text = finish_report(found, pricing, asked.output, asked.picture)
         return data | tuning, text
-    found, run = keep_fastest(net, found, pricing, options, metaschedule=metaschedule)
-    data, text = finish_report(found, pricing, output, picture)
+    found, run = keep_fastest(net, found, pricing, options, metaschedule=asked.metaschedule)
+    data, text = finish_report(found, pricing, asked.output, asked.picture)
     times = ", ".join(f"{n} {t:.3f} ms" for n, t in zip(run.names, run.choice.milliseconds, strict=True))
     return data | tuning | {"measured": run.to_dict()}, f"run in turn, least: {times}; kept: {run.kept}\n{text}"
 

@@ -17,9 +17,10 @@ from typing import Protocol
 from tvm_cascade.cost import CostModel, Device, OpFeatures, features
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.operators.elementwise import program_steps
+from tvm_cascade.operators.record import Family, Operator, Types
+from tvm_cascade.operators.table import OPERATORS
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
-from tvm_cascade.substitution.ops import POOLS
-from tvm_cascade.substitution.rules_algebra import steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,6 @@ class Engine:
     in_place_concat: bool  # the flag of `exclusive_concat` spares the copy
 
 
-_PLAIN = {"qconv2d": "conv2d", "qmatmul": "matmul", "qadd": "add"}  # as the cost models call them
 TVM = Engine("tvm", winograd=False, views=False, in_place_concat=False)
 STAGES = Engine("stages", winograd=False, views=True, in_place_concat=True)  # `passes.ScheduleStages`, batch 1, NCHW
 CUDNN = Engine("cudnn", winograd=True, views=True, in_place_concat=True)
@@ -76,29 +76,21 @@ def is_view(node: Node, engine: Engine) -> bool:
     return False
 
 
+def _entry(node: Node) -> tuple[Operator, Types]:
+    """The operator's entry in the table, and the types of its operands."""
+    return OPERATORS[node.kind], tuple(r.type for r in node.inputs)
+
+
 def macs_of(node: Node) -> int:
-    if node.kind in ("conv2d", "qconv2d"):
-        return prod(node.shape) * prod(node.inputs[1].shape[1:])
-    if node.kind in ("matmul", "qmatmul"):
-        return prod(node.shape) * node.inputs[0].shape[-1]
-    return 0
+    """Multiply-accumulates, padding counted."""
+    operator, read = _entry(node)
+    return operator.macs(read, node.types, dict(node.attrs))
 
 
 def flops_of(node: Node) -> int:
     """Nominal: padding counted, no Winograd."""
-    macs = macs_of(node)
-    epilogue = (len(node.inputs) - 2 + bool(node["act"])) * prod(node.shape) if macs else 0
-    if macs:
-        return 2 * macs + epilogue
-    if node.kind == "fused":
-        return steps(node["program"]) * prod(node.shape)
-    if node.kind in POOLS:
-        return prod(node.shape) * prod(node["kernel"])  # type: ignore[arg-type]
-    if node.kind in ("split", "concat", "reshape", "transpose", "pad"):
-        return 0
-    if node.kind == "opaque":
-        return int(node.get("flops", 0) or prod(node.shape))  # type: ignore[call-overload]
-    return max(prod(t.shape) for t in (*node.types, node.inputs[0].type)) * (2 if node.kind == "batch_norm" else 1)
+    operator, read = _entry(node)
+    return operator.steps(read, node.types, dict(node.attrs))
 
 
 def bytes_of(refs: Sequence[Ref]) -> int:
@@ -119,15 +111,16 @@ def op_features(node: Node, engine: Engine) -> OpFeatures:
     """The operator as the shared cost models see it."""
     if is_view(node, engine):
         return OpFeatures(kind="view")
-    kind, macs = _PLAIN.get(node.kind, node.kind), macs_of(node)
-    if kind == "conv2d":
+    operator = OPERATORS[node.kind]
+    kind, macs = operator.unquantized or node.kind, macs_of(node)
+    if operator.family is Family.CONVOLUTION:
         groups = int(node["groups"])  # type: ignore[call-overload]
         depthwise = groups > 1 and node.inputs[1].shape[1] == 1
         kind = "depthwise_conv2d" if depthwise else kind
-        plain = node.kind == "conv2d" and node["strides"] == node["dilation"] == (1, 1) and groups == 1
+        plain = not operator.unquantized and node["strides"] == node["dilation"] == (1, 1) and groups == 1
         if engine.winograd and plain and node.inputs[1].shape[2:] == (3, 3):
             macs = macs * 4 // 9
-    elif kind == "matmul":
+    elif operator.family is Family.PRODUCT:
         kind = "dense" if node.inputs[1].node.constant else kind
     read = [r for r in dict.fromkeys(node.inputs) if not r.node.constant]
     fixed = [r for r in dict.fromkeys(node.inputs) if r.node.constant]
@@ -144,13 +137,13 @@ def op_features(node: Node, engine: Engine) -> OpFeatures:
 
 def _geometry(node: Node) -> tuple[int, ...]:
     if node.kind == "fused":
-        return (steps(node["program"]),)
+        return (program_steps(node["program"]),)
     names = ("strides", "padding", "dilation", "groups", "kernel", "axis", "sizes")
     found: list[int] = []
     for name, value in node.attrs:
         if name in names:
             found += value if isinstance(value, tuple) else [int(value)]  # type: ignore[call-overload]
-    return (*found, *(node.inputs[1].shape if node.kind in ("conv2d", "qconv2d") else ()))
+    return (*found, *(node.inputs[1].shape if OPERATORS[node.kind].family is Family.CONVOLUTION else ()))
 
 
 def peak_bytes(dag: Dag) -> int:

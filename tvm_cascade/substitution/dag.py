@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tvm_cascade.substitution.ops import COMMUTATIVE, WRITERS, TensorType, infer
+from tvm_cascade.operators.record import TensorType
+from tvm_cascade.operators.table import COMMUTATIVE, WRITERS, infer
 
 Attr = object  # int, float, str, bool or nested tuples of them: hashable and comparable
 _NAMED = ("input", "weight")  # leaves whose type is no function of their attributes

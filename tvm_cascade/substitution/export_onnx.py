@@ -148,6 +148,10 @@ def _rsqrt(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
     return e.emit("Reciprocal", e.emit("Sqrt", args))
 
 
+def _silu(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
+    return e.emit("Mul", [*args, *e.emit("Sigmoid", args)])
+
+
 def _split(e: _Exporter, a: Mapping[str, Any], args: list[str]) -> list[str]:
     sizes = e.tensor(np.array(a["sizes"], "int64"))
     return e.emit("Split", [*args, sizes], len(a["sizes"]), axis=a["axis"])
@@ -173,6 +177,7 @@ _WRITERS: Mapping[str, Callable[[_Exporter, Mapping[str, Any], list[str]], list[
     "relu6": _clip,
     "clip": _clip,
     "rsqrt": _rsqrt,
+    "silu": _silu,
     "split": _split,
     "pad": _pad,
     "reshape": _reshape,

@@ -98,8 +98,8 @@ def search(
     eager = Matcher(tuple(r for r in options.eager if r in matcher.rules))
     begin = time.monotonic()
     given = _State(dag, cost.total(dag))
-    settler = _Settler(cost, eager, matcher if options.isolated else None)
-    best = first = settler.state(given, None, dag.outputs)
+    simplifier = _GreedySimplifier(cost, eager, matcher if options.isolated else None)
+    best = first = simplifier.state(given, None, dag.outputs)
     visited = {dag.outputs, first.dag.outputs}
     queue: list[tuple[float, int, _State]] = [(first.cost, 0, first)]
     graphs, complete = len(visited), True
@@ -116,7 +116,7 @@ def search(
                 complete = False
                 break
             visited.add(outputs)
-            child = settler.state(state, site, outputs)
+            child = simplifier.state(state, site, outputs)
             if child.dag.outputs is not outputs:
                 if child.dag.outputs in visited:
                     continue
@@ -146,8 +146,8 @@ def _spent(options: SearchOptions, graphs: int, best_at: int, begin: float) -> b
 
 
 @dataclass(frozen=True, slots=True)
-class _Settler:
-    """Brings a new graph to rest: eager rules, then isolated gains, until neither is left."""
+class _GreedySimplifier:
+    """Simplifies a new graph greedily: eager rules first, then sites that lower the cost alone, until neither is left."""
 
     cost: AnyCost
     eager: Matcher
@@ -155,7 +155,7 @@ class _Settler:
     useless: dict[Site, None] = field(default_factory=dict)  # isolated sites that once gained nothing
 
     def state(self, parent: _State, site: Site | None, outputs: tuple[Ref, ...]) -> _State:
-        """The state after `site`, settled."""
+        """The state after `site`, simplified."""
         old = parent.dag
         dag = Dag(old.pool, old.inputs, outputs)
         sites = () if site is None else (site,)
@@ -167,7 +167,7 @@ class _Settler:
                 continue
             value = self.cost.total(dag) if value is None else value
             if self.matcher is None or (site is not None and value >= parent.cost):
-                return _State(dag, value, parent, sites)  # a step up is an attempt: settling would only undo it
+                return _State(dag, value, parent, sites)  # a step up is an attempt: simplifying would only undo it
             following = self.matcher.sites(dag)
             gain = self._isolated(dag, value, following)
             if gain is None:
@@ -204,7 +204,7 @@ def exhaustive(
     first = _State(dag, cost.total(dag))
     best, visited, layer, complete = first, {dag.outputs}, [first], True
     visit(first.cost)
-    settler = _Settler(cost, Matcher(()), None)
+    simplifier = _GreedySimplifier(cost, Matcher(()), None)
     while layer and complete:
         following: list[_State] = []
         for state in layer:
@@ -213,7 +213,7 @@ def exhaustive(
                 if outputs in visited:
                     continue
                 visited.add(outputs)
-                child = settler.state(state, site, outputs)
+                child = simplifier.state(state, site, outputs)
                 following.append(child)
                 visit(child.cost)
                 if child.cost < best.cost * (1 - _GAIN):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 
+from tvm_cascade.operators.table import COMMUTATIVE
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
-from tvm_cascade.substitution.ops import COMMUTATIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,9 @@ class Rule:
     ordered: bool = False  # several roots: (a, b) and (b, a) are different matches
     integer_exact: bool = False  # bit for bit on integers, not only up to reassociation
     folds_weights: bool = False  # needs constant weights, so it never fires in a training graph
-    far: bool = False  # its operators may lie anywhere: tried on the whole graph before it is split
+    whole_graph: bool = (
+        False  # a global rule: its operators may lie anywhere: tried on the whole graph before it is split
+    )
     context: Callable[[Dag, Mapping[Ref, list[Node]], Node, Match], Target | None] | None = None
     # `context` replaces `target` in rules that must see who reads a result.
 

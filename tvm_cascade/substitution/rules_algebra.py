@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tvm_cascade.operators.elementwise import program_steps
+from tvm_cascade.operators.table import ACTIVATIONS, FUSIBLE
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
-from tvm_cascade.substitution.ops import ACTIVATIONS, ELEMENTWISE
 from tvm_cascade.substitution.pattern import Match, Rule, Target, op, reaches
 from tvm_cascade.substitution.rules_conv import bias_of, both_biases, per_channel, result
 
@@ -80,25 +81,29 @@ def _reorder_sum(pool: Pool, m: Match) -> Target | None:
     return {result(total): pool.make("add", pool.make("sub", a, c), b)}
 
 
-def _associate(pool: Pool, m: Match) -> Target | None:
+def _regroup(m: Match) -> tuple[Ref, Ref, Ref] | None:
+    """a, b, c of (a + b) + c, whichever the operator, where they may be added in another order."""
     outer, inner = m["outer"], m["inner"]
     if outer.kind != inner.kind:
         return None
     c = _others(outer, result(inner))
     a, b = inner.inputs
-    if not (a.type == b.type == c.type) or c == result(inner):
+    return None if not (a.type == b.type == c.type) or c == result(inner) else (a, b, c)
+
+
+def _associate(pool: Pool, m: Match) -> Target | None:
+    terms, outer = _regroup(m), m["outer"]
+    if terms is None:
         return None
+    a, b, c = terms
     return {result(outer): pool.make(outer.kind, a, pool.make(outer.kind, b, c))}
 
 
 def _associate_right(pool: Pool, m: Match) -> Target | None:
-    outer, inner = m["outer"], m["inner"]
-    if outer.kind != inner.kind:
+    terms, outer = _regroup(m), m["outer"]
+    if terms is None:
         return None
-    c = _others(outer, result(inner))
-    a, b = inner.inputs
-    if not (a.type == b.type == c.type) or c == result(inner):
-        return None
+    a, b, c = terms
     return {result(outer): pool.make(outer.kind, b, pool.make(outer.kind, a, c))}
 
 
@@ -223,23 +228,8 @@ def _compose_matmuls(pool: Pool, m: Match) -> Target | None:
 def program_of(node: Node) -> tuple[Any, int]:
     """An element-wise operator's program over its operands' places, and its number of steps."""
     if node.kind == "fused":
-        return node["program"], steps(node["program"])
+        return node["program"], program_steps(node["program"])
     return (node.kind, node.attrs, tuple(range(len(node.inputs)))), 1
-
-
-def steps(program: Any) -> int:
-    """Distinct steps of a program: a term that occurs twice is computed once."""
-    seen: set[Any] = set()
-
-    def visit(term: Any) -> None:
-        if isinstance(term, int) or term in seen:
-            return
-        seen.add(term)
-        for t in term[2]:
-            visit(t)
-
-    visit(program)
-    return len(seen)
 
 
 def _substitute(term: Any, places: Mapping[int, Any]) -> Any:
@@ -255,7 +245,7 @@ def inline(pool: Pool, consumer: Node, producer: Node) -> Ref | None:
     inner = _substitute(program_of(producer)[0], {i: place[r] for i, r in enumerate(producer.inputs)})
     outer = {i: inner if r.node is producer else place[r] for i, r in enumerate(consumer.inputs)}
     program = _substitute(program_of(consumer)[0], outer)
-    if steps(program) > MAX_PROGRAM:
+    if program_steps(program) > MAX_PROGRAM:
         return None
     return pool.make("fused", *operands, program=program)
 
@@ -266,7 +256,7 @@ def _fuse_elementwise(dag: Dag, users: Mapping[Ref, list[Node]], node: Node, m: 
     readers = users.get(ref, [])
     if node.kind in ACTIVATIONS and node.inputs[0].node.kind in _LINEAR and not node.inputs[0].node["act"]:
         return None  # `fuse_activation` puts it into the kernel before
-    if not readers or ref in dag.outputs or any(r.kind not in ELEMENTWISE or r.shape != node.shape for r in readers):
+    if not readers or ref in dag.outputs or any(r.kind not in FUSIBLE or r.shape != node.shape for r in readers):
         return None
     target: dict[Ref, Ref] = {}
     moved: dict[Ref, Ref] = {}
@@ -347,7 +337,7 @@ ALGEBRA_RULES = (
     Rule("merge_matmul_rows", "A @ w, B @ w", "split([A; B] @ w)", (_MATMUL_A, _MATMUL_B), _merge_rows, _right,
          integer_exact=True),
     Rule("merge_all_rows", "A @ w, B @ w, C @ w, ...", "split([A; B; C; ...] @ w)", (_MATMUL,), _never,
-         integer_exact=True, far=True, context=_merge_all_rows),
+         integer_exact=True, whole_graph=True, context=_merge_all_rows),
     Rule("matmul_bias", "x @ w + c", "matmul(x, w, c), c constant per column", (op("sum", "add", _MATMUL, None),),
          _matmul_bias, integer_exact=True, folds_weights=True),
     Rule("matmul_scale", "(x @ w) * s", "x @ (w * s), s constant per column", (op("product", "mul", _MATMUL, None),),
@@ -355,7 +345,7 @@ ALGEBRA_RULES = (
     Rule("compose_matmuls", "(x @ v) @ w", "x @ (v @ w), both constant",
          (op("outer", "matmul", op("inner", "matmul")),), _compose_matmuls, folds_weights=True),
     Rule("fuse_elementwise", "g(f(x), y), every reader of f(x) element-wise", "one kernel per reader",
-         (op("p", ELEMENTWISE),), _never, integer_exact=True, context=_fuse_elementwise),
+         (op("p", FUSIBLE),), _never, integer_exact=True, context=_fuse_elementwise),
     Rule("batch_unary", "f(x0), f(x1), x0, x1 = split(x)", "split(f(x))", (op("s", "split"),), _never,
          integer_exact=True, context=_batch_unary),
 )  # fmt: skip

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm_cascade.operators.shapes import channel_axis, image
 from tvm_cascade.substitution.dag import Node, Pool, Ref
-from tvm_cascade.substitution.ops import channel_axis, image
 from tvm_cascade.substitution.pattern import Match, Rule, Target, op
 
 _SAME = ("strides", "dilation", "layout", "act", "groups")

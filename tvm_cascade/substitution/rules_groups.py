@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tvm_cascade.operators.shapes import channel_axis
 from tvm_cascade.substitution.dag import Node, Pool, Ref
-from tvm_cascade.substitution.ops import channel_axis
 from tvm_cascade.substitution.pattern import Match, Rule, Target, op
 from tvm_cascade.substitution.rules_conv import bias_of, conv, first_operand, outputs_of, result, zeros
 

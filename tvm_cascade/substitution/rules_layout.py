@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tvm_cascade.operators.table import ACTIVATIONS, BINARY, MOVABLE, UNARY, WRITERS
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
-from tvm_cascade.substitution.ops import ACTIVATIONS, BINARY, UNARY, WRITERS
 from tvm_cascade.substitution.pattern import Match, Rule, Target, op
 from tvm_cascade.substitution.rules_conv import result
-
-_MONOTONE = frozenset({"relu", "relu6", "sigmoid", "tanh", "clip"})
 
 
 def concat(pool: Pool, parts: list[Ref], axis: int) -> Ref:
@@ -159,7 +157,7 @@ def _unary_of_concat(pool: Pool, m: Match) -> Target | None:
 def _concat_of_unary(pool: Pool, m: Match) -> Target | None:
     joined = m["joined"]
     first = joined.inputs[0].node
-    if first.kind not in _MONOTONE or any(
+    if first.kind not in MOVABLE or any(
         (r.node.kind, r.node.attrs) != (first.kind, first.attrs) for r in joined.inputs
     ):
         return None
@@ -224,12 +222,12 @@ LAYOUT_RULES = (
          (op("f", BINARY, op("view", _VIEWS), op("other", _VIEWS)),), _binary_down, integer_exact=True),
     Rule("concat_of_transposes", "concat(transpose(x), transpose(y))", "transpose(concat(x, y))",
          (op("joined", "concat", op("view", "transpose")),), _concat_transposes, integer_exact=True),
-    Rule("unary_of_concat", "f(concat(x, y))", "concat(f(x), f(y))", (op("f", _MONOTONE, op("joined", "concat")),),
+    Rule("unary_of_concat", "f(concat(x, y))", "concat(f(x), f(y))", (op("f", MOVABLE, op("joined", "concat")),),
          _unary_of_concat, integer_exact=True),
-    Rule("concat_of_unary", "concat(f(x), f(y))", "f(concat(x, y))", (op("joined", "concat", op("f", _MONOTONE)),),
+    Rule("concat_of_unary", "concat(f(x), f(y))", "f(concat(x, y))", (op("joined", "concat", op("f", MOVABLE)),),
          _concat_of_unary, integer_exact=True),
     Rule("activation_before_pool", "f(max_pool(x)), f monotone", "max_pool(f(x))",
-         (op("f", _MONOTONE, op("p", "max_pool2d")),), _pool_up, integer_exact=True),
+         (op("f", MOVABLE, op("p", "max_pool2d")),), _pool_up, integer_exact=True),
     Rule("activation_after_pool", "max_pool(f(x)), f monotone", "f(max_pool(x))",
-         (op("p", "max_pool2d", op("f", _MONOTONE)),), _pool_down, integer_exact=True),
+         (op("p", "max_pool2d", op("f", MOVABLE)),), _pool_down, integer_exact=True),
 )  # fmt: skip

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tvm_cascade.operators.shapes import channel_axis
 from tvm_cascade.substitution.dag import Node, Pool, Ref
-from tvm_cascade.substitution.ops import channel_axis
 from tvm_cascade.substitution.pattern import Match, Rule, Target, op, reaches
 from tvm_cascade.substitution.rules_conv import added_taps, result
 

@@ -5,7 +5,7 @@ a minimum vertex cut and may return the whole graph as one side. Here the first 
 tied to the two sides, so neither is empty, and edges of infinite capacity against the flow keep the first side closed
 under predecessors, so the two sides can run one after the other.
 
-Rules that join operators from anywhere (`Rule.far`) are tried on the whole graph first, as any cut disables them.
+Rules that join operators from anywhere (`Rule.whole_graph`) are tried on the whole graph first, as any cut disables them.
 Pieces are optimized on their own. Pieces that are equal up to names are optimized once. After stitching, the graph is
 searched again in a window of operators around every cut, for the substitutions that the cut had disabled. A last sweep
 searches small overlapping windows with the relaxation that a whole piece would have had: gains elsewhere in a piece
@@ -229,7 +229,7 @@ def optimize(
     pool = Pool()
     worker = _Worker(cost.fresh(), tuple(rules), options, progress, pool, Matcher(tuple(rules)),
                      begin + total_seconds, {}, [], before)  # fmt: skip
-    start = _far(worker, dag, cost)
+    start = _apply_global_rules(worker, dag, cost)
     parts = pieces(start, rules, options.threshold)
     stitched, cuts = _pass(worker, start, parts)
     stitched = _around_cuts(worker, stitched, cuts, max(options.threshold, _AROUND))
@@ -245,10 +245,10 @@ def optimize(
     return Found(stitched, before, after, tuple(worker.steps), worker.graphs, seconds, worker.complete)
 
 
-def _far(worker: _Worker, dag: Dag, cost: AnyCost) -> Dag:
-    """Rules whose operators lie far apart, and eager ones before them, on the whole graph: each site that gains."""
+def _apply_global_rules(worker: _Worker, dag: Dag, cost: AnyCost) -> Dag:
+    """The graph after every site of a global rule, or of an eager one before it, that lowers the cost."""
     eager = Matcher(tuple(r for r in worker.options.eager if r in worker.rules))
-    matcher = Matcher(tuple(r for r in worker.rules if r.far))
+    matcher = Matcher(tuple(r for r in worker.rules if r.whole_graph))
     if not matcher.rules or not matcher.sites(dag):
         return dag
     refused: set[Node] = set()

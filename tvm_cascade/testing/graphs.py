@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
+from tvm_cascade.graph import IDENTITY, Graph, KernelFootprints, Op, Tensor, Window
 
 
 def same(size: int, kernel: int, stride: int, dilation: int = 1) -> tuple[int, int]:
@@ -126,7 +126,8 @@ class Builder:
     def global_pool(self, x: int) -> int:
         _, h, w, c = self.tensors[x].shape
         out = self.tensor((1, 1, 1, c))
-        return self.op("mean", [x], [out], [Window.whole(h)], [Window.whole(w)], accumulator_bytes=4 * c)
+        return self.op("mean", [x], [out], [Window.whole(h)], [Window.whole(w)],
+                       kernels=KernelFootprints(accumulator_bytes=4 * c))  # fmt: skip
 
     def flatten(self, x: int) -> int:
         out = self.tensor((1, self.tensors[x].bytes), None, None)
@@ -136,7 +137,8 @@ class Builder:
         out = self.tensor((1, units), None, None)
         size = self.tensors[x].bytes
         return self.op("dense", [x], [out], [None], [None], opaque="every output reads every input",
-                       accumulator_bytes=4 * units, macs=size * units, weight_bytes=(size + 4) * units)  # fmt: skip
+                       kernels=KernelFootprints(accumulator_bytes=4 * units), macs=size * units,
+                       weight_bytes=(size + 4) * units)  # fmt: skip
 
     def softmax(self, x: int) -> int:
         out = self.tensor(self.tensors[x].shape, None, None)

@@ -11,8 +11,9 @@ import numpy as np
 import tvm
 
 from tvm_cascade.graph import Window
-from tvm_cascade.schedules.forms.access import RowAccess
-from tvm_cascade.schedules.forms.row_kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.pixel_kernel import reads_pixels
+from tvm_cascade.schedules.kernels.row_kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.tir import ir, tirx
 
 GARBAGE = 77  # what storages hold where nothing was written
@@ -114,7 +115,7 @@ def _input_values(i: int, x: np.ndarray, access: RowAccess, whole: bool, y: int,
     return {
         (Role.INPUT, i): held,
         (Role.SLOT, i): slot,
-        (Role.HEIGHT, i): rows,
+        (Role.SLOTS, i): rows,
         (Role.PLANE, i): strides[0],
         (Role.ROW_STRIDE, i): strides[1],
     }
@@ -137,10 +138,11 @@ def run_pixels(
     rows, columns = (outputs[0].shape[a + k] for a in access.output_axes[:1] if a is not None for k in (0, 1))
     chunk = chunk if any(c is not None for c in access.columns) else columns
     calls = [(y, x, min(x + chunk, columns)) for y in range(rows) for x in range(0, columns, chunk)]
-    by_pixels = {p.index for p in kernel.params if p.role is Role.PIXELS}
+    axes = zip(inputs, access.input_axes, access.windows, strict=True)
+    by_pixels = {i for i, (x, axis, window) in enumerate(axes) if reads_pixels(x.shape, axis, window)}
     rings = [_least_pixels(access, i, x, calls) + spare if i in by_pixels else 0 for i, x in enumerate(inputs)]
     for y, x0, x1 in calls:
-        values: Values = {(Role.Y, 0): y, (Role.X0, 0): x0, (Role.X1, 0): x1}
+        values: Values = {(Role.Y, 0): y, (Role.BEGIN, 0): x0, (Role.END, 0): x1}
         values[Role.SCRATCH, 0] = np.full(kernel.scratch_bytes, GARBAGE, "int8")
         values |= {(Role.CONSTANT, i): c for i, c in enumerate(kernel.constants)}
         for i, x in enumerate(inputs):
@@ -167,7 +169,7 @@ def _pixel_output(values: Values, i: int, output: np.ndarray, axis: int, at: tup
     if prod(output.shape[:axis]) != 1:
         return row
     ring = np.full((slots, *_pixels_of(output, axis).shape[1:]), GARBAGE, output.dtype)
-    values[Role.OUTPUT_BASE, i], values[Role.OUTPUT_PIXELS, i] = ring, slots
+    values[Role.OUTPUT, i], values[Role.OUTPUT_SLOTS, i] = ring, slots
     values[Role.OUTPUT_SLOT, i] = (y * output.shape[axis + 1] + x0) % slots
     return ring
 
@@ -208,4 +210,4 @@ def _pixel_input(access: RowAccess, i: int, x: np.ndarray, slots: int, call: tup
     (y, x0, _), across, width = call, access.columns[i], x.shape[axis + 1]
     left = 0 if across is None or across.stride == 0 else max(across.first(x0), 0)
     slot = (max(window.first(y), 0) * width + left) % slots
-    return {(Role.INPUT, i): ring, (Role.PIXEL_SLOT, i): slot, (Role.PIXELS, i): slots}
+    return {(Role.INPUT, i): ring, (Role.SLOT, i): slot, (Role.SLOTS, i): slots}

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tvm.ir import IRModule
 
 from tvm_cascade import pipeline
-from tvm_cascade.cascading import Plan
-from tvm_cascade.micro.host import HostPort, host_program, run_host
-from tvm_cascade.schedules.driver.lower_plan import place_of
-from tvm_cascade.schedules.driver.streaming import streamed_inputs
+from tvm_cascade.cascading import Plan, PlanOptions
+from tvm_cascade.micro.host import host_program, run_host
+from tvm_cascade.micro.placement import place_io
+from tvm_cascade.passes.candidates.candidate import KernelSource, Network, PlannedCandidate
+from tvm_cascade.passes.plan_network import lower_integers, plan_lowered
+from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.tensor_spec import graph_io
 
 
 @dataclass(frozen=True)
@@ -23,22 +27,17 @@ class PlanRun:
     arena_high_water: int  # bytes
 
 
-def run_plan(prepared: pipeline.Prepared, plan: Plan, feeds: Sequence[np.ndarray]) -> PlanRun:
+def plan_prepared(mod: IRModule, prepared: PreparedGraph, options: PlanOptions) -> PlannedCandidate:
+    """The best plan of a module that is prepared already, as `plan_network` finds it, for options of the planner's own."""
+    return plan_lowered(Network(lower_integers(mod), prepared, options, KernelSource(prepared.core)))
+
+
+def run_plan(prepared: PreparedGraph, plan: Plan, feeds: Sequence[np.ndarray]) -> PlanRun:
     """Run `plan` on one array per graph input.
 
     Raises `ValidationError` where anything was written outside of the arena.
     """
-    streamed = streamed_inputs(plan)
-
-    def ports(side: tuple[int, ...], kind: str) -> list[HostPort]:
-        tensors = [plan.graph.tensors[t] for t in side]
-        return [
-            HostPort(f"{kind}{n}", t.dtype, t.shape, -1 if t.index in streamed else place_of(plan, t.index))
-            for n, t in enumerate(tensors)
-        ]
-
-    lowered = pipeline.lower(prepared, plan, counted=True)
-    program = host_program(lowered, ports(plan.graph.inputs, "in"), ports(plan.graph.outputs, "out"))
+    program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)))
     result = run_host(program, [{p.name: feed for p, feed in zip(program.inputs, feeds, strict=True)}])
     made = tuple(result.outputs[0][p.name] for p in program.outputs)
     return PlanRun(made, result.executed_macs, result.arena_high_water)

@@ -116,7 +116,7 @@ def _less_state_or_scratch(plan: Plan, random: Random) -> Plan | None:
 
 def _other_flag(plan: Plan, random: Random) -> Plan | None:
     """An operator more or fewer among those that sum up, or that run over their input; an input delivered twice or never."""
-    name = random.choice(("accumulating", "over", "streamed"))
+    name = random.choice(("accumulating", "in_place", "streamed"))
     s = random.randrange(len(plan.segments))
     had = getattr(plan.segments[s], name)
     if had and random.random() < 0.6:
@@ -129,13 +129,16 @@ def _other_rows(plan: Plan, random: Random) -> Plan:
     """Another height of a segment's steps, and where it is one operator as many of them as it takes."""
     s, rows = random.randrange(len(plan.segments)), random.choice((1, 2, 3, 4))
     segment = plan.segments[s]
+    tile = replace(segment.tile, rows=rows)
     if len(set(segment.trace)) != 1 or random.random() < 0.5:
-        return _segment(plan, s, rows=rows)
-    return _segment(plan, s, rows=rows, trace=segment.trace[:1] * -(-len(segment.trace) * segment.rows // rows))
+        return _segment(plan, s, tile=tile)
+    steps = -(-len(segment.trace) * segment.tile.rows // rows)
+    return _segment(plan, s, tile=tile, trace=segment.trace[:1] * steps)
 
 
-def _other_chunk(plan: Plan, random: Random) -> Plan:
-    return _segment(plan, random.randrange(len(plan.segments)), chunk=random.choice((0, 1, 2, 4, 8, 16)))
+def _other_pixels(plan: Plan, random: Random) -> Plan:
+    s = random.randrange(len(plan.segments))
+    return _segment(plan, s, tile=replace(plan.segments[s].tile, columns=random.choice((0, 1, 2, 4, 8, 16))))
 
 
 def _other_columns(plan: Plan, random: Random) -> Plan | None:
@@ -183,10 +186,10 @@ def _other_ring(plan: Plan, random: Random) -> Plan | None:
     return made
 
 
-def _other_kept(plan: Plan, random: Random) -> Plan | None:
-    storage = _any_storage(plan, random, lambda s: s.kept) or _any_storage(plan, random, lambda s: s.columns)
-    kept = 0 if storage is None else max(storage.kept + random.choice((-1, 1)), 0)
-    return None if storage is None else _storage(plan, storage.tensor, kept=kept)
+def _other_halo(plan: Plan, random: Random) -> Plan | None:
+    storage = _any_storage(plan, random, lambda s: s.halo_columns) or _any_storage(plan, random, lambda s: s.columns)
+    halo = 0 if storage is None else max(storage.halo_columns + random.choice((-1, 1)), 0)
+    return None if storage is None else _storage(plan, storage.tensor, halo_columns=halo)
 
 
 def _other_view(plan: Plan, random: Random) -> Plan | None:
@@ -222,6 +225,6 @@ def _other_macs(plan: Plan, random: Random) -> Plan:
 
 MUTATIONS: tuple[Mutation, ...] = (
     _moved_block, _moved_block, _exchanged_blocks, _equal_names, _smaller_peak, _exchanged_steps, _exchanged_steps,
-    _one_step_less_or_more, _exchanged_segments, _less_state_or_scratch, _other_flag, _other_chunk, _other_rows, _other_columns,
-    _other_columns, _other_ring, _other_ring, _other_kept, _other_view, _fewer_in_place, _other_macs,
+    _one_step_less_or_more, _exchanged_segments, _less_state_or_scratch, _other_flag, _other_pixels, _other_rows, _other_columns,
+    _other_columns, _other_ring, _other_ring, _other_halo, _other_view, _fewer_in_place, _other_macs,
 )  # fmt: skip

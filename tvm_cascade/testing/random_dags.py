@@ -23,18 +23,19 @@ from tvm import te, tirx
 
 from tvm_cascade import pipeline
 from tvm_cascade.cascading import Plan, PlanOptions, baseline_peak, frontier, plan_graph, validate
-from tvm_cascade.cost.instructions import step_model
+from tvm_cascade.cores import KernelTarget, get_core
 from tvm_cascade.graph import Graph
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.join_concats import joinable, joined
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.plan_concats import Choice
-from tvm_cascade.schedules.rules.select import Core
+from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.testing.builder import Net, Value
-from tvm_cascade.testing.host_check import run_plan
+from tvm_cascade.testing.host_check import plan_prepared, run_plan
+from tvm_cascade.testing.reference import virtual_machine
 
 relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
 
-CAN = PlanOptions(pixels=True, accumulators=True, stripes=True, in_place=True)
+CAN = PlanOptions()
 _LARGEST = 700  # elements of a map: an interpreter's patience
 
 
@@ -308,10 +309,10 @@ class DagResult:
     baseline: int  # bytes layer by layer
 
 
-Planned = tuple[pipeline.Prepared, Plan]
+Planned = tuple[PreparedGraph, Plan]
 
 
-def ways(mod: tvm.IRModule, prepared: pipeline.Prepared) -> dict[str, Callable[[], Planned]]:
+def ways(mod: tvm.IRModule, prepared: PreparedGraph) -> dict[str, Callable[[], Planned]]:
     """How a network is planned: plain, smallest in several ways, under caps between, recomputing, with all concats
     written into place, and as `compile` takes it."""
     graph = prepared.graph
@@ -335,9 +336,9 @@ def ways(mod: tvm.IRModule, prepared: pipeline.Prepared) -> dict[str, Callable[[
     for name in ("min", "streamed", "layerwise", "rows") if joinable(prepared) else ():
         found[f"joined, {name}"] = lambda o=options[name]: (made, plan_graph(made.graph, o))
     if any(op.kind == "concat" and not op.view for op in graph.ops):
-        usual = replace(CAN, steps=step_model("cortex-m4"))
+        usual = replace(CAN, steps=get_core("cortex-m4").steps)
         for name, o in {"usual": usual, "usual, no overlap": replace(usual, overlap=False)}.items():
-            found[name] = lambda o=o: _chosen(pipeline.plan_prepared(mod, prepared, o))
+            found[name] = lambda o=o: _chosen(plan_prepared(mod, prepared, o))
     return found
 
 
@@ -351,8 +352,8 @@ def _middle(plans: Sequence[Plan]) -> Plan:
     return plans[len(plans) // 2]
 
 
-def _chosen(choice: Choice[pipeline.Prepared]) -> Planned:
-    return choice.prepared, choice.plan
+def _chosen(candidate: PlannedCandidate) -> Planned:
+    return candidate.prepared, candidate.plan
 
 
 def check_dag(seed: int, operators: int | None = None, most: int | None = None) -> DagResult:
@@ -374,10 +375,10 @@ def check_dag(seed: int, operators: int | None = None, most: int | None = None) 
     rng = np.random.default_rng(seed)
     shapes = [[int(d) for d in p.ty.shape.values] for p in mod["main"].params]
     feeds = [rng.integers(-128, 128, s).astype(np.int8) for s in shapes]
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(mod), target="llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(mod))
     result = machine["main"](*(tvm.runtime.tensor(f) for f in feeds))
     expected = [result.numpy()] if hasattr(result, "numpy") else [r.numpy() for r in result]
-    prepared = pipeline.prepare(mod, Core())
+    prepared = pipeline.prepare(mod, KernelTarget())
     able = ways(mod, prepared)
     first, *others = able
     drawn = others if most is None else [str(n) for n in rng.permutation(others)[: most - 1]]

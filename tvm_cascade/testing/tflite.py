@@ -127,6 +127,19 @@ class ModelWriter:
         self._operators.append(op)
         self.outputs.extend([] if inner else outputs)
 
+    def convolution(
+        self, x: int, channels: int, kernel: int, stride: int, rng: np.random.Generator, name: str | None = None
+    ) -> int:
+        """Adds an int8 convolution of random weights over `kernel` x `kernel` pixels, padded as SAME; returns its output."""
+        rows, columns, depth = (int(d) for d in self._tensors[x].shape[1:])
+        shape = (channels, kernel, kernel, depth)
+        weights = self.tensor(shape, "int8", 0.01, data=rng.integers(-127, 128, shape).astype("int8"))
+        bias = self.tensor((channels,), "int32", 0.001, data=rng.integers(-99, 99, channels).astype("int32"))
+        out = self.tensor((1, -(-rows // stride), -(-columns // stride), channels), "int8", 0.1, name=name)
+        how = {"padding": 0, "strideH": stride, "strideW": stride, "dilationHFactor": 1, "dilationWFactor": 1}
+        self.operator("CONV_2D", [x, weights, bias], [out], "Conv2DOptions", **how)
+        return out
+
     def finish(self) -> bytes:
         """The file."""
         schema = _schema()

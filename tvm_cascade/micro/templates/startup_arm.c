@@ -1,15 +1,5 @@
 /* Reset, vector table and faults of a Cortex-M, independent of the vendor's headers. */
-#include <stdint.h>
-
-#ifdef TVM_CASCADE_MEASURE
-#include "port.h"
-#endif
-
-extern uint32_t __data_start[];
-extern uint32_t __data_end[];
-extern uint32_t __data_load[];
-extern uint32_t __bss_start[];
-extern uint32_t __bss_end[];
+@declarations@
 extern uint32_t __ram_start[];
 extern uint32_t __stack_limit[];
 extern uint32_t __stack_top[];
@@ -27,17 +17,7 @@ void report_fault(const uint32_t *frame);
 #define SCB_BFAR REGISTER(0xE000ED38u)
 #define SCB_CPACR REGISTER(0xE000ED88u)
 
-static void stop(int status)
-{
-#ifdef TVM_CASCADE_MEASURE
-    port_exit(status);
-#else
-    (void)status;
-#endif
-    for (;;) {
-        __asm__ volatile("wfi");
-    }
-}
+@stop@
 
 /* Objects that call functions of other files name the unwinder's entry points. Nothing unwinds here: without these the
  * linker would pull in the unwinder. */
@@ -59,14 +39,7 @@ void Reset_Handler(void)
     SCB_CCR |= 1u << 19; /* low-overhead branches */
     __asm__ volatile("dsb\n\tisb" : : : "memory");
 #endif
-    volatile uint32_t *to = __data_start;
-    for (const uint32_t *from = __data_load; to < __data_end; ++from) {
-        *to++ = *from;
-    }
-    for (to = __bss_start; to < __bss_end; ++to) {
-        *to = 0;
-    }
-    stop(main());
+@memory@
 }
 
 void Default_Handler(void)
@@ -100,17 +73,7 @@ __attribute__((section(".vectors"), used)) const struct vectors vector_table = {
 
 #ifdef TVM_CASCADE_MEASURE
 
-static void print_hex(const char *label, uint32_t value)
-{
-    char digits[9];
-    for (int i = 7; i >= 0; --i) {
-        digits[i] = "0123456789abcdef"[value & 15u];
-        value >>= 4;
-    }
-    digits[8] = '\0';
-    port_print(label);
-    port_print(digits);
-}
+@print_hex@
 
 void report_fault(const uint32_t *frame)
 {

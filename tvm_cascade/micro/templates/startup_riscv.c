@@ -1,15 +1,5 @@
 /* Reset and traps of a RISC-V core in machine mode. */
-#include <stdint.h>
-
-#ifdef TVM_CASCADE_MEASURE
-#include "port.h"
-#endif
-
-extern uint32_t __data_start[];
-extern uint32_t __data_end[];
-extern uint32_t __data_load[];
-extern uint32_t __bss_start[];
-extern uint32_t __bss_end[];
+@declarations@
 extern uint32_t __stack_limit[];
 
 int main(void);
@@ -17,28 +7,11 @@ void Reset_Handler(void);
 void start_c(void);
 void trap(uint32_t cause, uint32_t address, uint32_t value, uint32_t stack);
 
-static void stop(int status)
-{
-#ifdef TVM_CASCADE_MEASURE
-    port_exit(status);
-#else
-    (void)status;
-#endif
-    for (;;) {
-        __asm__ volatile("wfi");
-    }
-}
+@stop@
 
 void start_c(void)
 {
-    volatile uint32_t *to = __data_start;
-    for (const uint32_t *from = __data_load; to < __data_end; ++from) {
-        *to++ = *from;
-    }
-    for (to = __bss_start; to < __bss_end; ++to) {
-        *to = 0;
-    }
-    stop(main());
+@memory@
 }
 
 /* Execution starts at the first byte of flash. Interrupts are off; an application that wants them sets mtvec to a handler
@@ -61,17 +34,7 @@ __attribute__((naked, used, section(".vectors"))) void Reset_Handler(void)
 
 #ifdef TVM_CASCADE_MEASURE
 
-static void print_hex(const char *label, uint32_t value)
-{
-    char digits[9];
-    for (int i = 7; i >= 0; --i) {
-        digits[i] = "0123456789abcdef"[value & 15u];
-        value >>= 4;
-    }
-    digits[8] = '\0';
-    port_print(label);
-    port_print(digits);
-}
+@print_hex@
 
 void trap(uint32_t cause, uint32_t address, uint32_t value, uint32_t stack)
 {

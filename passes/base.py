@@ -1,0 +1,82 @@
+"""The base of the project's passes: frozen dataclasses that TVM takes for passes of its own.
+
+A pass is written as in onnx ir-py and xDSL: its fields are its options, `requires` refuses a module that it cannot work
+on, `call` does the work on a copy and says whether anything changed, `ensures` checks what it promises::
+
+    @dataclass(frozen=True)
+    class DropDeadCode(CascadePass):
+        entry: str = "main"
+
+        def call(self, mod: IRModule) -> PassResult:
+            return PassResult.compare(mod, DeadCodeElimination([self.entry])(mod))
+
+`DropDeadCode()(mod)` and `tvm.transform.Sequential([DropDeadCode()])(mod)` run it through TVM, with instruments, and
+return the module; `DropDeadCode().run(mod)` runs it directly and returns the `PassResult`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.ir import IRModule
+from tvm.ir.transform import ModulePass, PassContext
+
+from tvm_cascade.passes.error_classes import register_error_classes
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What a pass made."""
+
+    mod: IRModule
+    modified: bool  # whether `mod` differs from the module that the pass was given
+
+    @classmethod
+    def compare(cls, before: IRModule, after: IRModule) -> PassResult:
+        """The result `after`; it is modified where its structure is another than that of `before`."""
+        return cls(after, not tvm_ffi.structural_equal(before, after))
+
+
+class CascadePass(ModulePass):
+    """A module pass whose options are the fields of a frozen dataclass.
+
+    Subclasses are decorated with `@dataclass(frozen=True)` and define `call`; equal options make equal passes. The name
+    that TVM's instruments see is `tvm_cascade.` and the name of the class.
+    """
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        options = kind.__new__(kind)  # not `self`: the pass would hold itself alive through TVM's reference counts
+        options.__dict__.update(vars(self))
+
+        def transform(mod: IRModule, _context: PassContext) -> IRModule:
+            return options.run(mod).mod
+
+        made: Any = tvm.ir.transform.module_pass(transform, opt_level=0, name=f"tvm_cascade.{kind.__name__}")
+        self.__move_handle_from__(made)
+
+    def run(self, mod: IRModule) -> PassResult:
+        """Run the pass and say whether it changed anything; `mod` stays as it is.
+
+        Raises what `requires`, `call` and `ensures` of the pass raise.
+        """
+        self.requires(mod)
+        result = self.call(mod)
+        self.ensures(result.mod)
+        return result
+
+    def requires(self, mod: IRModule) -> None:
+        """Raise a `CascadeError` where the pass cannot work on `mod`. By default it works on every module."""
+
+    def call(self, mod: IRModule) -> PassResult:
+        """The module that the pass makes of `mod`, which it must not change."""
+        raise NotImplementedError
+
+    def ensures(self, mod: IRModule) -> None:
+        """Raise `ValidationError` where the pass did not make what it promises. By default nothing is checked."""
+
+
+register_error_classes()

@@ -1,0 +1,127 @@
+"""Concats whose readers read the parts where they lie (`rewrite_for_memory`).
+
+That shortens lives but lengthens others: a part stays until its last reader. Whether it pays depends on order, cuts, rings
+and addresses, so both graphs are planned. First as graphs, which is cheap: all concats that can go, those whose removal
+lowers the best order's peak, and, where there are few, each left out in turn. The best is then built with its real kernels
+and taken only if its arena is smaller; without a cap, only where its estimated time keeps to `max_time`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tvm_cascade.cascading import PlanOptions, plan_graph
+from tvm_cascade.cores.step_model import StepModel, reads_parts
+from tvm_cascade.errors import InfeasibleError
+from tvm_cascade.graph import Graph
+from tvm_cascade.ordering.rewriting import fold_concats
+from tvm_cascade.passes.candidates.candidate import (
+    FEW_CONCATS,
+    Best,
+    Candidate,
+    Network,
+    PlannedCandidate,
+    Proposals,
+    RefusedCandidate,
+    listed,
+)
+from tvm_cascade.passes.join_concats import joinable, joined
+from tvm_cascade.passes.prepare_graph import PreparedGraph
+from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats, without_concats
+from tvm_cascade.schedules.rules.select import GENERIC
+
+_NONE_READ = "no parts are read where they lie"
+
+
+@dataclass(frozen=True)
+class ConcatsInParts(Candidate):
+    """The network without the concats of some names; those that are left are written into place where they were before."""
+
+    name = "concats in parts"
+    network: Network
+    names: tuple[str, ...]
+    before: Best
+    hoped: int  # bytes of arena by the graph alone
+
+    def apply(self) -> PlannedCandidate:
+        network, options = self.network, self.network.options
+        made, rest = network.kernels.prepare(without_concats(network.lowered, self.names)), ()
+        if isinstance(self.before, PlannedCandidate):
+            options = self._in_time(made, self.before)
+            rest = joinable(made) if self.before.joined else ()
+        made = joined(made, rest)
+        return PlannedCandidate(made, plan_graph(made.graph, options), self.names, rest)
+
+    def _in_time(self, made: PreparedGraph, before: PlannedCandidate) -> PlanOptions:
+        """The options with the time that is left for smaller steps once parts are read where they lie."""
+        options = self.network.options
+        factor = _time_factor(before.prepared, made, options.steps) if options.steps is not None else 1.0
+        if factor > options.max_time:
+            price = f"would take about {factor:.2f} times the instructions (--max-time allows {options.max_time})"
+            raise RefusedCandidate(f"{_NONE_READ}: {before.plan.peak} -> {self.hoped} bytes {price}")
+        return replace(options, max_time=options.max_time / factor)
+
+    def kept(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
+        read = f"reads the parts of {listed(self.names)} where they lie"
+        if isinstance(best, InfeasibleError):
+            return found.told(f"{read}: else it does not fit")
+        found = replace(found, reason=best.reason if found.joined else "")
+        return found.told(f"{read}: {best.plan.peak} -> {found.plan.peak} bytes")
+
+    def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
+        if isinstance(found, InfeasibleError):
+            return best
+        change = f"{best.plan.peak} -> {found.plan.peak} bytes"
+        return best.told(f"{_NONE_READ}: those of {listed(self.names)} would change {change}")
+
+
+def concats_in_parts(network: Network, best: Best) -> Proposals:
+    """The concats whose removal promises the smallest arena; under a cap only where nothing fits as it is."""
+    options = network.options
+    graph = network.prepared.graph if isinstance(best, InfeasibleError) else best.prepared.graph
+    names = () if options.layerwise else foldable(graph)
+    if not names:
+        return ""
+    if isinstance(best, InfeasibleError):
+        chosen, hoped = _smallest(graph, names, options)
+        yield ConcatsInParts(network, chosen, best, hoped)
+        return ""
+    if options.sram is not None:
+        return f"{_NONE_READ}: the network fits as it is"
+    chosen, hoped = _smallest(graph, names, options)
+    if hoped >= best.plan.peak:
+        return f"{_NONE_READ}: that would take {hoped} bytes, not less than {best.plan.peak}"
+    yield ConcatsInParts(network, chosen, best, hoped)
+    return ""
+
+
+def _time_factor(before: PreparedGraph, after: PreparedGraph, model: StepModel) -> float:
+    """Estimated instructions by rows with parts read where they lie, as a factor, at least 1; MACs alone count."""
+    plain = sum(model.whole(op) for op in before.graph.ops)
+    in_parts = sum(
+        op.macs * model.unscheduled
+        if reads_parts(op) and kernel is not None and kernel.rule == GENERIC
+        else model.whole(op)
+        for op, kernel in zip(after.graph.ops, after.kernels, strict=True)
+    )
+    return max(in_parts / plain, 1.0) if plain else 1.0
+
+
+def _smallest(graph: Graph, names: tuple[str, ...], options: PlanOptions) -> tuple[tuple[str, ...], int]:
+    """The concats whose removal leads to the smallest arena, few where that is the same, and its bytes."""
+    tried: dict[tuple[str, ...], int] = {}
+
+    def peak(chosen: tuple[str, ...]) -> int:
+        if chosen not in tried:
+            try:
+                tried[chosen] = plan_graph(fold_concats(graph, chosen), options).peak
+            except InfeasibleError as error:
+                tried[chosen] = error.needed
+        return tried[chosen]
+
+    best = min((c for c in dict.fromkeys((paying_concats(graph), names)) if c), key=lambda c: (peak(c), len(c)))
+    for name in best if len(best) <= FEW_CONCATS else ():
+        fewer = tuple(n for n in best if n != name)
+        if fewer and peak(fewer) <= peak(best):
+            best = fewer
+    return best, peak(best)

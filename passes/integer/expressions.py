@@ -1,0 +1,43 @@
+"""What lowering functions read off Relax expressions, and how they refuse one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tvm_cascade.passes.integer.untyped import Function, Module, Value, ir, relax
+
+
+class NotLowered(Exception):
+    """The reason why an operator stays as it is."""
+
+
+def name_of(expr: Value) -> str:
+    """The name of a call's operator, empty for anything else."""
+    return str(getattr(expr.op, "name", "")) if isinstance(expr, relax.Call) else ""
+
+
+def constant_of(expr: Value) -> np.ndarray | None:
+    return expr.value.numpy() if isinstance(expr, ir.GenericConst) else None
+
+
+def shape_of(expr: Value) -> tuple[int, ...]:
+    """Static shape; NotLowered where it is symbolic."""
+    try:
+        return tuple(int(d) for d in expr.ty.shape.values)
+    except (AttributeError, TypeError) as error:
+        raise NotLowered("a shape that is not static") from error
+
+
+def number_of(prim: Value) -> float:
+    """A scalar argument of a call, however it is wrapped."""
+    value = getattr(prim, "value", prim)
+    return float(getattr(value, "value", value))
+
+
+def attributes(holder: Function | Module) -> dict[str, object]:
+    """The attributes of a function or module; empty where it has none."""
+    return {str(k): v for k, v in holder.attrs.items()} if holder.attrs is not None else {}
+
+
+def dtype_of(expr: Value) -> str:
+    return str(getattr(expr.ty, "dtype", ""))

@@ -1,0 +1,233 @@
+"""Functions of int16 activations by an interpolated table: logistic, tanh, exp and log; and leaky relu, abs and negation,
+which need none.
+
+Logistic and tanh share one table, `sigmoid(i / 24)` in 0.16, interpolated by 9 or 8 bits; exp and log have 513 samples of
+their own, each bent by half the error at its interval's middle. Source: TFLite's `reference_integer_ops::Logistic` and
+`Tanh`, `LUTPopulate` and `AbsEvalQuantized`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from tvm_cascade.passes.integer.expressions import NotLowered
+from tvm_cascade.passes.integer.fixed_point import (
+    i32,
+    quantize_multiplier,
+    round_half_away,
+    te_clamp,
+    te_rescale,
+)
+from tvm_cascade.passes.integer.island import Island, Output, Quantized
+from tvm_cascade.passes.integer.requantize import from_own_scale
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.schedules.kernels.spec import Attributes
+
+_INTEGER_BITS = 3  # of the power-of-two input scale that needs no multiplier
+# where the reference's table lies one above `round(65536 sigmoid(i / 24))`
+_ONE_MORE = (
+    4, 8, 12, 14, 15, 16, 17, 19, 20, 21, 22, 25, 27, 28, 29, 30, 31, 33, 34, 35, 37, 39, 40, 41, 43, 44, 45, 46, 49,
+    50, 54, 62, 63, 64, 66, 82, 86, 93, 100, 103, 112, 116, 135, 255,
+)  # fmt: skip
+
+
+@cache
+def sigmoid_table() -> np.ndarray:
+    """256 entries of uint16, as int32."""
+    table = [min(round(65536 / (1 + math.exp(-i / 24))), 65535) for i in range(256)]
+    for i in _ONE_MORE:
+        table[i] += 1
+    return np.array(table, "int32")
+
+
+def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
+    """`function` is sigmoid or tanh, of int16 to the scale 1/32768 that the reference prescribes."""
+    out = island.output
+    if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
+        raise NotLowered(f"a {function} of int16 with zero points, or to another type")
+    if island.real and float(out.scale) * (1 << 15) > 1:
+        info = np.iinfo("int16")
+        own = Output(out.shape, "int16", np.float32(1 / (1 << 15)), 0, int(info.min), int(info.max))
+        value = lower_int16_function(replace(island, output=own, bounds=None), x, function)
+        return from_own_scale(island, own, value)
+    if float(out.scale) != 1 / (1 << 15):
+        raise NotLowered(f"a {function} of int16 whose output scale is not 1/32768")
+    m, s = _input_multiplier(float(x.step))
+    bits = 9 if function == "sigmoid" else 8
+
+    def compute(a: Tensor, table: Tensor) -> Tensor:
+        def scaled(*index: Index) -> Scalar:
+            half = i32((1 << s) >> 1)
+            return (a[index].astype("int32") * i32(m) + half) >> i32(s)
+
+        place = te.compute(out.shape, scaled, name="wide_lut_input")
+
+        def finish(*index: Index) -> Scalar:
+            curve = te_sigmoid(place[index], table, bits)
+            return _te_curve(curve, place[index], function).astype("int16")
+
+        return te.compute(out.shape, finish, name="wide_lut")
+
+    attributes = Attributes(function=function, multiplier=m, shift=s)
+    return island.emitter.call("wide_lut", compute, [x.value], [sigmoid_table()], attributes)
+
+
+def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
+    """The table at `|v| / 2^bits`, interpolated, with that many fraction bits more."""
+    magnitude = tirx.Select(v < i32(0), i32(0) - v, v)
+    high = tirx.min(magnitude >> i32(bits), i32(254))
+    low = magnitude & i32((1 << bits) - 1)
+    between = (table[high] << i32(bits)) + low * (table[high + i32(1)] - table[high])
+    top = (0x7FFF << 10) if bits == 9 else (0xFFFF << 8)
+    return tirx.Select((magnitude >> i32(bits)) >= i32(255), i32(top), between)
+
+
+def _te_curve(curve: Scalar, v: Scalar, function: str) -> Scalar:
+    """The other half by symmetry, in 0.15."""
+    if function == "sigmoid":
+        below = i32((1 << 25) + (1 << 9) - 1) - curve
+        return tirx.Select(v >= i32(0), curve + i32(1 << 9), below) >> i32(10)
+    half, round_up = 1 << 23, 1 << 7
+    below = i32(half + round_up - 1) - curve
+    return tirx.Select(v >= i32(0), curve + i32(round_up - half), below) >> i32(8)
+
+
+def _input_multiplier(scale: float) -> tuple[int, int]:
+    """Multiplier and right shift from stored values to 3/4 of 1/2^14ths."""
+    exact = math.log2(scale)
+    shift = (15 - _INTEGER_BITS) + round_half_away(exact)
+    if abs(exact - round_half_away(exact)) < 1e-3 and shift in (0, 1):
+        return 3 << shift, 0
+    multiplier, shift = scale * 4096.0 * 3.0, 0
+    while multiplier <= 32767.0 / 2.0 and shift <= 30:
+        shift += 1
+        multiplier *= 2.0
+    if multiplier > 32767.0 or shift > 30:
+        raise NotLowered(f"a function of int16 of scale {scale:g}")
+    return int(multiplier), shift
+
+
+def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
+    """`MBQM` with one multiplier on each side of zero."""
+    out = island.output
+    if x.constant is not None or out.dtype != "int16":
+        raise NotLowered("a leaky relu of int16 to another type")
+    slope = np.float32(x.step * np.float32(alpha))
+    above = quantize_multiplier(float(np.float32(x.step / out.scale)))
+    m, s = quantize_multiplier(float(np.float32(slope / out.scale)))
+    if max(above[1], s) > 14:
+        raise NotLowered("a leaky relu whose scales are too far apart")
+    sign = -1 if m < 0 else 1
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            d = a[index].astype("int32") - i32(x.zero_point)
+            below = te_rescale(d, abs(m), s, 1 << 16) * i32(sign)
+            scaled = tirx.Select(d >= i32(0), te_rescale(d, *above, 1 << 16), below)
+            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+
+        return te.compute(out.shape, at, name="leaky_relu")
+
+    return island.emitter.call(
+        "leaky_relu", compute, [x.value], attributes=Attributes(output_zero_point=out.zero_point)
+    )
+
+
+def lower_int16_abs(island: Island, x: Quantized) -> Value:
+    """`MBQM(|x|)`, a copy of the magnitude where the scales are equal."""
+    out = _symmetric(island, x, "abs")
+    m, s = quantize_multiplier(float(np.float32(x.step / out.scale)))
+    if s > 14:
+        raise NotLowered("an abs whose scales are too far apart")
+
+    def magnitude(v: Scalar) -> Scalar:
+        value = tirx.Select(v < i32(0), i32(0) - v, v)
+        return value if x.step == out.scale else te_rescale(value, m, s, 1 << 15)
+
+    return _elementwise(island, x, "abs", magnitude)
+
+
+def lower_int16_negative(island: Island, x: Quantized) -> Value:
+    """The lowest value, which has no opposite, stays as it is: the reference wraps, whatever the scales say. Of real
+    numbers it saturates."""
+    out = _symmetric(island, x, "negation")
+    if island.real and x.step != out.scale:
+        raise NotLowered("a negation of real numbers between scales")
+    lowest = i32(_HIGHEST if island.real else _LOWEST)
+    return _elementwise(island, x, "negative", lambda v: tirx.Select(v == i32(_LOWEST), lowest, i32(0) - v))
+
+
+def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
+    """`function` by 513 samples."""
+    out = _symmetric(island, x, kind)
+    with np.errstate(invalid="ignore"):
+        samples = _samples(function, x, out)
+    if not np.all(np.isfinite(samples)):
+        raise NotLowered(f"a function {kind} that is infinite within its input's range")
+    table = samples.astype("int16")
+
+    def compute(a: Tensor, t: Tensor) -> Tensor:
+        return te.compute(out.shape, lambda *i: te_interpolated(t, a[i].astype("int32")).astype("int16"), name=kind)
+
+    return island.emitter.call(kind, compute, [x.value], [table])
+
+
+def te_interpolated(table: Tensor, v: Scalar) -> Scalar:
+    """A table of 513 entries at an int16 value, interpolated by its low seven bits."""
+    place = (v >> i32(7)) + i32(256)
+    base, after = table[place].astype("int32"), table[place + i32(1)].astype("int32")
+    return base + (((after - base) * (v & i32(127)) + i32(64)) >> i32(7))
+
+
+_LOWEST, _HIGHEST = -(1 << 15), (1 << 15) - 1
+_SAMPLES = 512
+
+
+def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output) -> np.ndarray:
+    """The reference's table, step by step in its float32."""
+    f32 = np.float32
+    low, high = x.step * f32(_LOWEST), x.step * f32(_HIGHEST)
+    step = (high - low) / f32(_SAMPLES)
+    inverse = f32(65536) / (out.scale * f32(_HIGHEST) - out.scale * f32(_LOWEST))
+
+    def scaled(v: np.float32) -> np.float32:
+        with np.errstate(over="ignore"):
+            return f32(function(v)) * inverse
+
+    def rounded(v: np.float32) -> np.float32:
+        whole = np.trunc(v)
+        return whole + (np.sign(v) if abs(v - whole) >= 0.5 else f32(0))
+
+    values = []
+    for i in range(_SAMPLES):
+        at = low + f32(i) * step
+        here, after = rounded(scaled(at)), scaled(low + f32(i + 1) * step)
+        middle = rounded(scaled(at + step / f32(2)))
+        bend = rounded((rounded((after + here) / f32(2)) - middle) / f32(2))
+        values.append(min(max(here - bend, f32(_LOWEST)), f32(_HIGHEST)))
+    values.append(min(max(rounded(scaled(high)), f32(_LOWEST)), f32(_HIGHEST)))
+    return np.array(values)
+
+
+def _symmetric(island: Island, x: Quantized, what: str) -> Output:
+    out = island.output
+    if x.constant is not None or out.dtype != "int16" or x.zero_point or out.zero_point:
+        raise NotLowered(f"a {what} of int16 with zero points, or to another type")
+    return out
+
+
+def _elementwise(island: Island, x: Quantized, kind: str, function: Callable[[Scalar], Scalar]) -> Value:
+    out = island.output
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            return te_clamp(function(a[index].astype("int32")), out.lo, out.hi, "int16")
+
+        return te.compute(out.shape, at, name=kind)
+
+    return island.emitter.call(kind, compute, [x.value])

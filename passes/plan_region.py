@@ -1,0 +1,96 @@
+"""Plans a static region, or says why it cannot be planned, by operator where that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_cascade.cascading import Plan
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.errors import CascadeError, InfeasibleError
+from tvm_cascade.messages import last_line
+from tvm_cascade.passes.candidates.candidate import PlannedCandidate
+from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.outline_region import outlined
+from tvm_cascade.passes.plan_network import plan_network
+from tvm_cascade.passes.static_regions import Binding, Output, Region, why_not_alone
+from tvm_cascade.request import PlanRequest
+from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
+from tvm_cascade.schedules.tir import relax, tvm_ffi
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A region with its plan, and the plan as functions."""
+
+    region: Region
+    candidate: PlannedCandidate
+    lowered: Lowered
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the candidate that was kept."""
+        return self.candidate.plan
+
+    @property
+    def substitutions(self) -> tuple[str, ...]:
+        """Names of the substitutions that were made in it."""
+        return () if self.candidate.rewritten is None else self.candidate.rewritten.steps
+
+
+def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: KernelTarget) -> Planned | str:
+    """The plan of a region of a function of `mod`, or why there is none.
+
+    Raises `InfeasibleError` where it exceeds `request.sram`.
+    """
+
+    def plan() -> Planned:
+        candidate = plan_network(outlined(mod, region, func.attrs), request, core)
+        return Planned(region, candidate, lower_plan(candidate.plan, candidate.prepared.kernels_of(candidate.plan)))
+
+    return _or_reason(plan)
+
+
+class Probe:
+    """Finds out which bindings cannot be planned, each on its own; equal ones are tried once."""
+
+    def __init__(self, mod: Any) -> None:
+        self.mod = mod
+        self._known: dict[int, list[tuple[Any, str | None]]] = {}
+
+    def refused(self, region: Region) -> dict[Any, str]:
+        """The bindings of a region that cannot be planned even alone, by their variables, with the reasons."""
+        reasons = ((b.var, self._why(b)) for b in region.bindings if isinstance(b.value, relax.Call))
+        return {var: reason for var, reason in reasons if reason is not None}
+
+    def _why(self, binding: Binding) -> str | None:
+        alone = outlined(self.mod, _alone(binding))
+        known = self._known.setdefault(tvm_ffi.structural_hash(alone), [])
+        for other, reason in known:
+            if tvm_ffi.structural_equal(other, alone):
+                return reason
+        result = _or_reason(lambda: extract_graph(alone))
+        reason = result if isinstance(result, str) else None
+        for func in () if isinstance(result, str) else result.funcs:
+            reason = reason or (None if func is None else why_not_alone(func))
+        known.append((alone, reason))
+        return reason
+
+
+def _alone(binding: Binding) -> Region:
+    fields = range(len(binding.var.ty.fields)) if isinstance(binding.var.ty, relax.TupleType) else [None]
+    inputs = tuple(dict.fromkeys(relax.analysis.free_vars(binding.value)))
+    return Region((binding,), inputs, tuple(Output(binding.var, k) for k in fields))
+
+
+def _or_reason(attempt: Callable[[], Any]) -> Any:
+    """What `attempt` returns, or why it failed: whatever this project cannot do, TVM's default pipeline may do."""
+    try:
+        return attempt()
+    except InfeasibleError:
+        raise
+    except CascadeError as error:
+        return str(error)
+    except Exception as error:  # of TVM's passes and analyses, which know no common class of errors
+        return f"{type(error).__name__}: {last_line(error)}"

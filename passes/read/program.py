@@ -1,0 +1,171 @@
+"""`read_program`: a straight-line Relax function as calls of operators on numbered values.
+
+A value is a tensor: a parameter, a constant, or what a call writes. Tuples and their items are only names for values, so
+that no call reads or makes one: `arguments` and `result` nest numbers as the function nests tuples. `relax_ops` (calls of
+PrimFuncs), `stage_graph` (Relax operators to schedule) and `substitution_read` (a graph to rewrite) are built on this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from tvm_cascade.errors import GraphError
+
+Argument = Any  # a value's number, a tuple of arguments, or None for what is no tensor: a shape, a number, a function
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A tensor. `shape` and `dtype` raise `GraphError` where the type is no tensor of static shape."""
+
+    name: str
+    type: Any  # relax.Type
+    constant: np.ndarray | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return static_shape(self.type, self.name)
+
+    @property
+    def dtype(self) -> str:
+        return str(self.type.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorCall:
+    """A call of an operator."""
+
+    name: str  # of the Relax operator without `relax.`: nn.conv2d, call_tir; of a function: as it is called
+    expr: Any  # relax.Call
+    arguments: tuple[Argument, ...]  # one for each argument of `expr`
+    outputs: tuple[int, ...]  # values
+    several: bool  # whether the result is a tuple
+
+    @property
+    def last_name(self) -> str:
+        """The name without the operators' family: conv2d."""
+        return self.name.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A function as calls in program order."""
+
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    calls: tuple[OperatorCall, ...]
+    result: Argument
+    definitions: Mapping[Any, Any]  # what each variable is bound to in Relax
+    matches_shapes: bool  # the function checks types at run time (match_cast)
+    _names: Mapping[Any, Argument] = field(repr=False)  # what variables and constants stand for
+
+    def argument(self, expr: Any) -> Argument:
+        """What an expression of the function stands for."""
+        return _argument(expr, self._names)
+
+    def constant(self, argument: Argument) -> np.ndarray | None:
+        """The value of a constant; None for anything else."""
+        return self.values[argument].constant if isinstance(argument, int) else None
+
+
+def numbers_in(argument: Argument) -> Iterator[int]:
+    """The values of an argument in order, however tuples nest them."""
+    if isinstance(argument, int):
+        yield argument
+    for part in argument if isinstance(argument, tuple) else ():
+        yield from numbers_in(part)
+
+
+def is_constant(expr: Any) -> bool:
+    """Whether a Relax expression holds an array."""
+    return hasattr(expr, "value") and hasattr(expr.value, "numpy")
+
+
+def static_shape(ty: Any, name: str) -> tuple[int, ...]:
+    """The shape of a tensor's type; `name` is for the message. Raises `GraphError` where there is none."""
+    if not isinstance(ty, relax.TensorType):
+        raise GraphError(f"{name} is no tensor but {ty}")
+    extents = getattr(ty.shape, "values", None)
+    if extents is None or not all(hasattr(d, "value") for d in extents):
+        raise GraphError(f"the shape of {name} is not static: fix it with input shapes")
+    return tuple(int(d) for d in extents)
+
+
+def read_program(func: relax.Function) -> Program:
+    """The calls of a function. Raises `GraphError` for anything but straight-line code."""
+    return _Reader().read(func)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._values: list[Value] = []
+        self._calls: list[OperatorCall] = []
+        self._names: dict[Any, Argument] = {}
+        self._definitions: dict[Any, Any] = {}
+        self._matches_shapes = False
+
+    def read(self, func: relax.Function) -> Program:
+        body: Any = func.body
+        if not isinstance(body, relax.SeqExpr):
+            raise GraphError("the function's body is no sequence of bindings")
+        for param in func.params:
+            self._names[param] = self._value(param.name, param.ty)
+        inputs = tuple(self._names[p] for p in func.params)
+        for block in body.blocks:
+            for binding in block.bindings:
+                self._bind(binding)
+        result = self._read(body.body)
+        return Program(
+            tuple(self._values), inputs, tuple(self._calls), result, self._definitions, self._matches_shapes, self._names
+        )  # fmt: skip
+
+    def _bind(self, binding: Any) -> None:
+        self._matches_shapes |= isinstance(binding, relax.MatchCast)
+        self._definitions[binding.var] = binding.value
+        if isinstance(binding.value, relax.Call):
+            self._names[binding.var] = self._call(binding.value, binding.var)
+            return
+        self._names[binding.var] = self._read(binding.value)
+        if self._names[binding.var] is None:
+            kind = type(binding.value).__name__
+            raise GraphError(f"{kind} in the function: only straight-line code of operators is supported")
+
+    def _call(self, call: Any, var: Any) -> Argument:
+        name = getattr(call.op, "name", None) or getattr(call.op, "name_hint", None) or str(call.op)
+        arguments = tuple(self._read(a) for a in call.args)
+        several = isinstance(var.ty, relax.TupleType)
+        if several:
+            outputs = tuple(self._value(f"{var.name}:{k}", ty) for k, ty in enumerate(var.ty.fields))
+        else:
+            outputs = (self._value(var.name, var.ty),)
+        self._calls.append(OperatorCall(str(name).removeprefix("relax."), call, arguments, outputs, several))
+        return outputs if several else outputs[0]
+
+    def _read(self, expr: Any) -> Argument:
+        """What an expression stands for; constants that are new get a number."""
+        leaves: list[Any] = list(expr.fields) if isinstance(expr, relax.Tuple) else [expr]
+        for leaf in leaves:
+            if isinstance(leaf, relax.Call):
+                raise GraphError("calls are nested: normalize the module first")
+            if isinstance(leaf, relax.Tuple):
+                self._read(leaf)
+            elif is_constant(leaf) and leaf not in self._names:
+                self._names[leaf] = self._value("constant", leaf.ty, leaf.value.numpy())
+        return _argument(expr, self._names)
+
+    def _value(self, name: str, ty: Any, constant: np.ndarray | None = None) -> int:
+        self._values.append(Value(name, ty, constant))
+        return len(self._values) - 1
+
+
+def _argument(expr: Any, names: Mapping[Any, Argument]) -> Argument:
+    if isinstance(expr, relax.Tuple):
+        return tuple(_argument(f, names) for f in expr.fields)
+    if isinstance(expr, relax.TupleGetItem):
+        return _argument(expr.tuple_value, names)[expr.index]
+    return names.get(expr) if isinstance(expr, relax.Var) or is_constant(expr) else None

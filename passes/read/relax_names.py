@@ -1,0 +1,71 @@
+"""Between Relax's operators and the kinds and attributes of the table of operators, in both directions.
+
+The table finds a kind by the last word of a Relax operator's name, or by one of its other names (`Operator.also`).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from tvm import relax
+
+from tvm_cascade.operators.table import OPERATORS
+
+_GRAPH_KINDS = MappingProxyType({"multiply": "mul", "subtract": "sub", "take": "gather"})
+KERNEL_LAYOUTS = MappingProxyType(  # of a convolution's weights: the permutation to (out, in / groups, height, width)
+    {"OIHW": (0, 1, 2, 3), "HWIO": (3, 2, 0, 1), "OHWI": (0, 3, 1, 2), "HWOI": (2, 3, 0, 1)}
+)
+_FAMILIES: tuple[Any, ...] = (relax.op, relax.op.nn)
+
+
+def graph_kind(last_name: str) -> str:
+    """The kind that an operator of Relax has in graphs for scheduling."""
+    return _GRAPH_KINDS.get(last_name, last_name)
+
+
+def table_kind(last_name: str) -> str:
+    """The kind that the table has for an operator of Relax; empty where it has none."""
+    return OPERATORS[last_name].kind if last_name in OPERATORS else ""
+
+
+def relax_operator(kind: str) -> Any:
+    """Relax's function for an element-wise kind of the table."""
+    names = (kind, *OPERATORS[kind].also)
+    return next(getattr(family, name) for name in names for family in _FAMILIES if hasattr(family, name))
+
+
+def integers(values: Any) -> tuple[int, ...]:
+    """Relax's array of integers as a tuple."""
+    return tuple(int(v) for v in values)
+
+
+def axis_of(value: Any, rank: int) -> int:
+    """An axis counted from the front."""
+    return int(value) % rank
+
+
+def convolution_attributes(attrs: Any) -> dict[str, Any]:
+    """The table's attributes of a convolution (`tvm_cascade.operators.convolutions`) but for its activation."""
+    sliding = {k: integers(getattr(attrs, k)) for k in ("strides", "padding", "dilation")}
+    return {**sliding, "groups": int(attrs.groups), "layout": str(attrs.data_layout)}
+
+
+def pool_attributes(kind: str, attrs: Any) -> dict[str, Any]:
+    """The table's attributes of a pool (`tvm_cascade.operators.pools`)."""
+    counted = {"count_pad": bool(attrs.count_include_pad)} if kind == "avg_pool2d" else {}
+    return {
+        "kernel": integers(attrs.pool_size), "strides": integers(attrs.strides), "padding": integers(attrs.padding),
+        "layout": str(attrs.layout), "ceil": bool(attrs.ceil_mode), **counted,
+    }  # fmt: skip
+
+
+def oihw(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """The shape of a convolution's weights as (out, in / groups, height, width)."""
+    return tuple(shape[layout.index(letter)] for letter in "OIHW")
+
+
+def row_and_column_axis(attrs: Any) -> tuple[int, int] | None:
+    """The axes H and W of an operator's layout, where its attributes name one."""
+    layout = getattr(attrs, "data_layout", None) or getattr(attrs, "layout", None)
+    return (layout.index("H"), layout.index("W")) if layout and "H" in layout and "W" in layout else None

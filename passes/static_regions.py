@@ -1,0 +1,235 @@
+"""Static regions of a dataflow block: what `Cascade` can plan, and why the rest is left to TVM.
+
+A binding is supported where it is an operator over tensors of known shapes that computes by TIR alone. Supported bindings
+are gathered by level: the most bindings that are not supported and follow one that is, on any path to them. All of one
+level are one region, for a path between two of them that leaves the region would pass a binding that is not supported,
+and so end at a higher level: regions are convex. Regions of all levels run in the order of their levels, each after what
+its level reads of TVM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules.tir import ir, relax, tirx, tvm_ffi
+
+Binding = Any  # of a variable to a value in a Relax function
+Var = Any  # a Relax variable
+
+_CALLS_OUT = frozenset(
+    f"relax.{name}"
+    for name in (
+        "call_builtin_with_ctx",
+        "call_dps_packed",
+        "call_inplace_packed",
+        "call_py_func",
+        "call_pure_packed",
+        "call_tir_inplace",
+        "call_tir_with_grad",
+        "invoke_closure",
+        "invoke_pure_closure",
+    )
+)
+_DISPATCHED = frozenset(  # TVM calls libraries for them, or makes kernels of its own, before operators become PrimFuncs
+    f"relax.{name}" for name in ("argsort", "cumprod", "cumsum", "multinomial_from_uniform", "sort", "topk")
+)
+FOLLOWS = ""  # the reason of a binding that has none of its own: it takes apart what is not supported
+
+
+Reasons = Mapping[Var, str]  # why bindings are not supported, by their variables; those that are have none
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that a region makes for others: a variable, or one field of a variable that is a tuple."""
+
+    var: Var
+    field: int | None = None
+
+
+@dataclass(frozen=True)
+class Region:
+    """Bindings of one block that are planned together."""
+
+    bindings: tuple[Binding, ...]  # in the order of the program
+    inputs: tuple[Var, ...]  # tensors: parameters in their order, then variables in the order of the program
+    outputs: tuple[Output, ...]  # in the order of the function's results, then of the program
+
+    @property
+    def computes(self) -> bool:
+        """Whether any operator of it reads an input."""
+        return bool(self.inputs) and any(isinstance(b.value, relax.Call) for b in self.bindings)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A block as its regions and what runs between them."""
+
+    between: tuple[tuple[Binding, ...], ...]  # by level: what is left to TVM and runs before the region
+    regions: tuple[Region, ...]  # by level; the last may be empty
+    reasons: Reasons  # of what is left to TVM
+
+
+def unsupported(mod: Any, block: Any, refused: Reasons) -> dict[Var, str]:
+    """Why bindings of a dataflow block are not supported; `refused` are known beforehand, whatever they look like."""
+    reasons: dict[Var, str] = {}
+    inside = {b.var for b in block.bindings}
+    for binding in block.bindings:
+        reason = refused.get(binding.var) or _why_not(mod, binding)
+        if reason is None and isinstance(binding.value, (relax.Tuple, relax.TupleGetItem, relax.Var)):
+            read = relax.analysis.free_vars(binding.value)
+            foreign = not isinstance(binding.value, relax.Tuple) and any(v not in inside for v in read)
+            if not read or foreign or any(v in reasons for v in read):
+                reason = FOLLOWS
+        if reason is None and any(_is_tuple(v.ty) and (v not in inside or v in reasons) for v in _reads(binding)):
+            reason = "it reads a tuple that is not made here"
+        if reason is not None:
+            reasons[binding.var] = reason
+    return reasons
+
+
+def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
+    """The regions of a block of `func` whose bindings are supported but for those in `reasons`."""
+    level: dict[Var, int] = {}
+    for binding in block.bindings:
+        left = binding.var in reasons
+        before = [level[v] + (left and v not in reasons) for v in _reads(binding) if v in level]
+        level[binding.var] = max(before, default=0)
+    count = max(level.values(), default=-1) + 1
+    own: list[list[Binding]] = [[] for _ in range(count)]
+    between: list[list[Binding]] = [[] for _ in range(count)]
+    for binding in block.bindings:
+        (between if binding.var in reasons else own)[level[binding.var]].append(binding)
+    results = _Results(func, block)
+    return Levels(tuple(map(tuple, between)), tuple(results.region(bindings) for bindings in own), reasons)
+
+
+class _Results:
+    """What the bindings of a block are read by."""
+
+    def __init__(self, func: Any, block: Any) -> None:
+        self.func, self.block = func, block
+        body = func.body
+        self.returned = [v for v in _flat(body.body) if isinstance(v, relax.Var)]
+        self.outer = set(relax.analysis.free_vars(body.body))
+        for other in body.blocks:
+            if not other.same_as(block):
+                self.outer |= {v for b in other.bindings for v in relax.analysis.free_vars(_value(b))}
+
+    def region(self, bindings: Sequence[Binding]) -> Region:
+        """The region of these bindings, with its inputs and outputs."""
+        made = {b.var: b for b in bindings}
+        read = {v for b in bindings for v in _reads(b)} - set(made)
+        params = [p for p in self.func.params if p in read]
+        others = [b.var for block in self.func.body.blocks for b in block.bindings if b.var in read]
+        used = self.outer | {v for b in self.block.bindings if b.var not in made for v in _reads(b)}
+        results = [v for v in self._by_return(made) if v in used]
+        outputs: list[Output] = []
+        for var in results:
+            fields = range(len(var.ty.fields)) if _is_tuple(var.ty) else [None]
+            outputs += [Output(var, k) for k in fields]
+        return Region(tuple(bindings), (*params, *others), tuple(outputs))
+
+    def _by_return(self, made: Mapping[Var, Binding]) -> list[Var]:
+        """The variables of a region: those that the function returns in the order of its results, then the others."""
+        first = [v for v in dict.fromkeys(self.returned) if v in made]
+        return [*first, *(v for v in made if v not in first)]
+
+
+def _why_not(mod: Any, binding: Binding) -> str | None:
+    """Why a binding can be no part of a region, as far as it shows without reading its operator's code."""
+    value = binding.value if isinstance(binding, relax.VarBinding) else None
+    if value is None:
+        return "a shape that is checked when the network runs"
+    reason = _why_no_tensors(binding.var.ty)
+    if reason is not None:
+        return f"its result {reason}"
+    if isinstance(value, (relax.Tuple, relax.TupleGetItem, relax.Var, ir.GenericConst)):
+        return None
+    if not isinstance(value, relax.Call):
+        return f"{type(value).__name__}: control flow or a value that is no tensor"
+    for var in relax.analysis.free_vars(value):
+        reason = _why_no_tensors(var.ty)
+        if reason is not None:
+            return f"its operand {var.name} {reason}"
+    return _why_no_operator(mod, value)
+
+
+def _why_no_operator(mod: Any, call: Any) -> str | None:
+    if isinstance(call.op, ir.GlobalVar):
+        return f"a call of the function {call.op.name_hint}"
+    if not isinstance(call.op, ir.Op):
+        return "a call of what is no operator"
+    name = call.op.name
+    if name in _CALLS_OUT:
+        return f"{name} calls out of TVM"
+    if name in _DISPATCHED:
+        return f"{name} is made by TVM's own kernels or a library"
+    if name == "relax.nn.batch_norm" and call.attrs.training:
+        return "a batch norm that takes its statistics from the batch, as in training"
+    if name != "relax.call_tir":
+        return None
+    func = mod[call.args[0]]
+    if len(call.args) != 2 or not isinstance(func, tirx.PrimFunc):
+        return "a call with symbolic arguments"
+    return why_not_alone(func)
+
+
+def why_not_alone(func: Any) -> str | None:
+    """Why a PrimFunc is more than its own loops: it calls functions, or is scheduled for threads."""
+    found: list[str] = []
+
+    def called(call: Any) -> Any:
+        name = getattr(call.op, "name", getattr(call.op, "name_hint", str(call.op)))
+        if isinstance(call.op, ir.GlobalVar) or "packed" in name or "extern" in name:
+            found.append(f"its code calls {_callee(call, name)}")
+        return call
+
+    def bound(loop: Any) -> Any:
+        if loop.thread_binding is not None:
+            found.append("its code is scheduled for the threads of a GPU")
+        return loop
+
+    tvm_ffi.structural_map(func.body, [(ir.Call, called), (tirx.For, bound)], order="post")
+    return found[0] if found else None
+
+
+def _callee(call: Any, name: str) -> str:
+    return str(getattr(call.args[0], "value", name)) if len(call.args) else name
+
+
+def _why_no_tensors(ty: Any) -> str | None:
+    """Why a type is none of tensors that an arena can hold; None where it is."""
+    if _is_tuple(ty):
+        nested = [f for f in ty.fields if _is_tuple(f)]
+        return "is a tuple of tuples" if nested else next((r for f in ty.fields if (r := _why_no_tensors(f))), None)
+    if not isinstance(ty, relax.TensorType):
+        return "is no tensor"
+    if ty.vdevice is not None:
+        return "lies on a device of its own"
+    if str(ty.dtype) not in ITEM_BYTES:
+        return f"has the type {ty.dtype or 'unknown'}"
+    if ty.shape is None or not isinstance(ty.shape, relax.ShapeExpr):
+        return "has no known shape"
+    if not all(isinstance(d, tirx.IntImm) for d in ty.shape.values):
+        return "has a symbolic shape"
+    return "is empty" if any(int(d) == 0 for d in ty.shape.values) else None
+
+
+def _is_tuple(ty: Any) -> bool:
+    return isinstance(ty, relax.TupleType)
+
+
+def _value(binding: Binding) -> Any:
+    return binding.value
+
+
+def _reads(binding: Binding) -> list[Var]:
+    return list(relax.analysis.free_vars(_value(binding)))
+
+
+def _flat(expr: Any) -> list[Any]:
+    return [v for f in expr.fields for v in _flat(f)] if isinstance(expr, relax.Tuple) else [expr]

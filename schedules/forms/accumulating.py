@@ -1,0 +1,122 @@
+"""Summing up an input as it is made: a step adds some of it to an accumulator, and the last one writes the output."""
+
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+import tvm
+from tvm import tirx
+from tvm.tirx import IfThenElse, SeqStmt
+
+from tvm_cascade.cascading.geometry import has_pixels
+from tvm_cascade.graph import ITEM_BYTES, KernelFootprints
+from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
+from tvm_cascade.schedules.driver.places import i32, sequence, tiles_are_contiguous
+from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
+from tvm_cascade.schedules.forms.stripes import Lanes
+from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_kernel
+from tvm_cascade.schedules.kernels.kernel import Role
+from tvm_cascade.schedules.rules.pool_sum import pool_sum
+
+Expr = tvm.ir.Expr
+
+
+class AccumulatingSteps(KernelForm):
+    """Operators of one input that they read in one reduction over its rows."""
+
+    way = Way.ACCUMULATING
+
+    def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
+        made = accumulating(site)
+        return made if isinstance(made, str) else replace(known, accumulator_bytes=made.accumulator_bytes)
+
+    def build(self, site: Site, use: Use) -> BuiltKernel | str:
+        made = accumulating(site)
+        if isinstance(made, str):
+            return made
+        made = made if site.core is None else pool_sum(site.spec, made, site.core)
+        return AccumulatingKernel((made.kernel,))
+
+
+FORM = AccumulatingSteps()
+
+
+def accumulating(site: Site) -> Accumulating | str:
+    """The generic kernel, if the pixels that hold the input are whole numbers of its granules; or why there is none."""
+    op, graph = site.op, site.graph
+    if len(op.inputs) != 1:
+        return "it has several inputs"
+    made = accumulate_kernel(site.func, site.constants)
+    if isinstance(made, str):
+        return made
+    owner, offset = graph.tensors[op.inputs[0]], 0
+    while (maker := graph.producer[owner.index]) is not None and graph.ops[maker].view:
+        offset += graph.ops[maker].view_offsets[graph.ops[maker].outputs.index(owner.index)]
+        owner = graph.tensors[graph.ops[maker].inputs[0]]
+    axis = owner.row_axis
+    if axis is None or offset or prod(owner.shape[:axis]) != 1 or prod(owner.shape) != made.elements:
+        return "rows of the input do not lie one behind the other"
+    unit = prod(owner.shape[axis + (2 if owner.col_axis == axis + 1 else 1) :])
+    return "it sums up parts of pixels" if unit % made.granule else made
+
+
+@dataclass(frozen=True)
+class AccumulatingKernel(BuiltKernel):
+    """A kernel that adds elements `[begin, end)` of its input."""
+
+    suffix: ClassVar[str] = "_sum"
+
+    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+        if caller.number in caller.calls.stripes:
+            return self._in_stripes(caller, step)
+        return self._in_order(caller, step)
+
+    def _in_stripes(self, caller: Caller, y: Expr) -> tirx.Stmt:
+        """Add the columns of a stripe of row y."""
+        lanes, t = Lanes(caller), caller.op.inputs[0]
+        x0, x1 = lanes.columns(caller.op.index)
+        unit, columns = lanes.lane(t)[1], caller.graph.tensors[t].columns
+        return self._add(caller, lanes.element(t, y, x0), (y * columns + x0) * unit, (y * columns + x1) * unit)
+
+    def _in_order(self, caller: Caller, step: Expr) -> tirx.Stmt:
+        """Add the next row, or run of pixels, of the input; in two parts where a run wraps around its ring."""
+        t, plan = caller.op.inputs[0], caller.plan
+        while plan.storages[t].root is not None:
+            t = plan.storages[t].root
+        owner, place, tile = caller.graph.tensors[t], caller.calls.places[t], caller.segment.tile.columns
+        pixels = owner.columns if tile and has_pixels(owner) else 1
+        unit = owner.row_bytes // ITEM_BYTES[owner.dtype] // pixels
+        bound, y, x0, x1 = caller.tile(step, pixels, tile if pixels > 1 else 1)
+        slots = place.pixels if pixels > 1 else place.height
+        first = y * pixels + x0
+        whole = slots >= owner.rows * pixels
+        slot = first if whole else tirx.truncmod(first, i32(slots))
+        begin, end = first * unit, (y * pixels + x1) * unit
+        base = place.offset // ITEM_BYTES[place.dtype]
+        if whole or pixels == 1 or tiles_are_contiguous(plan, t, tile):
+            return sequence([*bound, self._add(caller, base + slot * unit, begin, end)])
+        wraps = tirx.GT(slot + (x1 - x0), i32(slots))
+        middle = begin + (i32(slots) - slot) * unit
+        parts = [
+            self._add(caller, base + slot * unit, begin, middle),
+            self._add(caller, i32(base), middle, end),
+        ]
+        single = self._add(caller, base + slot * unit, begin, end)
+        return sequence([*bound, IfThenElse(wraps, SeqStmt(parts), single)])
+
+    def _add(self, caller: Caller, at: Expr, begin: Expr, end: Expr) -> tirx.Stmt:
+        """Add elements `[begin, end)`, which lie at element `at` of the arena."""
+
+        address, x = caller.memory.address, caller.input(0)[0]
+        own = {
+            Role.INPUT: lambda _: address("arena", x.dtype, at),
+            Role.BEGIN: lambda _: begin,
+            Role.END: lambda _: end,
+            Role.OUTPUT: lambda i: address("arena", caller.output(i)[0].dtype, caller.output(i)[0].offset),
+        }
+        return caller.call(i32(0), own)

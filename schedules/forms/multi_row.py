@@ -1,0 +1,100 @@
+"""Tiles of several rows: one call makes several output rows, and runs through the weights once.
+
+Where weights lie in a flash that is slower than the core, a layer costs what it reads from there: a kernel of one row
+streams all weights of its layer once for every row, and for every block of pixels in it. One of several rows takes a
+block of output channels at a time over all pixels. What it makes, and what it reads, must lie in memory together,
+neither over the other. Where windows are single pixels the rows are one long row: fewer blocks are cut short.
+"""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm import tirx
+
+from tvm_cascade.graph import KernelFootprints
+from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
+from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
+from tvm_cascade.schedules.forms.narrow_rows import is_single, windows_of
+from tvm_cascade.schedules.forms.rows import check_rows
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
+from tvm_cascade.schedules.rules.select import first_rule
+from tvm_cascade.schedules.rules.variants import shape_key
+
+Expr = tvm.ir.Expr
+
+
+class MultiRowTiles(KernelForm):
+    """Convolutions by performance schedules, in steps of any number of rows that divides the output."""
+
+    way = Way.ROWS
+
+    def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
+        rows = site.tensors[-1].rows if site.op.outputs else 1
+        made = "its output is one row" if rows == 1 else multi_row_kernel(site, rows)
+        return made if isinstance(made, str) else replace(known, multi_row=True)
+
+    def build(self, site: Site, use: Use) -> BuiltKernel | str:
+        if use.segment.tile.rows == 1 or not use.op.kernels.multi_row:
+            return "steps make one row"
+        if any(use.plan.storages[t].pitch for t in (*use.op.inputs, *use.op.outputs)):
+            return "pixels lie apart"
+        made = multi_row_kernel(site, use.tile_rows)
+        return made if isinstance(made, str) else MultiRowSteps((made,), use.tile_rows)
+
+
+FORM = MultiRowTiles()
+
+
+@dataclass(frozen=True)
+class MultiRowSteps(BuiltKernel):
+    """A kernel of `rows` rows a call."""
+
+    rows: int
+
+    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+        check_rows(caller)
+        return caller.call(step * self.rows)
+
+
+def multi_row_kernel(site: Site, rows: int) -> RowKernel | str:
+    """The kernel of an operator for steps of `rows` rows, a divisor of all; or why no performance schedule makes it.
+
+    None makes convolutions in groups, nor through LLVM windows of several pixels: it moves loads of all column groups in
+    front of the loops over them, and spills.
+    """
+    windows = windows_of(site)
+    if isinstance(windows, str):
+        return windows
+    core = site.core
+    assert core is not None
+    if len(windows) != 1 or site.op.kind != "conv2d" or site.spec.attributes.groups not in (None, 1):
+        return "it is no convolution of one group"
+    if site.tensors[-1].rows % rows:
+        return f"{rows} rows do not divide the output"
+    flat = is_single(windows[0])
+    if not flat and core.backend != "c":
+        return "through LLVM windows of several pixels spill"
+    step = _joined(site.spec, rows) if flat else replace(site.spec, tile_rows=rows)
+    chosen = core.choice(shape_key(site.spec))
+    if chosen is not None:  # what was counted for one row
+        core = replace(core, choices=(*core.choices, (shape_key(step), chosen)))
+    kernel = first_rule(step, core)
+    if kernel is None or kernel.rows != (1 if flat else rows):
+        return f"no performance schedule makes {rows} rows of it"
+    return replace(kernel, rows=rows)
+
+
+def _joined(spec: OperatorSpec, rows: int) -> OperatorSpec:
+    """The operator with `rows` rows of NHWC tensors as one row."""
+    inputs, output = tuple(_long(t, rows) for t in spec.inputs), _long(spec.output, rows)
+    return replace(spec, inputs=inputs, output=output, tile_rows=1, joined_rows=rows)
+
+
+def _long(tensor: TensorType, rows: int) -> TensorType:
+    batch, height, width, channels = tensor.shape
+    return replace(tensor, shape=(batch, height // rows, width * rows, channels))

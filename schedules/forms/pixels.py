@@ -1,0 +1,220 @@
+"""Tiles of pixels: steps that make some neighbouring pixels of one output row.
+
+Where a performance schedule serves the operator, row kernels of few columns make them (`schedules.forms.narrow_rows`),
+after a function that writes the row table of each windowed input. Else the generic pixel kernel does, or where the
+planned scratch has no room for the tables.
+"""
+
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm import tirx
+from tvm.tirx import For, IfThenElse, PrimFunc
+
+from tvm_cascade.graph import ITEM_BYTES, KernelFootprints, Tensor
+from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
+from tvm_cascade.schedules.driver.places import Place, i32, sequence, tiles_are_contiguous
+from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
+from tvm_cascade.schedules.forms.narrow_rows import (
+    SLIDING,
+    Runs,
+    by_run,
+    columns_of,
+    is_single,
+    narrow_kernels,
+    narrow_values,
+    runs_of,
+    windows_of,
+)
+from tvm_cascade.schedules.forms.row_table import RowTable, row_table
+from tvm_cascade.schedules.kernels.kernel import Role
+from tvm_cascade.schedules.kernels.pixel_kernel import has_pixels, reads_pixels
+
+Expr = tvm.ir.Expr
+
+
+class PixelTiles(KernelForm):
+    """Tiles of pixels, by fast kernels or the generic one."""
+
+    way = Way.PIXELS
+
+    def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
+        made = pixel_tile_kernel(site, 1)
+        if isinstance(made, str):
+            return made
+        tables = [t for t in made.tables if t is not None]
+        fixed, each = sum(t.fixed_bytes for t in tables), sum(t.pixel_bytes for t in tables)
+        return replace(known, tile_fixed_bytes=fixed, tile_pixel_bytes=each)
+
+    def build(self, site: Site, use: Use) -> BuiltKernel | str:
+        made = pixel_tile_kernel(site, use.segment.tile.columns)
+        if not isinstance(made, str) and made.scratch_bytes <= use.segment.scratch_bytes:
+            return made.used(use)
+        return "its rows cannot be made in parts" if site.pixels is None else GenericPixelKernel((site.pixels,))
+
+
+FORM = PixelTiles()
+
+
+@dataclass(frozen=True)
+class GenericPixelKernel(BuiltKernel):
+    """The one kernel of `schedules.kernels.pixel_kernel`."""
+
+    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+        bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
+
+        def told_pixels(i: int) -> bool:
+            tensor = caller.input(i)[1]
+            window = caller.op.windows[i] if caller.op.windows else None
+            return reads_pixels(tensor.shape, tensor.row_axis, window)
+
+        def start(i: int) -> Expr | None:
+            place, tensor = caller.output(i)
+            return caller.pointer(place, i32(0)) if has_pixels(tensor.shape, tensor.row_axis) else None
+
+        own = {
+            Role.SLOT: lambda i: caller.input_pixel(i, y, x0) if told_pixels(i) else None,
+            Role.SLOTS: lambda i: i32(caller.input(i)[0].pixels) if told_pixels(i) else None,
+            Role.OUTPUT: start,
+            Role.OUTPUT_SLOT: lambda i: caller.output_pixel(i, y, x0),
+            Role.OUTPUT_SLOTS: lambda i: i32(caller.output(i)[0].pixels),
+            Role.BEGIN: lambda _: x0,
+            Role.END: lambda _: x1,
+        }
+        return sequence([*bound, caller.call(y, own)])
+
+
+@dataclass(frozen=True)
+class PixelTileKernel(BuiltKernel):
+    """Row kernels of few columns for steps of `pixels` pixels.
+
+    `tables` has an entry per input, None where it is read in place, pixel by pixel. `steps` tells which variant serves
+    the steps from a column on, `singles` the same for steps of one pixel: a step whose pixels wrap around the end of a
+    ring that is read or written in place goes pixel by pixel.
+    """
+
+    pixels: int
+    tables: tuple[RowTable | None, ...]
+    valid: tuple[int, ...]  # by variant: columns of the window inside of the tensor
+    steps: Runs  # by column
+    singles: Runs  # by column
+    wrapping: tuple[tuple[int | None, int], ...] = ()  # what is read (input position) or written in place, and may wrap
+
+    @property
+    def helpers(self) -> tuple[PrimFunc, ...]:
+        return tuple(t.fill for t in self.tables if t is not None)
+
+    @property
+    def scratch_bytes(self) -> int:
+        own = max(v.scratch_bytes for v in self.variants)
+        return self.own_offset + own if own else self.table_offset(len(self.tables))
+
+    def table_offset(self, position: int) -> int:
+        """Bytes into the scratch at which the table of an input starts."""
+        return sum(t.bytes(self.pixels) for t in self.tables[:position] if t is not None)
+
+    @property
+    def own_offset(self) -> int:
+        """Bytes into the scratch at which the row kernel's own starts, behind the tables."""
+        return -(-self.table_offset(len(self.tables)) // 8) * 8
+
+    def used(self, use: Use) -> PixelTileKernel:
+        """With the rings of a plan: without the variants for single pixels where no step wraps."""
+        direct = [(k, t) for k, (t, table) in enumerate(zip(use.op.inputs, self.tables, strict=True)) if table is None]
+        written = [(None, t) for t in use.op.outputs]
+        wraps = tuple((k, t) for k, t in (*direct, *written) if not tiles_are_contiguous(use.plan, t, self.pixels))
+        if wraps:
+            return replace(self, wrapping=wraps)
+        kept = sorted({v for _, v in self.steps})
+        steps = tuple((x, kept.index(v)) for x, v in self.steps)
+        variants, valid = (tuple(own[v] for v in kept) for own in (self.variants, self.valid))
+        return replace(self, variants=variants, valid=valid, steps=steps, singles=())
+
+    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+        bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
+        body = by_run(self.steps, x0, lambda which: self._call(caller, which, y, x0))
+        wraps: list[Expr] = []
+        for position, t in self.wrapping:
+            slot = caller.output_pixel(0, y, x0) if position is None else caller.input_pixel(position, y, x0)
+            wraps.append(tirx.GT(slot + (x1 - x0), i32(caller.calls.places[t].pixels)))
+        if wraps:
+            offset = tirx.Var(f"pixel_{caller.op.index}", "int32")
+            at = x0 + offset
+            single = by_run(self.singles, at, lambda which: self._call(caller, which, y, at))
+            each = For(offset, 0, x1 - x0, tirx.ForKind.SERIAL, single)
+            body = IfThenElse(tirx.any(*wraps) if len(wraps) > 1 else wraps[0], each, body)
+        return sequence([*bound, body])
+
+    def _call(self, caller: Caller, which: int, y: Expr, x0: Expr) -> tirx.Stmt:
+        """Fill the row tables for the pixels from (y, x0) on, and call one of the variants."""
+        calls: list[tirx.Stmt] = []
+        for position, table in enumerate(self.tables):
+            if table is not None:
+                calls.append(self._fill(caller, len(calls), position, (y, x0), self.valid[which]))
+
+        address, scratch = caller.memory.address, lambda: caller.scratch_offset
+        own = {
+            Role.INPUT: lambda i: (
+                _pixel(caller, caller.input(i), caller.input_pixel(i, y, x0)) if not self.tables[i] else None
+            ),
+            Role.ROW_TABLE: lambda i: address("arena", "int32", scratch() + self.table_offset(i)),
+            Role.OUTPUT: lambda i: _pixel(caller, caller.output(i), caller.output_pixel(i, y, x0)),
+            Role.SCRATCH: lambda _: address("arena", "int8", scratch() + self.own_offset),
+            **narrow_values(y if any(self.tables) else i32(0)),
+        }
+        return sequence([*calls, caller.call(y, own, which)])
+
+    def _fill(self, caller: Caller, helper: int, position: int, at: tuple[Expr, Expr], valid: int) -> tirx.Stmt:
+        """Write the row table of an input."""
+        table, place = self.tables[position], caller.input(position)[0]
+        assert table is not None
+        slot, item = caller.input_pixel(position, *at), ITEM_BYTES[place.dtype]
+        offset = caller.scratch_offset + self.table_offset(position)
+        away = offset // item + table.table_bytes // item - place.offset // item
+        source = caller.memory.address("arena", place.dtype, place.offset)
+        to = caller.memory.address("arena", "int32", offset)
+        return caller.help(helper, [source, slot, i32(place.pixels), to, i32(away), i32(valid), at[0]])
+
+
+def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
+    """The row kernels of few columns for steps of `pixels` pixels, or why no performance schedule makes them."""
+    windows = windows_of(site)
+    if isinstance(windows, str):
+        return windows
+    assert site.core is not None
+    op, inputs, out = site.op, site.tensors[:-1], site.tensors[-1]
+    tables = tuple(
+        None if is_single(pair) else row_table(tensor, out.rows, *pair, site.core)
+        for tensor, pair in zip(inputs, windows, strict=True)
+    )
+    if any(tables) and op.kind.removeprefix("concat_") not in SLIDING:
+        return f"kernels of {op.kind} read through no row table"
+    if len(tables) > 1 and any(t is not None and (t.fixed_bytes | t.pixel_bytes) % 4 for t in tables):
+        return "its row tables would not lie at words"
+    across, width, pixels = windows[0][1], inputs[0].columns, min(pixels, out.columns)
+    starts = range(0, out.columns, pixels)
+    whole = [columns_of(across, x, min(pixels, out.columns - x), width) for x in starts]
+    single = [columns_of(across, x, 1, width) for x in range(out.columns)]
+    made = narrow_kernels(
+        site,
+        windows,
+        [*whole, *single],
+        lambda c: 4 * max(whole.count(c) / len(whole), single.count(c) / len(single)) < 1,
+    )
+    if isinstance(made, str):
+        return made
+    order = list(made)
+    steps = runs_of(starts, (order.index(c) for c in whole))
+    singles = runs_of(range(out.columns), (order.index(c) for c in single))
+    return PixelTileKernel(tuple(made.values()), pixels, tables, tuple(c.valid for c in order), steps, singles)
+
+
+def _pixel(caller: Caller, at: tuple[Place, Tensor], slot: Expr) -> Expr:
+    """Pointer to the pixel in a slot of a storage."""
+    place, tensor = at
+    return caller.pointer(place, slot * (place.row_bytes // tensor.columns // ITEM_BYTES[place.dtype]))

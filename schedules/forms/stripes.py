@@ -1,0 +1,233 @@
+"""Vertical stripes: steps that make the columns of one row that lie in a stripe, and the columns that two stripes share.
+
+Where a performance schedule serves the operator, row kernels of few columns make them (`schedules.forms.narrow_rows`):
+stripes of the same width that begin and end alike share a kernel; first and last ones differ by their padding. Else the
+generic stripe kernel does, or where the planned scratch has no room for theirs. Kernels get pointers that are moved so
+that column 0 of a tensor would lie where they look for it.
+"""
+
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false, reportOptionalSubscript=false
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.tirx import BufferStore, Evaluate, For, PrimFunc
+
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, slot_of
+from tvm_cascade.schedules.driver.places import Place, first_of, i32, row_slot, sequence
+from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
+from tvm_cascade.schedules.forms.narrow_rows import (
+    SLIDING,
+    Runs,
+    by_run,
+    columns_of,
+    is_single,
+    narrow_kernels,
+    narrow_values,
+    runs_of,
+    windows_of,
+)
+from tvm_cascade.schedules.forms.row_table import ring_row_table
+from tvm_cascade.schedules.kernels.kernel import Role
+from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
+
+Expr = tvm.ir.Expr
+NONE = -1  # in the place of a variant: the operator makes nothing in these stripes
+
+
+class Stripes(KernelForm):
+    """Stripes of rows, by fast kernels or the generic one."""
+
+    way, fallback = Way.STRIPES, True
+
+    def build(self, site: Site, use: Use) -> BuiltKernel | str:
+        fast = narrow_stripe_kernel(site, use.columns)
+        if not isinstance(fast, str) and fast.scratch_bytes <= use.segment.scratch_bytes:
+            return fast
+        made = stripe_kernel(site.func, site.constants, site.access)
+        return made if isinstance(made, str) else GenericStripeKernel((made,))
+
+
+FORM = Stripes()
+
+
+class Lanes:
+    """Where the tensors of a segment in stripes lie, in the stripe at hand."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller, self.plan, self.graph = caller, caller.plan, caller.graph
+        self.stripe, self.table = caller.calls.stripes[caller.number]
+
+    def columns(self, actor: int) -> tuple[Expr, Expr]:
+        """The columns that an operator makes (or sums up)."""
+        ops = self.caller.segment.ops
+        bounds = self.caller.memory.view("flash", "uint16")
+        at = self.stripe * (2 * len(ops)) + (self.table + 2 * ops.index(actor))
+        return bounds[at].astype("int32"), bounds[at + 1].astype("int32")
+
+    def lane(self, t: int) -> tuple[Place, int, int, Expr]:
+        """Place of a tensor, elements of a pixel, columns of a row in its storage, and the column that lies first."""
+        place, tensor, storage = self.caller.calls.places[t], self.graph.tensors[t], self.plan.storages[t]
+        unit = place.row_bytes // tensor.columns // ITEM_BYTES[tensor.dtype]
+        if not storage.columns:
+            return place, unit, tensor.columns, i32(0)
+        maker = self.graph.producer[t]
+        assert maker is not None
+        return place, unit, storage.columns, self._first(t, self.columns(maker)[0])
+
+    def _first(self, t: int, x: Expr) -> Expr:
+        """The first column of a tensor that a stripe has whose own begin at `x`: halo columns lie before them."""
+        halo, maker = self.plan.storages[t].halo_columns, self.graph.producer[t]
+        if not halo:
+            return x
+        segment = self.caller.segment
+        return tirx.max(x - halo, i32(segment.stripes[0][segment.ops.index(maker)][0]))
+
+    def element(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
+        """The element of the arena at which column `x` of row y of a tensor lies, column 0 or slot 0 where none is given."""
+        place, unit, pitch, first = self.lane(t)
+        at = i32(0) if y is None else slot_of(y, place, self.graph.tensors[t]) * pitch
+        return place.offset // ITEM_BYTES[place.dtype] + ((at if x is None else at + x) - first) * unit
+
+    def pointer(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
+        """Pointer to `element`."""
+        return self.caller.memory.address("arena", self.graph.tensors[t].dtype, self.element(t, y, x))
+
+    def copy_halo(self, t: int, y: Expr, x: Expr, back: bool) -> list[tirx.Stmt]:
+        """Copy the halo columns of row `y`, those before `x`, out of their block, or with `back` into it."""
+        if not self.plan.storages[t].halo_columns:
+            return []
+        place, unit, pitch, first = self.lane(t)
+        tensor, item = self.graph.tensors[t], ITEM_BYTES[place.dtype]
+        start = self._first(t, x)
+        arena = self.caller.memory.view("arena", place.dtype)
+        i = tirx.Var(f"{'keep' if back else 'take'}_{t}", "int32")
+        ring = place.offset // item + (slot_of(y, place, tensor) * pitch + start - first) * unit + i
+        block = self.caller.calls.offsets[f"kept {t}"] // item + y * (self.plan.storages[t].halo_columns * unit) + i
+        source, target = (ring, block) if back else (block, ring)
+        return [For(i, 0, (x - start) * unit, tirx.ForKind.SERIAL, BufferStore(arena, arena[source], [target]))]
+
+
+@dataclass(frozen=True)
+class StripeSteps(BuiltKernel):
+    """Steps that make one row of a stripe: halo columns come from the stripe before, and go to the next."""
+
+    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+        lanes = Lanes(caller)
+        x0, x1 = lanes.columns(caller.op.index)
+        call = self.row(caller, lanes, step)
+        taken = [s for t in caller.op.outputs for s in lanes.copy_halo(t, step, x0, back=False)]
+        given = [s for t in caller.op.outputs for s in lanes.copy_halo(t, step, x1, back=True)]
+        return sequence([*taken, call, *given])
+
+    @abstractmethod
+    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> tirx.Stmt:
+        """The calls that make row y."""
+
+
+@dataclass(frozen=True)
+class GenericStripeKernel(StripeSteps):
+    """One kernel that is told the columns (`schedules.kernels.stripe_kernel`)."""
+
+    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> tirx.Stmt:
+        x0, x1 = lanes.columns(caller.op.index)
+
+        def stride(i: int) -> Expr:
+            _, unit, pitch, _ = lanes.lane(caller.op.inputs[i])
+            return i32(pitch * unit)
+
+        own = {
+            Role.INPUT: lambda i: lanes.pointer(caller.op.inputs[i]),
+            Role.ROW_STRIDE: stride,
+            Role.PLANE: lambda _: i32(0),
+            Role.OUTPUT: lambda i: lanes.pointer(caller.op.outputs[i], y),
+            Role.BEGIN: lambda _: x0,
+            Role.END: lambda _: x1,
+        }
+        return caller.call(y, own)
+
+
+@dataclass(frozen=True)
+class NarrowStripeKernel(StripeSteps):
+    """Row kernels of few columns.
+
+    `taps` tells the kernel rows that an input is read by through the row table, 0 where it is read in place. `stripes`
+    has the first stripe, ascending from 0, and the variant of every run of stripes (or `NONE`).
+    """
+
+    taps: tuple[int, ...]
+    stripes: Runs
+
+    @property
+    def helpers(self) -> tuple[PrimFunc, ...]:
+        return (ring_row_table(),) if any(self.taps) else ()
+
+    @property
+    def table_entries(self) -> int:
+        return max(self.taps)
+
+    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> tirx.Stmt:
+        return by_run(self.stripes, lanes.stripe, lambda which: self._call(caller, lanes, which, y))
+
+    def _call(self, caller: Caller, lanes: Lanes, which: int, y: Expr) -> tirx.Stmt:
+        if which == NONE:
+            return Evaluate(i32(0))
+        x0, _ = lanes.columns(caller.op.index)
+        calls: list[tirx.Stmt] = []
+
+        def read(i: int) -> Expr | None:
+            if not self.taps[i]:
+                return lanes.pointer(caller.op.inputs[i], y, x0)
+            calls.append(self._fill(caller, lanes, i, (y, x0)))
+            return None
+
+        own = {
+            Role.INPUT: read,
+            Role.ROW_TABLE: lambda _: tirx.address_of(caller.calls.row_table[i32(0)]),
+            Role.OUTPUT: lambda i: lanes.pointer(caller.op.outputs[i], y, x0),
+            **narrow_values(y if any(self.taps) else i32(0)),
+        }
+        call = caller.call(y, own, which)
+        return sequence([*calls, call])
+
+    def _fill(self, caller: Caller, lanes: Lanes, position: int, at: tuple[Expr, Expr]) -> tirx.Stmt:
+        """Write where the rows of the window of row and column `at` begin, from its first column inside of the tensor."""
+        window, across = caller.op.windows[position], caller.op.columns[position]
+        assert window is not None and across is not None
+        place, unit, pitch, first = lanes.lane(caller.op.inputs[position])
+        column = first_of(across, at[1]) - across.padding
+        column = tirx.max(column, i32(0)) if across.padding > 0 else column
+        slot = row_slot(window, at[0], place, caller.input(position)[1].rows)
+        table = tirx.address_of(caller.calls.row_table[i32(0)])
+        args = [table, i32(self.taps[position]), slot, i32(place.height), i32(pitch * unit), (column - first) * unit]
+        return caller.help(0, args)
+
+
+def narrow_stripe_kernel(site: Site, columns: Sequence[tuple[int, int]]) -> NarrowStripeKernel | str:
+    """The row kernels that make `columns` of an operator, by stripe; or why no performance schedule makes them all."""
+    windows = windows_of(site)
+    if isinstance(windows, str):
+        return windows
+    taps = tuple(0 if is_single(pair) else pair[0].extent for pair in windows)
+    if any(taps) and (site.op.kind not in SLIDING or len(site.op.inputs) != 1):
+        return f"kernels of {site.op.kind} read through no row table"
+    across, width = windows[0][1], site.tensors[0].columns
+    wanted = [columns_of(across, begin, end - begin, width) if begin < end else None for begin, end in columns]
+    total = sum(end - begin for begin, end in columns)
+    made = narrow_kernels(
+        site, windows, [c for c in wanted if c is not None], lambda c: 4 * c.pixels * wanted.count(c) < total
+    )
+    if isinstance(made, str):
+        return made
+    if not made:
+        return "no stripe has columns of it"
+    order = list(made)
+    served = (NONE if c is None else order.index(c) for c in wanted)
+    return NarrowStripeKernel(tuple(made.values()), taps, runs_of(range(len(wanted)), served))

@@ -1,0 +1,163 @@
+"""An NCHW tensor becomes NHWC in the very bytes that it lies in, with one row of every plane as scratch.
+
+Two passes, each over all bytes once. First whole rows change places: row (c, h) of the planes goes to place h * C + c.
+The permutation of C * H rows falls into cycles, known at compile time; a table in flash lists the moves, each cycle
+through one spare row. Then the C rows of every image row lie together, and are interleaved through scratch.
+`schedules.forms.transpose_back_in_place` goes the way back.
+"""
+
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import PointerType, PrimType
+from tvm.tirx import PrimFunc, SeqStmt
+
+from tvm_cascade.graph import ITEM_BYTES, KernelFootprints
+from tvm_cascade.schedules.driver.calls import BuiltKernel
+from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
+from tvm_cascade.schedules.forms.rows import RowSteps
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.rules.emit import Builder, Value, i32
+from tvm_cascade.schedules.tir import dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores
+
+_UNROLL = 4  # elements a pass
+TO_NHWC, TO_NCHW = (0, 3, 1, 2), (0, 2, 3, 1)  # axes of the output that the axes of the input become
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """The tensor that is turned: `count` planes of `height` rows of `width` elements."""
+
+    count: int
+    height: int
+    width: int
+    dtype: str
+
+    @property
+    def scratch_bytes(self) -> int:
+        return self.count * self.width * ITEM_BYTES[self.dtype]
+
+
+class TransposeInPlace(KernelForm):
+    """Transposes from NCHW to NHWC."""
+
+    way = Way.IN_PLACE
+    axes: ClassVar[tuple[int, ...]] = TO_NHWC
+    refusal: ClassVar[str] = "it is no transpose from NCHW to NHWC"
+
+    def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
+        planes = planes_of(site, self.axes)
+        return self.refusal if planes is None else replace(known, in_place_workspace_bytes=planes.scratch_bytes)
+
+    def build(self, site: Site, use: Use) -> BuiltKernel | str:
+        planes = planes_of(site, self.axes)
+        return self.refusal if planes is None else RowSteps((self.kernel(planes),))
+
+    def kernel(self, planes: Planes) -> RowKernel:
+        passes = InPlacePasses(planes, row_moves(planes.count, planes.height))
+        passes.move_rows()
+        passes.turn_rows(to_pixels=True)
+        return passes.kernel()
+
+
+FORM = TransposeInPlace()
+
+
+def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
+    """The planes that an operator turns into or out of NHWC, None where it does anything else; see `TO_NHWC`."""
+    func, outputs, blocks = site.func, outputs_of(site.func), leaf_blocks(site.func)
+    if site.constants or len(func.params) != 2 or len(outputs) != 1 or len(blocks) != 1:
+        return None
+    shape, made = shape_of(func.params[0]), stores(blocks[0].block.body)[0]
+    if not isinstance(made.value, ir.TensorLoad) or not made.value.source.same_as(func.params[0]):
+        return None
+    if len(shape) != 4 or shape[0] != 1 or dtype_of(func.params[0]) != dtype_of(outputs[0]):
+        return None
+    turned = all(i.same_as(made.indices[a]) for i, a in zip(made.value.indices, axes, strict=True))
+    if not turned or not all(isinstance(i, tirx.Var) for i in made.indices[1:]) or min(shape[1:]) == 1:
+        return None
+    count, height, width = shape[1:] if axes == TO_NHWC else (shape[3], *shape[1:3])
+    return Planes(count, height, width, dtype_of(outputs[0]))
+
+
+def row_moves(planes: int, height: int) -> np.ndarray:
+    """The moves (to, from) of rows, in order; the number of rows stands for the spare one.
+
+    The rows of `planes` planes of `height` rows each come to lie as `height` groups of `planes` rows.
+    """
+    spare = planes * height
+    moves: list[tuple[int, int]] = []
+    done = [False] * spare
+    for start in range(spare):
+        place, source = start, start % planes * height + start // planes
+        if done[start] or source == start:
+            continue
+        moves.append((spare, start))
+        while source != start:
+            moves.append((place, source))
+            done[place] = True
+            place, source = source, source % planes * height + source // planes
+        moves.append((place, spare))
+        done[place] = True
+    return np.array(moves, np.uint16 if spare < 1 << 16 else np.uint32)
+
+
+class InPlacePasses:
+    """The passes over a tensor's bytes, as a kernel of the whole operator under construction.
+
+    The kernel is given its output alone, which lies where its input does.
+    """
+
+    def __init__(self, planes: Planes, moves: np.ndarray) -> None:
+        self.planes, self.moves, self.k = planes, moves, Builder()
+        names = (("moves", str(moves.dtype)), ("scratch", "int8"), ("out", planes.dtype))
+        self.handles = [tirx.Var(n, PointerType(PrimType(d))) for n, d in names]
+        table, scratch, out = self.handles
+        self.to_from = self.k.view(table, str(moves.dtype), "rows")
+        self.image = self.k.view(out, planes.dtype, "image")
+        self.spare = self.k.view(scratch, planes.dtype, "spare")
+
+    def _copy(self, to: Value, start: Value, source: Value, begin: Value, elements: int) -> None:
+        step = max(u for u in range(1, _UNROLL + 1) if elements % u == 0)
+        with self.k.loop(elements // step, "i") as i:
+            for u in range(step):
+                self.k.store(to, start + i * step + u, source[begin + i * step + u])
+
+    def move_rows(self) -> None:
+        """Whole rows change places, as `row_moves` lists."""
+        k, width, last = self.k, self.planes.width, self.planes.count * self.planes.height
+        with k.loop(len(self.moves), "m") as m:
+            to = k.let(self.to_from[m * 2].astype("int32"), "to")
+            source = k.let(self.to_from[m * 2 + 1].astype("int32"), "source")
+            with k.when(tirx.EQ(to, i32(last))):
+                self._copy(self.spare, i32(0), self.image, source * width, width)
+            with k.when(tirx.EQ(source, i32(last))):
+                self._copy(self.image, to * width, self.spare, i32(0), width)
+            with k.when(tirx.all(to < last, source < last)):
+                self._copy(self.image, to * width, self.image, source * width, width)
+
+    def turn_rows(self, to_pixels: bool) -> None:
+        """The rows of all planes of each image row become its pixels, or its pixels one row of every plane."""
+        k, axes = self.k, [(self.planes.width, "w"), (self.planes.count, "c")]
+        (outer, first_name), (inner, second_name) = axes if to_pixels else reversed(axes)
+        with k.loop(self.planes.height, "h") as h:
+            first = k.let(h * (outer * inner), "first")
+            self._copy(self.spare, i32(0), self.image, first, outer * inner)
+            with k.loop(outer, first_name) as a, k.loop(inner, second_name) as b:
+                k.store(self.image, first + a * inner + b, self.spare[b * outer + a])
+
+    def kernel(self) -> RowKernel:
+        table, dtype = str(self.moves.dtype), self.planes.dtype
+        params = (Param(Role.CONSTANT, 0, table), Param(Role.SCRATCH, 0, "int8"), Param(Role.OUTPUT, 0, dtype))
+        body = SeqStmt([*self.k.statements(), tirx.Return(i32(0))])
+        attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "in_place"})
+        func = PrimFunc(self.handles, body, PrimType("int32"), attrs=attrs)
+        return RowKernel(func, (self.moves,), self.planes.scratch_bytes, params, whole=True)

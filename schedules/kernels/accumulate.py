@@ -1,0 +1,257 @@
+"""Accumulating kernels: a reduction over its whole input that takes the input piece by piece, as it is made.
+
+A global pool or a dense layer behind a cascade reads all of its input and would make the planner keep all of it. Taken
+apart, its reduction needs one accumulator for each output, in RAM between calls:
+
+    before: acc[c] = 0; for ry, rx: acc[c] += x[ry, rx, c]     after, for elements [begin, end) of x:
+            out[c] = requantize(acc[c])                        if begin == 0: acc = 0
+                                                               for p in [begin / C, end / C): acc[c] += x[p * C + c]
+                                                               if end == all: out[c] = requantize(acc[c])
+
+It applies where one reduction reads the input, each element for its own place, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    collect,
+    dtype_of,
+    i32,
+    ir,
+    is_own,
+    leaf_blocks,
+    loads,
+    outputs_of,
+    replace,
+    shape_of,
+    stores,
+    substitute,
+    sym,
+    tirx,
+    without_blocks,
+)
+from tvm_cascade.schedules.tir.flatten import Pointer as Target
+from tvm_cascade.schedules.tir.flatten import pointer, row_major, to_pointers, to_scratch
+from tvm_cascade.schedules.tir.staging import NotRowwiseError, inlined, stage
+
+
+@dataclass(frozen=True)
+class Accumulating:
+    """A kernel that consumes elements `[begin, end)` of its flattened input.
+
+    Parameters (`kernel.params`): `x0`, pointer to element `begin`; a pointer per constant; `scratch` where
+    `kernel.scratch_bytes > 0`; `acc`, pointer to the accumulator, 8-byte aligned; a pointer per output, to the whole
+    tensor; `begin`, `end`. The call with begin 0 starts anew, the one that ends at `elements` writes the outputs.
+    """
+
+    kernel: RowKernel
+    accumulator_bytes: int
+    granule: int  # begin and end are multiples of so many elements
+    elements: int  # of the whole input
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """The block that reads the input: its accumulator, and the axes along which the input is indexed."""
+
+    realize: Any
+    store: Any
+    initial: Expr
+    along: tuple[Var, ...]  # axes in the order of the input's, units left out
+    others: tuple[Var, ...]
+    extents: Mapping[Var, int]
+
+
+def accumulate_kernel(func: PrimFunc, constants: Sequence[np.ndarray]) -> Accumulating | str:
+    """The accumulating kernel of an operator of one activation input, or the reason why it has none.
+
+    Parameters of `func`: the activation, constants, outputs.
+    """
+    made = _accumulating(func, len(constants))
+    return (
+        made
+        if isinstance(made, str)
+        else dataclasses.replace(made, kernel=dataclasses.replace(made.kernel, constants=tuple(constants)))
+    )
+
+
+@lru_cache(maxsize=64)  # operators of one shape share a function
+def _accumulating(func: PrimFunc, constants: int) -> Accumulating | str:
+    try:
+        return _build(inlined(func), constants)
+    except NotRowwiseError as why:
+        return str(why)
+
+
+def _find(func: PrimFunc) -> _Reduction:
+    x = func.params[0]
+    readers = [r for r in leaf_blocks(func) if any(v.source.same_as(x) for v in loads(r.block.body))]
+    if len(readers) != 1 or readers[0].block.init is None:
+        raise NotRowwiseError("the input is not read by one reduction alone")
+    block = readers[0].block
+    store = stores(block.body)[0]
+    extents = {iv.var: int(iv.dom.extent) for iv in block.iter_vars}
+    unit = {v: i32(0) for v, e in extents.items() if e == 1}
+    store = substitute(store, unit)
+    if any(v.source not in func.params and not is_own(v, store) for v in loads(store.value)):
+        raise NotRowwiseError("the reduction reads another stage")
+    analyzer = sym.Analyzer()
+    reads = {tuple(str(analyzer.simplify(i)) for i in v.indices): v for v in loads(store.value) if v.source.same_as(x)}
+    if len(reads) != 1 or collect(store.value, ir.Call):
+        raise NotRowwiseError("the input is read at several places or under a condition")
+    along: list[Var] = []
+    for index, extent in zip(next(iter(reads.values())).indices, shape_of(x), strict=True):
+        index = analyzer.simplify(index)
+        if extent == 1:
+            continue
+        if not isinstance(index, tirx.Var) or extents.get(index) != extent or index in along:
+            raise NotRowwiseError("the input's elements are not each read once")
+        along.append(index)
+    others = tuple(v for v, e in extents.items() if e > 1 and v not in along)
+    initial = substitute(stores(block.init)[0].value, unit)
+    return _Reduction(readers[0], store, initial, tuple(along), others, extents)
+
+
+def _build(func: PrimFunc, constants: int) -> Accumulating:
+    found = _find(func)
+    x, acc = func.params[0], found.store.buffer
+    if acc in func.params or not found.along:
+        raise NotRowwiseError("the operator has no accumulator of its own")
+    reduced = {iv.var for iv in found.realize.block.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
+    kept = 0  # trailing axes of the input that are no reductions: a pixel's channels
+    while kept < len(found.along) and found.along[-1 - kept] not in reduced:
+        kept += 1
+    if kept == len(found.along) or any(v not in reduced for v in found.along[: len(found.along) - kept]):
+        raise NotRowwiseError("the reduction does not run over the input's leading axes")
+    parts = _Parts(func, found, constants)
+    granule = prod(found.extents[v] for v in found.along[len(found.along) - kept :]) if kept else 1
+    elements = prod(shape_of(x))
+    update = parts.update(kept, granule)
+    final, declarations, scratch, scratch_bytes = parts.finish()
+    body = tirx.SeqStmt([update, tirx.IfThenElse(parts.end >= elements, final, None)])
+    params, roles = parts.parameters(scratch, scratch_bytes)
+    stmts = tirx.SeqStmt([*parts.declarations, *declarations, body, tirx.Return(i32(0))])
+    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "accumulate", "tirx.noalias": True})
+    made = tirx.PrimFunc(params, stmts, ir.PrimType("int32"), attrs=attrs)
+    made = tirx.transform.StmtSimplify()(tvm.IRModule({"accumulate": made}))["accumulate"]
+    kernel = RowKernel(made, (), scratch_bytes, roles)
+    return Accumulating(kernel, prod(shape_of(acc)) * ITEM_BYTES[dtype_of(acc)], granule, elements)
+
+
+class _Parts:
+    """Pointers of the kernel, and its two statements."""
+
+    def __init__(self, func: PrimFunc, found: _Reduction, constants: int) -> None:
+        self.func, self.found = func, found
+        self.begin, self.end = tirx.Var("begin", "int32"), tirx.Var("end", "int32")
+        self.analyzer = sym.Analyzer()
+        self.outputs = outputs_of(func)
+        self.acc = found.store.buffer
+        named = [("x0", func.params[0])]
+        named += [(f"c{i}", p) for i, p in enumerate(func.params[1 : 1 + constants])]
+        named += [("acc", self.acc)]
+        named += [("out" if i == 0 else f"out{i}", o) for i, o in enumerate(self.outputs)]
+        self.targets: dict[Buffer, Target] = {}
+        self.declarations: list[Stmt] = []
+        for title, buffer in named:
+            handle, flat = pointer(title, dtype_of(buffer), prod(shape_of(buffer)))
+            self.targets[buffer] = Target(handle, flat, row_major(shape_of(buffer)))
+            self.declarations.append(tirx.DeclBuffer(flat, data=handle))
+
+    def update(self, kept: int, granule: int) -> Stmt:
+        """Add elements `[begin, end)`: one local sum for each accumulator."""
+        found = self.found
+        split = len(found.along) - kept
+        leading, inner = found.along[:split], found.along[split:]
+        step = tirx.Var("p", "int32")
+        position = step + (self.begin if granule == 1 else tirx.truncdiv(self.begin, i32(granule)))
+        mapping = _unravel(position, leading, found.extents)
+        local = tirx.decl_buffer((1,), dtype_of(self.acc), "sum")
+        x = self.func.params[0]
+        at = step * granule + row_major([found.extents[v] for v in inner])(list(inner)) if inner else step
+
+        def swap(load: Any) -> Any:
+            if load.source.same_as(x):
+                return tirx.BufferLoad(self.targets[x].buffer, [at])
+            return tirx.BufferLoad(local, [i32(0)]) if load.source.same_as(self.acc) else load
+
+        value = replace(found.store.value, ir.TensorLoad, swap)
+        value = self._pointed(tirx.BufferStore(local, substitute(value, mapping), [i32(0)]))
+        count = self.end - self.begin if granule == 1 else tirx.truncdiv(self.end - self.begin, i32(granule))
+        loop = tirx.For(step, i32(0), count, tirx.ForKind.SERIAL, value)
+        element = tirx.BufferLoad(self.acc, found.store.indices)
+        start = tirx.if_then_else(self.begin > 0, element, found.initial)
+        first = self._pointed(tirx.BufferStore(local, start, [i32(0)]))
+        last = self._pointed(tirx.BufferStore(self.acc, tirx.BufferLoad(local, [i32(0)]), found.store.indices))
+        nest: Stmt = tirx.SeqStmt([tirx.AllocBuffer(local), first, loop, last])
+        for var in reversed((*found.others, *inner)):
+            nest = tirx.For(var, i32(0), i32(found.extents[var]), tirx.ForKind.SERIAL, nest)
+        return nest
+
+    def _pointed(self, stmt: Stmt) -> Stmt:
+        return to_pointers(stmt, self.targets, self.analyzer)
+
+    def finish(self) -> tuple[Stmt, list[Stmt], Var, int]:
+        """The stages behind the reduction, on the whole output; declarations, scratch pointer and its bytes."""
+        rest = self._rest()
+        lowered = stage(rest, None)
+        renamed = dict(zip(lowered.params, rest.params, strict=True))
+        targets = {p: self.targets[renamed[p]] for p in lowered.params if renamed[p] in self.targets}
+        body = to_pointers(lowered.body, targets, self.analyzer)
+        return to_scratch(body, self.analyzer)
+
+    def _rest(self) -> PrimFunc:
+        """The function without its reduction, whose result becomes the first parameter."""
+        rest = without_blocks(self.func, [self.found.realize], [self.acc, *self.func.params[1:]])
+        if rest is None:
+            raise NotRowwiseError("nothing follows the reduction")
+        return rest
+
+    def parameters(self, scratch: Var, scratch_bytes: int) -> tuple[list[Var], tuple[Param, ...]]:
+        params: list[Var] = []
+        roles: list[Param] = []
+        counts: dict[Role, int] = {}
+        for buffer, target in self.targets.items():
+            role = Role.CONSTANT
+            if buffer.same_as(self.func.params[0]):
+                role = Role.INPUT
+            elif buffer.same_as(self.acc):
+                role = Role.ACCUMULATOR
+                if scratch_bytes:
+                    params.append(scratch)
+                    roles.append(Param(Role.SCRATCH, 0, "int8"))
+            elif any(buffer.same_as(o) for o in self.outputs):
+                role = Role.OUTPUT
+            params.append(target.handle)
+            roles.append(Param(role, counts.get(role, 0), dtype_of(buffer)))
+            counts[role] = counts.get(role, 0) + 1
+        ends = (Param(Role.BEGIN, 0, "int32"), Param(Role.END, 0, "int32"))
+        return [*params, self.begin, self.end], (*roles, *ends)
+
+
+def _unravel(position: Expr, axes: Sequence[Var], extents: Mapping[Var, int]) -> dict[Var, Expr]:
+    """Indices along several axes from one position in their row-major order."""
+    found: dict[Var, Expr] = {}
+    below = prod(extents[v] for v in axes)
+    for k, var in enumerate(axes):
+        below //= extents[var]
+        index = position if below == 1 else tirx.truncdiv(position, i32(below))
+        found[var] = index if k == 0 else tirx.truncmod(index, i32(extents[var]))
+    return found

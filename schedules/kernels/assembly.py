@@ -1,0 +1,169 @@
+"""Putting a kernel together: its parameters and declarations, and the loops that are cut out of the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    collect,
+    dtype_of,
+    ir,
+    outputs_of,
+    shape_of,
+    stores,
+    substitute,
+    sym,
+    tirx,
+    tvm_ffi,
+)
+from tvm_cascade.schedules.tir.flatten import Pointer, Slots, pointer, row_major, to_pointers, to_scratch, window_start
+from tvm_cascade.schedules.tir.padding import conditions_to_bounds
+from tvm_cascade.schedules.tir.splitting import split_conditions
+from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, stage
+
+
+class Assembly:
+    """A row kernel (or one of a whole operator, where `access` is not row-wise) under construction."""
+
+    def __init__(self, access: RowAccess) -> None:
+        self.access = access
+        self.rowwise = access.rowwise
+        self.params: list[Var] = []
+        self.roles: list[Param] = []
+        self.declarations: list[Stmt] = []
+        self.starts: list[Stmt] = []  # what comes before the loops
+        self.pointers: dict[Buffer, Pointer] = {}
+        self.analyzer = sym.Analyzer()
+        self.y = tirx.Var("y", "int32")
+
+    def scalar(self, name: str, role: Role, index: int = 0) -> Var:
+        return self.add(tirx.Var(name, "int32"), role, index)
+
+    def add(self, var: Var, role: Role, index: int = 0) -> Var:
+        self.params.append(var)
+        self.roles.append(Param(role, index, "int32"))
+        return var
+
+    def tensor(self, name: str, role: Role, index: int, source: Buffer) -> tuple[Var, Buffer]:
+        handle, flat = pointer(name, dtype_of(source), prod(shape_of(source)))
+        self.params.append(handle)
+        self.roles.append(Param(role, index, dtype_of(source)))
+        self.declarations.append(tirx.DeclBuffer(flat, data=handle))
+        return handle, flat
+
+    def outer(self) -> tuple[tuple[int, ...], ...] | None:
+        """Axes of every output whose loops are outside of the kernel."""
+        return tuple((a,) for a in self.access.output_axes if a is not None) if self.rowwise else None
+
+    def staged(self, func: PrimFunc) -> PrimFunc:
+        """The operator's loops over multi-dimensional buffers, those that are outside of the kernel annotated."""
+        return stage(func, self.outer())
+
+    def input(self, i: int, source: Buffer) -> None:
+        handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
+        slot, height = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_height", Role.SLOTS, i)
+        shape, axis, window = shape_of(source), self.access.input_axes[i], self.access.windows[i]
+        if axis is None or window is None or (window.stride == 0 and prod(shape[:axis]) == 1):
+            self.pointers[source] = Pointer(handle, flat, row_major(shape))
+            return
+        plane = row = None
+        if prod(shape[:axis]) > 1:
+            plane = self.scalar(f"x{i}_plane", Role.PLANE, i)
+            row = self.scalar(f"x{i}_row", Role.ROW_STRIDE, i)
+        base = tirx.decl_buffer((1,), "int32", f"x{i}_base") if window.padding > 0 else None
+        slots = Slots(window_start(window, self.y), slot, height, base, plane, row)
+        self.starts += slots.set_base()
+        self.pointers[source] = Pointer(handle, flat, slots.indexer(shape, axis, self.analyzer))
+
+    def output(self, i: int, target: Buffer) -> None:
+        name = "out" if i == 0 else f"out{i}"
+        handle, flat = self.tensor(name, Role.OUTPUT, i, target)
+        shape, axis = shape_of(target), self.access.output_axes[i]
+        if not self.rowwise or axis is None:
+            self.pointers[target] = Pointer(handle, flat, row_major(shape))
+            return
+        contiguous = prod(shape[:axis]) == 1
+        plane = None if contiguous else self.scalar(f"{name}_plane", Role.OUTPUT_PLANE, i)
+
+        def index(indices: Sequence[Expr]) -> Expr:
+            after = row_major(shape[axis + 1 :])(indices[axis + 1 :])
+            return after if plane is None else row_major(shape[:axis])(indices[:axis]) * plane + after
+
+        self.pointers[target] = Pointer(handle, flat, index)
+
+    def position(self) -> None:
+        """The last parameters: which part of the output to compute."""
+        self.add(self.y, Role.Y)
+
+    def cut(self, lowered: PrimFunc, outputs: Sequence[Buffer]) -> Stmt:
+        """The statements of the kernel: the bodies of the row loops, or everything where the operator runs whole."""
+        if not self.rowwise:
+            return lowered.body
+        loops = [f for f in collect(lowered.body, tirx.For) if ROW in f.annotations]
+        if len(stores(lowered.body)) != sum(len(stores(f.body)) for f in loops) or not loops:
+            raise NotRowwiseError("some of the operator is computed outside of its row loops")
+        rows = {shape_of(o)[a] for o, a in zip(outputs, self.access.output_axes, strict=True) if a is not None}
+        self.analyzer.bind(self.y, ir.Range(0, rows.pop()))
+        bodies = [substitute(f.body, {f.loop_var: self.y}) for f in loops]
+        for output, axis in zip(outputs, self.access.output_axes, strict=True):
+            own = (s for b in bodies for s in stores(b) if s.buffer.same_as(output))
+            if not all(self.analyzer.can_prove_equal(s.indices[axis], self.y) for s in own):
+                raise NotRowwiseError("an output row is not written by its own iteration")
+        return tirx.SeqStmt(bodies) if len(bodies) > 1 else bodies[0]
+
+
+def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name: str) -> RowKernel:
+    """Schedule an operator, cut its kernel out and turn buffers into pointers.
+
+    Raises `NotRowwiseError` where the operator cannot be computed in the parts that `made` asks for.
+    """
+    lowered = split_conditions(conditions_to_bounds(made.staged(func)))
+    lowered = tirx.transform.StmtSimplify()(tvm.IRModule({"main": lowered}))["main"]
+    outputs = outputs_of(lowered)
+    body = made.cut(lowered, outputs)
+    activations = len(made.access.windows)
+    for i, source in enumerate(lowered.params[:activations]):
+        made.input(i, source)
+    for i, source in enumerate(lowered.params[activations : activations + len(constants)]):
+        handle, flat = made.tensor(f"c{i}", Role.CONSTANT, i, source)
+        made.pointers[source] = Pointer(handle, flat, row_major(shape_of(source)))
+    body = to_pointers(body, made.pointers, made.analyzer)
+    body, declarations, scratch, scratch_bytes = to_scratch(body, made.analyzer)
+    if scratch_bytes:
+        made.params.append(scratch)
+        made.roles.append(Param(Role.SCRATCH, 0, "int8"))
+        made.declarations += declarations
+    for i, target in enumerate(outputs):
+        made.output(i, target)
+    body = to_pointers(body, {o: made.pointers[o] for o in outputs}, made.analyzer)
+    made.position()
+    body = _lazy(body)
+    stmts = tirx.SeqStmt([*made.declarations, *made.starts, body, tirx.Return(tirx.const(0, "int32"))])
+    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
+    kernel = tirx.PrimFunc(made.params, stmts, ir.PrimType("int32"), attrs=attrs)
+    kernel = tirx.transform.StmtSimplify()(tvm.IRModule({name: kernel}))[name]
+    reason = None if made.rowwise else made.access.opaque
+    roles = tuple(made.roles)
+    return RowKernel(kernel, tuple(constants), scratch_bytes, roles, not made.rowwise, reason)
+
+
+def _lazy(body: Stmt) -> Stmt:
+    """Selections between elements as branches: LLVM loads both sides of a selection, and one may lie outside of its tensor."""
+
+    def branch(node: Any) -> Any:
+        sides = [node.true_value, node.false_value]
+        return tirx.if_then_else(node.condition, *sides) if collect(sides, ir.TensorLoad) else node
+
+    return tvm_ffi.structural_map(body, (tirx.Select, branch), order="post")

@@ -1,0 +1,251 @@
+"""Kernels of an inverted bottleneck that makes its channels in groups (`cascading.channels`).
+
+Its PrimFunc is an expansion, a depthwise convolution and a projection one behind the other, as they were lowered, with the
+attribute `channel_groups`. Scheduled by moving blocks it would make all channels of a row at once, so the loops are written
+anew around the statements of its blocks, for columns [x0, x1) of row y:
+
+    sums[x, d] = 0
+    for g: for r, c covered by the windows, e of g: acc = 0; for i: acc += x[r, c, i] * we[i, e]; wide[r, c, e] = requantize(acc)
+           for x: for e of g: acc = 0; for r, c of the window: acc += wide[r, c, e] * wd[r, c, e]; pixel[e] = requantize(acc)
+                  for d: acc = 0; for e of g: acc += pixel[e] * wp[e, d]; sums[x, d] += acc
+    for x, d: out[y, x, d] = requantize(sums[x, d])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, Window
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import read_attributes
+from tvm_cascade.schedules.kernels.stripe_kernel import StripeAssembly
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    i32,
+    ir,
+    leaf_blocks,
+    outputs_of,
+    shape_of,
+    stores,
+    substitute,
+    sym,
+    tirx,
+    tvm_ffi,
+)
+from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, inlined
+
+_WRITTEN_OUT = 32  # terms of a sum at most, without a loop
+
+Place = Callable[[Sequence[Expr]], tuple[Buffer, list[Expr]]]
+
+
+def groups_of(func: PrimFunc) -> int:
+    """The groups of a function's channels; 0 where it makes none in groups."""
+    return read_attributes(func).channel_groups or 0
+
+
+def grouped_row_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str) -> RowKernel:
+    """The kernel of a row; parameters are those of a row kernel."""
+    return build(func, constants, _GroupedRow(access), name)
+
+
+def grouped_stripe_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, width: int) -> RowKernel:
+    """The kernel of columns `[x0, x1)` of a row, `width` of them at most; parameters are those of a stripe kernel."""
+    return build(func, constants, _GroupedStripe(access, width), "grouped_stripe_kernel")
+
+
+class _GroupedRow(Assembly):
+    def staged(self, func: PrimFunc) -> PrimFunc:
+        width = shape_of(outputs_of(func)[0])[2]
+        return _Loops(func, i32(0), i32(width), width).function()
+
+
+class _GroupedStripe(StripeAssembly):
+    def __init__(self, access: RowAccess, width: int) -> None:
+        super().__init__(access)
+        self.parts, self.width = False, width  # the loops know x0 and x1 themselves
+
+    def staged(self, func: PrimFunc) -> PrimFunc:
+        return _Loops(func, self.x0, self.x1, self.width).function()
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block whose statements are repeated elsewhere."""
+
+    realize: object
+
+    @property
+    def store(self) -> Stmt:
+        return stores(self.realize.block.body)[0]  # type: ignore[attr-defined]
+
+    @property
+    def target(self) -> Buffer:
+        return self.store.buffer
+
+    def at(self, place: Sequence[Expr], reduced: Sequence[Expr], places: Mapping[Buffer, Place]) -> Stmt:
+        """Its statement for the element at `place`, for `reduced` values of what it sums over."""
+        values = dict(zip(self.store.indices, place, strict=True))
+        rest = [iv.var for iv in self.realize.block.iter_vars if iv.var not in values]  # type: ignore[attr-defined]
+        values |= dict(zip(rest, reduced, strict=True))
+        return _moved(substitute(self.store, values), places)
+
+    def extents(self) -> list[int]:
+        """Of the variables that it sums over."""
+        own = list(self.store.indices)
+        ivs = self.realize.block.iter_vars  # type: ignore[attr-defined]
+        return [int(iv.dom.extent) for iv in ivs if not any(iv.var.same_as(i) for i in own)]
+
+
+def _moved(stmt: Stmt, places: Mapping[Buffer, Place]) -> Stmt:
+    """The statement with some buffers' elements where `places` says."""
+
+    def load(access: Expr) -> Expr:
+        if access.source not in places:
+            return access
+        buffer, indices = places[access.source](list(access.indices))
+        return tirx.BufferLoad(buffer, indices)
+
+    def store(access: Stmt) -> Stmt:
+        if access.buffer not in places:
+            return access
+        buffer, indices = places[access.buffer](list(access.indices))
+        return tirx.BufferStore(buffer, access.value, indices)
+
+    return tvm_ffi.structural_map(stmt, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
+
+
+class _Loops:
+    """The loops of one kernel."""
+
+    def __init__(self, func: PrimFunc, x0: Expr, x1: Expr, width: int) -> None:
+        self.func = inlined(func)
+        found = [_Block(r) for r in leaf_blocks(self.func)]
+        if len(found) != 6:
+            raise NotRowwiseError(f"an inverted bottleneck of {len(found)} blocks")
+        self.expand, self.expanded, self.depthwise, self.filtered, self.project, self.projected = found
+        self.groups, self.x0, self.x1 = groups_of(func), x0, x1
+        _, self.height, self.columns, channels = shape_of(self.expanded.target)
+        _, self.rows, _, made = shape_of(self.projected.target)
+        self.each = channels // self.groups
+        self.down, self.across = windows_of(func)
+        self.y = tirx.Var("y", "int32")
+        self.top, self.left = (v * w.stride - w.padding for v, w in ((self.y, self.down), (x0, self.across)))
+        self.made, self.count = made, x1 - x0
+        self.low = tirx.max(self.left, i32(0))
+        self.high = tirx.min((x1 - 1) * self.across.stride - self.across.padding + self.across.span, i32(self.columns))
+        self.covered = self.across.stride * (width - 1) + self.across.extent  # at most
+        self.wide = tirx.decl_buffer((self.down.extent * self.covered * self.each,), "int8", "wide")
+        few = MIN_SCRATCH_ELEMENTS - 1 if made < MIN_SCRATCH_ELEMENTS else 0
+        self.pixel = tirx.decl_buffer((max(self.each, MIN_SCRATCH_ELEMENTS),), "int8", "pixel")
+        self.sums = tirx.decl_buffer((few + width * made,), "int32", "sums")
+        self.acc = tirx.decl_buffer((1,), "int32", "acc")
+        self.analyzer = sym.Analyzer()
+
+    def function(self) -> PrimFunc:
+        """The loops as a function, that over rows outermost and annotated."""
+        group = tirx.Var("group", "int32")
+        begin = group * self.each
+        body = tirx.SeqStmt(
+            [
+                self._clear(),
+                _for(group, i32(self.groups), tirx.SeqStmt([self._expansion(begin), self._projection(begin)])),
+                self._outputs(),
+            ]
+        )
+        body = tirx.IfThenElse(self.x0 < self.x1, body, None)
+        own = [tirx.AllocBuffer(b) for b in (self.wide, self.pixel, self.sums, self.acc)]
+        rows = tirx.For(self.y, i32(0), i32(self.rows), tirx.ForKind.SERIAL, tirx.SeqStmt([*own, body]), None, {ROW: 1})
+        return tirx.PrimFunc(self.func.params, rows, self.func.ret_type, attrs=self.func.attrs)
+
+    def _clear(self) -> Stmt:
+        x, d = (tirx.Var(n, "int32") for n in ("x", "d"))
+        return _for(x, self.count, _for(d, i32(self.made), tirx.BufferStore(self.sums, i32(0), [x * self.made + d])))
+
+    def _expansion(self, begin: Expr) -> Stmt:
+        """The group's channels of all rows and columns that the windows cover, padding left out."""
+        r, c, e = (tirx.Var(n, "int32") for n in ("row", "column", "e"))
+        first, last = tirx.max(i32(0) - self.top, i32(0)), tirx.min(self.height - self.top, i32(self.down.extent))
+        place = [i32(0), self.top + first + r, self.low + c, begin + e]
+        places = {self.expand.target: self._scalar, self.expanded.target: self._wide(begin)}
+        body = tirx.SeqStmt([*self._summed(self.expand, place, places), self.expanded.at(place, [], places)])
+        return _for(r, last - first, _for(c, self.high - self.low, _for(e, i32(self.each), body)))
+
+    def _projection(self, begin: Expr) -> Stmt:
+        """What the group's channels add to the sums, column by column."""
+        x, e, d, part = (tirx.Var(n, "int32") for n in ("x", "e", "d", "part"))
+        places = {
+            self.expanded.target: self._wide(begin),
+            self.depthwise.target: self._scalar,
+            self.filtered.target: lambda at: (self.pixel, [self._difference(at[3], begin)]),
+            self.project.target: self._scalar,
+        }
+        here = [i32(0), self.y, self.x0 + x, begin + e]
+        filtered = [*self._summed(self.depthwise, here, places), self.filtered.at(here, [], places)]
+        add = self.project.at([i32(0), self.y, self.x0 + x, d], [i32(0), i32(0), begin + part], places)
+        at = x * self.made + d
+        total = tirx.BufferStore(self.sums, self.sums[at] + self.acc[i32(0)], [at])
+        summed = [
+            tirx.BufferStore(self.acc, i32(0), [i32(0)]),
+            _for(part, i32(self.each), add, self._kind(self.each)),
+            total,
+        ]
+        added = _for(d, i32(self.made), tirx.SeqStmt(summed))
+        return _for(x, self.count, tirx.SeqStmt([_for(e, i32(self.each), tirx.SeqStmt(filtered)), added]))
+
+    def _outputs(self) -> Stmt:
+        x, d = (tirx.Var(n, "int32") for n in ("x", "d"))
+        store = self.projected.at([i32(0), self.y, self.x0 + x, d], [], {self.project.target: self._sum})
+        return _for(x, self.count, _for(d, i32(self.made), store))
+
+    def _summed(self, block: _Block, place: Sequence[Expr], places: Mapping[Buffer, Place]) -> list[Stmt]:
+        """A sum in the scalar."""
+        loops = [tirx.Var(f"k{n}", "int32") for n in range(len(block.extents()))]
+        body = block.at(place, loops, places)
+        padded = block is self.depthwise  # whose loops lose what lies in padding
+        kind = tirx.ForKind.SERIAL if padded else self._kind(prod(block.extents()))
+        for var, extent in zip(reversed(loops), reversed(block.extents()), strict=True):
+            body = _for(var, i32(extent), body, kind)
+        return [tirx.BufferStore(self.acc, i32(0), [i32(0)]), body]
+
+    def _kind(self, terms: int) -> object:
+        """Of the loops over the terms of a sum: few are written out, so that addresses are constants."""
+        return tirx.ForKind.UNROLLED if terms <= _WRITTEN_OUT else tirx.ForKind.SERIAL
+
+    def _scalar(self, _at: Sequence[Expr]) -> tuple[Buffer, list[Expr]]:
+        return self.acc, [i32(0)]
+
+    def _sum(self, at: Sequence[Expr]) -> tuple[Buffer, list[Expr]]:
+        return self.sums, [self._difference(at[2], self.x0) * self.made + at[3]]
+
+    def _wide(self, begin: Expr) -> Place:
+        def place(at: Sequence[Expr]) -> tuple[Buffer, list[Expr]]:
+            row, column, e = (self._difference(i, s) for i, s in zip(at[1:], (self.top, self.left, begin), strict=True))
+            return self.wide, [(row * self.covered + column) * self.each + e]
+
+        return place
+
+    def _difference(self, index: Expr, start: Expr) -> Expr:
+        return self.analyzer.simplify(index - start)
+
+
+def windows_of(func: PrimFunc) -> tuple[Window, Window]:
+    """The depthwise convolution's windows, along rows and columns, from the attributes of the function."""
+    attributes = read_attributes(func)
+    kernel, strides, padding = attributes.kernel, attributes.strides, attributes.padding
+    assert kernel is not None and strides is not None and padding is not None
+    return tuple(Window(kernel[n], strides[n], 1, padding[n]) for n in (0, 1))  # type: ignore[return-value]
+
+
+def _for(var: Var, extent: Expr, body: Stmt, kind: object = tirx.ForKind.SERIAL) -> Stmt:
+    return tirx.For(var, i32(0), extent, kind, body)

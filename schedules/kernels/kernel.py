@@ -1,0 +1,110 @@
+"""What a kernel is: a private PrimFunc over pointers that returns int32 0, and what each of its parameters wants.
+
+Row r of a tensor lies at slot `r % height` of its storage, a ring of `height` rows. Parameters, in order
+(`RowKernel.params` lists them):
+
+- per activation input i: `x{i}`, pointer to slot 0 of its storage; `x{i}_slot`, the slot of the window's first row,
+  `first(y) mod height`; `x{i}_height`, the slots of the storage. An input that is read whole has slot 0. Where the
+  rows of a tensor are not contiguous (NCHW: the row axis is not the first with more than one element) follow
+  `x{i}_plane` and `x{i}_row`, the element strides between planes and between slots;
+- a pointer per constant;
+- `scratch`, int8*, aligned to 8 bytes, where `scratch_bytes > 0`;
+- per output: a pointer to the first element of its row y, and `out{i}_plane` where its rows are not contiguous;
+- `y`, the output row. A whole-operator kernel ignores it: the pointers are then those of whole tensors.
+
+A pixel kernel (`schedules.kernels.pixel_kernel`) makes columns `[begin, end)` of row y. Pixel p of a tensor,
+`row * columns + column`, lies at slot `p % pixels` of its storage. Its parameters differ where a tensor's pixels are
+contiguous; where they are not (NCHW), they are those of a row kernel:
+
+- `x{i}_slot` is the slot of pixel `max(first(y), 0) * columns + max(first column of begin, 0)`, the first that can be
+  read; `x{i}_pixels` stands in the place of the height: the pixel slots of the storage;
+- per output: `out{i}`, pointer to slot 0 of its storage; `out{i}_slot`, the slot of pixel (y, begin); `out{i}_pixels`;
+- `y`, `begin`, `end`. An operator whose columns are not known always makes whole rows: begin is 0, end the row's width.
+
+A kernel that reads through a row table (`schedules.forms.narrow_rows`) is a row kernel of few columns whose windowed
+input is `x0`, pointer to slot 0 of its storage, and `x0_rows`, pointer to an int32 per kernel row: the element of the
+storage at which the row's first column lies. An accumulating kernel adds elements `[begin, end)` of its input
+(`schedules.kernels.accumulate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from tvm_cascade.schedules.tir import PrimFunc
+
+
+class Role(Enum):
+    """What the driver passes for a parameter."""
+
+    # pointers
+    INPUT = "input"  # to slot 0 of the storage of activation `index`
+    ROW_TABLE = "row_table"  # to an int32 per kernel row: where it starts, in elements from slot 0 of the storage
+    CONSTANT = "constant"  # to `constants[index]`
+    SCRATCH = "scratch"  # int8, to `scratch_bytes` bytes
+    ACCUMULATOR = "accumulator"  # to what an accumulating kernel keeps between calls
+    OUTPUT = "output"  # to row y of output `index`; in a kernel that is told a slot, to slot 0 of its storage
+    # int32, of the storage of activation `index`
+    SLOT = "slot"  # slot of the window's first row, or of the first pixel that may be read
+    SLOTS = "slots"  # how many rows, or pixels, it has room for
+    PLANE = "plane"  # elements from one plane to the next
+    ROW_STRIDE = "row_stride"  # elements from one slot to the next
+    # int32, of the storage of output `index`
+    OUTPUT_SLOT = "output_slot"  # slot of pixel (y, begin)
+    OUTPUT_SLOTS = "output_slots"  # how many pixels it has room for
+    OUTPUT_PLANE = "output_plane"  # elements from one plane to the next
+    # int32, what to make
+    Y = "y"  # the output row
+    BEGIN = "begin"  # the first output column, or element of the flattened input
+    END = "end"  # the first one after the last
+
+
+_POINTERS = (Role.INPUT, Role.ROW_TABLE, Role.CONSTANT, Role.SCRATCH, Role.OUTPUT, Role.ACCUMULATOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    role: Role
+    index: int  # of the activation, constant or output; 0 for scratch and y
+    dtype: str  # element type of a pointer, else "int32"
+
+    @property
+    def is_pointer(self) -> bool:
+        return self.role in _POINTERS
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """A row kernel (or, with `whole`, a kernel of the whole operator) and what to pass to it."""
+
+    func: PrimFunc
+    constants: tuple[np.ndarray, ...]  # in parameter order, possibly repacked for the kernel
+    scratch_bytes: int = 0
+    params: tuple[Param, ...] = ()
+    whole: bool = False  # one call computes every row
+    reason: str | None = None  # why it is `whole`, where that was not asked for
+    rule: str = "generic"  # the schedule rule that made it
+    rows: int = 1  # one call computes rows [y, y + rows): the output's storage is contiguous there
+
+
+def contract_params(
+    inputs: Sequence[str],
+    constants: Sequence[str],
+    outputs: Sequence[str],
+    scratch: bool = False,
+    row_table: bool = False,
+) -> tuple[Param, ...]:
+    """Parameters of a kernel whose rows are contiguous, from the element types of its tensors."""
+    listed: list[Param] = []
+    for i, dtype in enumerate(inputs):
+        listed.append(Param(Role.INPUT, i, dtype))
+        where = (Role.ROW_TABLE,) if row_table else (Role.SLOT, Role.SLOTS)
+        listed += [Param(role, i, "int32") for role in where]
+    listed += [Param(Role.CONSTANT, i, dtype) for i, dtype in enumerate(constants)]
+    listed += [Param(Role.SCRATCH, 0, "int8")] if scratch else []
+    listed += [Param(Role.OUTPUT, i, dtype) for i, dtype in enumerate(outputs)]
+    return (*listed, Param(Role.Y, 0, "int32"))

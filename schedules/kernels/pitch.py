@@ -1,0 +1,109 @@
+"""Kernels that write into a part of wider pixels: the output of a join's maker, `pitch` bytes from pixel to pixel.
+
+before: `out[e] = v`, elements one behind the other, `c` of them a pixel
+after:  `out[e // c * p + e % c] = v`
+
+The quotient and the remainder are simplified by the ranges of the loops: `(x * 4 + p) * c + (o * 2 + j)` becomes
+`(x * 4 + p) * p' + (o * 2 + j)`, at no cost. Where that fails the kernel has no such form.
+"""
+
+# TVM's nodes get their fields and operators at run time, where no type checker sees them.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    collect,
+    dtype_of,
+    i32,
+    int_value,
+    ir,
+    sym,
+    tirx,
+    tvm_ffi,
+)
+
+
+class NotPitchedError(Exception):
+    """A kernel that cannot write apart; the message is the reason."""
+
+
+def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
+    """`kernel` with the pixels of its output, `unit` bytes each, `pitch` bytes apart. Raises `NotPitchedError`."""
+    outputs = [p for p, role in zip(kernel.func.params, kernel.params, strict=True)
+               if role.role is Role.OUTPUT]  # fmt: skip
+    if len(outputs) != 1 or kernel.whole:
+        raise NotPitchedError("it does not write one output row by row")
+    body = kernel.func.body
+    views = {d.buffer for d in collect(body, tirx.DeclBuffer) if d.data.same_as(outputs[0])}
+    if any(x.source in views for c in _addresses(body) for x in collect(c, ir.TensorLoad)):
+        raise NotPitchedError("it takes the address of its output")
+    analyzer = sym.Analyzer()
+    for loop in collect(body, tirx.For):
+        low, extent = int_value(loop.min), int_value(loop.extent)
+        if low is not None and extent is not None:
+            analyzer.bind(loop.loop_var, ir.Range(low, low + extent))
+    spread = _Spread(analyzer, unit, pitch)
+    for access in (
+        *collect(body, ir.TensorLoad),
+        *collect(body, tirx.BufferStore),
+    ):  # an error inside of a map is TVM's
+        buffer = access.source if isinstance(access, ir.TensorLoad) else access.buffer
+        if buffer in views:
+            spread.index(buffer, access.indices[0])
+
+    def store(access: Any) -> Any:
+        if access.buffer not in views:
+            return access
+        return tirx.BufferStore(access.buffer, access.value, [spread.index(access.buffer, access.indices[0])])
+
+    def load(access: Any) -> Any:
+        if access.source not in views:
+            return access
+        return tirx.BufferLoad(access.source, [spread.index(access.source, access.indices[0])])
+
+    body = tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
+    func = tirx.PrimFunc(kernel.func.params, body, kernel.func.ret_type, attrs=kernel.func.attrs)
+    return replace(kernel, func=func)
+
+
+def _addresses(body: Any) -> list[Any]:
+    return [c for c in collect(body, ir.Call) if getattr(c.op, "name", "").endswith("address_of")]
+
+
+class _Spread:
+    """Indices of contiguous pixels as indices of pixels `pitch` bytes apart."""
+
+    def __init__(self, analyzer: Any, unit: int, pitch: int) -> None:
+        self.analyzer, self.unit, self.pitch = analyzer, unit, pitch
+
+    def index(self, buffer: Buffer, index: Expr) -> Expr:
+        item = ITEM_BYTES[dtype_of(buffer)]
+        if self.unit % item or self.pitch % item:
+            raise NotPitchedError(f"pixels of {self.unit} bytes, {self.pitch} apart, are no whole elements")
+        unit, pitch = self.unit // item, self.pitch // item
+        if not isinstance(index, tirx.Ramp):
+            return self._spread(index, unit, pitch)
+        lanes = int(index.lanes)
+        inside = self.analyzer.simplify(tirx.floormod(index.base, i32(unit)))
+        if int_value(index.stride) != 1 or not self.analyzer.can_prove(inside + lanes <= unit):
+            raise NotPitchedError("its vectors reach beyond a pixel")
+        return tirx.Ramp(self._spread(index.base, unit, pitch), index.stride, index.lanes)
+
+    def _spread(self, index: Expr, unit: int, pitch: int) -> Expr:
+        pixel = self.analyzer.simplify(tirx.floordiv(index, i32(unit)))
+        inside = self.analyzer.simplify(index - pixel * unit)
+        if any(_divides(e) > _divides(index) for e in (pixel, inside)):
+            raise NotPitchedError("its stores do not tell pixels from channels")
+        return self.analyzer.simplify(pixel * pitch + inside)
+
+
+def _divides(index: Expr) -> int:
+    return sum(len(collect(index, kind)) for kind in (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod))

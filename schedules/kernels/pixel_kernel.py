@@ -1,0 +1,146 @@
+"""Pixel kernels: part of an output row, out of and into rings that count pixels.
+
+A rolling buffer of whole rows holds K rows for a K-row window; one of pixels holds K - 1 rows and a few pixels, as the
+row-major stream of pixels passes by (the line buffers of streaming hardware). Pixel p lies at slot `p % pixels`. A
+kernel call is told the slot of the first pixel that it may read, so every pixel of its window is at that slot plus its
+distance in the stream, less `pixels` where that passes the end: one comparison for each tap, no remainder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from tvm_cascade.graph import Window
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    collect,
+    i32,
+    shape_of,
+    stores,
+    substitute,
+    tirx,
+)
+from tvm_cascade.schedules.tir.flatten import Pointer, row_major, window_start
+from tvm_cascade.schedules.tir.staging import COLUMN, NotRowwiseError
+
+
+def pixel_kernel(
+    func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str = "pixel_kernel"
+) -> RowKernel | str:
+    """The kernel that computes columns `[x0, x1)` of a row of `func`, or the reason why there is none.
+
+    Where all of `access.columns` are None the kernel makes whole rows all the same, out of and into pixel rings.
+    Parameters as `row_kernel`'s; `schedules.kernels.kernel` tells what to pass to the kernel.
+    """
+    if not access.rowwise or len(access.columns) != len(access.windows):
+        return access.opaque or "the operator's rows are not known"
+    try:
+        return build(func, constants, PixelAssembly(access), name)
+    except NotRowwiseError as why:
+        return str(why)
+
+
+class PixelAssembly(Assembly):
+    """A pixel kernel under construction."""
+
+    def __init__(self, access: RowAccess) -> None:
+        super().__init__(access)
+        self.parts = any(c is not None for c in access.columns)  # of rows
+        self.x0, self.x1 = tirx.Var("begin", "int32"), tirx.Var("end", "int32")
+
+    def outer(self) -> tuple[tuple[int, ...], ...]:
+        axes = [a for a in self.access.output_axes if a is not None]
+        return tuple((a, a + 1) if self.parts else (a,) for a in axes)
+
+    def position(self) -> None:
+        super().position()
+        self.add(self.x0, Role.BEGIN)
+        self.add(self.x1, Role.END)
+
+    def cut(self, lowered: PrimFunc, outputs: Sequence[Buffer]) -> Stmt:
+        body = super().cut(lowered, outputs)
+        if not self.parts:
+            return body
+        loops = [f for f in collect(body, tirx.For) if COLUMN in f.annotations]
+        if len(stores(body)) != sum(len(stores(f.body)) for f in loops):
+            raise NotRowwiseError("some of the operator is computed outside of its column loops")
+        columns = [self._part(loop) for loop in loops]
+        return tirx.SeqStmt(columns) if len(columns) > 1 else columns[0]
+
+    def _part(self, loop: Stmt) -> Stmt:
+        """The columns `[x0, x1)` of a loop over all columns.
+
+        It counts from 0: TVM's CanonicalizeLoop forgets to shift the bounds of inner loops when it moves a loop to 0.
+        """
+        step = tirx.Var(loop.loop_var.name, "int32")
+        body = substitute(loop.body, {loop.loop_var: step + self.x0})
+        return tirx.For(step, i32(0), self.x1 - self.x0, loop.kind, body)
+
+    def input(self, i: int, source: Buffer) -> None:
+        shape, axis, window = shape_of(source), self.access.input_axes[i], self.access.windows[i]
+        if axis is None or window is None or not reads_pixels(shape, axis, window):
+            super().input(i, source)
+            return
+        handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
+        slot, pixels = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_pixels", Role.SLOTS, i)
+        start = first_pixel(window, self.access.columns[i], self.y, self.x0, shape[axis + 1])
+        base = tirx.decl_buffer((1,), "int32", f"x{i}_base")
+        self.starts += [tirx.AllocBuffer(base), tirx.BufferStore(base, slot - start, [i32(0)])]
+        self._address(source, handle, flat, axis, base[0], pixels)
+
+    def output(self, i: int, target: Buffer) -> None:
+        name = "out" if i == 0 else f"out{i}"
+        axis = self.access.output_axes[i]
+        assert axis is not None
+        if not has_pixels(shape_of(target), axis):
+            super().output(i, target)
+            return
+        handle, flat = self.tensor(name, Role.OUTPUT, i, target)
+        slot = self.scalar(f"{name}_slot", Role.OUTPUT_SLOT, i)
+        pixels = self.scalar(f"{name}_pixels", Role.OUTPUT_SLOTS, i)
+        base = tirx.decl_buffer((1,), "int32", f"{name}_base")
+        start = self.y * shape_of(target)[axis + 1] + self.x0
+        self.starts += [tirx.AllocBuffer(base), tirx.BufferStore(base, slot - start, [i32(0)])]
+        self._address(target, handle, flat, axis, base[0], pixels)
+
+    def _address(self, tensor: Buffer, handle: Var, flat: Buffer, axis: int, base: Expr, pixels: Var) -> None:
+        """Address pixel p of a tensor at slot `base + p`, wrapped once."""
+        shape = shape_of(tensor)
+        inner = prod(shape[axis + 2 :])
+
+        def index(indices: Sequence[Expr]) -> Expr:
+            slot = base + (indices[axis] * shape[axis + 1] + indices[axis + 1])
+            slot = slot - tirx.Select(slot >= pixels, pixels, i32(0))
+            return slot * inner + row_major(shape[axis + 2 :])(indices[axis + 2 :])
+
+        self.pointers[tensor] = Pointer(handle, flat, index)
+
+
+def has_pixels(shape: Sequence[int], axis: int | None) -> bool:
+    """Whether the pixels of a tensor with rows along `axis` are contiguous: a pixel kernel is told slots of pixels."""
+    return axis is not None and prod(shape[:axis]) == 1 and len(shape) > axis + 1
+
+
+def reads_pixels(shape: Sequence[int], axis: int | None, window: Window | None) -> bool:
+    """Whether a pixel kernel is told the slots of pixels of an input; else those of rows."""
+    return window is not None and window.stride != 0 and has_pixels(shape, axis)
+
+
+def first_pixel(window: Window, columns: Window | None, y: Expr, x0: Expr, width: int) -> Expr:
+    """The first pixel of the row-major stream that outputs from column `x0` of row `y` on read."""
+    row: Expr = window_start(window, y)
+    row = tirx.max(row, i32(0)) if window.padding > 0 else row
+    if columns is None or columns.stride == 0:
+        return row * width
+    column: Expr = window_start(columns, x0)
+    return row * width + (tirx.max(column, i32(0)) if columns.padding > 0 else column)

@@ -1,0 +1,51 @@
+"""Row kernels: one output row of an operator as a function of pointers, cut out of the operator's own PrimFunc.
+
+The operator is scheduled so that its row loop is outermost (`schedules.tir.staging`), padding becomes loop bounds
+(`schedules.tir.padding`), the body of the row loop becomes the kernel (`schedules.kernels.assembly`) and its buffers become
+pointers (`schedules.tir.flatten`). A driver calls the kernels of a cascade in any order that a plan asks for. The kernels
+know no ring heights, so operators of one shape share a kernel whatever the plan. `schedules.kernels.kernel` tells what to pass
+to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel, contract_params
+from tvm_cascade.schedules.tir import PrimFunc, outputs_of
+from tvm_cascade.schedules.tir.staging import NotRowwiseError
+
+__all__ = ["Param", "Role", "RowKernel", "contract_params", "row_kernel", "whole_kernel"]
+
+
+def row_kernel(
+    func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str = "row_kernel"
+) -> RowKernel:
+    """The kernel of one output row of `func`, or of the whole operator where it has no row-wise form.
+
+    Parameters
+    ----------
+    func
+        Parameters in the order: activation inputs (as many as `access.windows`), constants, outputs. Static shapes.
+    constants
+        Values of the constant parameters, in order.
+    """
+    reason = access.opaque
+    if access.rowwise and access.windows:  # what reads nothing but constants runs once
+        try:
+            return build(func, constants, Assembly(access), name)
+        except NotRowwiseError as why:
+            reason = str(why)
+    return whole_kernel(func, constants, len(access.windows), name, reason)
+
+
+def whole_kernel(
+    func: PrimFunc, constants: Sequence[np.ndarray], activations: int, name: str = "kernel", reason: str | None = None
+) -> RowKernel:
+    """The kernel of a whole operator, by the same parameters: every slot 0, pointers to whole tensors, y ignored."""
+    unknown = RowAccess((None,) * activations, (None,) * activations, (None,) * len(outputs_of(func)), reason)
+    return build(func, constants, Assembly(unknown), name)

@@ -1,0 +1,132 @@
+"""What a lowered integer operator computes, as data: its kind, its tensors, its constants and its attributes.
+
+`passes.integer` lowers an operator to a PrimFunc and calls `with_spec`, which writes kind and attributes onto the
+function, because only a function survives Relax's transforms. `read_spec` reads them back. Everything that chooses,
+makes or counts kernels works on an `OperatorSpec`; what belongs to a part of an operator (a tile of some pixels or rows,
+the parts of a concat) is `dataclasses.replace` of the whole's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+KIND, ACTIVATIONS = "op_kind", "num_activations"  # attributes of a PrimFunc beside those of `Attributes`
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """The numbers that define an operator beside its tensors; None where its kind has no such number.
+
+    Quantized values are `real = scale * (stored - zero_point)`. A multiplier and a shift are TFLite's: the factor
+    `multiplier * 2^(shift - 31)`.
+    """
+
+    # windows, of rows and columns
+    kernel: tuple[int, ...] | None = None
+    pool_size: tuple[int, ...] | None = None
+    strides: tuple[int, ...] | None = None
+    padding: tuple[int, ...] | None = None  # top, left, bottom, right
+    output_padding: tuple[int, ...] | None = None
+    dilation: tuple[int, ...] | None = None
+    groups: int | None = None
+    layout: str | None = None
+    kernel_layout: str | None = None
+    # integer arithmetic
+    accumulator: str | None = None  # element type of sums
+    input_zero_point: int | None = None
+    input_zero_points: tuple[int, ...] | None = None
+    weight_zero_point: int | None = None
+    slope_zero_point: int | None = None
+    output_zero_point: int | None = None
+    multiplier: int | None = None
+    shift: int | None = None
+    multipliers: tuple[int, ...] | None = None  # of both operands, then of the output
+    shifts: tuple[int, ...] | None = None
+    head_room: int | None = None  # bits that operands are shifted up by before they are rescaled
+    clamp: tuple[int, ...] | None = None  # smallest and largest stored output
+    rounding: str | None = None
+    lowest: int | None = None  # stored input of a table's first entry
+    function: str | None = None
+    constant_first: bool | None = None  # whether the first operand is the constant one
+    # axes and moves
+    axis: int | None = None
+    axes: tuple[int, ...] | None = None
+    begin: tuple[int, ...] | None = None
+    pad_width: tuple[int, ...] | None = None  # before and after, axis by axis
+    value: int | None = None  # stored, of padding
+    mode: str | None = None
+    repeats: tuple[int, ...] | None = None
+    align_corners: int | None = None
+    half_pixel: int | None = None
+    table_of_input: tuple[int, ...] | None = None  # constant that requantizes an input of a concat, -1 for none
+    # operators made of several
+    part_axis: int | None = None  # of the concat whose parts an operator reads
+    table_of_part: tuple[int, ...] | None = None
+    channel_groups: int | None = None  # in which an inverted bottleneck makes its channels
+    units: int | None = None
+    coupled: bool | None = None
+
+
+NO_ATTRIBUTES = Attributes()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorSpec:
+    """An operator of one output."""
+
+    kind: str  # the field's word: conv2d, max_pool2d, ...; empty for functions of unknown origin
+    inputs: tuple[TensorType, ...]  # activations
+    output: TensorType
+    constants: tuple[np.ndarray, ...] = ()
+    attributes: Attributes = NO_ATTRIBUTES
+    rows_by_table: bool = False  # a table tells a kernel where the rows of its input start
+    tile_rows: int = 0  # output rows of one call, channels outermost; 0: one row, pixels outermost
+    joined_rows: int = 1  # rows of the network's tensor that lie one behind the other in a row here
+
+
+def with_spec(func: Any, kind: str, activations: int, attributes: Attributes) -> Any:
+    """`func` (a PrimFunc) with what `read_spec` needs; its first `activations` parameters are no constants."""
+    given = {f.name: getattr(attributes, f.name) for f in fields(Attributes)}
+    written = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items() if v is not None}
+    return func.with_attrs({KIND: kind, ACTIVATIONS: activations, **written})
+
+
+def read_attributes(func: Any) -> Attributes:
+    """The attributes that `with_spec` wrote; none of a function that it did not write on."""
+    attrs = func.attrs
+    if attrs is None or KIND not in attrs:
+        return NO_ATTRIBUTES
+    return Attributes(**{f.name: _READ[str(f.type)](attrs[f.name]) for f in fields(Attributes) if f.name in attrs})
+
+
+def read_spec(func: Any, constants: Sequence[np.ndarray] = ()) -> OperatorSpec:
+    """The spec of a PrimFunc with static shapes, whose parameters are activations, constants and outputs."""
+    attrs = func.attrs if func.attrs is not None else {}
+    activations = int(attrs[ACTIVATIONS]) if ACTIVATIONS in attrs else 1
+    tensors = [_tensor(p) for p in (*func.params[:activations], func.params[-1])]
+    kind = str(attrs[KIND]) if KIND in attrs else ""
+    return OperatorSpec(kind, tuple(tensors[:-1]), tensors[-1], tuple(constants), read_attributes(func))
+
+
+def _tensor(param: Any) -> TensorType:
+    dtype = param.ty.dtype
+    return TensorType(tuple(int(d) for d in param.ty.shape), str(getattr(dtype, "dtype", dtype)))
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    return tuple(int(v) for v in value)
+
+
+_READ = {"int | None": int, "bool | None": bool, "str | None": str, "tuple[int, ...] | None": _integers}

@@ -1,0 +1,44 @@
+"""Ring sizes that are found once and kept: the same for a segment whatever segments were looked at before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.ring_sizes import RingSizes
+from tvm_cascade.graph import PIXEL, ROW, Graph, Tile
+from tvm_cascade.testing.graphs import Builder
+
+
+def _meeting() -> Graph:
+    """Two branches that meet in an addition; segments that end before it have two sinks, which advance side by side."""
+    b = Builder()
+    trunk = b.conv(b.input(24, 24, 4), 4, 3)
+    pooled = b.max_pool(trunk, 3, 1)
+    deep = b.conv(b.conv(b.conv(b.relu(trunk), 4, 5), 4, 5), 4, 3)
+    return b.finish(b.conv(b.add(deep, pooled), 4, 3))
+
+
+def _segments(graph: Graph, tables: AccessTables) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Members of every run of operators, the longest first, and the tensors that live inside alone."""
+    n = len(graph.ops)
+    for size in range(n, 1, -1):
+        for i in range(n - size + 1):
+            members = tuple(range(i, i + size))
+            made = [t for o in members for t in tables.written(o)]
+            yield members, tuple(t for t in made if t not in tables.leaves and {*tables.readers[t]} <= {*members})
+
+
+@pytest.mark.parametrize("tile", [ROW, PIXEL])
+def test_longer_segments_teach_shorter_ones_nothing_wrong(tile: Tile) -> None:
+    graph = _meeting()
+    tables = AccessTables(graph)
+    kept, seen = RingSizes(tables), dict[int, set[int]]()
+    for members, inner in _segments(graph, tables):
+        found = kept.of(members, inner, tile)
+        assert found == RingSizes(tables).of(members, inner, tile)
+        for t, units in found.items():
+            seen.setdefault(t, set()).add(units)
+    assert max(map(len, seen.values())) > 1  # some ring is larger where the branches do not meet

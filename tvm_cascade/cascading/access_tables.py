@@ -1,0 +1,350 @@
+"""How operators consume and produce, step by step: the windows of a graph turned into tables.
+
+An operator of a cascade runs in steps, each of which makes one `Tile` of its output, in row-major order: some rows, or
+some pixels of one row. An opaque operator makes everything in one step. An operator with an accumulator may consume its
+input step by step instead, and makes everything in its last step. A streamed graph input has a source, which makes a row
+a step.
+
+What steps make and read is counted in units of the tensor: rows, or pixels where the cascade goes by pixels and the
+tensor has contiguous ones. Tensors that are views, or parts of a join, are replaced by the tensor that owns the memory
+(their root); a join has as many makers as parts.
+
+Symbols: `need[k]`, units of an input that must exist before step k; `keep[k]`, the first unit that step k or a later
+one reads (all units where none does), so that units below it are dead; `made[k]`, units of an output that exist after
+k steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tvm_cascade.cascading.geometry import Units, goes_by_pixels, has_pixels, has_rows, outermost
+from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Op, Tensor, Tile, Window
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """How one operator reads one tensor that owns memory, step by step."""
+
+    tensor: int  # root tensor
+    need: Units  # by step, never decreasing
+    keep: Units  # by step and one past the last, never decreasing
+    reach: int  # units a ring must hold for the kernel's addresses: the padding before the first
+    ringable: bool  # False: the reader needs all of the root in place
+    in_place: bool  # step k may overwrite what it reads, element for element
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one operator, or of the source of a streamed input."""
+
+    count: int
+    made: tuple[Units, ...]  # of each output, in units of its root; length count + 1
+    reads: tuple[Read, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The tensor in whose memory another one lies, and where in it."""
+
+    tensor: int
+    byte_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileGrid:
+    """The tiles of a map: step k covers rows `[y0[k], y1[k])` and columns `[x0[k], x1[k])`."""
+
+    y0: Units
+    y1: Units
+    x0: Units
+    x1: Units
+
+    @classmethod
+    def of(cls, rows: int, columns: int, tile: Tile) -> TileGrid:
+        """Cut a map of `rows` x `columns` into tiles, in row-major order."""
+        if not tile.by_pixels:
+            y0 = np.arange(0, rows, tile.rows, dtype=np.int64)
+            return cls(y0, np.minimum(y0 + tile.rows, rows), np.zeros_like(y0), np.full_like(y0, columns))
+        starts = np.arange(0, columns, tile.columns, dtype=np.int64)
+        if columns == 0:
+            starts = np.zeros(1, np.int64)
+        x0 = np.tile(starts, rows)
+        y = np.repeat(np.arange(rows, dtype=np.int64), len(starts))
+        return cls(y, y + 1, x0, np.minimum(x0 + tile.columns, columns))
+
+
+SegmentUsers = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segment, and whether each accumulates
+
+
+class AccessTables:
+    """The access tables of one graph, made on demand and kept.
+
+    Parameters
+    ----------
+    graph : Graph
+    streamed : Iterable[int]
+        Graph inputs that a source delivers row by row; the pseudo-operator of tensor t is `source(t)`.
+    accumulators : bool
+        Whether operators may sum up their input as it comes.
+    """
+
+    def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False) -> None:
+        self.graph = graph
+        self.streamed = frozenset(streamed)
+        self.accumulators = accumulators
+        self._steps: dict[tuple[int, Tile, bool], Steps] = {}
+        # of `simulate`, which finds the same for every segment that holds the same operators
+        self.waits: dict[tuple[int, int, Tile, bool, bool], Units] = {}
+        self.rings: dict[tuple[int, Tile, SegmentUsers, SegmentUsers], tuple[int | None, int]] = {}
+
+    @staticmethod
+    def source(tensor: int) -> int:
+        """The pseudo-operator that delivers a streamed input. It is negative, so that it sorts before every operator."""
+        return -1 - tensor
+
+    @cached_property
+    def roots(self) -> tuple[Root, ...]:
+        """For each tensor the root, the tensor in whose memory it lies: itself, unless it is a view or a part of a join."""
+        found = [Root(t.index, 0) for t in self.graph.tensors]
+        for op in self.graph.ops:
+            if op.view and not op.part_offsets:
+                base = found[op.inputs[0]]
+                offsets = op.view_offsets or (0,) * len(op.outputs)
+                for t, at in zip(op.outputs, offsets, strict=True):
+                    found[t] = Root(base.tensor, base.byte_offset + at)
+        for op in reversed(self.graph.ops):
+            for t, at in zip(op.inputs, op.part_offsets, strict=False):
+                base = found[op.outputs[0]]
+                found[t] = Root(base.tensor, base.byte_offset + at)
+        return tuple(found)
+
+    @cached_property
+    def parts(self) -> frozenset[int]:
+        """Tensors that are parts of a join."""
+        return frozenset(t for op in self.graph.ops if op.part_offsets for t in op.inputs)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each root the operators that read it or a view of it, ascending. Views themselves do not count as readers."""
+        used: list[dict[int, None]] = [{} for _ in self.graph.tensors]
+        for op in self.graph.ops:
+            if not op.view:
+                for t in op.inputs:
+                    used[self.roots[t].tensor][op.index] = None
+        return tuple(tuple(u) for u in used)
+
+    @cached_property
+    def leaves(self) -> frozenset[int]:
+        """Roots of the graph's outputs, which must be whole at the end."""
+        return frozenset(self.roots[t].tensor for t in self.graph.outputs)
+
+    def stacked(self, tensor: int) -> bool:
+        """Whether a tensor is a join along the rows, or a part of one.
+
+        Such a join is stored whole: it cannot be a ring.
+        """
+        root = self.roots[tensor].tensor
+        parts = [t for m in self.writers(root) if m >= 0 for t in self.graph.ops[m].outputs if t in self.parts]
+        return any(self.graph.tensors[t].row_bytes == self.graph.tensors[root].row_bytes for t in parts)
+
+    def _start(self, tensor: int, tile: Tile) -> int:
+        """Units of the root that lie before a tensor that an operator writes."""
+        root = self.roots[tensor]
+        if root.tensor == tensor or not self.stacked(tensor):
+            return 0
+        return root.byte_offset // max(self.unit_bytes(root.tensor, tile), 1)
+
+    def writers(self, root: int) -> tuple[int, ...]:
+        """What writes a root.
+
+        One operator, or one for every part of a join; the source of a streamed input; nothing for an input that is there
+        from the start.
+        """
+        return (self.source(root),) if root in self.streamed else self._writers[root]
+
+    @cached_property
+    def _writers(self) -> tuple[tuple[int, ...], ...]:
+        """For each root the operators that write it, sources left out."""
+        made: list[tuple[int, ...]] = [() for _ in self.graph.tensors]
+        for op in self.graph.ops:
+            if not op.view:
+                for root in self.written(op.index):
+                    made[root] = (*made[root], op.index)
+        return tuple(made)
+
+    @cached_property
+    def makers(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator the operators and sources that write what it reads."""
+        made = [[m for t in op.inputs for m in self.writers(self.roots[t].tensor)] for op in self.graph.ops]
+        return tuple(tuple(dict.fromkeys(ms)) for ms in made)
+
+    def written(self, op: int) -> tuple[int, ...]:
+        """The roots that an operator or source writes, one for each of its outputs."""
+        return (-1 - op,) if op < 0 else tuple(self.roots[t].tensor for t in self.graph.ops[op].outputs)
+
+    def accumulates(self, op: int, members: Container[int]) -> bool:
+        """Whether `op` sums up its input as it comes when it runs together with `members`."""
+        node = self.graph.ops[op] if op >= 0 else None
+        if not self.accumulators or node is None or node.kernels.accumulator_bytes == 0 or len(node.inputs) != 1:
+            return False
+        root = self.roots[node.inputs[0]].tensor
+        owner = self.graph.tensors[root]
+        through = root == node.inputs[0] or outermost(owner)
+        makers = self.writers(root)
+        return through and owner.rows > 1 and bool(makers) and all(m in members for m in makers)
+
+    @cached_property
+    def _pixels(self) -> tuple[int, ...]:
+        """Columns of each tensor; 1 where its pixels cannot be addressed one by one."""
+        return tuple(t.columns if has_pixels(t) else 1 for t in self.graph.tensors)
+
+    @cached_property
+    def tensor_bytes(self) -> tuple[int, ...]:
+        """Bytes of each whole tensor."""
+        return tuple(t.bytes for t in self.graph.tensors)
+
+    @cached_property
+    def tensor_rows(self) -> tuple[int, ...]:
+        """Rows of each tensor."""
+        return tuple(t.rows for t in self.graph.tensors)
+
+    def columns(self, tensor: int, tile: Tile) -> int:
+        """Units in a row of a tensor."""
+        return self._pixels[tensor] if tile.columns else 1
+
+    def units(self, tensor: int, tile: Tile) -> int:
+        """Units of a whole tensor: pixels where `tile` is a part of a row and the tensor has contiguous pixels, else rows."""
+        return self.tensor_rows[tensor] * self._pixels[tensor] if tile.columns else self.tensor_rows[tensor]
+
+    def unit_bytes(self, tensor: int, tile: Tile) -> int:
+        """Bytes of one unit of a tensor."""
+        return (self._unit_bytes[1] if tile.columns else self._unit_bytes[0])[tensor]
+
+    @cached_property
+    def _unit_bytes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Bytes of a row of each tensor, and of a pixel."""
+        every = range(len(self.graph.tensors))
+        rows = tuple(self.tensor_bytes[t] // max(self.units(t, ROW), 1) for t in every)
+        return rows, tuple(self.tensor_bytes[t] // max(self.units(t, PIXEL), 1) for t in every)
+
+    def steps(self, op: int, tile: Tile = ROW, accumulate: bool = False) -> Steps:
+        """The steps of an operator or source; with `accumulate` those in which it sums up its input."""
+        key = (op, tile, accumulate)
+        if key not in self._steps:
+            steps = self._make(*key)
+            starts = [self._start(t, tile) for t in self.graph.ops[op].outputs] if op >= 0 else [0]
+            made = tuple(units + start for units, start in zip(steps.made, starts, strict=True))
+            self._steps[key] = Steps(steps.count, made, steps.reads)
+        return self._steps[key]
+
+    def _make(self, op: int, tile: Tile, accumulate: bool) -> Steps:
+        """`steps` before parts of a join are moved to their place in it."""
+        if op < 0:
+            wide, rows = self.columns(-1 - op, tile), self.graph.tensors[-1 - op].rows
+            return Steps(rows, (np.arange(rows + 1, dtype=np.int64) * wide,), ())
+        node = self.graph.ops[op]
+        if accumulate:
+            return self._accumulating(node, tile)
+        out = self.graph.tensors[node.outputs[0]]
+        if not has_rows(self.graph, op):
+            made = tuple(np.array([0, self.units(t, tile)], np.int64) for t in node.outputs)
+            return Steps(1, made, tuple(self._whole(node, i, 1, tile) for i in range(len(node.inputs))))
+        wide = self.columns(out.index, tile)
+        if goes_by_pixels(self.graph, op):
+            grid = TileGrid.of(out.rows, wide, tile)
+            made = (np.concatenate([[0], (grid.y1 - 1) * wide + grid.x1]),) * len(node.outputs)
+        else:
+            grid = TileGrid.of(out.rows, wide, ROW if tile.by_pixels else tile)
+            made = tuple(np.concatenate([[0], grid.y1 * self.columns(t, tile)]) for t in node.outputs)
+        return Steps(len(grid.y0), made, tuple(self._read(node, i, grid, tile) for i in range(len(node.inputs))))
+
+    def _accumulating(self, node: Op, tile: Tile) -> Steps:
+        """The steps of an operator that sums up its input: one for every tile of the input."""
+        root = self.roots[node.inputs[0]].tensor
+        owner = self.graph.tensors[root]
+        wide = self.columns(root, tile)
+        grid = TileGrid.of(owner.rows, wide, tile if wide > 1 else ROW)
+        need, keep = _reach(grid, IDENTITY, IDENTITY if wide > 1 else None, owner.rows, wide)
+        count = len(grid.y0)
+        made = tuple(np.append(np.zeros(count, np.int64), self.units(t, tile)) for t in node.outputs)
+        return Steps(count, made, (Read(root, need, keep, 0, True, False),))
+
+    def _whole(self, op: Op, i: int, count: int, tile: Tile) -> Read:
+        """Input i of `op`, read as a whole at every one of `count` steps."""
+        root = self.roots[op.inputs[i]].tensor
+        every = self.units(root, tile)
+        keep = np.zeros(count + 1, np.int64)
+        keep[-1] = every
+        return Read(root, np.full(count, every, np.int64), keep, 0, self._same(op.inputs[i], tile), False)
+
+    def _same(self, tensor: int, tile: Tile) -> bool:
+        """Whether a view has the same rows, and the same pixels, as its root."""
+        root = self.roots[tensor]
+        seen, owner = self.graph.tensors[tensor], self.graph.tensors[root.tensor]
+        if seen.index == owner.index or tensor in self.parts:
+            return True
+        alike = self.columns(tensor, tile) == self.columns(root.tensor, tile)
+        return alike and root.byte_offset == 0 and (seen.rows, seen.row_bytes) == (owner.rows, owner.row_bytes)
+
+    def _read(self, op: Op, i: int, grid: TileGrid, tile: Tile) -> Read:
+        """Input i of `op`, read through its window at every tile of `grid`."""
+        window = op.windows[i] if i < len(op.windows) else None
+        alike = window is not None and window.stride == 0  # kernels read it by rows, not around a ring of pixels
+        if window is None or (tile.by_pixels and alike):
+            return self._whole(op, i, len(grid.y0), tile)
+        seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
+        across = (
+            op.columns[i] if tile.by_pixels and i < len(op.columns) and goes_by_pixels(self.graph, op.index) else None
+        )
+        wide = self.columns(seen.index, tile)
+        need, keep = _reach(grid, window, across, seen.rows, wide)
+        same = self._same(seen.index, tile)
+        if not same:
+            owner = self.graph.tensors[root.tensor]
+            need, keep = self._through_view(need, keep, seen, owner, root.byte_offset, tile)
+        padding = max(window.padding, 0) * wide + (max(across.padding, 0) if across is not None and wide > 1 else 0)
+        return Read(root.tensor, need, keep, padding, same, i in op.in_place)
+
+    def _through_view(
+        self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, tile: Tile
+    ) -> tuple[Units, Units]:
+        """Turn units of a view that starts `offset` bytes into its owner into units of that owner."""
+        every = self.units(owner.index, tile)
+        unit, its = self.unit_bytes(seen.index, tile), max(self.unit_bytes(owner.index, tile), 1)
+        if not (outermost(seen) and outermost(owner)):
+            whole = np.zeros_like(keep)
+            whole[-1] = every
+            return np.full_like(need, every), whole
+        last = np.where(keep >= self.units(seen.index, tile), every, (offset + keep * unit) // its)
+        return np.where(need > 0, -(-(offset + need * unit) // its), 0), last
+
+
+def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
+    """`need` and `keep` of a window over a map of `height` x `width` units."""
+    low, high = _covered(window, grid.y0, grid.y1, height)
+    if across is None or width == 1:
+        left, right = np.zeros_like(low), np.full_like(low, width)
+    else:
+        left, right = _covered(across, grid.x0, grid.x1, width)
+    empty = (low >= high) | (left >= right)
+    last = np.where(empty, 0, (high - 1) * width + right)
+    first = np.where(empty, height * width, low * width + left)
+    keep = np.append(np.minimum.accumulate(first[::-1])[::-1], height * width)
+    return np.maximum.accumulate(last), keep
+
+
+def _covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Units, Units]:
+    """The range of an axis of length `size` that the taps of outputs `[start, stop)` cover."""
+    first = start * window.stride // window.denominator - window.padding
+    last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
+    return np.clip(first, 0, size), np.clip(last, 0, size)
+
+
+def steps_for(made: Units, units: Units) -> Units:
+    """For each number of units the number of steps after which that many exist."""
+    return np.searchsorted(made, units, side="left").astype(np.int64)

@@ -1,0 +1,79 @@
+"""Which rows and pixels of tensors lie together, and which operators can make or read them one by one."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.graph import Graph, Op, Tensor
+
+Units = NDArray[np.int64]  # numbers of rows or pixels
+
+
+def has_rows(graph: Graph, op: int) -> bool:
+    """Whether an operator makes its output row by row."""
+    node = graph.ops[op]
+    rows = {graph.tensors[t].rows for t in node.outputs}
+    return node.opaque is None and len(rows) == 1 and any(w is not None for w in node.windows)
+
+
+def goes_by_pixels(graph: Graph, op: int) -> bool:
+    """Whether an operator can make some pixels of an output row.
+
+    Its windows along the columns must be known, and the pixels of its outputs contiguous.
+    """
+    node = graph.ops[op]
+    widths = {graph.tensors[t].columns for t in node.outputs}
+    known = any(w is not None for w in node.columns) and node.kernels.channel_tiling is None
+    return (
+        has_rows(graph, op) and known and len(widths) == 1 and all(has_pixels(graph.tensors[t]) for t in node.outputs)
+    )
+
+
+def outermost(t: Tensor) -> bool:
+    """Whether the rows of a tensor are contiguous slices, one behind the other."""
+    return t.row_axis is None or all(d == 1 for d in t.shape[: t.row_axis])
+
+
+def streamable(graph: Graph, tensor: int) -> bool:
+    """Whether a graph input can come row by row.
+
+    A row of several planes (NCHW, batches) lies together in its ring, even where the ring holds all rows. So no operator may
+    read such a tensor as a whole.
+    """
+    t = graph.tensors[tensor]
+    if t.row_axis is None or outermost(t):
+        return t.row_axis is not None
+    reads = [(op, k) for op in graph.ops for k, read in enumerate(op.inputs) if read == tensor]
+    return tensor not in graph.outputs and all(reads_rows(graph, op, k) for op, k in reads)
+
+
+def reads_rows(graph: Graph, op: Op, k: int) -> bool:
+    """Whether an operator reads the rows of its input k one by one, wherever they lie."""
+    window = op.windows[k] if k < len(op.windows) else None
+    by_rows = window is not None and window.stride > 0
+    return by_rows and has_rows(graph, op.index) and not op.view and not op.part_offsets
+
+
+def has_pixels(t: Tensor) -> bool:
+    """Whether the rows of a tensor, and the pixels of each row, are contiguous slices."""
+    return t.row_axis is not None and t.col_axis == t.row_axis + 1 and outermost(t)
+
+
+def front_bytes(t: Tensor, units: Units, columns: int) -> Units:
+    """Bytes at the start of a whole tensor that hold nothing but its first `units`.
+
+    All bytes of the tensor where `units` are all of its units. A row has `columns` units.
+    """
+    inner = t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * (t.bytes // max(prod(t.shape), 1))
+    every = t.rows * columns
+    return np.where(units >= every, t.bytes, units * inner // max(columns, 1))
+
+
+def end_bytes(t: Tensor, units: Units, columns: int) -> Units:
+    """Bytes from the start of a whole tensor to the end of its first `units`. A row has `columns` units."""
+    inner = t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * (t.bytes // max(prod(t.shape), 1))
+    planes = 1 if t.row_axis is None else prod(t.shape[: t.row_axis])
+    return np.where(units > 0, (planes - 1) * t.rows * inner + units * inner // max(columns, 1), 0)

@@ -1,0 +1,192 @@
+"""Bytes that a segment needs at least, for all segments at once and before any of them is looked at.
+
+When segment `[i, j)` ends, what was made before `j` and is wanted later is live; tensors that live inside alone had rings,
+of which each held what some reader reads in one step; then counters and scratch. What outputs may share with dying inputs
+is at most these inputs. So, whatever the interleaving by rows or pixels,
+
+    c(i, j) >= live(j) + sum of the least rings inside + counters + scratch,
+
+and in stripes, which share nothing, c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings of one column's
+windows, and what is kept of them where nothing is made twice. Searches use these to leave out what cannot matter; no
+result depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.cascading.segments import COUNTER_BYTES, SegmentCosts
+from tvm_cascade.graph import PIXEL, ROW, Op, Tile
+
+Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
+
+INFEASIBLE = 1 << 62  # bytes of a segment that cannot be
+
+
+class LowerBounds:
+    """Lower bounds of the bytes of every segment of one order, as tables indexed [i, j].
+
+    `tiles` are the tiles that a step may make, coarse first.
+    """
+
+    def __init__(self, costs: SegmentCosts, tiles: Sequence[Tile]) -> None:
+        self.costs, self._tiles = costs, tuple(tiles)
+        self.size = len(costs.order)
+
+    @cached_property
+    def coarsest(self) -> Table:
+        """Segments with the coarsest tile that is tried.
+
+        Where that tile takes too much scratch a finer one stands in for it, so among pixels the finest is assumed.
+        """
+        return self._plain(self._tiles[-1] if self._tiles[0].by_pixels else ROW)
+
+    @cached_property
+    def tiles(self) -> Table:
+        """Segments with any tile, without stripes."""
+        return self.coarsest if len(self._tiles) == 1 else np.minimum(self.coarsest, self._plain(self._tiles[-1]))
+
+    @cached_property
+    def stripes(self) -> Table:
+        """Segments in stripes, whatever is made twice; infeasible where an operator cannot be striped."""
+        return self._in_stripes([self._strip(t) for t in range(len(self.costs.tables.tensor_bytes))])
+
+    @cached_property
+    def halo_stripes(self) -> Table:
+        """Segments in stripes in which nothing is made twice: the halo columns of every tensor are kept."""
+        return self._in_stripes([self._strip(t, kept=True) for t in range(len(self.costs.tables.tensor_bytes))])
+
+    @cached_property
+    def without_recompute(self) -> Table:
+        """Segments in any form in which nothing is made twice."""
+        return np.minimum(self.tiles, self.halo_stripes)
+
+    def _in_stripes(self, rings: Sequence[int]) -> Table:
+        """Bounds of striped segments whose rings take `rings[t]` bytes."""
+        n, costs = self.size, self.costs
+        dying = np.cumsum(np.cumsum(self._placed(costs.tables.tensor_bytes), axis=1), axis=0)
+        earlier = np.concatenate([[0], np.diagonal(dying, -1)])
+        found = self._live[None, :] + self._counters + self._scratch
+        found[:, 1:] += dying[:, :n] - earlier[:, None]
+        found[:n, 1:] += self._inside(rings)
+        ops = costs.tables.graph.ops
+        out = [not (ops[o].view or ops[o].kernels.accumulator_bytes or costs.striper.possible(o)) for o in costs.order]
+        left_out = np.cumsum([0, *out])
+        return np.where(left_out[None, :] > left_out[:, None], INFEASIBLE, found)
+
+    @cached_property
+    def any_form(self) -> Table:
+        """Segments in any form."""
+        return np.minimum(self.tiles, self.stripes)
+
+    def _plain(self, tile: Tile) -> Table:
+        """Bounds of segments whose steps make `tile`."""
+        n = self.size
+        found = self._live[None, :] + self._counters + self._scratch
+        found[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.tables.tensor_bytes))])
+        return found
+
+    def _inside(self, rings: Sequence[int]) -> Table:
+        """Bytes of the rings of tensors that live in [i, j) alone, indexed [i, j - 1]."""
+        return np.cumsum(np.cumsum(self._placed(rings), axis=1)[::-1], axis=0)[::-1][1:, : self.size]
+
+    def _placed(self, sizes: Sequence[int]) -> Table:
+        """`sizes` of the roots, summed by position of birth and of last use.
+
+        Row 0 holds what is there from the start, row k + 1 what the operator at position k makes.
+        """
+        costs, n = self.costs, self.size
+        found = np.zeros((n + 1, n + 1), np.int64)
+        for t, born in costs.born.items():
+            found[born + 1, costs.last[t]] += sizes[t]
+        return found
+
+    @cached_property
+    def _live(self) -> Table:
+        """For each position the bytes made before it and still wanted at it or later."""
+        costs, n = self.costs, self.size
+        change = np.zeros(n + 2, np.int64)
+        for t, born in costs.born.items():
+            change[born + 1] += costs.tables.tensor_bytes[t]
+            change[costs.last[t] + 1] -= costs.tables.tensor_bytes[t]
+        return np.cumsum(change)[: n + 1]
+
+    @cached_property
+    def _counters(self) -> Table:
+        """Bytes of the driver's step counters in each segment."""
+        graph = self.costs.tables.graph
+        working = np.cumsum([0, *(not graph.ops[o].view for o in self.costs.order)])
+        count = working[None, :] - working[:, None]
+        return np.where(count > 1, COUNTER_BYTES * count, 0).astype(np.int64)
+
+    @cached_property
+    def _scratch(self) -> Table:
+        """The largest scratch of an operator in each segment."""
+        graph, n = self.costs.tables.graph, self.size
+        ops = [graph.ops[o] for o in self.costs.order]
+        here = np.array([min(o.scratch_bytes, *_smaller_scratch(o)) for o in ops], np.int64)
+        found = np.zeros((n + 1, n + 1), np.int64)
+        for i in range(n):
+            found[i, i + 1 :] = np.maximum.accumulate(here[i:])
+        return found
+
+    def _ring(self, tensor: int, tile: Tile) -> int:
+        """The fewest bytes that a ring can have: what one step of some reader needs at once."""
+        tables = self.costs.tables
+        if tensor not in self.costs.born or not tables.writers(tensor):
+            return 0
+        units = 1
+        for reader in tables.readers[tensor]:
+            if tables.graph.ops[reader].kernels.accumulator_bytes:
+                continue  # it may sum up its input as it comes
+            for read in tables.steps(reader, tile).reads:
+                if read.tensor == tensor:
+                    units = max(units, int((read.need - read.keep[:-1]).max(initial=1)))
+        return min(units, tables.units(tensor, tile)) * tables.unit_bytes(tensor, tile)
+
+    def _strip(self, tensor: int, kept: bool = False) -> int:
+        """The fewest bytes of a tensor in stripes: the columns that one output column of a reader reads.
+
+        With `kept`, and where the tensor costs work to make, the halo is added: the columns of every row that two neighbouring
+        output columns both read. A single stripe that holds everything bounds both.
+        """
+        tables = self.costs.tables
+        writers, columns = tables.writers(tensor) if tensor in self.costs.born else (), tables.columns(tensor, PIXEL)
+        ring = self._ring(tensor, ROW)
+        if not writers or writers[0] < 0 or columns == 1:
+            return ring
+        most, kept = ring // columns, kept and any(tables.graph.ops[o].macs for o in writers)
+        for reader in (tables.graph.ops[o] for o in tables.readers[tensor]):
+            for t, window in zip(reader.inputs, reader.columns, strict=False):
+                if t == tensor and window is not None and not reader.kernels.accumulator_bytes:
+                    seen = [window.rows(x, columns) for x in range(tables.graph.tensors[reader.outputs[0]].columns)]
+                    widest = max(map(len, seen))
+                    shared = min((max(a.stop - b.start, 0) for a, b in pairwise(seen)), default=0) if kept else 0
+                    whole = max(s.stop for s in seen) - min(s.start for s in seen)
+                    at_least = widest * (ring // columns) + shared * tables.tensor_rows[tensor] * tables.unit_bytes(
+                        tensor, PIXEL
+                    )
+                    most = max(most, min(at_least, max(whole, 1) * (ring // columns)))
+        return most
+
+    @cached_property
+    def calls(self) -> Table:
+        """The fewest kernel calls of each segment; 0 where an operator runs alone."""
+        tables = self.costs.tables
+        working = [not tables.graph.ops[o].view for o in self.costs.order]
+        steps = [tables.steps(o, ROW).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]
+        total, count = np.cumsum([0, *steps]), np.cumsum([0, *working])
+        several = count[None, :] - count[:, None] > 1
+        return np.where(several, total[None, :] - total[:, None], 0).astype(np.int64)
+
+
+def _smaller_scratch(op: Op) -> tuple[int, ...]:
+    """Bytes of an operator's scratch when it runs in place, and when it makes single columns."""
+    tiling = op.kernels.channel_tiling
+    in_place = op.kernels.in_place_workspace_bytes or op.scratch_bytes
+    return in_place, tiling.scratch_bytes(1) if tiling else op.scratch_bytes

@@ -1,0 +1,109 @@
+"""Sizes of rolling buffers without simulating whole segments: by closed form, else by simulating what matters.
+
+How a tensor is made and read depends on nothing upstream of its producer and on nothing downstream of the first
+operator that all its readers lead to (their common post-dominator): demand reaches them through that operator alone.
+So a ring's size is a property of the tensor, found once, whatever segment it lies in; where a segment ends before the
+readers meet, the segment itself is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from functools import cached_property
+
+from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.simulate import Cascade
+from tvm_cascade.graph import Tile
+
+
+class RingSizes:
+    """Ring sizes of one graph, by tensor and tile."""
+
+    def __init__(self, tables: AccessTables) -> None:
+        self.tables = tables
+        self._known: dict[tuple[int, Tile], int] = {}
+        self._pieces: dict[int, tuple[int, ...] | None] = {}
+        self._simulated: dict[tuple[tuple[int, ...], Tile], dict[int, int]] = {}
+
+    def of(self, members: Sequence[int], tensors: Sequence[int], tile: Tile) -> dict[int, int]:
+        """Units that the ring of each of `tensors` holds; all of them are made by `members` and read by no one else."""
+        return {t: self._held(tuple(members), t, tile) for t in tensors}
+
+    def _held(self, members: tuple[int, ...], tensor: int, tile: Tile) -> int:
+        needed = self._needed(tensor)
+        if needed is None or not set(members).issuperset(needed):
+            return self._simulate(members, tile)[tensor]
+        key = (tensor, tile)
+        if key not in self._known:
+            found = Cascade(self.tables, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
+            self._known[key] = self._simulate(needed, tile)[tensor] if found is None else found
+        return self._known[key]
+
+    def _needed(self, tensor: int) -> tuple[int, ...] | None:
+        """The operators that determine the size of a tensor's ring, ascending.
+
+        They are its makers, its readers, and what lies between the readers and the operator where they meet. None where the
+        readers do not meet.
+        """
+        if tensor not in self._pieces:
+            makers = self.tables.writers(tensor)
+            readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}
+            between = tuple(readers) if len(readers) <= 1 and len(makers) == 1 else self._between(readers)
+            self._pieces[tensor] = None if between is None else tuple(sorted({*makers, *between}))
+        return self._pieces[tensor]
+
+    def _simulate(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
+        """Ring sizes of all tensors made by `members`, by simulation."""
+        key = (members, tile)
+        if key not in self._simulated:
+            self._simulated[key] = Cascade(self.tables, members, tile).held()
+        return self._simulated[key]
+
+    @cached_property
+    def _successors(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator the readers of its outputs, views skipped."""
+        graph = self.tables.graph
+        written = [() if op.view else self.tables.written(op.index) for op in graph.ops]
+        return tuple(tuple(sorted({c for t in roots for c in self.tables.readers[t]})) for roots in written)
+
+    @cached_property
+    def _post_dominator(self) -> tuple[int, ...]:
+        """For each operator the next one that every path from it to the end passes.
+
+        The number of operators stands for the end.
+        """
+        graph, end = self.tables.graph, len(self.tables.graph.ops)
+        found = [end] * (end + 1)
+        for op in reversed(graph.ops):
+            after = self._successors[op.index]
+            leaves = not after or any(t in self.tables.leaves for t in self.tables.written(op.index))
+            found[op.index] = end if leaves else self._meet(found, after)
+        return tuple(found)
+
+    def _meet(self, found: Sequence[int], operators: Sequence[int]) -> int:
+        """The first operator that all of `operators` lead to; it may be one of them."""
+        end = len(found) - 1
+        meeting = operators[0]
+        for other in operators[1:]:
+            a, b = meeting, other
+            while a != b:
+                if a < b:
+                    a = found[a]
+                else:
+                    b = found[b]
+            meeting = min(a, end)
+        return meeting
+
+    def _between(self, readers: Set[int]) -> tuple[int, ...] | None:
+        """The operators from `readers` to the one where they meet; None where they do not meet."""
+        meeting = self._meet(self._post_dominator, sorted(readers))
+        if meeting >= len(self.tables.graph.ops):
+            return None
+        seen, pending = set(readers), list(readers)
+        while pending:
+            o = pending.pop()
+            if o != meeting:
+                fresh = [c for c in self._successors[o] if c not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+        return tuple(sorted(seen))

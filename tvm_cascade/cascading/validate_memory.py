@@ -1,0 +1,115 @@
+"""The simulated arena of `validate`: every byte carries a tag that says which byte of which tensor was written there last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_cascade.cascading.plan import Granularity, Plan
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import ITEM_BYTES, Tensor
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Rows [y0, y1) of a tensor, and of these columns [x0, x1); all columns where `x1` is None."""
+
+    tensor: int
+    y0: int
+    y1: int
+    x0: int = 0
+    x1: int | None = None
+
+
+@dataclass
+class Memory:
+    """The arena of a plan, byte by byte, while the plan is replayed."""
+
+    plan: Plan
+    tags: Indices = field(init=False)
+    offset: dict[str, int] = field(init=False)
+    streamed: frozenset[int] = field(init=False)  # come row by row, and lie so
+    high: int = 0
+    start: dict[int, int] = field(default_factory=dict)  # first column in the rings of the running stripe
+
+    def __post_init__(self) -> None:
+        self.tags = np.full(self.plan.allocation.peak, -1, np.int64)
+        self.streamed = frozenset(t for segment in self.plan.segments for t in segment.streamed)
+        self.offset = dict(zip(self.plan.buffers, self.plan.allocation.offsets, strict=True))
+        sizes = [t.bytes for t in self.plan.graph.tensors]
+        self.base = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    def write(self, addresses: Indices, tags: Indices | int, what: str) -> None:
+        """Put tags at addresses. Raises `ValidationError` outside of the arena."""
+        if not addresses.size:
+            return
+        if addresses.min() < 0 or addresses.max() >= len(self.tags):
+            raise ValidationError(f"{what} is written outside of the arena of {len(self.tags)} bytes")
+        self.high = max(self.high, int(addresses.max()) + 1)
+        self.tags[addresses] = tags
+
+    def check(self, addresses: Indices, tags: Indices | int, what: str) -> None:
+        """Raise `ValidationError` unless the tags are found at their addresses."""
+        if addresses.size and (addresses.max() >= len(self.tags) or np.any(self.tags[addresses] != tags)):
+            raise ValidationError(f"{what} is not in memory any more, or not yet")
+
+    def block(self, name: str, size: int) -> Indices:
+        """The addresses of the first `size` bytes of a block."""
+        return np.arange(size, dtype=np.int64) + (self.offset[name] if size else 0)
+
+    def area(self, area: Area) -> tuple[Indices, Indices]:
+        """The addresses of an area and the tags that belong there, element by element in the same order."""
+        tensor, storage = self.plan.graph.tensors[area.tensor], self.plan.storages[area.tensor]
+        root = area.tensor if storage.root is None else storage.root
+        place = self.offset.get(f"tensor {root}", 0) + storage.byte_offset
+        own = self.base[root] + storage.byte_offset
+        rows = np.arange(area.y0, area.y1, dtype=np.int64)
+        within, inner = _row(tensor)
+        if has_contiguous_pixels(tensor):
+            unit = tensor.row_bytes // max(tensor.columns, 1)
+            columns = np.arange(area.x0, tensor.columns if area.x1 is None else area.x1, dtype=np.int64)
+            pixel = (rows[:, None] * tensor.columns + columns).reshape(-1)
+            if storage.columns:
+                return self._striped(area, rows, columns, pixel, unit)
+            slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * tensor.columns
+            spread, pitch = np.arange(unit, dtype=np.int64), storage.pitch or unit
+            elements = (pixel[:, None] * pitch + spread).reshape(-1)
+            return place + ((pixel % slots)[:, None] * pitch + spread).reshape(-1), own + elements
+        elements = (rows[:, None] * inner + within).reshape(-1)
+        if storage.height >= tensor.rows and area.tensor not in self.streamed:
+            return place + elements, own + elements
+        slot = (rows % storage.height) * tensor.row_bytes
+        return place + (slot[:, None] + np.arange(tensor.row_bytes, dtype=np.int64)).reshape(-1), own + elements
+
+    def _striped(
+        self, area: Area, rows: Indices, columns: Indices, pixel: Indices, unit: int
+    ) -> tuple[Indices, Indices]:
+        """`area` in a ring whose rows hold the columns of one stripe."""
+        storage = self.plan.storages[area.tensor]
+        across = columns - self.start.get(area.tensor, 0)
+        if across.size and (across.min() < 0 or across.max() >= storage.columns):
+            raise ValidationError(f"columns of {self.plan.graph.tensors[area.tensor].name} lie outside of their stripe")
+        slot = ((rows % storage.height)[:, None] * storage.columns + across).reshape(-1)
+        spread = np.arange(unit, dtype=np.int64)
+        place = self.offset.get(f"tensor {area.tensor}", 0) + (slot[:, None] * unit + spread).reshape(-1)
+        return place, self.base[area.tensor] + (pixel[:, None] * unit + spread).reshape(-1)
+
+
+def _row(tensor: Tensor) -> tuple[Indices, int]:
+    """Byte indices of row 0, and the bytes from a row to the next."""
+    if tensor.row_axis is None:
+        return np.arange(tensor.bytes, dtype=np.int64), 0
+    inner = prod(tensor.shape[tensor.row_axis + 1 :]) * ITEM_BYTES[tensor.dtype]
+    planes = np.arange(prod(tensor.shape[: tensor.row_axis]), dtype=np.int64)
+    return (planes[:, None] * inner * tensor.rows + np.arange(inner, dtype=np.int64)).reshape(-1), inner
+
+
+def has_contiguous_pixels(tensor: Tensor) -> bool:
+    """Whether rows, and the pixels in them, are contiguous, so that they can be addressed one by one."""
+    rows, columns = tensor.row_axis, tensor.col_axis
+    return rows is not None and columns == rows + 1 and prod(tensor.shape[:rows]) == 1 and tensor.bytes > 0

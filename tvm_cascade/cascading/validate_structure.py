@@ -1,0 +1,172 @@
+"""What must hold of a plan's data before it can be replayed (`validate`), read off the graph alone.
+
+A replay sees what steps read and write. It does not see that a view was given another part of its owner, that two blocks
+have one name, or that a driver has no room for its counters: the emitter would take such a plan at its word.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
+from tvm_cascade.errors import ValidationError
+from tvm_cascade.graph import ITEM_BYTES, Graph, Op
+
+_COUNTER = 4  # bytes of a step counter
+
+
+def check_structure(plan: Plan, alignment: int) -> None:
+    """Raise `ValidationError` where the parts of `plan` do not fit together, or a block is not aligned."""
+    graph = plan.graph
+    if [s.tensor for s in plan.storages] != list(range(len(graph.tensors))):
+        raise ValidationError("the plan does not store every tensor once, in their order")
+    _check_names(plan, alignment)
+    for storage in plan.storages:
+        _check_size(plan, storage)
+    for storage, (root, offset) in zip(plan.storages, _owners(graph), strict=True):
+        _check_view(plan, storage, root, offset)
+    streamed = Counter(t for segment in plan.segments for t in segment.streamed)
+    for t, times in streamed.items():
+        if times > 1 or t not in graph.inputs or plan.storages[t].granularity is not Granularity.ROW:
+            raise ValidationError(f"tensor {t} cannot come from a source: that gives each input once, row by row")
+        _check_planes(plan, t)
+    for s, segment in enumerate(plan.segments):
+        _check_segment(plan, s, segment)
+
+
+def _check_planes(plan: Plan, t: int) -> None:
+    """A tensor of several planes that comes row by row lies so: no kernel may read it as a whole."""
+    tensor, graph = plan.graph.tensors[t], plan.graph
+    if prod(tensor.shape[: tensor.row_axis]) == 1:
+        return
+    in_place = {o for segment in plan.segments for o in segment.in_place}
+    for op in graph.ops:
+        window = dict(zip(op.inputs, op.windows, strict=False)).get(t)
+        whole = window is None or window.stride == 0 or op.opaque is not None or op.view
+        if t in op.inputs and (whole or op.index in in_place):
+            raise ValidationError(f"{op.name} reads the planes of {tensor.name}, which comes row by row, as a whole")
+    if t in graph.outputs:
+        raise ValidationError(f"{tensor.name} comes row by row, and is an output")
+
+
+def _check_names(plan: Plan, alignment: int) -> None:
+    """Every block has one name and one aligned place."""
+    offsets = plan.allocation.offsets
+    if len(set(plan.buffers)) != len(plan.buffers) or len(offsets) != len(plan.buffers):
+        raise ValidationError("the blocks of the arena do not have one name and one place each")
+    for name, offset in zip(plan.buffers, offsets, strict=True):
+        kind, _, index = name.partition(" ")
+        own = ITEM_BYTES[plan.graph.tensors[int(index)].dtype] if kind in ("tensor", "kept") else 1
+        unit = max(alignment, own)  # kernels find their elements by whole items from the arena's start
+        if offset < 0 or offset % unit:
+            raise ValidationError(f"{name} lies at {offset}, not at a multiple of {unit} bytes")
+
+
+def _require(plan: Plan, name: str, size: int, what: str) -> None:
+    """A block that holds anything has a place in the arena."""
+    if size and name not in plan.buffers:
+        raise ValidationError(f"{what} has no place in the arena")
+
+
+def _check_size(plan: Plan, storage: Storage) -> None:
+    """A storage holds something, and takes the bytes that its rows or pixels need."""
+    tensor = plan.graph.tensors[storage.tensor]
+    if tensor.bytes and (storage.height < 1 or (storage.granularity is Granularity.PIXEL and storage.pixels < 1)):
+        raise ValidationError(f"nothing is held of tensor {tensor.name}")
+    if storage.root is not None or not tensor.bytes:
+        return
+    _require(plan, f"kept {tensor.index}", storage.halo_columns, f"what is kept of tensor {tensor.name}")
+    _require(plan, f"tensor {tensor.index}", tensor.bytes, f"tensor {tensor.name}")
+    size = min(storage.height, tensor.rows) * tensor.row_bytes
+    if storage.columns:
+        size = size // tensor.columns * storage.columns
+    if storage.granularity is Granularity.PIXEL:
+        size = storage.pixels * (tensor.row_bytes // tensor.columns)
+    if storage.size != size:
+        raise ValidationError(f"what is held of tensor {tensor.name} takes {size} bytes, not {storage.size}")
+
+
+def _owners(graph: Graph) -> list[tuple[int, int]]:
+    """For every tensor its root (itself unless it is a view or a part of a join) and the bytes that it lies into that."""
+    above: dict[int, tuple[int, int]] = {}
+    for op in graph.ops:
+        if op.view and op.part_offsets:
+            above |= {t: (op.outputs[0], at) for t, at in zip(op.inputs, op.part_offsets, strict=True)}
+        elif op.view:
+            starts = op.view_offsets or (0,) * len(op.outputs)
+            above |= {t: (op.inputs[0], at) for t, at in zip(op.outputs, starts, strict=True)}
+    found: list[tuple[int, int]] = []
+    for tensor in graph.tensors:
+        t, offset = tensor.index, 0
+        while t in above:
+            t, offset = above[t][0], offset + above[t][1]
+        found.append((t, offset))
+    return found
+
+
+def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
+    """A view or part lies where the graph says, and counts rows, pixels and bytes as its root does."""
+    tensor, owner, whole = plan.graph.tensors[storage.tensor], plan.storages[root], plan.graph.tensors[root]
+    place = (root, offset) if root != storage.tensor else (None, 0)
+    if (storage.root, storage.byte_offset) != place:
+        raise ValidationError(f"tensor {tensor.name} is not stored where the graph has it")
+    beside = any(op.part_offsets and tensor.index in op.inputs for op in plan.graph.ops)
+    non_contiguous = beside and tensor.row_bytes != whole.row_bytes
+    if storage.pitch != (whole.row_bytes // whole.columns if non_contiguous else 0):
+        raise ValidationError(f"pixels of tensor {tensor.name} do not lie {storage.pitch} bytes apart")
+    if storage.root is None:
+        return
+    held = owner.height if non_contiguous or owner.is_ring(whole.rows) else tensor.rows
+    same = (storage.height, storage.granularity, storage.pixels) == (held, owner.granularity, owner.pixels)
+    if not same or storage.size != (owner.size if non_contiguous or owner.is_ring(whole.rows) else tensor.bytes):
+        raise ValidationError(f"tensor {tensor.name} is not held as {whole.name} is, whose memory it lies in")
+
+
+def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
+    """A segment has room for its counters, scratch and accumulators, and its parts fit together."""
+    graph, running = plan.graph, len(set(segment.trace))
+    if segment.state_bytes < (_COUNTER * running if running > 1 else 0):
+        raise ValidationError(f"{running} operators of segment {s} have {segment.state_bytes} bytes of step counters")
+    _require(plan, f"state {s}", segment.state_bytes, f"state {s}")
+    _require(plan, f"scratch {s}", segment.scratch_bytes, f"scratch {s}")
+    if not all(0 <= o < len(graph.ops) for o in segment.ops):
+        raise ValidationError(f"segment {s} has operators that do not exist")
+    if segment.in_place and segment.trace != segment.in_place:
+        raise ValidationError(f"operators run beside one that runs over its input, in segment {s}")
+    for o in segment.accumulating:
+        op = graph.ops[o]
+        owner = plan.storages[op.inputs[0]].root
+        part = owner is not None and graph.tensors[owner].bytes != graph.tensors[op.inputs[0]].bytes
+        if not op.kernels.accumulator_bytes or len(op.inputs) != 1 or part:
+            raise ValidationError(f"operator {op.name} cannot sum up its input as it comes")
+        _require(plan, f"accumulator {o}", op.kernels.accumulator_bytes, f"the accumulator of {op.name}")
+    tile = segment.tile
+    if segment.stripes and (tile.by_pixels or any(len(r) != len(segment.ops) for r in segment.stripes)):
+        raise ValidationError(f"segment {s} does not give every operator its columns of every stripe")
+    if tile.columns < 0 or tile.channels:
+        raise ValidationError(f"segment {s} makes {tile}, which no kernel does")
+    if tile.rows < 1 or (tile.rows > 1 and (tile.by_pixels or segment.stripes)):
+        raise ValidationError(f"segment {s} makes {tile.rows} rows a step, by pixels or in stripes")
+    for t in (*segment.streamed, *(t for o in segment.ops for t in graph.ops[o].outputs)):
+        storage, rows = plan.storages[t], graph.tensors[t].rows
+        if storage.height < rows and storage.height % min(tile.rows, rows):
+            raise ValidationError(
+                f"{tile.rows} rows of a step do not lie together in the ring of {graph.tensors[t].name}"
+            )
+    for n, o in enumerate(segment.ops if segment.stripes else ()):
+        _check_columns(plan, segment, graph.ops[o], [ranges[n] for ranges in segment.stripes])
+
+
+def _check_columns(plan: Plan, segment: Segment, op: Op, ranges: list[tuple[int, int]]) -> None:
+    """Stripes stay within the map; an operator that sums up its input takes every column of it once."""
+    if op.view:
+        return
+    sums = op.index in segment.accumulating
+    t = op.inputs[0] if sums else op.outputs[0]
+    root = plan.storages[t].root
+    width = plan.graph.tensors[t if root is None or not sums else root].columns
+    if any(not 0 <= x0 <= x1 <= width for x0, x1 in ranges):
+        raise ValidationError(f"a stripe of {op.name} goes beyond its {width} columns")
+    if sums and [x0 for x0, _ in ranges] + [width] != [0] + [x1 for _, x1 in ranges]:
+        raise ValidationError(f"stripes of {op.name} do not take every column of its input once")

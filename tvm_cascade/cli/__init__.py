@@ -1,0 +1,22 @@
+"""The command line. Results go to standard output, progress and messages to standard error.
+
+Exit status: 0 done; 1 infeasible or mismatch; 2 bad usage or unreadable input; 130 interrupted; 143 terminated.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line, by default on the arguments of this process; does not return.
+
+    Nothing else is imported before, so that Ctrl-C ends without a traceback at any time.
+    """
+    try:
+        from tvm_cascade.cli.group import tvm_cascade
+
+        tvm_cascade(arguments, prog_name="tvm-cascade")
+    except KeyboardInterrupt:
+        print("tvm-cascade: interrupted", file=sys.stderr)
+        sys.exit(130)

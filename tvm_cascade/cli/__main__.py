@@ -1,0 +1,5 @@
+"""`python -m tvm_cascade.cli`."""
+
+from tvm_cascade.cli import main
+
+main()

@@ -1,0 +1,39 @@
+"""The commands of `tvm-cascade`.
+
+Their modules import what is light alone: TVM is imported by a command that is run, never by `--help` or by completion.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tvm_cascade.cli import machine, networks, projects, searches
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="tvm-cascade")
+def tvm_cascade() -> None:
+    """Networks that fit their board, programs that run faster: memory and latency scheduling on Apache TVM.
+
+    \b
+    tvm-cascade plan model.tflite                                     what would it need?
+    tvm-cascade compile model.tflite --target cortex-m4 -o firmware   write a board project
+    tvm-cascade run firmware --check model.tflite                     run it in the emulator
+    tvm-cascade doctor                                                what is missing on this machine?
+    """
+
+
+for _command in (
+    networks.plan,
+    networks.compile,
+    projects.run,
+    projects.export,
+    projects.bundle,
+    machine.doctor,
+    searches.allocate,
+    searches.order,
+    searches.stages,
+    searches.optimize,
+    projects.flash,
+):
+    tvm_cascade.add_command(_command)

@@ -1,0 +1,93 @@
+"""What stands around every command: errors become one line and an exit status, results go to standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, NoReturn
+
+import click
+
+from tvm_cascade.errors import CascadeError
+from tvm_cascade.messages import printable_lines
+
+
+def say(text: str) -> None:
+    """A line of progress, or a message, on standard error."""
+    click.echo(printable_lines(text), err=True)
+
+
+def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
+    """A result on standard output: one JSON object, or `text`."""
+    click.echo(json.dumps(data, indent=2) if as_json else printable_lines(text))
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as an exception: what is unfinished is removed, the emulator ended."""
+
+
+_stopping: list[type[BaseException]] = []  # how this process was told to stop, first of all
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    _stopping.append(KeyboardInterrupt if number == signal.SIGINT else _Terminated)
+    raise _stopping[0]
+
+
+def _stoppable(command: Callable[[], None]) -> None:
+    """Run a command; a signal to stop ends it as such, whatever TVM makes of an exception that comes while it calls back."""
+    _stopping.clear()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _stop)
+    try:
+        command()
+    except BaseException:
+        if not _stopping:
+            raise
+    if _stopping:
+        raise _stopping[0]
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn the project's errors into one line on standard error and an exit status."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            _stoppable(lambda: command(*args, **kwargs))
+        except _Terminated:
+            _end("terminated", 143)
+        except KeyboardInterrupt:
+            _end("interrupted", 130)
+        except Exception as error:
+            if os.environ.get("TVM_CASCADE_DEBUG"):
+                raise
+            _end(*_told(error))
+
+    return run
+
+
+def _end(message: str, status: int) -> NoReturn:
+    say(f"tvm-cascade: {message}")
+    sys.exit(status)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What to say of an error, and the exit status."""
+    if isinstance(error, CascadeError):
+        return str(error), error.exit_status
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or str(error)).split(".")[0]
+        return f"the Python package {package} is not installed; `tvm-cascade doctor` says what to install", 2
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}", 2
+    if isinstance(error, (OSError, MemoryError, RecursionError)):
+        return str(error) or type(error).__name__, 2
+    lines = str(error).strip().splitlines() or [""]
+    return f"internal error, {type(error).__name__}: {lines[-1][:300]} (TVM_CASCADE_DEBUG=1 shows where)", 1

@@ -1,0 +1,42 @@
+"""Cores that networks are compiled for, one record (`CORE`) in one file each. A core is known by its file being here."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+
+from tvm_cascade.cores.core import Core
+from tvm_cascade.cores.kernel_target import KernelTarget
+from tvm_cascade.errors import UsageError
+
+__all__ = ["CORES", "Core", "KernelTarget", "get_core", "kernel_target"]
+
+
+def _found() -> dict[str, Core]:
+    """The records of this package by name, Cortex-M3 before Cortex-M33."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    cores = [module.CORE for module in modules if hasattr(module, "CORE")]
+    cores.sort(key=lambda core: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", core.name)])
+    return {core.name: core for core in cores}
+
+
+CORES: Mapping[str, Core] = MappingProxyType(_found())
+
+
+def get_core(name: str) -> Core:
+    """The core of that name; raises `UsageError` with the known ones."""
+    try:
+        return CORES[name]
+    except KeyError:
+        raise UsageError(f"unknown target {name!r}; known: {', '.join(CORES)}") from None
+
+
+def kernel_target(name: str, backend: str = "c", optimise: str = "balanced") -> KernelTarget:
+    """What kernels are made for on the core of that name.
+
+    `backend` is that of `--emit`, `"c"` or `"obj"`. Raises `UsageError` for an unknown core.
+    """
+    return KernelTarget(get_core(name), "llvm" if backend == "obj" else "c", optimise)

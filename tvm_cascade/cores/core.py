@@ -1,0 +1,44 @@
+"""The record of a core: everything that compiling for it, choosing its kernels and running its code must know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from tvm_cascade.cores.families import Family
+from tvm_cascade.cores.step_model import StepModel
+
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A core that networks are compiled for.
+
+    Back ends: `"c"` emits portable C99, which GCC compiles; `"obj"` (to kernels `"llvm"`) emits an LLVM object.
+    """
+
+    name: str
+    family: Family
+    mcpu: str  # as LLVM calls it; "" for the host
+    triple: str  # LLVM target triple; "" for the host
+    gcc_flags: tuple[str, ...]  # code generation only, no optimisation level
+    default_board: str
+    runs_on: tuple[str, ...]  # cores of boards that execute this core's instructions
+    llvm_options: Mapping[str, object] = field(default_factory=lambda: NONE)  # of a TVM target, beside triple and cpu
+    backend: str = "c"  # the better one on this project's kernels: LLVM where MVE is, GCC elsewhere
+    align: int = 4  # bytes, of buffers in the arena
+    dsp: bool = False  # Armv7E-M DSP instructions: SMLAD and friends
+    mve: bool = False  # Armv8.1-M vector extension (Helium)
+    fpu: bool = False  # floats are computed by hardware
+    rules: tuple[str, ...] = ()  # of `schedules.rules.select.RULE_SETS`, the most demanding first
+    # by the kernels' back end ("c", "llvm"): the core whose counts hold here too, of the same instructions
+    compatible: Mapping[str, str] = field(default_factory=lambda: NONE)
+    steps: StepModel | None = None  # instructions of steps; None where nobody counted them
+
+    @property
+    def llvm(self) -> dict[str, object]:
+        """The argument of `tvm.target.Target`."""
+        named = {"mtriple": self.triple, "mcpu": self.mcpu} if self.triple else {}
+        return {"kind": "llvm", **named, **self.llvm_options}

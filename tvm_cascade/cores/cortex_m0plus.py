@@ -1,0 +1,17 @@
+"""Cortex-M0+: Armv6-M, one multiply-accumulate at a time. Nobody counted its steps: it takes the kernels of Cortex-M3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm_cascade.cores.cortex_m3 import CORE as CORTEX_M3
+
+CORE = replace(
+    CORTEX_M3,
+    name="cortex-m0plus",
+    mcpu="cortex-m0plus",
+    triple="thumbv6m-none-unknown-eabi",
+    gcc_flags=("-mcpu=cortex-m0plus", "-mthumb", "-mfloat-abi=soft"),
+    default_board="microbit",
+    runs_on=("cortex-m0", "cortex-m0plus", *CORTEX_M3.runs_on),
+)

@@ -1,0 +1,19 @@
+"""Cortex-M33: Armv8-M, the DSP instructions of Cortex-M4, floats of single precision in hardware."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from tvm_cascade.cores.cortex_m4 import CORE as CORTEX_M4
+
+CORE = replace(
+    CORTEX_M4,
+    name="cortex-m33",
+    mcpu="cortex-m33",
+    triple="thumbv8m.main-none-unknown-eabihf",
+    gcc_flags=("-mcpu=cortex-m33", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
+    default_board="mps2-an505",
+    runs_on=("cortex-m33", "cortex-m55"),
+    compatible=MappingProxyType({"c": "cortex-m4", "llvm": "cortex-m4"}),
+)

@@ -1,0 +1,19 @@
+"""Cortex-M7: Armv7E-M as Cortex-M4, floats of double precision in hardware."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from tvm_cascade.cores.cortex_m4 import CORE as CORTEX_M4
+
+CORE = replace(
+    CORTEX_M4,
+    name="cortex-m7",
+    mcpu="cortex-m7",
+    gcc_flags=("-mcpu=cortex-m7", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-d16"),
+    default_board="mps2-an500",
+    runs_on=("cortex-m7",),
+    align=8,
+    compatible=MappingProxyType({"c": "cortex-m4", "llvm": "cortex-m4"}),
+)

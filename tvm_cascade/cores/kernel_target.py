@@ -1,0 +1,44 @@
+"""What kernels are made for: a core, and what one compilation decides for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_cascade.cores.core import Core
+from tvm_cascade.cores.host import CORE as HOST
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTarget:
+    """A core, the back end of one compilation, and the kernels chosen for it."""
+
+    core: Core = HOST
+    backend: str = "llvm"  # "c" or "llvm"
+    optimise: str = "balanced"  # size, speed or balanced: what choices are made for
+    choices: tuple[tuple[str, str], ...] = ()  # shape and the variant chosen for it; others get the usual one
+
+    @property
+    def name(self) -> str:
+        return self.core.name
+
+    @property
+    def dsp(self) -> bool:
+        return self.core.dsp
+
+    @property
+    def mve(self) -> bool:
+        return self.core.mve
+
+    @property
+    def vectors(self) -> bool:
+        """Whether kernels may be written with vectors: the C back end cannot print them."""
+        return self.core.mve and self.backend == "llvm"
+
+    @property
+    def tunable(self) -> bool:
+        """Whether any performance schedule may serve the core, so that there is something to choose."""
+        return bool(self.core.rules)
+
+    def choice(self, shape: str) -> str | None:
+        """The variant chosen for a shape, if any."""
+        return next((v for s, v in self.choices if s == shape), None)

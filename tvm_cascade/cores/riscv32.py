@@ -1,0 +1,24 @@
+"""RISC-V with 32 bits (rv32imac), without vectors and floats: the scalar kernels, which have nothing of Arm's in them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from tvm_cascade.cores.core import Core
+from tvm_cascade.cores.cortex_m3 import STEPS  # of the same kernels; nobody counted them on this core
+from tvm_cascade.cores.families import RISCV
+from tvm_cascade.cores.rule_sets import COMMON
+
+CORE = Core(
+    name="riscv32",
+    family=RISCV,
+    mcpu="generic-rv32",
+    triple="riscv32-unknown-none-elf",
+    # of specification 2.2: it includes the counters, which a measuring image reads
+    gcc_flags=("--specs=picolibc.specs", "-march=rv32imac", "-misa-spec=2.2", "-mabi=ilp32", "-mcmodel=medany"),
+    default_board="riscv32-virt",
+    runs_on=("rv32imac", "rv32gc"),
+    llvm_options=MappingProxyType({"mabi": "ilp32", "mattr": ["+m", "+a", "+c"]}),
+    rules=("riscv", *COMMON),
+    steps=STEPS,
+)

@@ -1,0 +1,8 @@
+"""Names of rule sets (`schedules.rules.select.RULE_SETS`) by what a core can do, the most demanding first."""
+
+from __future__ import annotations
+
+COMMON = ("pooling", "moves", "softmax")  # of every core that has performance schedules
+SCALAR = ("cortex_m_scalar", *COMMON)
+DSP = ("cortex_m_dsp", *SCALAR)
+MVE = ("cortex_m_mve", *DSP)

@@ -1,0 +1,87 @@
+"""How many instructions a core needs for steps by rows and by pixels: an estimate, so that plans can trade bytes for time.
+
+Rates of a multiply-accumulate were fitted (non-negative least squares, within 5 %) to images of four networks, layer by
+layer, counted in the emulator on Cortex-M3, -M4 and -M55. Rates of steps by pixels began as such fits too, on -M4 and -M55,
+to three of the networks in steps of 1 to 16 pixels that copied their windows; errors were up to 10 % of an image. They were
+then raised by hand, and those of -M3 and others set from -M4's, until no image counted takes more than it was allowed, since
+windows are read where they lie too. Rates of stripes are solved from two networks by rows without overlap, person_detect
+and resnet8, in stripes of 8 and 12. The rate of bytes moved is that of the sums, tables and pools among these images'
+layers. Rates of reading parts are the largest of layers over 16x16 pixels of 64 channels in three parts (1x1, 3x3 and depthwise)
+less those over the concat; the generic kernel's is SwiftNet's on -M3 and -M4, on -M55 that of -M4. What locating rows
+anew for every block of channels takes is raised by hand above most layers counted alone (`rfc/0006`); reading weights
+from flash is an assumption, four wait states for a line of sixteen bytes. `benchmarks/step_model.py` prints estimates
+beside the counts of `benchmarks/results/cortex_m.md`. Other cores and networks may exceed the limit.
+Instructions, not cycles: a flash with wait states or a cache changes the picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_cascade.graph import Op
+
+_FEW = 3  # pixels a step: weights are loaded for so few outputs that it shows
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """Instructions of a core, per multiply-accumulate or as said."""
+
+    dense: float  # convolutions and products
+    depthwise: float
+    call: float  # of a step's kernel
+    word: float  # of scratch that locates a step's window, four bytes
+    moved: float  # a byte that an operator without multiply-accumulates reads or writes
+    dense_single: float  # further ones where a step makes one pixel
+    dense_few: float  # and where it makes two or three
+    depthwise_single: float
+    depthwise_few: float
+    stripe: float  # a row of a stripe: its kernel's call, its table, its edges
+    stripe_few: float  # further ones of a multiply-accumulate where a stripe is three columns wide or less
+    dense_parts: float  # and where it reads the parts of a concat
+    depthwise_parts: float
+    unscheduled: float  # of all that reads the parts of a concat, or makes channels in groups, by the generic kernel
+    row_table: float  # kernels of several rows, of windows larger than a pixel: a row of every two output channels
+    flash: float = 0.25  # reading a byte of weights
+
+    def whole(self, op: Op) -> float:
+        """Instructions of an operator by rows."""
+        if op.kernels.channel_tiling is not None:
+            return op.macs * self.unscheduled
+        base, parts = (self.depthwise, self.depthwise_parts) if _depthwise(op) else (self.dense, self.dense_parts)
+        return op.macs * (base + parts if reads_parts(op) else base)
+
+    def extra(self, op: Op, rows: int, columns: int, chunk: int) -> float:
+        """Instructions that steps of `chunk` pixels cost an operator of `rows` x `columns` pixels besides."""
+        chunk = min(chunk, columns)
+        total = 0.0
+        for n, steps in ((chunk, columns // chunk * rows), (columns % chunk, rows)):
+            if n:
+                words = op.kernels.tile_workspace_bytes(n) / 4
+                total += steps * (self.call + self.word * words + self._dearer(op, n) * op.macs * n / (rows * columns))
+        return total
+
+    def striped(self, op: Op, rows: int, columns: int, width: int) -> float:
+        """Instructions that a stripe of `width` of an operator's `columns` costs besides, in all of its `rows`."""
+        narrow = self.stripe_few * op.macs * width / columns if width <= _FEW else 0.0
+        return rows * self.stripe + narrow
+
+    def tall(self, op: Op, rows: int, channels: int, height: int) -> float:
+        """What depends on the height of the steps in which an operator makes its `rows` rows of `channels` channels."""
+        streamed = -(-rows // height) * op.weight_bytes * self.flash
+        single = all(w is not None and w.extent == 1 for w in (*op.windows, *op.columns))
+        return streamed + (0.0 if height == 1 or single else self.row_table * rows * channels / 2)
+
+    def _dearer(self, op: Op, pixels: int) -> float:
+        """What a multiply-accumulate costs more where a kernel makes so few pixels."""
+        few = (self.depthwise_single, self.depthwise_few) if _depthwise(op) else (self.dense_single, self.dense_few)
+        return few[0] if pixels == 1 else few[1] if pixels <= _FEW else 0.0
+
+
+def reads_parts(op: Op) -> bool:
+    """Whether an operator reads the parts of a concat where they lie."""
+    return op.kind.startswith("concat_")
+
+
+def _depthwise(op: Op) -> bool:
+    return op.kind.removeprefix("concat_").startswith("depthwise")

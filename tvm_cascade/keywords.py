@@ -1,0 +1,98 @@
+"""The keywords of `plan`, `compile`, `stages` and `optimize`, for type checkers and for `help`.
+
+At run time the records of `request` are what counts: `takes` gives a function the signature of their fields.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from os import PathLike
+from typing import Any, TypedDict, TypeVar
+
+from tvm_cascade.request import Asked
+
+PathOrText = str | PathLike[str]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class PlanKeywords(TypedDict, total=False):
+    """What `plan` takes beside the model and the target."""
+
+    sram: int | str | None
+    max_macs: float
+    max_time: float
+    stream_input: bool
+    layerwise: bool
+    overlap: bool
+    granularity: str
+    rewrite: bool | None
+    input_shapes: Mapping[str, tuple[int, ...]] | None
+    stored_io: bool
+    database: PathOrText | None
+
+
+class CompileKeywords(PlanKeywords, total=False):
+    """What `compile` takes beside the model, the target and the output."""
+
+    board: str | None
+    emit: str | None
+    optimise: str
+    name: str | None
+    hook: bool
+    ram_weights: int | str
+    tune: bool
+    metaschedule: PathOrText | None
+    trials: int
+    report: PathOrText | None
+
+
+class StagesKeywords(TypedDict, total=False):
+    """What `stages` takes beside the model and its shapes."""
+
+    target: str
+    device: str | None
+    batch: int | None
+    unit: str
+    variant: str
+    r: int | None
+    s: int | None
+    cost: str
+    load: PathOrText | None
+    output: PathOrText | None
+    picture: PathOrText | None
+    database: PathOrText | None
+    metaschedule: PathOrText | None
+    trials: int
+
+
+class OptimizeKeywords(TypedDict, total=False):
+    """What `optimize` takes beside the model and its shapes."""
+
+    target: str
+    cost: str
+    device: str | None
+    alpha: float
+    budget: int
+    output: PathOrText | None
+    picture: PathOrText | None
+    database: PathOrText | None
+
+
+def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:
+    """A decorator: the signature of a function spells out its `**options`, those of `keywords` with the records' defaults."""
+    defaults = {f.name: f.default for record in records for f in fields(record)}
+    types = keywords.__annotations__
+    spelled = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=types[name])
+        for name in types
+    ]
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*own, *spelled])  # type: ignore[attr-defined]
+        return function
+
+    return decorate

@@ -1,0 +1,74 @@
+"""Comparing outputs: with the run in this process, and with a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tvm_cascade.micro.reference import Expected, real
+from tvm_cascade.tensor_spec import TensorSpec
+
+FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
+_REACH_FACTOR = 2  # a quantized network may differ from a reference in floats by so many times its rounding reach
+
+
+def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> bool:
+    """Whether outputs are equal: integers exactly, floats to within reassociation."""
+    return _matches(want, have)[0]
+
+
+def compare_with_reference(
+    expected: Expected, made: Mapping[str, np.ndarray], outputs: Sequence[TensorSpec]
+) -> tuple[bool, float]:
+    """Whether outputs match a reference, and the largest difference (infinite where names or sizes differ).
+
+    Stored integers are dequantized where the reference's outputs are floats.
+    """
+    floats = {name for name, value in expected.outputs.items() if value.dtype.kind == "f"}
+    scales = {s.name: (s.scale, s.zero_point) for s in outputs}
+    have = {n: real(a, *scales[n]) if n in floats and n in scales else a for n, a in made.items()}
+    return _matches(expected.outputs, have, reference_tolerance(expected) or 0.0)
+
+
+def reference_tolerance(expected: Expected) -> float | None:
+    """The largest difference that a reference in floats may have from a quantized network; None where none is allowed.
+
+    It is one step of the outputs, or twice the change that a few roundings in the other direction make.
+    """
+    if expected.reach is None:
+        return None
+    return max(expected.step or 0.0, _REACH_FACTOR * expected.reach) * (1 + FLOAT_TOLERANCE)
+
+
+def _difference(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> float:
+    """Largest absolute difference over all outputs; infinite where names or sizes differ."""
+    pairs = (
+        [(want[k], have.get(k)) for k in want]
+        if set(want) == set(have)
+        else list(zip(want.values(), have.values(), strict=False))
+    )
+    if len(want) != len(have):
+        return float("inf")
+    worst = 0.0
+    for a, b in pairs:
+        if b is None or a.size != b.size:
+            return float("inf")
+        if a.size:
+            gap = np.abs(a.reshape(-1).astype(np.float64) - b.reshape(-1).astype(np.float64)).max()
+            worst = max(worst, float("inf") if np.isnan(gap) else float(gap))
+    return worst
+
+
+def _matches(
+    want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray], tolerance: float = 0.0
+) -> tuple[bool, float]:
+    """Whether outputs match, and the largest difference.
+
+    Integers may differ by `tolerance`, floats by what another order of sums gives or by a larger `tolerance`.
+    """
+    gap = _difference(want, have)
+    if all(a.dtype.kind in "iub" for a in want.values()):
+        return gap <= tolerance, gap
+    scale = max((float(np.abs(a).max()) for a in want.values() if a.size), default=1.0)
+    return gap <= max(FLOAT_TOLERANCE * max(scale, 1.0), tolerance), gap

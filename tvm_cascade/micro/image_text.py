@@ -1,0 +1,100 @@
+"""Files of an image beside the networks' own: programs, CMake project, README, and the shared arena of several networks."""
+
+from __future__ import annotations
+
+from tvm_cascade.micro.cmake import cmake_library, compile_flags
+from tvm_cascade.micro.image import Image
+from tvm_cascade.micro.main_text import describe, main_source, serial_sources
+from tvm_cascade.micro.network import Network
+from tvm_cascade.micro.shared_weights import SOURCE
+from tvm_cascade.micro.template import fill_template, template
+
+SHARED_ARENA = "TVM_CASCADE_SHARED_ARENA"  # defined for every file that includes a header of several networks
+_KINDS = {"c": "generated source", "o": "compiled kernels"}  # of files, by suffix
+
+
+def files(image: Image) -> dict[str, str]:
+    """Texts by file name: everything in a board's folder that is written around its networks."""
+    values = _build_values(image)
+    readme = "bundle_README.md.in" if image.several else "README.md.in"
+    texts = {
+        "CMakeLists.txt": fill_template(template("CMakeLists.txt.in"), values),
+        "toolchain.cmake": fill_template(template("toolchain.cmake.in"), values),
+        "README.md": fill_template(template(readme), values | _readme_values(image)),
+        "main.c": main_source(image.networks),
+        **serial_sources(image.networks),
+    }
+    return texts | ({"arena.c": arena_source(image)} if image.several else {})
+
+
+def own_sources(image: Image) -> tuple[str, ...]:
+    """Sources that every program of several networks needs beside the networks' own: the arena and shared weights."""
+    if not image.several:
+        return ()
+    return ("arena.c", SOURCE) if image.shared_weight_bytes else ("arena.c",)
+
+
+def arena_source(image: Image) -> str:
+    """`arena.c`: the shared arena. It does not compile beside a network that needs a larger one."""
+    size, align = image.arena_bytes, image.arena_align
+    names = [network.name for network in image.networks]
+    checks = [
+        f"#if {name.upper()}_ARENA_SIZE > {size} || {name.upper()}_ARENA_ALIGN > {align}\n"
+        f'#error "{name} was compiled again and needs another arena: bundle again"\n#endif\n'
+        for name in names
+    ]
+    return (
+        "/* The arena of all networks of this image: as large as the largest needs. */\n#include <stdint.h>\n\n"
+        + "".join(f'#include "{name}.h"\n' for name in names)
+        + "\n"
+        + "".join(checks)
+        + f"\nextern uint8_t tvm_cascade_arena[{size}];\n"
+        f'__attribute__((section(".bss.tvm_cascade_arena"), aligned({align}))) '
+        f"uint8_t tvm_cascade_arena[{size}];\n\n"
+        "/* Not 0 while one of them runs: the others refuse to. */\n"
+        "extern volatile uint8_t tvm_cascade_arena_busy;\n"
+        "volatile uint8_t tvm_cascade_arena_busy;\n"
+    )
+
+
+def host_library(network: Network) -> str:
+    """`CMakeLists.txt` of a folder for this machine."""
+    values = {"name": network.name, "sources": " ".join(network.sources)}
+    return fill_template(template("host_CMakeLists.txt.in"), values)
+
+
+def _build_values(image: Image) -> dict[str, str]:
+    """What CMakeLists.txt, toolchain.cmake and README.md say of an image."""
+    networks, target = image.networks, image.target
+    defines = (SHARED_ARENA,) if image.several else ()
+    libraries = [cmake_library(n.name, n.sources, n.objects, n.c_flags, defines) for n in networks]
+    return {
+        "name": image.name,
+        "board": image.board,
+        "target": target.name,
+        "family": target.family.name,
+        "gcc": target.family.gcc,
+        "arena_bytes": str(image.arena_bytes),
+        "target_flags": " ".join(target.gcc_flags),
+        "compile_flags": " ".join(compile_flags(image.optimise)),
+        "link_flags": " ".join(target.family.link_flags),
+        "libraries": "\n".join(libraries),
+        "library_names": " ".join(f"{n.name}_network" for n in networks),
+        "main_sources": " ".join(("main.c", *own_sources(image), "startup.c")),
+    }
+
+
+def _readme_values(image: Image) -> dict[str, str]:
+    if image.several:
+        rows = [f"| `{n.name}.h`, `{n.name}.c`, ... | {n.interface.arena_bytes} |" for n in image.networks]
+        return {"network_rows": "\n".join(rows)}
+    network = image.networks[0]
+    rows = [
+        f"| `{name}` | {_KINDS.get(name.rsplit('.', 1)[-1], 'generated')} |"
+        for name in (*network.objects, *network.sources)
+    ]
+    return {
+        "file_rows": "\n".join(rows),
+        "list_inputs": describe("inputs", network.inputs, "- "),
+        "list_outputs": describe("outputs", network.outputs, "- "),
+    }

@@ -1,0 +1,175 @@
+"""One inference of a compiled folder, on its emulated board, on a real one or in this process: measured and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.micro import emulator
+from tvm_cascade.micro.arrays import read_inputs, save_arrays
+from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.board_files import find_board
+from tvm_cascade.micro.compare_outputs import compare_with_reference, reference_tolerance, same_outputs
+from tvm_cascade.micro.host import HostProgram, run_host
+from tvm_cascade.micro.image import METADATA, Image, host_records, read_image
+from tvm_cascade.micro.reference import Expected, reference_outputs
+from tvm_cascade.micro.run_report import RunReport
+from tvm_cascade.micro.serial_run import SerialOptions, run_serial
+from tvm_cascade.micro.toolchain import build_image, require_uart
+
+_EMULATOR_S = 600.0  # default of the time that an emulation may take
+_PORT_S = 60.0  # default of the time that a real board may stay without an answer
+
+Arrays = Mapping[str, np.ndarray]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """Where a folder runs, on what, and what its outputs are compared with."""
+
+    board: str | None = None  # name of a board, or "host"; None is the one that the folder was written for
+    inputs: str | Path | Arrays | None = None  # an .npz or arrays by label; None draws them
+    outputs: str | Path | None = None  # an .npz to write
+    check: str | Path | None = None  # a model's file, whose reference kernels run on the same inputs
+    port: str | None = None  # serial port of a real board
+    timeout_s: float | None = None  # of the emulation, or of the silence of the board behind `port`
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Outputs by label, and measurements of all networks together; bytes."""
+
+    outputs: Arrays
+    high_water: int
+    stack: int | None
+    instructions: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _HostRun:
+    """What the networks compute in this process."""
+
+    measured: _Measured
+    executed_macs: int
+    planned_macs: int
+
+
+def run_image(folder: Path, options: RunOptions, progress: Progress) -> RunReport:
+    """One inference of every network in `folder`; see `tvm_cascade.run`.
+
+    Raises
+    ------
+    LoadError
+        The folder, the file of inputs or the model to check against cannot be read.
+    UsageError
+        Inputs of another name, type or shape, a board that cannot run the image, or a check of several networks.
+    """
+    image = read_image(folder)
+    _refuse(image, options)
+    feed = read_inputs(image, options.inputs)
+    where = options.port or options.board or image.board
+    board = None if where == "host" else find_board(folder, options.board or image.board)
+    what = f"{len(image.networks)} networks" if image.several else ""
+    progress(f"{image.name}: running {what + ' ' if what else ''}in this process, counting work")
+    host = _on_host(image, feed)
+    expected = None if options.check is None else _reference(image, feed, Path(options.check), progress)
+    if board is None:
+        done = host.measured
+    elif options.port is not None:
+        done = _over_port(image, board, feed, options, progress)
+    else:
+        done = _emulate(image, board, feed, options.timeout_s, progress)
+    match, gap = (None, None)
+    if expected is not None:
+        match, gap = compare_with_reference(expected, done.outputs, image.outputs)
+    if options.outputs is not None:
+        save_arrays(Path(options.outputs), done.outputs)
+    return RunReport(
+        board=where,
+        outputs=done.outputs,
+        arena_bytes=image.arena_bytes,
+        arena_high_water_bytes=done.high_water,
+        stack_bytes=done.stack,
+        executed_macs=host.executed_macs,
+        planned_macs=host.planned_macs,
+        instructions=done.instructions,
+        equals_host=same_outputs(host.measured.outputs, done.outputs),
+        match=match,
+        max_abs_diff=gap,
+        output_step=expected.step if expected else None,
+        tolerance=reference_tolerance(expected) if expected else None,
+        reference_note=expected.note if expected else "",
+    )
+
+
+def _refuse(image: Image, options: RunOptions) -> None:
+    """Mistakes that are known before anything runs."""
+    if options.check is not None and image.several:
+        raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
+    if options.check is not None and not Path(options.check).is_file():
+        raise LoadError(options.check, "no such file to check against")
+    if options.port is not None and (options.board or image.board) == "host":
+        raise UsageError(
+            f"{image.folder} is a project for this machine, not for a board behind a port: compile it for a target"
+        )
+
+
+def _on_host(image: Image, feed: Arrays) -> _HostRun:
+    records = host_records(image)
+    outputs: dict[str, np.ndarray] = {}
+    executed = planned = high = 0
+    for network in image.networks:
+        if network.name not in records:
+            raise LoadError(image.folder / METADATA, f"has no host program of {network.name}; compile again")
+        record = records[network.name]
+        arrays = {spec.name: feed[image.label(network, spec.name)] for spec in network.inputs}
+        done = run_host(HostProgram.load(record.folder, record.data), [arrays])
+        outputs |= {image.label(network, name): array for name, array in done.outputs[0].items()}
+        executed, planned = executed + done.executed_macs, planned + record.macs
+        high = max(high, done.arena_high_water)
+    return _HostRun(_Measured(outputs, high, None, None), executed, planned)
+
+
+def _reference(image: Image, feed: Arrays, model: Path, progress: Progress) -> Expected:
+    progress(f"{image.name}: running the reference kernels on {model.name}")
+    scales = {label: (spec.scale, spec.zero_point) for label, spec in image.named_inputs()}
+    return reference_outputs(model, feed, scales)
+
+
+def _emulate(image: Image, board: Board, feed: Arrays, timeout_s: float | None, progress: Progress) -> _Measured:
+    elf = build_image(image, board, unless_current=progress).elf
+    progress(f"{image.name}: emulating {board.name}")
+    arrays = [feed[label] for label, _ in image.named_inputs()]
+    done = emulator.run(elf, board, image, [arrays], timeout_s or _EMULATOR_S)
+    labels = [label for label, _ in image.named_outputs()]
+    outputs = dict(zip(labels, done.outputs[0], strict=True))
+    return _Measured(outputs, done.arena_high_water_bytes, done.stack_bytes, done.instructions)
+
+
+def _over_port(image: Image, board: Board, feed: Arrays, options: RunOptions, progress: Progress) -> _Measured:
+    """One network after the other, on the board behind the port."""
+    require_uart(board)
+    assert board.uart is not None and options.port is not None
+    outputs: dict[str, np.ndarray] = {}
+    high = stack = 0
+    for k, network in enumerate(image.networks):
+        what = f" {network.name}" if image.several else ""
+        progress(f"{image.name}: running{what} on the board at {options.port}")
+        serial = SerialOptions(
+            baud=board.uart.baud,
+            timeout_s=options.timeout_s or _PORT_S,
+            elf=image.folder / "build" / f"{board.name}-serial" / f"{image.name}.elf",
+            tool_prefix=board.family.prefix,
+            network_number=k if image.several else None,
+        )
+        arrays = [feed[image.label(network, spec.name)] for spec in network.inputs]
+        done = run_serial(options.port, network.interface, [arrays], serial)
+        labels = (image.label(network, spec.name) for spec in network.outputs)
+        outputs |= dict(zip(labels, done.outputs[0], strict=True))
+        high, stack = max(high, done.arena_high_water_bytes), max(stack, done.stack_bytes)
+    return _Measured(outputs, high, stack, None)

@@ -1,0 +1,85 @@
+"""What a run measured, for reading and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Measurements of one inference, sizes in bytes. None where the board cannot measure, or nothing was compared."""
+
+    board: str
+    outputs: Mapping[str, np.ndarray]
+    arena_bytes: int
+    arena_high_water_bytes: int
+    stack_bytes: int | None
+    executed_macs: int
+    planned_macs: int
+    instructions: int | None
+    equals_host: bool
+    match: bool | None  # with the reference
+    max_abs_diff: float | None
+    output_step: float | None = None  # of a network that was quantized, and whose reference computes in floats
+    tolerance: float | None = None  # of its outputs; None where they must be equal
+    reference_note: str = ""  # which kernels made the reference, where they are not LiteRT's reference ones
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was promised held: memory, work, and outputs equal to host and reference."""
+        within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
+        return within and self.equals_host and self.match is not False
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON object of `tvm-cascade run --json`."""
+        return {
+            "board": self.board,
+            "arena_bytes": self.arena_bytes,
+            "arena_high_water_bytes": self.arena_high_water_bytes,
+            "stack_bytes": self.stack_bytes,
+            "executed_macs": self.executed_macs,
+            "planned_macs": self.planned_macs,
+            "instructions": self.instructions,
+            "equals_host": self.equals_host,
+            "match": self.match,
+            "max_abs_diff": self.max_abs_diff,
+            "tolerance": self.tolerance,
+            "reference_note": self.reference_note,
+        }
+
+    def to_text(self) -> str:
+        """The same for reading."""
+        exact = "equal, every element"
+        if any(a.dtype.kind == "f" for a in self.outputs.values()):
+            exact = f"equal within {FLOAT_TOLERANCE} of the largest output (by up to {self.max_abs_diff})"
+        if self.tolerance is not None and self.max_abs_diff is not None:
+            unit = self.output_step or 1.0
+            gap, most = (f"{v / unit:.3g}" for v in (self.max_abs_diff, self.tolerance))
+            steps = f"{most} steps of {unit:g}" if self.output_step else most
+            exact = (
+                f"equal within {steps} (by up to {gap}): it computes in floats, and such is the reach of its roundings"
+            )
+        verdict = {None: "not checked (--check MODEL)", True: exact, False: "DIFFERENT"}[self.match]
+        if self.match is False:
+            verdict += f", by up to {self.max_abs_diff}"
+        if self.reference_note:
+            verdict += f" ({self.reference_note})"
+        stack = "not measured on the host" if self.stack_bytes is None else f"{self.stack_bytes} bytes"
+        counted = "no counter here" if self.instructions is None else f"{self.instructions}"
+        return "\n".join(
+            [
+                f"ran on          {self.board}",
+                f"arena           {self.arena_bytes} bytes planned and allocated, "
+                f"{self.arena_high_water_bytes} touched",
+                f"stack           {stack}",
+                f"work            {self.executed_macs} multiply-accumulates executed, {self.planned_macs} planned",
+                f"instructions    {counted}",
+                f"host run        {'equal' if self.equals_host else 'DIFFERENT'}",
+                f"reference       {verdict}",
+            ]
+        )

@@ -1,0 +1,31 @@
+"""Texts of the folder `templates/`, with `@key@` in them to be filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tvm_cascade.cores.families import Family
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def template(name: str) -> str:
+    """The text of a file in `templates/`."""
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def fill_template(text: str, values: Mapping[str, str]) -> str:
+    """`text` with every `@key@` replaced."""
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    return text
+
+
+_STARTUP_PARTS = ("declarations", "stop", "memory", "print_hex")  # that the families of cores have in common
+
+
+def startup_source(family: Family) -> str:
+    """`startup.c` of a family of cores: reset, vector table, faults."""
+    parts = {part: template(f"startup_{part}.c.in").removesuffix("\n") for part in _STARTUP_PARTS}
+    return fill_template(template(family.startup), parts)

@@ -1,0 +1,100 @@
+"""Writing a compiled folder: the networks' files and everything that is needed to build their image for a board.
+
+A folder for this machine (`board` None) holds one network as a library for any C99 compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_cascade.cores import Core
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro import image_text
+from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.board_files import add_board, board_header
+from tvm_cascade.micro.cmake import compile_flags
+from tvm_cascade.micro.image import Image, read_image, write_metadata
+from tvm_cascade.micro.main_text import main_source
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.shared_weights import SharedWeights, share
+from tvm_cascade.micro.template import startup_source, template
+
+_VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What the programs of a folder are compiled for, and how."""
+
+    target: Core
+    board: Board | None  # None for this machine
+    optimise: str = "balanced"  # size, speed or balanced
+
+
+def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: BuildOptions) -> Image:
+    """Write the folder of an image; existing files of the same names are overwritten.
+
+    Raises
+    ------
+    UsageError
+        The board cannot run the target's code, the optimisation is unknown, or several networks are to share the arena
+        of this machine.
+    """
+    if options.board is None and len(networks) > 1:
+        raise UsageError("several networks share the arena of a board's image: compile them for a target")
+    if options.board is not None:
+        options.board.require_target(options.target)
+    compile_flags(options.optimise)
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = _shared_weights(networks) if len(networks) > 1 else SharedWeights({}, 0, 0)
+    image = Image(
+        folder=folder,
+        networks=tuple(network.record for network in networks),
+        target=options.target,
+        board=options.board.name if options.board else "host",
+        optimise=options.optimise,
+        shared_weight_bytes=shared.stored,
+        saved_flash_bytes=shared.saved,
+    )
+    for network in networks:
+        _write(folder, network.files)
+    _write(folder, shared.files)
+    if options.board is None:
+        _write(folder, {"CMakeLists.txt": image_text.host_library(image.networks[0])})
+    else:
+        copy_runtime(folder, options.target)
+        _write(folder, image_text.files(image))
+        add_board(folder, options.board)
+    write_metadata(image)
+    return read_image(folder)
+
+
+def copy_runtime(folder: Path, target: Core) -> None:
+    """Write the files that are the same for every network: start-up code, ports, measuring."""
+    _write(folder, {name: template(name) for name in _VERBATIM} | {"startup.c": startup_source(target.family)})
+
+
+def write_host_program(folder: Path, network: EmittedNetwork) -> None:
+    """Write what a measuring program of this machine needs: the network, main.c and the host's port."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder, network.files)
+    _write(folder, {name: template(name) for name in ("port.h", "port_host.c", "measure.h")})
+    _write(folder, {"main.c": main_source((network.record,)), "board.h": board_header(None)})
+
+
+def _write(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def _shared_weights(networks: Sequence[EmittedNetwork]) -> SharedWeights:
+    """Weights that several networks have, kept once; networks that the code generator did not lay out keep theirs."""
+    sources = {n.name: (f"{n.name}.c", f"{n.name}_weights.c") for n in networks}
+    texts = {
+        n.name: (n.files[code].decode(), n.files[weights].decode())
+        for n, (code, weights) in zip(networks, sources.values(), strict=True)
+        if {code, weights} <= set(n.sources)
+    }
+    return share(texts)

@@ -1,0 +1,129 @@
+"""Element-wise operators of one and of two operands (which broadcast), and programs of them that run in one kernel.
+
+Attributes: `low`, `high` of a clip, `program` of a fused operator: a term is an operand's number, or (kind, attributes,
+terms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tvm_cascade.operators.record import Array, Attributes, Family, Operator, TensorType, Types
+from tvm_cascade.operators.shapes import broadcast
+
+
+def same_type(read: Types, attrs: Attributes) -> Types:
+    """The output is like operand 0."""
+    return (read[0],)
+
+
+def broadcast_type(read: Types, attrs: Attributes) -> Types:
+    """The output has the operands' joint shape and operand 0's number type."""
+    return (TensorType(broadcast([t.shape for t in read]), read[0].dtype),)
+
+
+def _binary(kind: str, function: Callable[[Array, Array], Array], *also: str, commutative: bool = True) -> Operator:
+    def evaluate(attrs: Attributes, x: Array, y: Array) -> Array:
+        return function(x, y)
+
+    return Operator(
+        kind, Family.BINARY, broadcast_type, evaluate, also=also, commutative=commutative, elementwise=True
+    )  # fmt: skip
+
+
+def _unary(
+    kind: str, function: Callable[[Array], Array], *also: str, activation: bool = False, movable: bool | None = None
+) -> Operator:
+    def evaluate(attrs: Attributes, x: Array) -> Array:
+        return function(x).astype(x.dtype)
+
+    return Operator(
+        kind, Family.UNARY, same_type, evaluate, also=also, elementwise=True, activation=activation,
+        movable=activation if movable is None else movable,
+    )  # fmt: skip
+
+
+def _scheduled_only(kind: str, *also: str) -> Operator:
+    """An operator that graphs for scheduling hold and rewrites do not."""
+    return Operator(kind, Family.UNARY, also=also, elementwise=True)
+
+
+def program_steps(program: Any) -> int:
+    """Distinct steps of a program: a term that occurs twice is computed once."""
+    seen: set[Any] = set()
+
+    def visit(term: Any) -> None:
+        if isinstance(term, int) or term in seen:
+            return
+        seen.add(term)
+        for t in term[2]:
+            visit(t)
+
+    visit(program)
+    return len(seen)
+
+
+def _steps_of_fused(read: Types, made: Types, attrs: Attributes) -> int:
+    return program_steps(attrs["program"]) * prod(made[0].shape)
+
+
+def _run_program(attrs: Attributes, *read: Array) -> Array:
+    def value(term: Any) -> Array:
+        if isinstance(term, int):
+            return read[term]
+        kind, options, operands = term
+        return _EVALUATE[kind](dict(options), *[value(t) for t in operands])
+
+    return value(attrs["program"])
+
+
+def activate(kind: str, x: Array) -> Array:
+    """The activation of this kind applied to `x`; `x` itself for ''."""
+    return _EVALUATE[kind]({}, x) if kind else x
+
+
+def _clip(attrs: Attributes, x: Array) -> Array:
+    return np.clip(x, attrs["low"], attrs["high"]).astype(x.dtype)
+
+
+_REWRITTEN = (
+    _binary("add", lambda x, y: x + y),
+    _binary("sub", lambda x, y: x - y, "subtract", commutative=False),
+    _binary("mul", lambda x, y: x * y, "multiply"),
+    _binary("div", lambda x, y: x / y, "divide", commutative=False),
+    _binary("maximum", np.maximum),
+    _binary("minimum", np.minimum),
+    _unary("relu", lambda x: np.maximum(x, 0), activation=True),
+    _unary("relu6", lambda x: np.clip(x, 0, 6), activation=True),
+    _unary("sigmoid", lambda x: 1 / (1 + np.exp(-x)), activation=True),
+    _unary("tanh", np.tanh, activation=True),
+    _unary("silu", lambda x: x / (1 + np.exp(-x)), activation=True, movable=False),  # it falls before it rises
+    _unary("exp", np.exp),
+    _unary("sqrt", np.sqrt),
+    _unary("rsqrt", lambda x: 1 / np.sqrt(x)),
+    _unary("neg", lambda x: -x, "negative"),
+    Operator("clip", Family.UNARY, same_type, _clip, elementwise=True, movable=True),
+)
+_EVALUATE: dict[str, Callable[..., Array]] = {o.kind: o.evaluate for o in _REWRITTEN if o.evaluate is not None}
+
+OPERATORS = (
+    *_REWRITTEN,
+    Operator("fused", Family.FUSED, broadcast_type, _run_program, steps=_steps_of_fused, elementwise=True),
+    _scheduled_only("bias_add"),
+    _scheduled_only("gelu"),
+    _scheduled_only("hard_swish", "hardswish"),
+    _scheduled_only("leaky_relu", "leakyrelu", "lrelu"),
+    _scheduled_only("elu"),
+    _scheduled_only("abs"),
+    _scheduled_only("power"),
+    _scheduled_only("cast", "astype"),
+    _scheduled_only("quantize"),
+    _scheduled_only("dequantize"),
+    _scheduled_only("requantize"),
+    _scheduled_only("lut"),
+    _scheduled_only("identity", "tuple_get_item"),
+)

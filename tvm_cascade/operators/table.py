@@ -1,0 +1,84 @@
+"""`OPERATORS`: every kind of operator by each of its names, and the sets of kinds that have a trait in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from tvm_cascade.errors import GraphError
+from tvm_cascade.operators import (
+    convolutions,
+    elementwise,
+    movements,
+    normalizations,
+    pools,
+    products,
+    quantized,
+    weights,
+)
+from tvm_cascade.operators.record import OTHER_EFFICIENCY, Array, Attributes, Family, Operator, Types
+
+_ALL = (
+    *convolutions.OPERATORS,
+    *products.OPERATORS,
+    *pools.OPERATORS,
+    *elementwise.OPERATORS,
+    *normalizations.OPERATORS,
+    *movements.OPERATORS,
+    *quantized.OPERATORS,
+    *weights.OPERATORS,
+)
+OPERATORS: Mapping[str, Operator] = MappingProxyType({name: o for o in _ALL for name in (o.kind, *o.also)})
+
+
+def kinds_where(condition: Callable[[Operator], object]) -> frozenset[str]:
+    """Every name of every kind that meets a condition."""
+    return frozenset(name for name, operator in OPERATORS.items() if condition(operator))
+
+
+def _rewritten(family: Family) -> frozenset[str]:
+    """Kinds of a family that substitution graphs hold as they are, by the one name they have there."""
+    return frozenset(o.kind for o in _ALL if o.family is family and o.infer is not None and not o.unquantized)
+
+
+BINARY = _rewritten(Family.BINARY)
+UNARY = _rewritten(Family.UNARY)
+POOLS = _rewritten(Family.POOL)
+COMMUTATIVE = kinds_where(lambda o: o.commutative)
+ACTIVATIONS = kinds_where(lambda o: o.activation)
+MOVABLE = kinds_where(lambda o: o.movable)
+FUSIBLE = BINARY | UNARY | {"fused"}  # one kernel can run a program of these
+# Operators whose kernel can write its result into a part of a larger tensor.
+WRITERS = frozenset(
+    o.kind
+    for o in _ALL
+    if o.infer is not None and o.family not in (Family.NORMALIZATION, Family.MOVEMENT, Family.CONSTANT)
+)
+REDUCTIONS = kinds_where(lambda o: o.reduces)  # a kernel is built around each of these
+ELEMENTWISE = kinds_where(lambda o: o.elementwise)  # these join the kernel before them
+MERGEABLE = kinds_where(lambda o: o.mergeable)
+VIEWS = kinds_where(lambda o: o.view)
+SPLIT_REDUCTIONS = kinds_where(lambda o: o.splits_reduction)
+
+
+def infer(kind: str, read: Types, attrs: Attributes) -> Types:
+    """Types of an operator's outputs. Raises `GraphError` for an unknown kind or operands that do not fit."""
+    operator = OPERATORS.get(kind)
+    if operator is None or operator.infer is None:
+        raise GraphError(f"unknown operator {kind} in a substitution graph: make it opaque")
+    return operator.infer(read, attrs)
+
+
+def evaluate(kind: str, attrs: Attributes, read: list[Array]) -> tuple[Array, ...]:
+    """An operator's outputs from its operands. Raises `NotImplementedError` where it has no meaning in numpy."""
+    operator = OPERATORS.get(kind)
+    if operator is None or operator.evaluate is None:
+        raise NotImplementedError(f"{kind} has no numpy meaning")
+    made = operator.evaluate(attrs, *read)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def efficiency(kind: str) -> float:
+    """The part of a device's arithmetic peak that kernels of this kind reach."""
+    operator = OPERATORS.get(kind)
+    return OTHER_EFFICIENCY if operator is None else operator.efficiency

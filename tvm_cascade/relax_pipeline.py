@@ -1,0 +1,93 @@
+"""The Relax pipeline "cascade": `tvm.compile(mod, target, relax_pipeline="cascade")` builds the planned program.
+
+    rewrite     an equivalent network of a smaller arena, or of less latency, where a model promises one
+    lower       quantized operators become integer operators                           (`passes.LowerQuantized`)
+    cascade     static regions become calls of planned programs                        (`passes.Cascade`)
+    build       TVM's default pipeline builds the module
+
+Whatever TVM's default pipeline builds, this one builds too: what it cannot plan it leaves as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+
+from tvm_cascade.cores import KernelTarget
+from tvm_cascade.errors import UsageError
+from tvm_cascade.messages import last_line
+from tvm_cascade.passes.candidates.substitutions import promised_rewrite
+from tvm_cascade.passes.cascade import SUBSTITUTIONS_ATTR, Cascade
+from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.passes.plan_network import is_lowered, plan_network
+from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
+from tvm_cascade.request import PlanRequest
+
+LOG = logging.getLogger("tvm_cascade")
+REWRITES = ("memory", "latency", "none")
+
+
+def cascade_pipeline(
+    request: PlanRequest | None = None, rewrite: str = "memory", core: KernelTarget | None = None
+) -> Any:  # a tvm.ir.transform.Pass
+    """The Relax pipeline "cascade".
+
+    Parameters
+    ----------
+    request : PlanRequest, optional
+        What is asked of the plans, with the defaults of the command line; `stream_input` is refused.
+    rewrite : str
+        "memory" replaces a quantized network, bit for bit, by an equivalent one whose arena is smaller (with
+        `request.rewrite` float networks too), as the command line does. "latency" replaces a network by one that is
+        faster by the analytic model, where its arena is no larger. "none" replaces nothing.
+    core : KernelTarget, optional
+        What kernels are chosen for; None is the host.
+
+    Raises
+    ------
+    UsageError
+        An option that cannot be; later, when a module is built, `InfeasibleError` where its arenas exceed `request.sram`.
+    """
+    if rewrite not in REWRITES:
+        raise UsageError(f"rewrite={rewrite!r}: give one of {', '.join(REWRITES)}")
+    cascade = Cascade(request or PlanRequest(), core or KernelTarget())
+
+    @tvm.ir.transform.module_pass(opt_level=0, name="tvm_cascade.pipeline")
+    def apply(mod: IRModule, _context: tvm.ir.transform.PassContext) -> IRModule:
+        phases: list[Any] = [LowerQuantized(), cascade]
+        if rewrite == "memory" and _promises_memory(mod, cascade.request):
+            phases = [cascade]  # which plans what is promised, before integers are lowered
+        if rewrite == "latency":
+            mod = _of_less_latency(mod, cascade)
+        return tvm.ir.transform.Sequential([*phases, relax.get_pipeline("default_build")])(mod)
+
+    return apply
+
+
+def _promises_memory(mod: IRModule, request: PlanRequest) -> bool:
+    """Whether substitutions promise a smaller arena."""
+    if request.rewrite is False or (request.rewrite is None and request.layerwise) or is_lowered(mod):
+        return False
+    try:
+        return bool(promised_rewrite(mod, request.max_macs, floats=bool(request.rewrite)).steps)
+    except Exception as error:  # a network that substitutions cannot read or write is built as it is
+        LOG.info("main: no substitutions: %s: %s", type(error).__name__, last_line(error))
+        return False
+
+
+def _of_less_latency(mod: IRModule, cascade: Cascade) -> IRModule:
+    """The module with a faster `main`, where one is promised and its arena is no larger."""
+
+    def arena(mod: IRModule) -> int:
+        return plan_network(mod, cascade.request, cascade.core).plan.peak
+
+    try:
+        done = rewrite_for_latency(mod, arena=arena)
+    except Exception as error:
+        LOG.info("main: no substitutions: %s: %s", type(error).__name__, last_line(error))
+        return mod
+    return done.mod.with_attr(SUBSTITUTIONS_ATTR, list(done.steps)) if done.steps else mod

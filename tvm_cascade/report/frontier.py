@@ -1,0 +1,61 @@
+"""What a plan is to be seen beside: the plans that no other beats, an estimate of each, and proven bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier
+from tvm_cascade.cascading.channel_search import frontier_in_groups
+from tvm_cascade.graph import Graph
+from tvm_cascade.report.estimate import Estimate, estimate
+
+FRONTIER_MACS = 2.0  # how far a frontier goes, as a factor of the network's multiply-accumulates
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierReport:
+    """The frontier of a network and its bounds."""
+
+    points: tuple[tuple[int, float], ...]  # peak bytes and factor of work of plans that no other beats, ascending bytes
+    estimates: tuple[Estimate, ...]  # of these plans
+    bounds: Bounds  # of the search space at 1.00x
+    in_groups: tuple[bool, ...]  # whether these plans make channels in groups
+
+
+def frontier_report(
+    graph: Graph,
+    options: PlanOptions,
+    chosen: Plan,
+    whole: bool = False,
+    progress: Callable[[str], None] = lambda _line: None,
+) -> FrontierReport:
+    """The frontier with an estimate of each plan's traffic and instructions, and the bounds at 1.00x.
+
+    Parameters
+    ----------
+    graph : Graph
+        Without channels in groups; plans that have them are looked for where the options allow more work.
+    chosen : Plan
+        A plan of `graph`, or of `graph` with channels in groups.
+    whole : bool
+        The whole frontier takes a search of its own, up to twice the work or what the options allow; else the chosen plan
+        stands alone.
+    progress : callable
+        Gets a line for every point found.
+    """
+
+    def tell(plan: Plan) -> None:
+        progress(f"frontier: {plan.peak} bytes at {plan.macs / max(plan.baseline_macs, 1):.3f}x work")
+
+    plans: tuple[Plan, ...] = (chosen,)
+    if whole and not options.layerwise:
+        more_work = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
+        plans = (*frontier(graph, more_work, tell), *frontier_in_groups(graph, options, tell), chosen)
+    best: list[Plan] = []
+    for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
+        if not best or plan.macs < best[-1].macs:
+            best.append(plan)
+    points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
+    marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
+    return FrontierReport(points, tuple(estimate(p, options.steps) for p in best), bounds(graph, options), marks)

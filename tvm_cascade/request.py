@@ -1,0 +1,195 @@
+"""What a user may ask, as frozen records that are checked where they are made.
+
+The command line, `tvm_cascade.plan` and `compile`, the passes and the Relax pipeline all build these records, so that the
+defaults are the same through every door. What a machine and its back end can do is asked of nobody: it follows from the
+target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_origin, get_type_hints
+
+from tvm_cascade import checks
+from tvm_cascade.checks import Check
+from tvm_cascade.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A record of options: every value is checked, and brought into its own type, when the record is made.
+
+    Raises `UsageError` for a value that an option cannot have.
+    """
+
+    def __post_init__(self) -> None:
+        for name, check in checks_of(type(self)).items():
+            object.__setattr__(self, name, check(name, getattr(self, name)))
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The record of those options that are its own."""
+        return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
+
+
+@cache
+def checks_of(record: type[Asked]) -> Mapping[str, Check]:
+    """The checks of a record's fields, which stand beside their types."""
+    types = get_type_hints(record, include_extras=True)
+    return {name: kind.__metadata__[0] for name, kind in types.items() if get_origin(kind) is Annotated}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest(Asked):
+    """How a model file is read."""
+
+    input_shapes: Annotated[Mapping[str, tuple[int, ...]] | None, checks.shapes] = None  # of inputs with symbolic sizes
+    stored_io: Annotated[bool, checks.flag] = False  # float inputs and outputs as the integers that the network stores
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest(Asked):
+    """What a plan is asked for; the defaults ask for the smallest arena at no extra multiply-accumulates."""
+
+    sram: Annotated[int | str | None, checks.cap] = None  # bytes of arena at most; None: as few as possible
+    max_macs: Annotated[float, checks.factor(1.0, 1e6)] = 1.0  # multiply-accumulates, as a factor of the network's
+    max_time: Annotated[float, checks.factor(1.0)] = 1.2  # without a cap: instructions, as a factor of steps by rows
+    stream_input: Annotated[bool, checks.flag] = False  # inputs arrive row by row through a callback
+    layerwise: Annotated[bool, checks.flag] = False  # the plain network, one operator after the other
+    overlap: Annotated[bool, checks.flag] = True  # outputs may be written into the space of dying inputs
+    granularity: Annotated[str, checks.choice("row", "pixel", "auto")] = "auto"  # of rolling buffers
+    rewrite: Annotated[bool | None, checks.optional(checks.flag)] = None  # None: quantized networks, bit for bit
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest(Asked):
+    """How the kernels of operators are chosen."""
+
+    database: Annotated[Path | None, checks.optional(checks.path)] = None  # counts on top of those of the package
+    tune: Annotated[bool, checks.flag] = False  # count kernels of unknown shapes in the emulator
+    metaschedule: Annotated[Path | None, checks.optional(checks.path)] = None  # folder of records, for the host
+    trials: Annotated[int, checks.whole(0)] = 32  # candidates that MetaSchedule measures for a kernel without records
+
+
+@dataclass(frozen=True, slots=True)
+class EmitRequest(Asked):
+    """What is written for a plan."""
+
+    board: Annotated[str | None, checks.optional(checks.name_or_path)] = (
+        None  # by name or .json; None: the target's own
+    )
+    emit: Annotated[str | None, checks.optional(checks.choice("c", "obj"))] = None  # None: the better for the target
+    optimise: Annotated[str, checks.choice("size", "speed", "balanced")] = "balanced"
+    name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
+    hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
+    ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
+    report: Annotated[Path | None, checks.optional(checks.path)] = None  # an .html file or a folder
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Asked):
+    """All that may be asked of a compilation."""
+
+    target: Annotated[str, checks.text] = "cortex-m4"
+    load: LoadRequest = LoadRequest()
+    plan: PlanRequest = PlanRequest()
+    kernels: KernelRequest = KernelRequest()
+    emit: EmitRequest = EmitRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class StagesRequest(Asked):
+    """What a schedule of stages is asked for (`runtime.stages`)."""
+
+    target: Annotated[str, checks.text] = "cuda"
+    device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
+    batch: Annotated[int | None, checks.optional(checks.whole(1, 1 << 16))] = None
+    unit: Annotated[str, checks.choice("op", "fused", "sepconv", "cell")] = "fused"  # what is scheduled as one
+    variant: Annotated[str, checks.choice("sequential", "greedy", "merge", "parallel", "both")] = "both"
+    r: Annotated[int | None, checks.optional(checks.whole(0))] = (
+        3  # operators in a group at most; 0 or None: any number
+    )
+    s: Annotated[int | None, checks.optional(checks.whole(0))] = 8  # groups in a stage at most; 0 or None: any number
+    cost: Annotated[str, checks.choice("analytic", "measured", "learned")] = "analytic"
+    load: Annotated[Path | None, checks.optional(checks.path)] = None  # price this schedule instead of searching
+    output: Annotated[Path | None, checks.optional(checks.path)] = None  # save the schedule here
+    picture: Annotated[Path | None, checks.optional(checks.path)] = None  # draw the timeline here
+    database: Annotated[Path | None, checks.optional(checks.path)] = None  # keeps measurements; None: in memory
+    metaschedule: Annotated[Path | None, checks.optional(checks.path)] = None  # folder with records of tuned kernels
+    trials: Annotated[int, checks.whole(0)] = 32  # candidates measured for a kernel without records
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeRequest(Asked):
+    """What a search for an equivalent graph is asked for (`runtime.optimize_module`)."""
+
+    target: Annotated[str, checks.text] = "cuda"
+    cost: Annotated[str, checks.text] = "latency"
+    device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
+    alpha: Annotated[float, checks.factor(1.0)] = 1.05  # how much worse a graph may get on the way
+    budget: Annotated[int, checks.whole(1)] = 2000  # graphs priced, at most, per part
+    output: Annotated[Path | None, checks.optional(checks.path)] = None  # save the graph here
+    picture: Annotated[Path | None, checks.optional(checks.path)] = None  # draw the graph before and after here
+    database: Annotated[Path | None, checks.optional(checks.path)] = None  # keeps measurements; None: in memory
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest(Asked):
+    """How a compiled project is run."""
+
+    board: Annotated[str | None, checks.optional(checks.name_or_path)] = None  # None: the board it was compiled for
+    port: Annotated[str | None, checks.optional(checks.text)] = None  # a serial port, with the real board behind it
+    timeout: Annotated[float | None, checks.optional(checks.seconds)] = None  # seconds
+    outputs: Annotated[Path | None, checks.optional(checks.path)] = None  # an .npz to write
+    check: Annotated[Path | None, checks.optional(checks.path)] = None  # a model file whose reference kernels run too
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRequest(Asked):
+    """What an order of operators is asked for."""
+
+    rewrite: Annotated[bool, checks.flag] = False  # convolutions read the parts of concats where they lie
+    on_chip: Annotated[int | str | None, checks.optional(checks.size)] = None  # bytes; also count what moves off chip
+
+
+_PLANNING = (LoadRequest, PlanRequest)
+PLAN_OPTIONS: tuple[str, ...] = (*(f.name for part in _PLANNING for f in fields(part)), "database")
+COMPILE_OPTIONS: tuple[str, ...] = tuple(
+    f.name for part in (*_PLANNING, KernelRequest, EmitRequest) for f in fields(part)
+)
+
+
+def request_of(target: str, options: Mapping[str, Any], known: Collection[str] = COMPILE_OPTIONS) -> Request:
+    """The request of options by their names.
+
+    Raises `UsageError` for an option that is not `known`, and for a value that an option cannot have.
+    """
+    refuse_unknown(options, known)
+    return Request(
+        target,
+        LoadRequest.of(options),
+        PlanRequest.of(options),
+        KernelRequest.of(options),
+        EmitRequest.of(options),
+    )
+
+
+def options_of(record: type[Asked]) -> tuple[str, ...]:
+    """The names of a record's options."""
+    return tuple(f.name for f in fields(record))
+
+
+def refuse_unknown(options: Collection[str], known: Collection[str]) -> None:
+    """Raises `UsageError` for an option that is not `known`."""
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise UsageError(f"unknown option {name}: {hint}")

@@ -1,0 +1,72 @@
+"""Inputs and outputs of a model: one record for a tensor from the model's file to the compiled network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.graph import Graph
+
+__all__ = ["IoSpec", "TensorSpec", "graph_io"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output, in the element type and layout that the model's file gives it.
+
+    Importers fill in the first five fields, `micro.placement` the others.
+    """
+
+    name: str  # in the model's file, any text
+    shape: tuple[int, ...]
+    dtype: str  # numpy's name of the element type
+    scale: float | None = None  # real = scale * (stored - zero_point); None where the tensor is not quantized
+    zero_point: int | None = None
+    c_name: str = ""  # member of `struct <network>_inputs` or `_outputs`
+    offset: int | None = None  # bytes from the start of the arena; None where it has no place there
+    stream_axis: int | None = None  # of an input that the network asks for row by row: the axis of its rows
+    passes: int = 1  # of such an input: how often the network asks for it from the first row to the last
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def streamed(self) -> bool:
+        return self.stream_axis is not None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of a streamed input, all planes together."""
+        return self.bytes if self.stream_axis is None else self.bytes // self.shape[self.stream_axis]
+
+    @property
+    def type_text(self) -> str:
+        """Element type and shape, as in `int8[1, 49, 10, 1]`."""
+        return f"{self.dtype}{list(self.shape)}"
+
+    def check(self, array: np.ndarray, label: str = "") -> None:
+        """Raise `UsageError` unless `array` has the element type and the shape of this input; `label` replaces its name."""
+        if str(array.dtype) != self.dtype or array.shape != self.shape:
+            given = f"{array.dtype}{list(array.shape)}"
+            raise UsageError(f"input '{label or self.name}' is {given}, the network wants {self.type_text}")
+
+
+@dataclass(frozen=True, slots=True)
+class IoSpec:
+    """Inputs in the order of the parameters of `main`, outputs in the order of its result."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def graph_io(graph: Graph) -> IoSpec:
+    """Inputs and outputs as a graph names them, for networks that come from no file."""
+    sides = [
+        tuple(TensorSpec(graph.tensors[t].name, graph.tensors[t].shape, graph.tensors[t].dtype) for t in side)
+        for side in (graph.inputs, graph.outputs)
+    ]
+    return IoSpec(sides[0], sides[1])
