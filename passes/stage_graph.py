@@ -153,10 +153,11 @@ class _Reader:
     def _op(self, name: str, kind: str, call: OperatorCall, inputs: tuple[int, ...]) -> Op:
         weights = [c for a in call.arguments for v in numbers_in(a) if (c := self.constants.get(v)) is not None]
         outputs = tuple(self.tensor_of[v] for v in call.outputs)
-        geometry = self._geometry(kind, call, inputs, outputs)
-        if call.name == "call_tir":
+        if call.name == "call_tir":  # a lowered operator: its PrimFunc has the attributes, the call none
             macs = _macs_by_weights(kind, [w.shape for w in weights], self.tensors[outputs[0]])
             geometry = _Geometry(macs=macs, attrs={"mergeable": False})
+        else:
+            geometry = self._geometry(kind, call, inputs, outputs)
         offsets = self._view_offsets(kind, call, inputs, outputs)
         return Op(
             len(self.ops), name, kind, inputs, outputs, (geometry.rows,) * len(inputs), (geometry.columns,) * len(inputs),

@@ -51,8 +51,15 @@ def stages(
         if asked.metaschedule is not None:
             raise UsageError("--metaschedule is for kernels that run: give --cost measured or --cost learned with it")
         graph = net.graph if asked.batch is None else with_batch(net.graph, asked.batch)
-        saved = {"load": asked.load, "output": asked.output, "picture": asked.picture}
-        return run_stages(graph, asked.target, asked.device, options=options, **saved)
+        return run_stages(
+            graph,
+            asked.target,
+            asked.device,
+            options=options,
+            load=asked.load,
+            output=asked.output,
+            picture=asked.picture,
+        )
     if asked.batch not in (None, 1):
         raise UsageError(f"--cost {asked.cost} measures the model as it is loaded: set the batch with --input-shape")
     return _measured(net, options, asked, progress)
