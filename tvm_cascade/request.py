@@ -148,7 +148,9 @@ class RunRequest(Asked):
     port: Annotated[str | None, checks.optional(checks.text)] = None  # a serial port, with the real board behind it
     timeout: Annotated[float | None, checks.optional(checks.seconds)] = None  # seconds
     outputs: Annotated[str | Path | None, checks.optional(checks.path)] = None  # an .npz to write
-    check: Annotated[str | Path | None, checks.optional(checks.path)] = None  # a model file whose reference kernels run too
+    check: Annotated[str | Path | None, checks.optional(checks.path)] = (
+        None  # a model file whose reference kernels run too
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,14 @@ def _mark_unused(function: re.Match[str]) -> str:
     return "\n".join([head, *(f"  (void){n};" for n in unused), body])
 
 
+def _functions(lowered: Lowered, name: str, target: Mapping[str, object] | None) -> tuple[str, dict[str, bytes]]:
+    """The C text of a plan's functions, and the object file of its kernels where they are compiled for `target`."""
+    symbol = f"{name}_invoke"
+    if target is None:
+        return emit_c_functions(lowered, symbol), {}
+    return emit_c_driver(lowered, symbol), {f"{name}_kernels.o": emit_object(lowered, target, symbol)}
+
+
 def emit_network(
     lowered: Lowered,
     name: str,
@@ -174,13 +182,8 @@ def emit_network(
         Up to so many bytes of the constants that are read most are copied into RAM, and read there.
     """
     name = network_identifier(name)
-    symbol = f"{name}_invoke"
-    files: dict[str, bytes] = {}
-    if target is None:
-        functions, objects = emit_c_functions(lowered, symbol), ()
-    else:
-        functions, objects = emit_c_driver(lowered, symbol), (f"{name}_kernels.o",)
-        files[objects[0]] = emit_object(lowered, target, symbol)
+    functions, files = _functions(lowered, name, target)
+    objects = tuple(files)
     helpers = needed(prelude, functions)
     hot = hot_weights.choose(lowered, functions, ram_weights) if ram_weights else ()
     functions = hot_weights.redirect(functions, name, hot)

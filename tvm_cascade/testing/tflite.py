@@ -136,7 +136,13 @@ class ModelWriter:
         weights = self.tensor(shape, "int8", 0.01, data=rng.integers(-127, 128, shape).astype("int8"))
         bias = self.tensor((channels,), "int32", 0.001, data=rng.integers(-99, 99, channels).astype("int32"))
         out = self.tensor((1, -(-rows // stride), -(-columns // stride), channels), "int8", 0.1, name=name)
-        how: dict[str, Any] = {"padding": 0, "strideH": stride, "strideW": stride, "dilationHFactor": 1, "dilationWFactor": 1}
+        how: dict[str, Any] = {
+            "padding": 0,
+            "strideH": stride,
+            "strideW": stride,
+            "dilationHFactor": 1,
+            "dilationWFactor": 1,
+        }
         self.operator("CONV_2D", [x, weights, bias], [out], "Conv2DOptions", **how)
         return out
 
