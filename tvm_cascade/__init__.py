@@ -7,11 +7,10 @@ registered with TVM, at once where TVM is imported already, else as soon as it i
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from tvm_cascade.registration import register_pipeline
 
+# That of `typing`, which is not imported: until the command line listens, Ctrl-C would show a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tvm_cascade.api import bundle, compile, doctor, export, load, optimize, order, plan, run, stages
 
@@ -21,7 +20,9 @@ __all__ = ["bundle", "compile", "doctor", "export", "load", "optimize", "order",
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        return getattr(import_module("tvm_cascade.api"), name)
+        from tvm_cascade import api
+
+        return getattr(api, name)
     raise AttributeError(f"module 'tvm_cascade' has no attribute '{name}'")
 
 

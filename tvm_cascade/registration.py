@@ -4,17 +4,21 @@
 `tvm.relax.pipeline`. Where that module is imported already, the pipeline is entered at once. Else a finder at the head of
 `sys.meta_path` waits for the module: it lets the other finders find it, has the pipeline entered right after the module
 has run, and removes itself. An import of TVM that fails or is interrupted leaves the finder where it is, for the next
-one. What is entered is a light function that imports the pipeline when it is called.
+one. What is entered is a light function that imports the pipeline when it is called. Nothing is imported here but what
+Python has imported already (the classes of `importlib.abc` would cost 25 ms at every start).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 NAME = "cascade"
 _TABLE = "tvm.relax.pipeline"  # the module whose table holds the pipelines
@@ -41,7 +45,7 @@ def _cascade(*args: Any, **options: Any) -> object:
     return cascade_pipeline(*args, **options)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds the one module that it waits for, as the finders behind it do, and has its loader watched."""
 
     def find_spec(
@@ -52,11 +56,11 @@ class _Finder(MetaPathFinder):
         others = (f for f in sys.meta_path if not isinstance(f, _Finder))
         spec = next((s for f in others if (s := f.find_spec(fullname, path, target)) is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Watched(spec.loader)
+            spec.loader = _Watched(spec.loader)  # type: ignore[assignment]
         return spec
 
 
-class _Watched(Loader):
+class _Watched:
     """A loader that registers the pipeline once its module has run."""
 
     def __init__(self, loader: Loader) -> None:
