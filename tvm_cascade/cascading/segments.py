@@ -229,10 +229,13 @@ class SegmentCosts:
         node = self.tables.graph.ops[op]
         if how.striped and node.kernels.channel_tiling is not None:
             return 0  # `Stripes.scratch`
-        if not how.tile.by_pixels or not goes_by_pixels(self.tables.graph, op):
+        if not how.tile.by_pixels:
             return node.scratch_bytes
         n = min(how.tile.columns, self.tables.graph.tensors[node.outputs[0]].columns)
-        return node.kernels.tile_workspace_bytes(n) + node.scratch_bytes
+        workspace = node.kernels.tile_workspace_bytes(n)
+        if workspace and not goes_by_pixels(self.tables.graph, op):
+            workspace = 0
+        return workspace + node.scratch_bytes
 
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
         """Operators of [i, j) that sum up their input as it comes."""
