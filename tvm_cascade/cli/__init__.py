@@ -11,7 +11,7 @@ import sys
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line, by default on the arguments of this process; does not return.
 
-    Nothing else is imported before, so that Ctrl-C ends without a traceback at any time.
+    Nothing else is imported before, so that from here on Ctrl-C ends without a traceback.
     """
     try:
         from tvm_cascade.cli.group import tvm_cascade
