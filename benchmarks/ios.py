@@ -36,12 +36,12 @@ from ios_networks import NETWORKS, Row, randwire, read
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.graph import Graph
-from tvm_cascade.parallel import VARIANTS, Block, Options, Schedule, schedule, with_batch
-from tvm_cascade.parallel.lattice import count
+from tvm_cascade.parallel import VARIANTS, Options, Schedule, schedule, with_batch
 from tvm_cascade.parallel.scheduler import NetworkSchedule, features_of
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.schedules.stages.stage_records import SHIPPED
+from tvm_cascade.testing.stage_blocks import block_from_edges, count
 from tvm_cascade.testing.zoo.inception import inception_e
 
 # The authors' latencies on a V100, ms: sequential, greedy, merge, parallel, both.
@@ -159,7 +159,7 @@ def table_1(args: argparse.Namespace) -> list[Row]:
     for path in sorted(args.edges.glob("*.txt")):
         numbers = [int(w) for w in path.read_text().split()]
         start = time.perf_counter()
-        block = Block.from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
+        block = block_from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
         made = count(block)
         seconds = time.perf_counter() - start
         rows.append(

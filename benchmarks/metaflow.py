@@ -36,12 +36,12 @@ from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.runtime.choose_module import fastest, staged
 from tvm_cascade.substitution.costs import CUDNN, STAGES, TVM, Figure, Latency, cudnn
 from tvm_cascade.substitution.dag import Dag
-from tvm_cascade.substitution.exhaustive import exhaustive_by_parts
-from tvm_cascade.substitution.metaflow import SearchOptions, exhaustive, search
+from tvm_cascade.substitution.metaflow import SearchOptions, search
 from tvm_cascade.substitution.picture import describe
 from tvm_cascade.substitution.report import columns
-from tvm_cascade.substitution.rules import ALL_RULES, PAPER_RULES, rules, training_rules
+from tvm_cascade.substitution.rules import ALL_RULES, PAPER_RULES, rules
 from tvm_cascade.substitution.split import optimize
+from tvm_cascade.testing.exhaustive_rewrites import exhaustive, exhaustive_by_parts
 from tvm_cascade.testing.zoo import alexnet, inception, resnet, rnn, squeezenet, squeezenet_bypass, vgg
 
 NETWORKS: dict[str, Callable[[], tvm.IRModule]] = {
@@ -60,6 +60,7 @@ GREEDY = rules(
     "fold_batch_norm", "fold_bias", "fold_scale", "matmul_bias", "matmul_scale", "fuse_activation", "fuse_elementwise"
 )
 FOLDING = rules("fold_batch_norm", "fold_bias", "matmul_bias")
+TRAINING = tuple(r for r in ALL_RULES if not r.folds_weights)
 
 
 def latency(device: str) -> Latency:
@@ -172,7 +173,7 @@ def figure9(device: str) -> list[dict]:
         read = read_function(trained["main_adjoint"])
         cost = latency(device)
         greedy = optimize(read.dag, cost, rules("fuse_activation", "fuse_elementwise"), SearchOptions(alpha=1.0))
-        found = optimize(read.dag, cost, training_rules())
+        found = optimize(read.dag, cost, TRAINING)
         before, after = columns(read.dag, CUDNN), columns(found.dag, CUDNN)
         gain = greedy.cost_after / found.cost_after
         rows.append({"network": name, "before_ms": found.cost_before, "greedy_ms": greedy.cost_after,

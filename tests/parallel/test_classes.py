@@ -8,12 +8,13 @@ from tvm_cascade.parallel import Block, Options
 from tvm_cascade.parallel.classes import stage_classes
 from tvm_cascade.parallel.lattice import pairs
 from tvm_cascade.parallel.search import search
+from tvm_cascade.testing.stage_blocks import block_from_edges
 
 
 def drawn(seed: int, size: int = 9, kinds: int = 3) -> Block:
     rng = random.Random(seed)
     edges = [(u, v) for v in range(size) for u in range(v) if rng.random() < 0.25]
-    block = Block.from_edges(size, edges, [0b111 << rng.randrange(size - 2)])
+    block = block_from_edges(size, edges, [0b111 << rng.randrange(size - 2)])
     return Block(block.preds, block.mergeable, tuple(rng.randrange(kinds) for _ in range(size)))
 
 

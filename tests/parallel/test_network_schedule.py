@@ -13,11 +13,9 @@ from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 from tvm_cascade.parallel import (
     CONCURRENT,
     MERGE,
-    Block,
     Options,
     Schedule,
     Stage,
-    load_authors_file,
     load_schedule,
     run_stages,
     save_schedule,
@@ -31,6 +29,8 @@ from tvm_cascade.parallel.search import search
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.ios_files import load_authors_file
+from tvm_cascade.testing.stage_blocks import block_from_edges
 from tvm_cascade.testing.zoo import randwire_files
 from tvm_cascade.testing.zoo.inception import TABLE_2 as INCEPTION
 from tvm_cascade.testing.zoo.inception import inception_v3
@@ -128,7 +128,7 @@ def test_randwire_from_the_edge_file_is_searched_to_the_optimum(test_data):
 def test_the_largest_block_without_pruning(test_data):
     """3,560,808 pairs of RandWire's second block, proven optimal."""
     numbers = [int(w) for w in (test_data / "cases" / "ios" / "blocks" / "randwire_3.txt").read_text().split()]
-    block = Block.from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
+    block = block_from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
     macs = [78 * 78 * 784 * (1 + v % 3) for v in range(block.size)]
     ops = [features("conv2d", [(1, 78, 28, 28)], [(1, 78, 28, 28)], macs=m, weight_bytes=4 * m // 784) for m in macs]
 

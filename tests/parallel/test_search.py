@@ -12,6 +12,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.parallel.baselines import greedy, sequential
 from tvm_cascade.parallel.problem import MERGE, Block, Options
 from tvm_cascade.parallel.search import search
+from tvm_cascade.testing.stage_blocks import block_from_edges
 
 
 class ArbitraryCost:
@@ -50,7 +51,7 @@ def random_block(seed: int) -> Block:
     rng = Random(seed)
     n = rng.randint(1, 7)
     edges = [(u, v) for v in range(n) for u in range(v) if rng.random() < 0.35]
-    block = Block.from_edges(n, edges)
+    block = block_from_edges(n, edges)
     twins = [v for v in range(n) if block.preds[v] == block.preds[n - 1]]
     mask = sum(1 << v for v in twins)
     return Block(block.preds, (mask,) if len(twins) > 1 else ())
@@ -140,7 +141,7 @@ def test_deterministic():
 
 
 def test_greedy_and_sequential_of_a_diamond():
-    block = Block.from_edges(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
+    block = block_from_edges(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
     cost = ArbitraryCost(0, 4, True)
     assert [s.groups for s in greedy(block, cost).stages] == [((0,),), ((1,), (2,)), ((3,),)]
     assert [s.groups for s in sequential(block, cost).stages] == [((0,),), ((1,),), ((2,),), ((3,),)]
@@ -156,6 +157,6 @@ def test_wrong_options_are_refused(wrong, text):
 
 def test_blocks_refuse_backward_edges_and_too_many_nodes():
     with pytest.raises(UsageError, match="predecessor"):
-        Block.from_edges(2, [(1, 0)])
+        block_from_edges(2, [(1, 0)])
     with pytest.raises(UsageError, match="63 nodes"):
-        Block.from_edges(63, [])
+        block_from_edges(63, [])

@@ -7,8 +7,9 @@ from math import comb
 import numpy as np
 import pytest
 
-from tvm_cascade.parallel.lattice import Pairs, TooManyStatesError, admitted, count, pairs, schedules, states
+from tvm_cascade.parallel.lattice import Pairs, TooManyStatesError, admitted, pairs, states
 from tvm_cascade.parallel.problem import Block, members
+from tvm_cascade.testing.stage_blocks import block_from_edges, components, count, schedules
 
 EXACT = {
     "squeezenet_fire_bypass_conv": (6, 13, 60, 152),
@@ -26,16 +27,16 @@ PUBLISHED = {
     "nasnet_cell": (307_841, 7_150_961_274_600),
 }
 # The fire module with a convolution in its bypass, as in the block files: 0 squeezes, 1 bypasses.
-FIRE = Block.from_edges(6, [(0, 2), (0, 3), (2, 4), (3, 4), (4, 5), (1, 5)])
+FIRE = block_from_edges(6, [(0, 2), (0, 3), (2, 4), (3, 4), (4, 5), (1, 5)])
 
 
 def read_block(path) -> Block:
     numbers = [int(w) for w in path.read_text().split()]
-    return Block.from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
+    return block_from_edges(numbers[0], zip(numbers[2::2], numbers[3::2], strict=True))
 
 
 def chains(d: int, c: int) -> Block:
-    return Block.from_edges(d * c, [(i * c + j, i * c + j + 1) for i in range(d) for j in range(c - 1)])
+    return block_from_edges(d * c, [(i * c + j, i * c + j + 1) for i in range(d) for j in range(c - 1)])
 
 
 def published(block: Block) -> tuple[int, int]:
@@ -43,7 +44,7 @@ def published(block: Block) -> tuple[int, int]:
     found = pairs(block)
 
     def one_source(mask: int) -> bool:
-        return all(sum(not block.preds[v] & group for v in members(group)) == 1 for group in block.components(mask))
+        return all(sum(not block.preds[v] & group for v in members(group)) == 1 for group in components(block, mask))
 
     keep = np.array([one_source(int(e)) for e in found.endings])[found.ending]
     running = np.concatenate(([0], np.cumsum(keep)))
@@ -52,7 +53,7 @@ def published(block: Block) -> tuple[int, int]:
 
 
 def test_figure_5():
-    found = count(Block.from_edges(3, [(0, 1)]))
+    found = count(block_from_edges(3, [(0, 1)]))
     assert (found.states, found.pairs, found.schedules) == (6, 12, 8)
 
 
@@ -99,7 +100,7 @@ def test_randwire_edge_file_with_a_sink_is_the_block(test_data):
     edges = list(zip(numbers[2::2], numbers[3::2], strict=True))
     sinks = sorted(set(range(numbers[0])) - {u for u, _ in edges})
     assert sinks == [21, 31]
-    block = Block.from_edges(numbers[0] + 1, [*edges, *((s, numbers[0]) for s in sinks)])
+    block = block_from_edges(numbers[0] + 1, [*edges, *((s, numbers[0]) for s in sinks)])
     assert count(block).pairs == 3_560_808
 
 
@@ -107,12 +108,12 @@ def test_pruning_matches_a_plain_filter():
     rng = np.random.default_rng(3)
     for _ in range(20):
         n = int(rng.integers(4, 11))
-        block = Block.from_edges(n, [(u, v) for v in range(n) for u in range(v) if rng.random() < 0.25])
+        block = block_from_edges(n, [(u, v) for v in range(n) for u in range(v) if rng.random() < 0.25])
         everything = pairs(block)
         for r, s in ((1, 2), (2, 2), (3, 8), (2, None), (None, 2)):
             fine = [
-                len(block.components(int(e))) <= (s or n)
-                and all(g.bit_count() <= (r or n) for g in block.components(int(e)))
+                len(components(block, int(e))) <= (s or n)
+                and all(g.bit_count() <= (r or n) for g in components(block, int(e)))
                 for e in everything.endings
             ]
             assert admitted(block, everything.endings, r, s).tolist() == fine

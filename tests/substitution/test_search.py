@@ -22,14 +22,14 @@ from tvm_cascade.substitution.costs import (
     parse_cost,
     peak_bytes,
 )
-from tvm_cascade.substitution.dag import Dag, Pool, Ref, replace, same_structure
-from tvm_cascade.substitution.exhaustive import exhaustive_by_parts
-from tvm_cascade.substitution.metaflow import SearchOptions, exhaustive, search
+from tvm_cascade.substitution.dag import Dag, Pool, Ref, replace
+from tvm_cascade.substitution.metaflow import SearchOptions, search
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.picture import describe
 from tvm_cascade.substitution.report import format_report, optimize_report
 from tvm_cascade.substitution.rules import ALL_RULES, PAPER_RULES, rules
 from tvm_cascade.substitution.split import optimize
+from tvm_cascade.testing.exhaustive_rewrites import exhaustive, exhaustive_by_parts, same_structure
 
 PLAIN = SearchOptions(eager=(), isolated=False, max_graphs=10**6, patience=0)
 SRU_RULES = rules("distribute", "reorder_sum", "factor", "associate", "associate_right", "drop_unit")

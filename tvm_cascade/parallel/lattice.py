@@ -1,4 +1,4 @@
-"""The search space of one block: its states, their endings, and exact counts of them.
+"""The search space of one block: its states and their endings.
 
 A *state* S (IOS, section 4.1) is what is scheduled so far seen from the end: a set of nodes closed under predecessors.
 S' is an *ending* of S when S - S' is closed under predecessors too. So the pairs (S, S') are the pairs of nested
@@ -15,7 +15,6 @@ import numpy as np
 from tvm_cascade.parallel.problem import Block
 
 _TABLE = 24  # nodes; sets of so many are told apart by a table of all sets, larger ones by sorting
-_LIMB = 1 << 40  # schedules are counted in limbs of 40 bits: sums of 2**22 of them fit 64 bits
 
 
 class TooManyStatesError(Exception):
@@ -152,37 +151,3 @@ class Neighbours:
         for k, table in enumerate(self._tables[1:], 1):
             found |= table[parts[:, k]]
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Sizes of a search space: states with the empty one, pairs (S, S'), schedules (ordered lists of endings)."""
-
-    states: int
-    pairs: int
-    schedules: int
-
-
-def count(block: Block, r: int | None = None, s: int | None = None) -> Counts:
-    """Exact counts for concurrent execution, every non-empty ending that `r` and `s` admit."""
-    found = pairs(block, r, s)
-    return Counts(len(found.states), found.count, schedules(found))
-
-
-def schedules(found: Pairs) -> int:
-    """Number of schedules of the whole block: each state has as many as all states before its endings together.
-
-    Python integers hold the totals; the sums run in limbs of 40 bits.
-    """
-    limbs = np.zeros((4, len(found.states)), dtype=np.int64)
-    limbs[0, 0] = 1
-    for k in range(1, len(found.states)):
-        before = found.before[found.start[k] : found.start[k + 1]]
-        carry = 0
-        for row in limbs:
-            carry += int(row[before].sum())
-            row[k] = carry % _LIMB
-            carry //= _LIMB
-        if carry:
-            raise OverflowError("more than 2**160 schedules")
-    return sum(int(limbs[i, -1]) * _LIMB**i for i in range(4))

@@ -10,7 +10,7 @@ order). Costs are milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -111,13 +111,6 @@ class Block:
             if mask >> v:
                 raise UsageError(f"node {v} has a predecessor that is not before it")
 
-    @classmethod
-    def from_edges(cls, nodes: int, edges: Iterable[tuple[int, int]], mergeable: Iterable[int] = ()) -> Block:
-        preds = [0] * nodes
-        for u, v in edges:
-            preds[v] |= 1 << u
-        return cls(tuple(preds), tuple(mergeable))
-
     @property
     def size(self) -> int:
         return len(self.preds)
@@ -134,14 +127,6 @@ class Block:
             for u in members(mask):
                 near[u] |= 1 << v
         return tuple(near)
-
-    def components(self, mask: int) -> tuple[int, ...]:
-        """Connected components of a set of nodes, as masks, in the order of their lowest node."""
-        found = []
-        while mask:
-            found.append(self._first(mask))
-            mask &= ~found[-1]
-        return tuple(found)
 
     def _first(self, mask: int) -> int:
         """The component of the lowest node."""

@@ -240,19 +240,3 @@ def _postorder_until(outputs: tuple[Ref, ...], leaf: Callable[[Ref], Ref | None]
             stack.pop()
             done.setdefault(node, None)
     return list(done)
-
-
-def same_structure(a: Dag, b: Dag) -> bool:
-    """Whether two graphs, of whatever pools, are equal operator for operator; inputs correspond by position."""
-    if len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
-        return False
-    pool = Pool()
-    outputs = []
-    for dag in (a, b):
-        places = {ref: i for i, ref in enumerate(dag.inputs)}
-
-        def leaf(ref: Ref, places: dict[Ref, int] = places) -> Ref | None:
-            return pool.input(f"#{places[ref]}", *ref.type) if ref in places else None
-
-        outputs.append(rebuild(dag.outputs, pool, leaf))
-    return outputs[0] == outputs[1]

@@ -10,7 +10,7 @@ Independent gains hide alternatives: once several have been made elsewhere, an e
 and is dropped. So rules without a choice to make (constants folded, views that cancel) can be `eager`: they are applied
 after every step instead of being searched. And a site that lowers the cost and shares no operator with another site is
 taken at once (`isolated`): k of them would otherwise be 2^k graphs. Both are heuristics, as a later substitution could
-have wanted those operators; `exhaustive` uses neither, and the tests compare with it.
+have wanted those operators; `testing.exhaustive_rewrites` uses neither, and the tests compare with it.
 """
 
 from __future__ import annotations
@@ -189,41 +189,6 @@ class _GreedySimplifier:
                 return site, made, cost
             self.useless[site] = None
         return None
-
-
-def exhaustive(
-    dag: Dag,
-    cost: AnyCost,
-    rules: Sequence[Rule],
-    max_graphs: int = 10**9,
-    visit: Callable[[float], None] = lambda cost: None,
-) -> Found:
-    """The cheapest of all graphs that the rules reach: breadth first, no pruning. `visit` is told every cost."""
-    begin = time.monotonic()
-    matcher = Matcher(tuple(rules))
-    first = _State(dag, cost.total(dag))
-    best, visited, layer, complete = first, {dag.outputs}, [first], True
-    visit(first.cost)
-    simplifier = _GreedySimplifier(cost, Matcher(()), None)
-    while layer and complete:
-        following: list[_State] = []
-        for state in layer:
-            for site in matcher.sites(state.dag):
-                outputs = replaced(state.dag, site.target)
-                if outputs in visited:
-                    continue
-                visited.add(outputs)
-                child = simplifier.state(state, site, outputs)
-                following.append(child)
-                visit(child.cost)
-                if child.cost < best.cost * (1 - _GAIN):
-                    best = child
-            if len(visited) > max_graphs:
-                complete = False
-                break
-        layer = following
-    seconds = time.monotonic() - begin
-    return Found(best.dag, first.cost, best.cost, _sequence(best, cost), len(visited), seconds, complete)
 
 
 def _sequence(state: _State, cost: AnyCost) -> tuple[Step, ...]:

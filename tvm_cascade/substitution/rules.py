@@ -68,8 +68,3 @@ def rules(*names: str) -> tuple[Rule, ...]:
 def integer_rules() -> tuple[Rule, ...]:
     """Rules that stay exact bit for bit on integers."""
     return tuple(r for r in ALL_RULES if r.integer_exact)
-
-
-def training_rules() -> tuple[Rule, ...]:
-    """Rules that need no constant weights."""
-    return tuple(r for r in ALL_RULES if not r.folds_weights)

@@ -12,22 +12,59 @@ graphs of the whole are the product as well, and the cheapest is the cheapest of
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
 
 from tvm_cascade.errors import GraphError
-from tvm_cascade.substitution.costs import Additive
-from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
-from tvm_cascade.substitution.metaflow import Found, exhaustive
-from tvm_cascade.substitution.pattern import Rule
+from tvm_cascade.substitution.costs import Additive, AnyCost
+from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
+from tvm_cascade.substitution.metaflow import Found
+from tvm_cascade.substitution.pattern import Matcher, Rule
 from tvm_cascade.substitution.split import lift, lower, subgraph
 
 REACH = 3  # operators in a row that a rule's pattern looks at, at most
+_GAIN = 1e-12  # relative: a smaller difference of costs is rounding
 _TOLERANCE = 1e-9  # relative, of costs that add up in another order
 
 _Costs = tuple[float, ...]
+
+
+def exhaustive(
+    dag: Dag,
+    cost: AnyCost,
+    rules: Sequence[Rule],
+    max_graphs: int = 10**9,
+    visit: Callable[[float], None] = lambda cost: None,
+) -> Found:
+    """The cheapest of all graphs that the rules reach: breadth first, no pruning. `visit` is told every cost.
+
+    No order of the steps is reported. `Found.complete` is False where `max_graphs` ended the search.
+    """
+    begin = time.monotonic()
+    matcher = Matcher(tuple(rules))
+    best, before = dag, cost.total(dag)
+    least, visited, layer, complete = before, {dag.outputs}, [dag], True
+    visit(before)
+    while layer and complete:
+        following: list[Dag] = []
+        for state in layer:
+            for site in matcher.sites(state):
+                child = replace(state, site.target)
+                if child.outputs in visited:
+                    continue
+                visited.add(child.outputs)
+                following.append(child)
+                value = cost.total(child)
+                visit(value)
+                if value < least * (1 - _GAIN):
+                    best, least = child, value
+            if len(visited) > max_graphs:
+                complete = False
+                break
+        layer = following
+    return Found(best, before, least, (), len(visited), time.monotonic() - begin, complete)
 
 
 def exhaustive_by_parts(
@@ -130,3 +167,19 @@ class _Parts:
                 raise GraphError(f"a part of {len(part)} operators has more than {self.max_graphs} graphs")
             known = self._known[piece.dag.outputs] = found, tuple(sorted(costs))
         return known
+
+
+def same_structure(a: Dag, b: Dag) -> bool:
+    """Whether two graphs, of whatever pools, are equal operator for operator; inputs correspond by position."""
+    if len(a.inputs) != len(b.inputs) or len(a.outputs) != len(b.outputs):
+        return False
+    pool = Pool()
+    outputs = []
+    for dag in (a, b):
+        places = {ref: i for i, ref in enumerate(dag.inputs)}
+
+        def leaf(ref: Ref, places: dict[Ref, int] = places) -> Ref | None:
+            return pool.input(f"#{places[ref]}", *ref.type) if ref in places else None
+
+        outputs.append(rebuild(dag.outputs, pool, leaf))
+    return outputs[0] == outputs[1]
