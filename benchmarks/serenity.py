@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, log
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 
 from tvm.ir import IRModule
@@ -26,25 +25,15 @@ from tvm_cascade.frontend import load
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import allocate
 from tvm_cascade.memory.traffic import traffic
-from tvm_cascade.ordering import (
-    Ordering,
-    OrderOptions,
-    file_order,
-    footprint,
-    greedy,
-    kahn_fifo,
-    order,
-    peak_of,
-    reverse_post_order,
-    validate,
-)
-from tvm_cascade.ordering.arena import arena_problem
+from tvm_cascade.ordering import BASELINES, Ordering, OrderOptions, footprint, kahn_fifo, order, peak_of, validate
 from tvm_cascade.ordering.report import without_scratch
-from tvm_cascade.ordering.rewriting import Accumulate, cell, fold_activations, fold_concats, nodes, partition_channels
+from tvm_cascade.ordering.rewriting import fold_concats, nodes
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import OrderOps
 from tvm_cascade.passes.rewrite_for_memory import RewriteForMemory
+from tvm_cascade.testing.channel_partition import Accumulate, cell, fold_activations, partition_channels
+from tvm_cascade.testing.order_arena import arena_problem, random_orders, simple_arena
 from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
 from tvm_cascade.testing.random_graphs import wired_graph
 from tvm_cascade.testing.zoo import darts, densenet, nasnet, randwire
@@ -100,26 +89,6 @@ def zoo() -> Iterator[Network]:
 
 def mean(ratios: Sequence[float]) -> float:
     return exp(sum(map(log, ratios)) / len(ratios)) if ratios else 1.0
-
-
-def simple_arena(graph: Graph, row: Sequence[int]) -> int:
-    """Bytes of TensorFlow Lite's linear arena of 2020: in order of execution, each tensor into the smallest gap between
-    those live now that holds it, else behind them; it looks at no later tensor. (The paper lays out both sides with it.)
-    """
-    buffers = sorted(arena_problem(graph, row, in_place=False).buffers, key=lambda b: (b.lower, b.id))
-    placed: list[tuple[int, int, int]] = []  # offset, size, first step after its life
-    top = 0
-    for buffer in buffers:
-        placed = sorted(p for p in placed if p[2] > buffer.lower)
-        gaps, end = [], 0
-        for offset, size, _ in placed:
-            if offset - end >= buffer.size:
-                gaps.append((offset - end, end))
-            end = max(end, offset + size)
-        at = min(gaps)[1] if gaps else end
-        placed.append((at, buffer.size, buffer.upper))
-        top = max(top, at + buffer.size)
-    return top
 
 
 def peaks(networks: Sequence[Network]) -> list[str]:
@@ -239,7 +208,7 @@ def large() -> list[str]:
     ]
     for seed in range(3):
         graph = wired_graph(seed, 1_000)
-        baselines = [peak_of(graph, f(graph)) for f in (file_order, kahn_fifo, reverse_post_order, greedy)]
+        baselines = [peak_of(graph, f(graph)) for f in BASELINES]
         found = order(graph)
         validate(graph, found.order, found.peak, found.bound, found.optimal)
         peaks = " | ".join(f"{p:,}" for p in (*baselines, found.peak, found.bound))
@@ -248,26 +217,8 @@ def large() -> list[str]:
     return lines
 
 
-def random_orders(graph: Graph, count: int) -> list[int]:
-    """Peaks of random topological orders, each step uniform over what is ready."""
-    random, found = Random(0), []
-    for _ in range(count):
-        missing = [len(p) for p in graph.predecessors]
-        ready = [i for i, k in enumerate(missing) if not k]
-        made = []
-        while ready:
-            i = ready.pop(random.randrange(len(ready)))
-            made.append(i)
-            for s in graph.successors[i]:
-                missing[s] -= 1
-                if not missing[s]:
-                    ready.append(s)
-        found.append(peak_of(graph, made, in_place=False))
-    return sorted(found)
-
-
 def distribution(graph: Graph, count: int = 2000) -> tuple[list[int], list[str]]:
-    found = random_orders(graph, count)
+    found = sorted(peak_of(graph, made, in_place=False) for made in random_orders(graph, count))
     best = order(graph, WHOLE).peak
     under = sum(p <= 250_000 for p in found) / count
     hits = sum(p == best for p in found) / count

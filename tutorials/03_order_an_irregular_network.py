@@ -9,10 +9,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_cascade.memory import allocate, validate
+from tvm_cascade.cascading import layerwise, validate
 from tvm_cascade.memory.traffic import traffic
 from tvm_cascade.ordering import file_order, footprint, greedy, kahn_fifo, order, peak_of
-from tvm_cascade.ordering.arena import arena_problem
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import OrderOps
@@ -46,11 +45,10 @@ for mod in (module, ordered):
     results.append(machine["main"](x).numpy())
 assert (results[0] == results[1]).all()
 
-# %% An arena for it: addresses, checked by a validator that shares no code with the allocator.
-problem = arena_problem(graph, found.order, alignment=4)
-arena = allocate(problem)
-validate(problem, arena)
-print(f"arena        {arena.peak:7,} bytes")
+# %% An arena for it, operator by operator: addresses, checked by a validator that shares no code with the planner.
+plan = layerwise(extract_graph(ordered).graph)
+validate(plan)
+print(f"arena        {plan.peak:7,} bytes")
 
 # %% With less memory on chip than that, the rest moves to and fro; order decides how much.
 for name, row in (("kahn", kahn_fifo(graph)), ("best", found.order)):

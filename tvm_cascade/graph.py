@@ -7,8 +7,8 @@ along its `row_axis` (H of an NHWC or NCHW tensor), columns the slices along its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
@@ -17,21 +17,10 @@ from typing import Any
 from tvm_cascade.errors import GraphError
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
-    {
-        "bool": 1,
-        "int8": 1,
-        "uint8": 1,
-        "int16": 2,
-        "uint16": 2,
-        "float16": 2,
-        "bfloat16": 2,
-        "int32": 4,
-        "uint32": 4,
-        "float32": 4,
-        "int64": 8,
-        "uint64": 8,
-        "float64": 8,
-    }
+    dict.fromkeys(("bool", "int8", "uint8"), 1)
+    | dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
+    | dict.fromkeys(("int32", "uint32", "float32"), 4)
+    | dict.fromkeys(("int64", "uint64", "float64"), 8)
 )
 
 MIN_SCRATCH_ELEMENTS = 9  # of a buffer in scratch: TVM would put a shorter one on the stack
@@ -272,6 +261,20 @@ class Graph:
                 return False
             seen.add(i)
         return len(seen) == len(self.ops)
+
+
+def rebuilt(
+    tensors: Sequence[Tensor], ops: Sequence[Op], inputs: Sequence[int], outputs: Sequence[int], name: str
+) -> Graph:
+    """A graph of those operators, by the tensors they name, which are renumbered in order of appearance."""
+    order = (*inputs, *(t for op in ops for t in op.outputs))
+    number = {t: k for k, t in enumerate(order)}
+    kept = tuple(replace(tensors[t], index=k) for k, t in enumerate(order))
+    renamed = tuple(
+        replace(op, index=i, inputs=tuple(number[t] for t in op.inputs), outputs=tuple(number[t] for t in op.outputs))
+        for i, op in enumerate(ops)
+    )
+    return Graph(kept, renamed, tuple(number[t] for t in inputs), tuple(number[t] for t in outputs), name)
 
 
 def _check(graph: Graph) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -87,12 +87,9 @@ def every(graph: Graph, op: int) -> int:
     return sum(taps(graph, op, x) for x in range(graph.tensors[graph.ops[op].outputs[0]].columns))
 
 
-def undominated(points: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
-    kept: list[tuple[int, int]] = []
-    for point in sorted(points):
-        if not kept or point[1] < kept[-1][1]:
-            kept.append(point)
-    return kept
+def undominated(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    among = set(points)
+    return sorted(p for p in among if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in among))
 
 
 @pytest.mark.parametrize("size", [13, 22])
@@ -111,7 +108,7 @@ def test_every_form_is_counted_column_by_column(size: int) -> None:
             assert (costs.exact_cost(0, n, how), graph.macs + costs.extra_macs(0, n, how)) == expected
             tried.append(expected)
     forms = {(s.exact, graph.macs + s.extra_macs) for s in costs.striped(0, n)}
-    assert forms <= set(tried) and set(undominated(iter(tried))) <= forms
+    assert forms <= set(tried) and set(undominated(tried)) <= forms
 
 
 def test_no_other_set_of_tensors_keeps_much_better() -> None:

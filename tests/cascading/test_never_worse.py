@@ -12,8 +12,8 @@ from tvm_cascade.cascading.validate import validate
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import allocate
 from tvm_cascade.ordering import OrderOptions, order
-from tvm_cascade.ordering.arena import arena_problem
 from tvm_cascade.testing.graphs import Builder
+from tvm_cascade.testing.order_arena import arena_problem
 from tvm_cascade.testing.plan_options import rows_alone
 
 

@@ -8,17 +8,7 @@ import pytest
 
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import Graph
-from tvm_cascade.ordering import (
-    OrderOptions,
-    file_order,
-    footprint,
-    greedy,
-    kahn_fifo,
-    order,
-    peak_of,
-    reverse_post_order,
-    validate,
-)
+from tvm_cascade.ordering import BASELINES, OrderOptions, footprint, order, peak_of, validate
 from tvm_cascade.testing.brute_force import least_peak_by_sets
 from tvm_cascade.testing.random_graphs import mixed_graph, wired_graph
 
@@ -68,14 +58,14 @@ def test_bounded_work_ends_with_a_valid_order_and_its_gap(seed: int) -> None:
     found = order(graph, OrderOptions(work=5_000))
     validate(graph, found.order, found.peak, found.bound, found.optimal)
     assert found.gap == (found.peak - found.bound) / found.peak
-    assert found.peak <= min(peak_of(graph, f(graph)) for f in (file_order, kahn_fifo, reverse_post_order, greedy))
+    assert found.peak <= min(peak_of(graph, f(graph)) for f in BASELINES)
 
 
 def test_a_thousand_operators() -> None:
     graph = wired_graph(0, 1_000)
     found = order(graph, OrderOptions(work=400_000))
     validate(graph, found.order, found.peak, found.bound, found.optimal)
-    assert found.peak < min(peak_of(graph, f(graph)) for f in (file_order, kahn_fifo, reverse_post_order, greedy))
+    assert found.peak < min(peak_of(graph, f(graph)) for f in BASELINES)
 
 
 def test_the_same_graph_gives_the_same_order() -> None:
@@ -86,7 +76,7 @@ def test_the_same_graph_gives_the_same_order() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_baselines_are_orders(seed: int) -> None:
     graph = mixed_graph(seed, 9)
-    for f in (file_order, kahn_fifo, reverse_post_order, greedy):
+    for f in BASELINES:
         assert graph.is_order(f(graph))
 
 

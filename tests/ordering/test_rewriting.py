@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tvm_cascade.graph import Graph, Op, Tensor
 from tvm_cascade.ordering import order
-from tvm_cascade.ordering.rewriting import Accumulate, fold_concats, nodes, partition_channels
+from tvm_cascade.ordering.rewriting import fold_concats, nodes
+from tvm_cascade.testing.channel_partition import Accumulate, partition_channels
 
 
 def tensor(index: int, channels: int) -> Tensor:

@@ -10,7 +10,8 @@ import pytest
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering import OrderOptions, kahn_fifo, order, peak_of, validate
 from tvm_cascade.ordering.report import order_report
-from tvm_cascade.ordering.rewriting import Accumulate, cell, fold_concats, nodes, partition_channels
+from tvm_cascade.ordering.rewriting import fold_concats, nodes
+from tvm_cascade.testing.channel_partition import Accumulate, cell, partition_channels
 from tvm_cascade.testing.tflite_graph import graph_of
 
 CELLS = {"A": range(5, 33), "B": range(34, 57), "C": range(58, 82)}

@@ -10,10 +10,11 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.ordering import OrderOptions, order
-from tvm_cascade.ordering.rewriting import fold_activations, fold_concats
+from tvm_cascade.ordering.rewriting import fold_concats
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
+from tvm_cascade.testing.channel_partition import fold_activations
 from tvm_cascade.testing.zoo import darts, densenet, nasnet, randwire
 from tvm_cascade.testing.zoo.randwire import Wiring, edges
 

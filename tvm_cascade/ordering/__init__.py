@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tvm_cascade.ordering.baselines import file_order, greedy, kahn_fifo, reverse_post_order
+from tvm_cascade.ordering.baselines import BASELINES, file_order, greedy, kahn_fifo, reverse_post_order
 from tvm_cascade.ordering.solve import Ordering, OrderOptions, order
 from tvm_cascade.ordering.validate import footprint, peak_of, validate
 
 __all__ = [
+    "BASELINES",
     "OrderOptions",
     "Ordering",
     "file_order",

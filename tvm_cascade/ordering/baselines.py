@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.model import Model, model
+
+Take = Callable[[list[int], int], int]  # which ready operator runs next, given the mask of those done
 
 
 def file_order(graph: Graph) -> tuple[int, ...]:
@@ -15,16 +17,29 @@ def file_order(graph: Graph) -> tuple[int, ...]:
 
 def kahn_fifo(graph: Graph) -> tuple[int, ...]:
     """Kahn's algorithm with a first-in first-out queue, operators becoming ready in order of index."""
+    return _kahn(graph, lambda ready, _: ready[0])
+
+
+def greedy(graph: Graph, m: Model | None = None) -> tuple[int, ...]:
+    """The order that always takes the ready operator that leaves the least memory behind; ties by demand, then by index."""
+    costs = m or model(graph)
+    return _kahn(graph, lambda ready, done: min(ready, key=lambda op: (*reversed(costs.step(done, op)), op)))
+
+
+def _kahn(graph: Graph, take: Take) -> tuple[int, ...]:
+    """Kahn's algorithm: `take` chooses among the operators that are ready, listed in the order of becoming so."""
     missing = [len(p) for p in graph.predecessors]
-    queue = deque(i for i, m in enumerate(missing) if not m)
-    order = []
-    while queue:
-        i = queue.popleft()
+    ready = [i for i, m in enumerate(missing) if not m]
+    order, done = [], 0
+    while ready:
+        i = take(ready, done)
+        ready.remove(i)
         order.append(i)
+        done |= 1 << i
         for s in graph.successors[i]:
             missing[s] -= 1
             if not missing[s]:
-                queue.append(s)
+                ready.append(s)
     return tuple(order)
 
 
@@ -49,19 +64,4 @@ def reverse_post_order(graph: Graph) -> tuple[int, ...]:
     return tuple(reversed(post))
 
 
-def greedy(graph: Graph, m: Model | None = None) -> tuple[int, ...]:
-    """The order that always takes the ready operator that leaves the least memory behind; ties by demand, then by index."""
-    m = m or model(graph)
-    missing = [len(p) for p in graph.predecessors]
-    ready = {i for i, k in enumerate(missing) if not k}
-    order, done = [], 0
-    while ready:
-        i = min(ready, key=lambda op: (*reversed(m.step(done, op)), op))
-        ready.remove(i)
-        order.append(i)
-        done |= 1 << i
-        for s in graph.successors[i]:
-            missing[s] -= 1
-            if not missing[s]:
-                ready.add(s)
-    return tuple(order)
+BASELINES = (file_order, kahn_fifo, reverse_post_order, greedy)

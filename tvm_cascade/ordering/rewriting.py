@@ -1,42 +1,16 @@
-"""Identity graph rewriting (Serenity, section 3.3) on the `Graph`: what it saves, and what it really costs.
+"""Identity graph rewriting (Serenity, section 3.3): a concat never exists, its consumers read the parts where they lie.
 
-Channel-wise partitioning turns `concat -> conv` into k partial convolutions, one per part, that add up in one output
-(equations 3 to 6), in any order; an `add` of two convolutions is absorbed, both adding to the same output. Kernel-wise
-partitioning turns `concat -> depthwise` into k depthwise convolutions whose results are concatenated (7, 8).
-
-Partial sums of integers are exact only in int32, which the paper does not count: `Accumulate.INT32` does, and shows
-that full-map accumulators cost more than they save. What pays without them is `fold_concats`: the concat never exists
-and its consumers read the parts where they lie.
+The paper turns `concat -> conv` into partial convolutions that add up in one output (equations 3 to 6). Partial sums of
+integers are exact only in int32, which the paper does not count; such accumulators of a whole map cost more than they
+save (`rfc/0003-serenity.md`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
-from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
-
-CONVOLUTIONS = frozenset(("conv2d", "dense"))
-DEPTHWISE = frozenset(("depthwise_conv2d",))
-
-
-class Accumulate(Enum):
-    """How partial convolutions add up, in any order."""
-
-    BESIDE = "beside"  # each computed beside the accumulator, then added; in the output's type: the paper's figures
-    IN_PLACE = "in place"  # each added to the accumulator as it is computed, in the output's type: exact for floats
-    INT32 = "int32"  # the same in int32, requantized at the end: exact for integers
-
-
-def cell(graph: Graph, ops: Sequence[int], name: str = "cell") -> Graph:
-    """The operators `ops` as a graph of their own: what they read from elsewhere are inputs, what others read are outputs."""
-    inside = set(ops)
-    made = {t for i in ops for t in graph.ops[i].outputs}
-    inputs = tuple(dict.fromkeys(t for i in ops for t in graph.ops[i].inputs if t not in made))
-    wanted = set(graph.outputs)
-    outputs = tuple(t for t in sorted(made) if t in wanted or any(c not in inside for c in graph.consumers[t]))
-    return _rebuild(graph.tensors, [graph.ops[i] for i in sorted(ops)], inputs, outputs, name)
+from tvm_cascade.graph import IDENTITY, Graph, Op, Window, rebuilt
 
 
 def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bool = False) -> Graph:
@@ -59,7 +33,7 @@ def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bo
         else:
             ops.append(_reading(op, inputs, parts, across))
     kept = tuple(dict.fromkeys(p for t in graph.outputs for p in parts.get(t, (t,))))
-    return _rebuild(graph.tensors, ops, graph.inputs, kept, graph.name)
+    return rebuilt(graph.tensors, ops, graph.inputs, kept, graph.name)
 
 
 def _reading(op: Op, inputs: tuple[int, ...], parts: Mapping[int, tuple[int, ...]], across: Collection[int]) -> Op:
@@ -81,144 +55,6 @@ def _spread(
     return tuple(w for t, w in zip(op.inputs, windows, strict=True) for _ in parts.get(t, (t,)))
 
 
-def fold_activations(graph: Graph) -> Graph:
-    """`graph` without the rectifiers that only convolutions read: these clamp what they read, bit for bit the same.
-
-    The literature counts relu -> convolution -> normalization as one node of a cell; this makes graphs comparable.
-    """
-    source: dict[int, int] = {}
-    ops = []
-    for op in graph.ops:
-        readers = [graph.ops[c] for t in op.outputs for c in graph.consumers[t]]
-        able = readers and all(r.kind in CONVOLUTIONS | DEPTHWISE for r in readers)
-        if op.kind in ("relu", "clip") and len(op.inputs) == 1 and able and op.outputs[0] not in graph.outputs:
-            source[op.outputs[0]] = source.get(op.inputs[0], op.inputs[0])
-        else:
-            ops.append(replace(op, inputs=tuple(source.get(t, t) for t in op.inputs)))
-    return _rebuild(graph.tensors, ops, graph.inputs, graph.outputs, graph.name)
-
-
-@dataclass(slots=True)
-class _Rewriter:
-    graph: Graph
-    form: Accumulate
-    tensors: list[Tensor]
-    ops: list[Op]
-
-    def tensor(self, like: Tensor, name: str, dtype: str | None = None) -> int:
-        made = Tensor(len(self.tensors), name, like.shape, dtype or like.dtype, like.row_axis, like.col_axis)
-        self.tensors.append(made)
-        return made.index
-
-    def partial(self, op: Op, inputs: tuple[int, ...], name: str, share: int) -> int:
-        """An operator that adds to an accumulator; returns the tensor that stands for its share."""
-        out = self.graph.tensors[op.outputs[0]]
-        wide = "int32" if self.form is Accumulate.INT32 else out.dtype
-        made = self.tensor(out, f"{name}_sum", wide)
-        attrs = {"beside": True} if self.form is Accumulate.BESIDE else {}
-        self.ops.append(
-            Op(0, name, op.kind, inputs, (made,), macs=op.macs // share, scratch_bytes=op.scratch_bytes, attrs=attrs)
-        )
-        return made
-
-    def join(self, op: Op, shares: Sequence[int], output: int) -> None:
-        """The accumulator that the shares lie in, as `output`."""
-        if self.form is not Accumulate.INT32:
-            self.ops.append(Op(0, f"{op.name}_sum", "accumulate", tuple(shares), (output,), view=True))
-            return
-        total = self.tensor(self.graph.tensors[output], f"{op.name}_total", "int32")
-        self.ops.append(Op(0, f"{op.name}_sum", "accumulate", tuple(shares), (total,), view=True))
-        self.ops.append(Op(0, f"{op.name}_requantize", "requantize", (total,), (output,), in_place=(0,)))
-
-    def channel_wise(self, op: Op) -> list[int]:
-        """k partial convolutions, one per part."""
-        k = len(op.inputs)
-        return [self.partial(op, (part,), f"{op.name}_part{i}", k) for i, part in enumerate(op.inputs)]
-
-    def kernel_wise(self, op: Op, parts: Sequence[int]) -> None:
-        """k partial depthwise convolutions and the concat behind them."""
-        out = self.graph.tensors[op.outputs[0]]
-        made = []
-        for k, part in enumerate(parts):
-            x = self.tensors[part]
-            shape = (*out.shape[:-1], x.shape[-1] * out.shape[-1] // sum(self.tensors[p].shape[-1] for p in parts))
-            made.append(self.tensor(replace(out, shape=shape), f"{out.name}_part{k}"))
-            self.ops.append(Op(0, f"{op.name}_part{k}", op.kind, (part,), (made[-1],), macs=op.macs // len(parts)))
-        self.ops.append(Op(0, f"{op.name}_concat", "concat", tuple(made), op.outputs))
-
-
-def partition_channels(graph: Graph, form: Accumulate = Accumulate.BESIDE, kernel_wise: bool = False) -> Graph:
-    """Channel-wise partitioning of every convolution behind a concat; the paper leaves depthwise ones as they are.
-
-    Partial convolutions add up in any order: the accumulator is a join (see `model`), a view that counts as no node.
-    A following `add` is absorbed where both of its operands are convolutions that nothing else reads: both add to the
-    same accumulator. `kernel_wise` also partitions depthwise convolutions. `macs` are split evenly.
-    """
-    behind = _behind_concats(graph)
-    folded = fold_concats(graph)
-    names = {op.name: op.index for op in graph.ops}
-    targets = {op.index for op in folded.ops if names[op.name] in behind and len(op.inputs) > 1}
-    convs = {i for i in targets if folded.ops[i].kind in CONVOLUTIONS}
-    rewriter = _Rewriter(folded, form, list(folded.tensors), [])
-    absorbed = _absorbed_adds(folded, convs)
-    terms = {conv for pair in absorbed.values() for conv in pair}
-    shares: dict[int, list[int]] = {}
-    for op in folded.ops:
-        if op.index in absorbed:
-            rewriter.join(op, [s for conv in absorbed[op.index] for s in shares[conv]], op.outputs[0])
-        elif op.index in convs:
-            shares[op.index] = rewriter.channel_wise(op)
-            if op.index not in terms:
-                rewriter.join(op, shares[op.index], op.outputs[0])
-        elif op.index in terms:
-            shares[op.index] = [rewriter.partial(op, op.inputs, op.name, 1)]
-        elif kernel_wise and op.index in targets and op.kind in DEPTHWISE:
-            rewriter.kernel_wise(op, op.inputs)
-        else:
-            rewriter.ops.append(op)
-    return _rebuild(rewriter.tensors, rewriter.ops, folded.inputs, folded.outputs, graph.name)
-
-
 def nodes(graph: Graph) -> int:
     """The number of operators as the paper counts them: views move nothing and do not count."""
     return sum(not op.view for op in graph.ops)
-
-
-def _behind_concats(graph: Graph) -> set[int]:
-    """Operators whose only input is a concat."""
-    concats = {op.outputs[0] for op in graph.ops if op.kind == "concat"}
-    return {op.index for op in graph.ops if len(op.inputs) == 1 and op.inputs[0] in concats}
-
-
-def _absorbed_adds(graph: Graph, convs: set[int]) -> dict[int, tuple[int, int]]:
-    """For each add that is absorbed its two convolutions, of which at least one is partitioned."""
-    found: dict[int, tuple[int, int]] = {}
-    for op in graph.ops:
-        if op.kind != "add" or len(op.inputs) != 2 or op.inputs[0] == op.inputs[1]:
-            continue
-        terms = [p for t in op.inputs if (p := graph.producer[t]) is not None and _only_read_by(graph, t, op.index)]
-        same = len({graph.tensors[t].shape for t in op.inputs}) == 1
-        if len(terms) == 2 and same and convs & set(terms) and all(graph.ops[p].kind in CONVOLUTIONS for p in terms):
-            found[op.index] = (terms[0], terms[1])
-    return found
-
-
-def _only_read_by(graph: Graph, tensor: int, op: int) -> bool:
-    """Whether a tensor is read by `op` and nothing else."""
-    return graph.consumers[tensor] == (op,) and tensor not in graph.outputs
-
-
-def _rebuild(
-    tensors: Sequence[Tensor], ops: Sequence[Op], inputs: Sequence[int], outputs: Sequence[int], name: str
-) -> Graph:
-    """A graph of those operators with tensors renumbered in order of appearance."""
-    number: dict[int, int] = {}
-    kept: list[Tensor] = []
-    for t in (*inputs, *(t for op in ops for t in op.outputs)):
-        number[t] = len(kept)
-        kept.append(replace(tensors[t], index=len(kept)))
-    renamed = tuple(
-        replace(op, index=i, inputs=tuple(number[t] for t in op.inputs), outputs=tuple(number[t] for t in op.outputs))
-        for i, op in enumerate(ops)
-    )
-    return Graph(tuple(kept), renamed, tuple(number[t] for t in inputs), tuple(number[t] for t in outputs), name)

@@ -141,38 +141,16 @@ class Net:
         )
         return self._quantized_sum(x, self._emit(y), scales, shape, activation)
 
-    def depthwise(
-        self,
-        x: Value,
-        kernel: int | tuple[int, int] = 3,
-        stride: int | tuple[int, int] = 1,
-        padding: Padding = "same",
-        *,
-        multiplier: int = 1,
-        dilation: int | tuple[int, int] = 1,
-        activation: Activation = None,
-        bias: bool = True,
-    ) -> Value:
-        """Depthwise convolution with `multiplier` outputs per channel."""
+    def depthwise(self, x: Value, *window: Any, multiplier: int = 1, **options: Any) -> Value:
+        """Depthwise convolution with `multiplier` outputs per channel; kernel, stride, padding and options as of `conv`."""
         c = self.channels(x)
-        return self.conv(
-            x, c * multiplier, kernel, stride, padding, groups=c, dilation=dilation, activation=activation, bias=bias
-        )
+        return self.conv(x, c * multiplier, *window, groups=c, **options)
 
     def separable(
-        self,
-        x: Value,
-        channels: int,
-        kernel: int | tuple[int, int] = 3,
-        stride: int | tuple[int, int] = 1,
-        padding: Padding = "same",
-        *,
-        dilation: int | tuple[int, int] = 1,
-        activation: Activation = None,
-        bias: bool = True,
+        self, x: Value, channels: int, *window: Any, activation: Activation = None, bias: bool = True, **options: Any
     ) -> Value:
-        """Depthwise convolution without activation, then a 1x1 convolution."""
-        x = self.depthwise(x, kernel, stride, padding, dilation=dilation, bias=bias)
+        """Depthwise convolution without activation, arguments as of `conv`, then a 1x1 convolution."""
+        x = self.depthwise(x, *window, bias=bias, **options)
         return self.conv(x, channels, 1, activation=activation, bias=bias)
 
     def dense(self, x: Value, units: int, *, activation: Activation = None, bias: bool = True) -> Value:

@@ -36,6 +36,7 @@ from tvm_cascade.testing.reference import virtual_machine
 relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
 
 CAN = PlanOptions()
+_TO_NHWC, _TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 _LARGEST = 700  # elements of a map: an interpreter's patience
 
 
@@ -68,7 +69,9 @@ class RandomDag:
         elif ending == 2:
             last = net.softmax(net.flatten(net.global_pool(last)))
         more = [v for v in self.maps[-4:-1] if rng.random() < 0.15]
-        results = [self._planes(v) if len(v.shape) == 4 and rng.random() < 0.1 else v for v in (last, *more)]
+        results = [
+            self._permuted(_TO_NCHW, v) if len(v.shape) == 4 and rng.random() < 0.1 else v for v in (last, *more)
+        ]
         return net.finish(results if more else results[0])
 
     def _int(self, low: int, high: int) -> int:
@@ -78,17 +81,10 @@ class RandomDag:
         n, h, w, c = shape
         if self.rng.random() > 0.25:
             return self.net.input(shape)
-        return self._image(self.net.input((n, c, h, w)))
+        return self._permuted(_TO_NHWC, self.net.input((n, c, h, w)))
 
-    def _image(self, planes: Value) -> Value:
-        """NCHW to NHWC."""
-        n, c, h, w = planes.shape
-        return self._as(planes, relax.op.permute_dims(planes.expr, [0, 2, 3, 1]), (n, h, w, c))
-
-    def _planes(self, image: Value) -> Value:
-        """NHWC to NCHW."""
-        n, h, w, c = image.shape
-        return self._as(image, relax.op.permute_dims(image.expr, [0, 3, 1, 2]), (n, c, h, w))
+    def _permuted(self, axes: Sequence[int], x: Value) -> Value:
+        return self._as(x, relax.op.permute_dims(x.expr, list(axes)), [x.shape[a] for a in axes])
 
     def _as(self, like: Value, expr: Any, shape: Sequence[int]) -> Value:
         """An operator on integers as they are: scale and zero point stay."""
@@ -203,8 +199,8 @@ class RandomDag:
 
     def _turn(self, x: Value) -> list[Value]:
         """To NCHW, element by element there, and back."""
-        planes = self.net.relu(self._planes(x))
-        return [self._image(planes)]
+        planes = self.net.relu(self._permuted(_TO_NCHW, x))
+        return [self._permuted(_TO_NHWC, planes)]
 
     def _cut(self, x: Value) -> list[Value]:
         """Upper and lower rows apart: views."""

@@ -1,8 +1,9 @@
-"""From an order to the arena it needs: lifetimes of all storages as an allocation problem."""
+"""Orders to compare with, and arenas of whole tensors for any order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from random import Random
 
 from tvm_cascade.graph import Graph
 from tvm_cascade.memory import Buffer, Problem
@@ -49,3 +50,41 @@ def _continued(graph: Graph, m: Model, order: Sequence[int]) -> list[int]:
         if s >= 0 and len(graph.ops[i].outputs) == 1 and m.storages[s].size == m.storages[made[i]].size == size:
             owner[made[i]] = owner[s]
     return owner
+
+
+def simple_arena(graph: Graph, row: Sequence[int]) -> int:
+    """Bytes of TensorFlow Lite's linear arena of 2020, with which Serenity's authors lay out both sides.
+
+    In order of execution each tensor goes into the smallest gap between those live now that holds it, else behind them.
+    """
+    buffers = sorted(arena_problem(graph, row, in_place=False).buffers, key=lambda b: (b.lower, b.id))
+    placed: list[tuple[int, int, int]] = []  # offset, size, first step after its life
+    top = 0
+    for buffer in buffers:
+        placed = sorted(p for p in placed if p[2] > buffer.lower)
+        gaps, end = [], 0
+        for offset, size, _ in placed:
+            if offset - end >= buffer.size:
+                gaps.append((offset - end, end))
+            end = max(end, offset + size)
+        at = min(gaps)[1] if gaps else end
+        placed.append((at, buffer.size, buffer.upper))
+        top = max(top, at + buffer.size)
+    return top
+
+
+def random_orders(graph: Graph, count: int) -> Iterator[tuple[int, ...]]:
+    """Random topological orders, each step uniform over what is ready."""
+    random = Random(0)
+    for _ in range(count):
+        missing = [len(p) for p in graph.predecessors]
+        ready = [i for i, k in enumerate(missing) if not k]
+        made = []
+        while ready:
+            i = ready.pop(random.randrange(len(ready)))
+            made.append(i)
+            for s in graph.successors[i]:
+                missing[s] -= 1
+                if not missing[s]:
+                    ready.append(s)
+        yield tuple(made)

@@ -8,7 +8,7 @@ import pytest
 
 from tvm_cascade.memory import allocate, max_live, validate
 from tvm_cascade.ordering import OrderOptions, file_order, order, peak_of
-from tvm_cascade.ordering.arena import arena_problem
+from tvm_cascade.testing.order_arena import arena_problem
 from tvm_cascade.testing.random_graphs import mixed_graph, wired_graph
 from tvm_cascade.testing.tflite_graph import graph_of
 
