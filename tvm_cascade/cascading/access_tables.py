@@ -22,6 +22,7 @@ from functools import cached_property
 
 import numpy as np
 
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import Units, goes_by_pixels, has_pixels, has_rows, outermost
 from tvm_cascade.graph import IDENTITY, PIXEL, ROW, Graph, Op, Tensor, Tile, Window
 
@@ -97,10 +98,6 @@ class AccessTables:
         self.graph = graph
         self.streamed = frozenset(streamed)
         self.accumulators = accumulators
-        self._steps: dict[tuple[int, Tile, bool], Steps] = {}
-        # of `simulate`, which finds the same for every segment that holds the same operators
-        self.waits: dict[tuple[int, int, Tile, bool, bool], Units] = {}
-        self.rings: dict[tuple[int, Tile, SegmentUsers, SegmentUsers], tuple[int | None, int]] = {}
 
     @staticmethod
     def source(tensor: int) -> int:
@@ -232,44 +229,67 @@ class AccessTables:
         rows = tuple(self.tensor_bytes[t] // max(self.units(t, ROW), 1) for t in every)
         return rows, tuple(self.tensor_bytes[t] // max(self.units(t, PIXEL), 1) for t in every)
 
+    @cached_method
     def steps(self, op: int, tile: Tile = ROW, accumulate: bool = False) -> Steps:
         """The steps of an operator or source; with `accumulate` those in which it sums up its input."""
-        key = (op, tile, accumulate)
-        if key not in self._steps:
-            steps = self._make(*key)
-            starts = [self._start(t, tile) for t in self.graph.ops[op].outputs] if op >= 0 else [0]
-            made = tuple(units + start for units, start in zip(steps.made, starts, strict=True))
-            self._steps[key] = Steps(steps.count, made, steps.reads)
-        return self._steps[key]
-
-    def _make(self, op: int, tile: Tile, accumulate: bool) -> Steps:
-        """`steps` before parts of a join are moved to their place in it."""
         if op < 0:
-            wide, rows = self.columns(-1 - op, tile), self.graph.tensors[-1 - op].rows
-            return Steps(rows, (np.arange(rows + 1, dtype=np.int64) * wide,), ())
+            columns, rows = self.columns(-1 - op, tile), self.graph.tensors[-1 - op].rows
+            return Steps(rows, (np.arange(rows + 1, dtype=np.int64) * columns,), ())
         node = self.graph.ops[op]
-        if accumulate:
-            return self._accumulating(node, tile)
-        out = self.graph.tensors[node.outputs[0]]
-        if not has_rows(self.graph, op):
+        steps = self._accumulating(node, tile) if accumulate else self._making(node, tile)
+        starts = [self._start(t, tile) for t in node.outputs]  # of parts of a join in it
+        made = tuple(units + start for units, start in zip(steps.made, starts, strict=True))
+        return Steps(steps.count, made, steps.reads)
+
+    def _making(self, node: Op, tile: Tile) -> Steps:
+        """The steps of an operator that makes a tile of its output in each."""
+        out, inputs = self.graph.tensors[node.outputs[0]], range(len(node.inputs))
+        if not has_rows(self.graph, node.index):
             made = tuple(np.array([0, self.units(t, tile)], np.int64) for t in node.outputs)
-            return Steps(1, made, tuple(self._whole(node, i, 1, tile) for i in range(len(node.inputs))))
-        wide = self.columns(out.index, tile)
-        if goes_by_pixels(self.graph, op):
-            grid = TileGrid.of(out.rows, wide, tile)
-            made = (np.concatenate([[0], (grid.y1 - 1) * wide + grid.x1]),) * len(node.outputs)
+            return Steps(1, made, tuple(self._whole(node, i, 1, tile) for i in inputs))
+        columns = self.columns(out.index, tile)
+        if goes_by_pixels(self.graph, node.index):
+            grid = TileGrid.of(out.rows, columns, tile)
+            made = (np.concatenate([[0], (grid.y1 - 1) * columns + grid.x1]),) * len(node.outputs)
         else:
-            grid = TileGrid.of(out.rows, wide, ROW if tile.by_pixels else tile)
+            grid = TileGrid.of(out.rows, columns, ROW if tile.by_pixels else tile)
             made = tuple(np.concatenate([[0], grid.y1 * self.columns(t, tile)]) for t in node.outputs)
-        return Steps(len(grid.y0), made, tuple(self._read(node, i, grid, tile) for i in range(len(node.inputs))))
+        return Steps(len(grid.y0), made, tuple(self._read(node, i, grid, tile) for i in inputs))
+
+    @cached_method
+    def waits(self, op: int, maker: int, tile: Tile, accumulates: bool, maker_accumulates: bool) -> Units:
+        """The number of steps of `maker` that each step of its reader `op` waits for."""
+        making = self.steps(maker, tile, maker_accumulates)
+        waits = [
+            np.searchsorted(making.made[self.written(maker).index(read.tensor)], read.need).astype(np.int64)
+            for read in self.steps(op, tile, accumulates).reads
+            if maker in self.writers(read.tensor)
+        ]
+        return np.minimum(np.max(waits, axis=0), making.count)
+
+    @cached_method
+    def ring(self, tensor: int, tile: Tile, makers: SegmentUsers, readers: SegmentUsers) -> tuple[int | None, int]:
+        """The fewest units of a ring and what they must be a multiple of; (None, all units) where it cannot be a ring."""
+        reads = [r for o, sums in readers for r in self.steps(o, tile, sums).reads if r.tensor == tensor]
+        if not reads or any(not r.ringable for r in reads) or self.stacked(tensor):
+            return None, self.units(tensor, tile)
+        making = [self.steps(o, tile, sums).made[self.written(o).index(tensor)] for o, sums in makers]
+        least = max(max(int(np.diff(made).max(initial=1)) for made in making), *(r.reach for r in reads))
+        if not tile.by_pixels:
+            return least, min(tile.rows, self.tensor_rows[tensor])  # a step's rows lie together
+        columns = self.columns(tensor, tile)
+        around = [o for o, _ in makers] + [o for o, sums in readers if not sums]
+        if tensor in self.streamed or any(o >= 0 and not goes_by_pixels(self.graph, o) for o in around):
+            return least, columns
+        return least, 1 if columns % tile.columns else tile.columns
 
     def _accumulating(self, node: Op, tile: Tile) -> Steps:
         """The steps of an operator that sums up its input: one for every tile of the input."""
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
-        wide = self.columns(root, tile)
-        grid = TileGrid.of(owner.rows, wide, tile if wide > 1 else ROW)
-        need, keep = _reach(grid, IDENTITY, IDENTITY if wide > 1 else None, owner.rows, wide)
+        columns = self.columns(root, tile)
+        grid = TileGrid.of(owner.rows, columns, tile if columns > 1 else ROW)
+        need, keep = _reach(grid, IDENTITY, IDENTITY if columns > 1 else None, owner.rows, columns)
         count = len(grid.y0)
         made = tuple(np.append(np.zeros(count, np.int64), self.units(t, tile)) for t in node.outputs)
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
@@ -294,20 +314,18 @@ class AccessTables:
     def _read(self, op: Op, i: int, grid: TileGrid, tile: Tile) -> Read:
         """Input i of `op`, read through its window at every tile of `grid`."""
         window = op.windows[i] if i < len(op.windows) else None
-        alike = window is not None and window.stride == 0  # kernels read it by rows, not around a ring of pixels
-        if window is None or (tile.by_pixels and alike):
+        if window is None or (tile.by_pixels and window.stride == 0):  # kernels read it by rows, not around a ring
             return self._whole(op, i, len(grid.y0), tile)
         seen, root = self.graph.tensors[op.inputs[i]], self.roots[op.inputs[i]]
-        across = (
-            op.columns[i] if tile.by_pixels and i < len(op.columns) and goes_by_pixels(self.graph, op.index) else None
-        )
-        wide = self.columns(seen.index, tile)
-        need, keep = _reach(grid, window, across, seen.rows, wide)
+        by_columns = tile.by_pixels and i < len(op.columns) and goes_by_pixels(self.graph, op.index)
+        across, columns = op.columns[i] if by_columns else None, self.columns(seen.index, tile)
+        need, keep = _reach(grid, window, across, seen.rows, columns)
         same = self._same(seen.index, tile)
         if not same:
             owner = self.graph.tensors[root.tensor]
             need, keep = self._through_view(need, keep, seen, owner, root.byte_offset, tile)
-        padding = max(window.padding, 0) * wide + (max(across.padding, 0) if across is not None and wide > 1 else 0)
+        beside = 0 if across is None or columns == 1 else max(across.padding, 0)
+        padding = max(window.padding, 0) * columns + beside
         return Read(root.tensor, need, keep, padding, same, i in op.in_place)
 
     def _through_view(
@@ -343,8 +361,3 @@ def _covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Unit
     first = start * window.stride // window.denominator - window.padding
     last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
     return np.clip(first, 0, size), np.clip(last, 0, size)
-
-
-def steps_for(made: Units, units: Units) -> Units:
-    """For each number of units the number of steps after which that many exist."""
-    return np.searchsorted(made, units, side="left").astype(np.int64)

@@ -95,7 +95,7 @@ def _segment(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> Segment:
     members, in_place = costs.members(i, j), costs.in_place(i, j)
     return Segment(
         ops=tuple(sorted(costs.order[i:j])),
-        trace=costs.trace(i, j, how),
+        trace=costs.trace(i, j, how.tile),
         state_bytes=costs.state_bytes(i, j),
         scratch_bytes=costs.scratch_bytes(i, j, how),
         tile=how.tile,

@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.channels import Block, blocks, group_counts, in_groups
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, within_reach
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
@@ -61,7 +62,6 @@ class ChannelSearch:
             if p == 0 or order[p - 1] not in inner:
                 self.place[p] = at
             at += o not in inner
-        self._forms: dict[tuple[int, int], list[tuple[int, int, bool]]] = {}
 
     @cached_property
     def ceiling(self) -> int:
@@ -73,19 +73,18 @@ class ChannelSearch:
         place = self.plain.costs.place
         return tuple(b for b in self.finest if i <= place[b.expand] and place[b.project] < j)
 
+    @cached_method
     def forms(self, i: int, j: int) -> list[tuple[int, int, bool]]:
         """Every form of segment [i, j) that needs fewer bytes than `ceiling`.
 
         Each is (bytes, extra multiply-accumulates, whether the blocks are made in groups).
         """
-        if (i, j) not in self._forms:
-            found = [(b, extra, False) for b, extra in self.plain.forms(i, j, self.ceiling)]
-            extra = sum(self.extra[b] for b in self.inside(i, j))
-            if extra and i in self.place and j in self.place:
-                merged = self.merged.forms(self.place[i], self.place[j], self.ceiling)
-                found += [(b, extra + more, True) for b, more in merged]
-            self._forms[i, j] = found
-        return self._forms[i, j]
+        forms = [(b, extra, False) for b, extra in self.plain.forms(i, j, self.ceiling)]
+        extra = sum(self.extra[b] for b in self.inside(i, j))
+        if extra and i in self.place and j in self.place:
+            merged = self.merged.forms(self.place[i], self.place[j], self.ceiling)
+            forms += [(b, extra + more, True) for b, more in merged]
+        return forms
 
     @cached_property
     def _least_bytes(self) -> NDArray[np.int64]:

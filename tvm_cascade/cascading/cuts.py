@@ -1,7 +1,7 @@
 """Where to cut an execution order into segments: dynamic programming over cut positions.
 
 With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of
-max(P(i), c(i, j)). SegmentUsers the cuts whose segments all stay within a cap, `cuts_within` takes those of least weight,
+max(P(i), c(i, j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes those of least weight,
 so that what fits as it is runs as it is.
 
 Costs are dear and most do not matter, so both go from position to position in order of what they need so far (Dijkstra)
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 _OUT_OF_REACH = 1 << 60  # bytes
 
+T = TypeVar("T")
 Cost = Callable[[int, int], int]
 Weight = Callable[[int, int], tuple[int, int] | None]
 
@@ -114,21 +116,20 @@ def pareto_cuts(
         for i in range(j):
             if not useful[i, j] or not best[i]:
                 continue
-            best_forms = _undominated(forms(i, j))
             found.update(
                 (max(b, peak), extra + work)
-                for b, extra in best_forms
+                for b, extra in undominated(forms(i, j))
                 for peak, work in best[i]
                 if extra + work <= most
             )
-        best.append(_undominated(found))
+        best.append(undominated(found))
     return tuple(best[n])
 
 
-def _undominated(trades: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The trades that no other beats in both components, ascending in the first."""
-    kept: list[tuple[int, int]] = []
-    for trade in sorted(trades):
-        if not kept or trade[1] < kept[-1][1]:
+def undominated(trades: Iterable[T], figures: Callable[[Any], tuple[int, ...]] = tuple) -> list[T]:
+    """The trades that no other beats in both of its figures, ascending in the first."""
+    kept: list[T] = []
+    for trade in sorted(trades, key=figures):
+        if not kept or figures(trade)[1] < figures(kept[-1])[1]:
             kept.append(trade)
     return kept

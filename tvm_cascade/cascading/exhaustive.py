@@ -21,12 +21,9 @@ def is_tiny(search: Search) -> bool:
     return search.size <= MOST_OPERATORS and not search.recompute
 
 
-def smallest_of_all(search: Search, figures: Figures, best: Plan) -> tuple[Plan, Search]:
-    """The plan of smallest arena at 1.00x over all orders, cuts and interleavings, and the search of its order.
-
-    `best` is returned where no plan is smaller.
-    """
-    graph, found = search.costs.tables.graph, search
+def smallest_of_all(search: Search, figures: Figures, best: Plan) -> Plan:
+    """The plan of smallest arena at 1.00x over all orders, cuts and interleavings; `best` where no plan is smaller."""
+    graph = search.costs.tables.graph
     for order in permutations(range(search.size)):
         if best.peak <= figures.bound:
             break
@@ -36,9 +33,8 @@ def smallest_of_all(search: Search, figures: Figures, best: Plan) -> tuple[Plan,
         for layout in _layouts(tried):
             if max(tried.costs.exact_cost(*piece) for piece in layout.pieces) < best.peak:
                 plan = assemble(tried.costs, layout, figures, optimise=True)
-                if plan.peak < best.peak:
-                    best, found = plan, tried
-    return best, found
+                best = plan if plan.peak < best.peak else best
+    return best
 
 
 def _layouts(search: Search) -> Iterator[Layout]:

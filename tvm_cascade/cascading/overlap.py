@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import Units, end_bytes, front_bytes, outermost
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.graph import Tile
@@ -46,7 +47,6 @@ class Overlaps:
 
     def __init__(self, tables: AccessTables, in_place: bool) -> None:
         self.tables, self.in_place = tables, in_place
-        self._progress: dict[tuple[int, Tile], dict[int, Units]] = {}
         self._distances: dict[object, dict[tuple[int, int, tuple[int, ...]], Pair | None]] = {}
 
     def pairs(
@@ -68,24 +68,19 @@ class Overlaps:
         if not dying or not made:
             return ()
         cascade = Cascade(self.tables, members, tile)
-        found: list[Pair] = []
+        found: list[Pair | None] = []
         for x in dying:
             readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
             known = self._distances.setdefault((x, tile, readers), {})
             for y, units in made.items():
-                key = (
-                    y,
-                    units,
-                    tuple(m for m in self.tables.writers(y) if m in cascade.inside),
-                )  # some of a join's makers
+                makers = tuple(m for m in self.tables.writers(y) if m in cascade.inside)  # some of a join's makers
+                key = (y, units, makers)
                 if key not in known:
-                    distance = max(self._behind(cascade, x, y, units, m) for m in key[2])
+                    distance = max(self._behind(cascade, x, y, units, m) for m in makers)
                     size = units * self.tables.unit_bytes(y, tile)
                     known[key] = Pair(x, y, distance, size) if distance < size else None
-                pair = known[key]
-                if pair is not None:
-                    found.append(pair)
-        return tuple(found)
+                found.append(known[key])
+        return tuple(pair for pair in found if pair is not None)
 
     def overwrites(self, pair: Pair) -> bool:
         """Whether the operator that makes the writer may write over the very elements that it reads."""
@@ -129,38 +124,26 @@ class Overlaps:
         count = cascade.steps(maker).count
         if reader == maker:
             return np.arange(count, dtype=np.int64)
-        done = self._upstream(maker, cascade).get(reader)
+        done = self._upstream(maker, cascade.tile).get(reader)
         if done is None or reader in cascade.accumulating or not self.tables.accumulators:
             return done
-        full = self.tables.steps(reader, cascade.tile, self._sums(reader)).count
+        beside = self.tables.accumulates(reader, (reader, *self.tables.makers[reader]))  # where all its makers run too
+        full = self.tables.steps(reader, cascade.tile, beside).count
         return done if full == cascade.steps(reader).count else (done >= full).astype(np.int64)
 
-    def _sums(self, op: int) -> bool:
-        """Whether an operator accumulates where all its makers run beside it."""
-        return self.tables.accumulates(op, _Everything())
-
-    def _upstream(self, maker: int, cascade: Cascade) -> dict[int, Units]:
+    @cached_method
+    def _upstream(self, maker: int, tile: Tile) -> dict[int, Units]:
         """For every operator upstream of `maker` the steps that it has done, by step of the maker.
 
         All of them are taken to run in the same cascade, which is the least that any segment has done.
         """
-        key = (maker, cascade.tile)
-        if key not in self._progress:
-            everything = Cascade(self.tables, _ancestors(self.tables, maker), cascade.tile)
-            done = {maker: np.arange(1, everything.steps(maker).count + 1, dtype=np.int64)}
-            for o in reversed(everything.members):
-                for upstream, waits in everything.waits(o).items():
-                    asked = np.append(0, np.maximum.accumulate(waits))[done[o]]
-                    done[upstream] = np.maximum(done[upstream], asked) if upstream in done else asked
-            self._progress[key] = done
-        return self._progress[key]
-
-
-class _Everything:
-    """A container of everything."""
-
-    def __contains__(self, member: object) -> bool:
-        return True
+        everything = Cascade(self.tables, _ancestors(self.tables, maker), tile)
+        done = {maker: np.arange(1, everything.steps(maker).count + 1, dtype=np.int64)}
+        for o in reversed(everything.members):
+            for upstream, waits in everything.waits(o).items():
+                asked = np.append(0, np.maximum.accumulate(waits))[done[o]]
+                done[upstream] = np.maximum(done[upstream], asked) if upstream in done else asked
+        return done
 
 
 def _ancestors(tables: AccessTables, op: int) -> tuple[int, ...]:
@@ -168,8 +151,7 @@ def _ancestors(tables: AccessTables, op: int) -> tuple[int, ...]:
     seen, pending = {op}, [op]
     while pending:
         o = pending.pop()
-        for t in tables.graph.ops[o].inputs if o >= 0 else ():
-            fresh = [m for m in tables.writers(tables.roots[t].tensor) if m not in seen]
-            seen.update(fresh)
-            pending.extend(fresh)
+        fresh = [m for m in tables.makers[o] if m not in seen] if o >= 0 else []
+        seen.update(fresh)
+        pending.extend(fresh)
     return tuple(sorted(seen))

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
+from tvm_cascade.cascading.cuts import undominated
 from tvm_cascade.cascading.exhaustive import is_tiny, smallest_of_all
 from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.interleaving import Interleaving
@@ -78,8 +79,13 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph), bound)
     plan = assemble(costs, alone, figures)
     if plan.peak > bound:
-        plan = min(plan, assemble(costs, alone, figures, optimise=True), key=lambda p: p.peak)
+        plan = _smaller(plan, assemble(costs, alone, figures, optimise=True))
     return _within(plan, costs, options, "plan without --layerwise")
+
+
+def _smaller(*plans: Plan) -> Plan:
+    """The plan of smallest arena, the first of equals."""
+    return min(plans, key=lambda plan: plan.peak)
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
@@ -113,7 +119,7 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
         options = replace(options, finest=finest, stripes=False)
         plan = _cascade(graph, options)
     if options != first and any(segment.tile.by_pixels for segment in plan.segments):  # finer steps do not always win
-        plan = min(_cascade(graph, replace(options, finest=0)), plan, key=lambda p: p.peak)
+        plan = _smaller(_cascade(graph, replace(options, finest=0)), plan)
     return replace(plan, bound=bound), options
 
 
@@ -127,25 +133,19 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     figures = Figures(baseline_peak(graph), bound)
     best = _best(search, figures, options, least)
     if options.sram is not None and best.peak > options.sram:  # the smallest arena may be of a layout not tried yet
-        smallest = _best(search, figures, replace(options, sram=None, slack=0.0), least)
-        best = min(best, smallest, key=lambda plan: plan.peak)
+        best = _smaller(best, _best(search, figures, replace(options, sram=None, slack=0.0), least))
     if not options.stream_input:
         best = _whole(search, figures, options, best)
-    costs = search.costs
     others = [(other, options) for other in searches[1:]]
     if options.granularity == "auto" and best.peak > max(bound, options.sram or 0):
         by_rows = replace(options, granularity="row")
         others.append((_searches(graph, by_rows)[0], by_rows))
     for other, asked in others:  # addresses may spoil the order, or the steps, of least bytes
         if not search.recompute and best.peak > max(other.bound, options.sram or 0):
-            plan = _best(other, figures, asked, other.smallest)
-            if plan.peak < best.peak:
-                best, costs = plan, other.costs
+            best = _smaller(best, _best(other, figures, asked, other.smallest))
     if best.peak > max(bound, options.sram or 0) and is_tiny(search):
-        plan, ordered = smallest_of_all(search, figures, best)
-        if plan.peak < best.peak:
-            best, costs = plan, ordered.costs
-    return _within(best, costs, options, _remedy(options))
+        best = smallest_of_all(search, figures, best)
+    return _within(best, search.costs, options, _remedy(options))
 
 
 def ignore(_plan: Plan) -> None:
@@ -166,11 +166,7 @@ def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Pla
     for _, plan in _traded(graph, options, at_once):
         tell(plan)
         plans.append(plan)
-    kept: list[Plan] = []
-    for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
-        if not kept or plan.macs < kept[-1].macs:
-            kept.append(plan)
-    return tuple(kept)
+    return tuple(undominated(plans, lambda p: (p.peak, p.macs)))
 
 
 def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
@@ -247,36 +243,27 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
     """
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
-    laid_out: list[tuple[int, int, int, Search, Layout]] = []
-    best: Plan | None = None
-    for k, (tried, layout) in enumerate(tries):
+    laid_out: list[tuple[Plan, Search, Layout]] = []
+    for tried, layout in tries:
         plan = assemble(tried.costs, layout, figures)
-        laid_out.append((plan.peak, k, plan.allocation.bound, tried, layout))
-        if best is None or plan.peak < best.peak:
-            best = plan
-        if best.peak <= goal:
-            return best
-    if best is not None and search.recompute and best.peak <= max(goal, least):
-        return best
+        if plan.peak <= goal:
+            return plan
+        laid_out.append((plan, tried, layout))
+    laid_out.sort(key=lambda entry: entry[0].peak)
+    best = [entry[0] for entry in laid_out[:1]]  # and what is smaller; none where no layout stays within the goal
+    if best and search.recompute and best[0].peak <= max(goal, least):
+        return best[0]
     efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
-    for (_, _, proven, tried, layout), effort in zip(
-        sorted(laid_out, key=lambda found: found[:2]), efforts, strict=False
-    ):
-        if best is not None and proven >= best.peak:
+    for (plan, tried, layout), effort in zip(laid_out, efforts, strict=False):
+        if plan.allocation.bound >= _smaller(*best).peak:
             continue  # no arena of this layout is smaller
-        plan = assemble(tried.costs, layout, figures, optimise=True, effort=effort)
-        if best is None or plan.peak < best.peak:
-            best = plan
-        if best.peak <= goal:
-            return best
+        best.append(assemble(tried.costs, layout, figures, optimise=True, effort=effort))
+        if best[-1].peak <= goal:
+            return best[-1]
     if not options.stream_input:
         # an arena may need far more than what is live where many outputs trail their inputs: never more than one by one
-        alone = Layout.one_by_one(search.size)
-        plan = assemble(search.costs, alone, figures)
-        if best is None or plan.peak < best.peak:
-            best = plan
-    assert best is not None
-    return best
+        best.append(assemble(search.costs, Layout.one_by_one(search.size), figures))
+    return _smaller(*best)
 
 
 def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
@@ -293,7 +280,7 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
         costs = SegmentCosts(search.costs.tables, order, settings, search.costs)
         needed = max((costs.exact_cost(k, k + 1) for k in range(search.size)), default=0)
         if max(needed, options.sram or 0) < best.peak:
-            best = min(best, assemble(costs, alone, figures, optimise=True), key=lambda plan: plan.peak)
+            best = _smaller(best, assemble(costs, alone, figures, optimise=True))
     return best
 
 
@@ -355,14 +342,11 @@ def _remedy(options: PlanOptions) -> str:
 
 def _within(plan: Plan, costs: SegmentCosts, options: PlanOptions, remedy: str) -> Plan:
     """`plan`, if it fits the cap; else raises `InfeasibleError` with the operators at the peak."""
+    graph = plan.graph
     if options.sram is None or plan.peak <= options.sram:
         return plan
-    place = 0
-    live: list[tuple[int, int]] = []
-    for s, segment in enumerate(plan.segments):
-        end = place + len(segment.ops)
-        live.append((costs.cost(place, end, Interleaving(segment.tile)), -s))
-        place = end
-    at = -max(live)[1]
-    culprits = [plan.graph.ops[o].name for o in plan.segments[at].ops if not plan.graph.ops[o].view]
+    costs = SegmentCosts(costs.tables, [o for s in plan.segments for o in s.ops], costs.settings, costs)
+    cuts = accumulate((len(s.ops) for s in plan.segments), initial=0)
+    live = [costs.cost(i, j, Interleaving(s.tile)) for (i, j), s in zip(pairwise(cuts), plan.segments, strict=True)]
+    culprits = [graph.ops[o].name for o in plan.segments[live.index(max(live))].ops if not graph.ops[o].view]
     raise InfeasibleError(plan.peak, options.sram, culprits, remedy)

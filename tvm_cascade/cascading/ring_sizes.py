@@ -12,6 +12,7 @@ from collections.abc import Sequence, Set
 from functools import cached_property
 
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.graph import Tile
 
@@ -21,43 +22,40 @@ class RingSizes:
 
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables
-        self._known: dict[tuple[int, Tile], int] = {}
-        self._pieces: dict[int, tuple[int, ...] | None] = {}
-        self._simulated: dict[tuple[tuple[int, ...], Tile], dict[int, int]] = {}
 
     def of(self, members: Sequence[int], tensors: Sequence[int], tile: Tile) -> dict[int, int]:
         """Units that the ring of each of `tensors` holds; all of them are made by `members` and read by no one else."""
-        return {t: self._held(tuple(members), t, tile) for t in tensors}
+        inside, sizes = frozenset(members), dict[int, int]()
+        for t in tensors:
+            needed = self._needed(t)
+            if needed is not None and inside.issuperset(needed):
+                sizes[t] = self._anywhere(needed, t, tile)
+            else:
+                sizes[t] = self._simulate(tuple(members), tile)[t]
+        return sizes
 
-    def _held(self, members: tuple[int, ...], tensor: int, tile: Tile) -> int:
-        needed = self._needed(tensor)
-        if needed is None or not set(members).issuperset(needed):
-            return self._simulate(members, tile)[tensor]
-        key = (tensor, tile)
-        if key not in self._known:
-            found = Cascade(self.tables, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
-            self._known[key] = self._simulate(needed, tile)[tensor] if found is None else found
-        return self._known[key]
+    @cached_method
+    def _anywhere(self, needed: tuple[int, ...], tensor: int, tile: Tile) -> int:
+        """Units of a ring in any segment that holds the operators which determine its size."""
+        units = Cascade(self.tables, needed, tile).closed_form(tensor) if len(needed) <= 2 else None
+        return self._simulate(needed, tile)[tensor] if units is None else units
 
+    @cached_method
     def _needed(self, tensor: int) -> tuple[int, ...] | None:
         """The operators that determine the size of a tensor's ring, ascending.
 
         They are its makers, its readers, and what lies between the readers and the operator where they meet. None where the
         readers do not meet.
         """
-        if tensor not in self._pieces:
-            makers = self.tables.writers(tensor)
-            readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}
-            between = tuple(readers) if len(readers) <= 1 and len(makers) == 1 else self._between(readers)
-            self._pieces[tensor] = None if between is None else tuple(sorted({*makers, *between}))
-        return self._pieces[tensor]
+        makers = self.tables.writers(tensor)
+        readers = {o for m in makers for t in self.tables.written(m) for o in self.tables.readers[t]}
+        between = tuple(readers) if len(readers) <= 1 and len(makers) == 1 else self._between(readers)
+        return None if between is None else tuple(sorted({*makers, *between}))
 
+    @cached_method
     def _simulate(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
         """Ring sizes of all tensors made by `members`, by simulation."""
-        key = (members, tile)
-        if key not in self._simulated:
-            self._simulated[key] = Cascade(self.tables, members, tile).held()
-        return self._simulated[key]
+        return Cascade(self.tables, members, tile).held()
 
     @cached_property
     def _successors(self) -> tuple[tuple[int, ...], ...]:
@@ -82,16 +80,13 @@ class RingSizes:
 
     def _meet(self, found: Sequence[int], operators: Sequence[int]) -> int:
         """The first operator that all of `operators` lead to; it may be one of them."""
-        end = len(found) - 1
         meeting = operators[0]
         for other in operators[1:]:
-            a, b = meeting, other
-            while a != b:
-                if a < b:
-                    a = found[a]
+            while meeting != other:
+                if meeting < other:
+                    meeting = found[meeting]
                 else:
-                    b = found[b]
-            meeting = min(a, end)
+                    other = found[other]
         return meeting
 
     def _between(self, readers: Set[int]) -> tuple[int, ...] | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import Layout
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, smallest_peak, within_reach
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE, LowerBounds
@@ -59,10 +60,7 @@ class Search:
         self.options = options
         self._interleavings = tuple(Interleaving(tile) for tile in options.tiles)  # coarse first
         self.lower_bounds = LowerBounds(self.costs, options.tiles)
-        self._least: dict[tuple[int, int], tuple[int, int]] = {}
-        self._coarsest: dict[tuple[int, int, int], Interleaving | None] = {}
-        self._reach: dict[int, list[list[bool]]] = {}
-        self._ceiling: int | None = None if like is None else like.by_rows
+        self._like = like
         self.regions: Partition = partition(tables.graph) if like is None else like.regions
 
     def possible(self, i: int, j: int) -> bool:
@@ -89,27 +87,25 @@ class Search:
             return (next(modest, BY_ROWS),)
         return tuple(modest) or (BY_ROWS,)
 
+    @cached_method
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
         """Bytes of the best interleaving, rounded and exact.
 
         A segment that cannot come below the best plan by rows, however much it shares, is not looked at further: its lower bound
         is returned.
         """
-        if (i, j) not in self._least and not self.possible(i, j):
-            self._least[i, j] = INFEASIBLE, INFEASIBLE
-        if (i, j) not in self._least:
-            costs, tried = self.costs, self.interleavings(i, j)
-            lower_bound = min(sum(costs.blocks(i, j, c)) for c in tried) - costs.most_shared(i, j)
-            if len(tried) > 1 and lower_bound > self.by_rows:
-                found = [(lower_bound, lower_bound)]
-            else:
-                found = [(costs.cost(i, j, c), costs.exact_cost(i, j, c)) for c in tried]
-            if self.options.stripes and self.lower_bounds.halo_stripes[i, j] < min(
-                self.by_rows + 1, *(f[1] for f in found)
-            ):
-                found += [(s.bytes, s.exact) for s in self.striped(i, j) if not s.extra_macs]
-            self._least[i, j] = min(f[0] for f in found), min(f[1] for f in found)
-        return self._least[i, j]
+        if not self.possible(i, j):
+            return INFEASIBLE, INFEASIBLE
+        costs, tried = self.costs, self.interleavings(i, j)
+        lower_bound = min(sum(costs.blocks(i, j, c)) for c in tried) - costs.most_shared(i, j)
+        if len(tried) > 1 and lower_bound > self.by_rows:
+            rounded = exact = [lower_bound]
+        else:
+            rounded, exact = ([cost(i, j, c) for c in tried] for cost in (costs.cost, costs.exact_cost))
+        if self.options.stripes and self.lower_bounds.halo_stripes[i, j] < min(self.by_rows + 1, *exact):
+            striped = [s for s in self.striped(i, j) if not s.extra_macs]
+            rounded, exact = [*rounded, *(s.bytes for s in striped)], [*exact, *(s.exact for s in striped)]
+        return min(rounded), min(exact)
 
     @property
     def longest(self) -> int:
@@ -123,28 +119,28 @@ class Search:
         place = np.arange(self.size + 1)
         return np.where(place[None, :] - place[:, None] > self.longest, INFEASIBLE, bytes_of)
 
-    @property
+    @cached_property
     def by_rows(self) -> int:
         """Bytes of the best cuts when every segment uses its coarsest interleaving, for the first order searched."""
-        if self._ceiling is None:
-            self._ceiling = smallest_peak(self.size, self._coarse, self._short(self.lower_bounds.coarsest))
-        return self._ceiling
+        if self._like is not None:
+            return self._like.by_rows
 
-    def _coarse(self, i: int, j: int) -> int:
-        """Bytes of [i, j) in its coarsest interleaving."""
-        return self.costs.cost(i, j, self.interleavings(i, j)[0]) if self.possible(i, j) else INFEASIBLE
+        def coarsest(i: int, j: int) -> int:
+            return self.costs.cost(i, j, self.interleavings(i, j)[0]) if self.possible(i, j) else INFEASIBLE
+
+        return smallest_peak(self.size, coarsest, self._short(self.lower_bounds.coarsest))
 
     @property
     def size(self) -> int:
         """The number of operators."""
         return len(self.costs.order)
 
-    @property
+    @cached_property
     def bound(self) -> int:
         """Bytes that no arena of this order goes below."""
         return smallest_peak(self.size, self.least_exact, self._without_recompute)
 
-    @property
+    @cached_property
     def smallest(self) -> int:
         """Bytes, rounded, of the best cuts at 1.00x."""
         return smallest_peak(self.size, self.least, self._without_recompute)
@@ -164,41 +160,25 @@ class Search:
         """
         members = self.costs.members(i, j)
         again = bool(members) and members[0] < 0 and self.options.max_macs == 1.0
-        if (
-            not self.options.stripes
-            or again
-            or not self.possible(i, j)
-            or self.lower_bounds.stripes[i, j] >= INFEASIBLE
-        ):
-            return ()
-        return self.costs.striped(i, j)
+        possible = self.options.stripes and not again and self.possible(i, j)
+        return self.costs.striped(i, j) if possible and self.lower_bounds.stripes[i, j] < INFEASIBLE else ()
 
     @property
     def recompute(self) -> bool:
         """Whether plans may compute things twice."""
         return self.options.stripes and self.options.max_macs > 1.0
 
+    @cached_method
     def coarsest(self, i: int, j: int, cap: int) -> Interleaving | None:
         """The interleaving of [i, j) within `cap` bytes that makes least work and, of these, is coarsest.
 
         None where none fits.
         """
-        if not self.recompute and self.least(i, j) > cap:
-            return None
-        key = (i, j, cap)
-        if key not in self._coarsest:
-            self._coarsest[key] = self._first_within(i, j, cap)
-        return self._coarsest[key]
-
-    def _first_within(self, i: int, j: int, cap: int) -> Interleaving | None:
-        """`coarsest`, not kept."""
-        if not self.possible(i, j):
+        if not self.possible(i, j) or (not self.recompute and self.least(i, j) > cap):
             return None
         plain = next((c for c in self.interleavings(i, j) if self.costs.cost(i, j, c) <= cap), None)
-        if (
-            plain is not None
-            or (self.lower_bounds.stripes if self.recompute else self.lower_bounds.halo_stripes)[i, j] > cap
-        ):
+        in_stripes = self.lower_bounds.stripes if self.recompute else self.lower_bounds.halo_stripes
+        if plain is not None or in_stripes[i, j] > cap:
             return plain
         striped = (s for s in self.striped(i, j) if self.recompute or not s.extra_macs)
         return next((s.interleaving for s in striped if s.bytes <= cap), None)
@@ -245,7 +225,7 @@ class Search:
         """The layout of least work, then least overhead, whose segments stay within `limit` bytes; None where none does."""
         useful, calls = self._useful(limit), self._calls
 
-        def bound(i: int, j: int) -> tuple[int, int] | None:
+        def least(i: int, j: int) -> tuple[int, int] | None:
             return (0, calls[i][j] + price) if useful[i][j] else None
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
@@ -254,7 +234,7 @@ class Search:
                 return None
             return self.costs.extra_macs(i, j, how), self._overhead(i, j, how) + price
 
-        cuts = cuts_within(self.size, weight, bound)
+        cuts = cuts_within(self.size, weight, least)
         if cuts is None:
             return None
         return Layout(cuts, tuple(self.coarsest(i, j, limit) or BY_ROWS for i, j in pairwise(cuts)))
@@ -269,11 +249,10 @@ class Search:
         """Lower bounds of the bytes of every segment at 1.00x."""
         return self._short(self.lower_bounds.without_recompute if self.options.stripes else self.lower_bounds.tiles)
 
+    @cached_method
     def _useful(self, limit: int) -> list[list[bool]]:
         """For each segment whether cuts within `limit` bytes may contain it, judged by lower bounds."""
-        if limit not in self._reach:
-            self._reach[limit] = within_reach(self.least_bytes, limit + 1).tolist()
-        return self._reach[limit]
+        return within_reach(self.least_bytes, limit + 1).tolist()
 
     @cached_property
     def _calls(self) -> list[list[int]]:
@@ -282,10 +261,8 @@ class Search:
 
     def _weight(self, layout: Layout) -> tuple[int, int]:
         """Extra multiply-accumulates of a layout, and kernel calls inside its cascades."""
-        return (
-            sum(self.costs.extra_macs(*piece) for piece in layout.pieces),
-            sum(self._overhead(*piece) for piece in layout.pieces),
-        )
+        pieces = layout.pieces
+        return sum(self.costs.extra_macs(*p) for p in pieces), sum(self._overhead(*p) for p in pieces)
 
     def _overhead(self, i: int, j: int, how: Interleaving) -> int:
         """Kernel calls that cascading makes more expensive; 0 where an operator runs alone."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.overlap import Overlaps, Pair
@@ -67,14 +68,7 @@ class SegmentCosts:
         self.born, self.last = self._lives()
         self.rings = RingSizes(tables) if like is None else like.rings
         self.overlaps = Overlaps(tables, settings.in_place) if like is None else like.overlaps
-        self._blocks: dict[tuple[int, int, Interleaving], tuple[int, ...]] = {}
-        self._pairs: dict[tuple[int, int, Interleaving], tuple[Pair, ...]] = {}
-        self._traces: dict[tuple[tuple[int, ...], Tile], tuple[int, ...]] = {}
-        self._shared: dict[tuple[int, int, Interleaving], int] = {}
         self.striper = Striper(tables) if like is None else like.striper
-        self._stripes: dict[tuple[int, int, Interleaving], Stripes | None] = {}
-        self._striped: dict[tuple[int, int], tuple[Striped, ...]] = {}
-        self._members: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
         """For every root the position of its first maker and of its last reader.
@@ -94,18 +88,14 @@ class SegmentCosts:
                 last[t] = end if t in tables.leaves else max([*readers, born[t], 0])
         return born, last
 
+    @cached_method
     def members(self, i: int, j: int) -> tuple[int, ...]:
         """What runs in [i, j): the sources of streamed inputs, then the operators, by index; views are left out.
 
         Demand decides the order of steps inside a segment, so that it costs the same whatever order its operators came in.
         """
-        if (i, j) not in self._members:
-            sources = [
-                self.tables.source(t) for t in sorted(self.tables.streamed, reverse=True) if i <= self.born[t] < j
-            ]
-            working = [o for o in sorted(self.order[i:j]) if not self.tables.graph.ops[o].view]
-            self._members[i, j] = (*sources, *working)
-        return self._members[i, j]
+        sources = [self.tables.source(t) for t in sorted(self.tables.streamed, reverse=True) if i <= self.born[t] < j]
+        return (*sources, *(o for o in sorted(self.order[i:j]) if not self.tables.graph.ops[o].view))
 
     def one_sink(self, i: int, j: int) -> bool:
         """Whether all that runs in [i, j) leads to its last operator."""
@@ -126,6 +116,7 @@ class SegmentCosts:
         rings = self.rings.of(members, inner, how.tile)
         return {t: rings.get(t, self.tables.units(t, how.tile)) for t in made}
 
+    @cached_method
     def in_place(self, i: int, j: int) -> int | None:
         """The operator of [i, j) that writes its output over its dying input, where it runs alone; else None."""
         members, tables = self.members(i, j), self.tables
@@ -133,11 +124,8 @@ class SegmentCosts:
             return None
         node = tables.graph.ops[members[0]]
         own = all(tables.roots[t].tensor == t and t not in tables.streamed for t in (*node.inputs, *node.outputs))
-        return (
-            node.index
-            if node.kernels.in_place_workspace_bytes and own and node.inputs[0] in self._dying(i, j)
-            else None
-        )
+        able = node.kernels.in_place_workspace_bytes and own and node.inputs[0] in self._dying(i, j)
+        return node.index if able else None
 
     def state_bytes(self, i: int, j: int) -> int:
         """Bytes of the driver's step counters; 0 where a single operator runs whole."""
@@ -160,38 +148,26 @@ class SegmentCosts:
             return True
         return scratch * SCRATCH_SHARE <= self.exact_cost(i, j, how)
 
+    @cached_method
     def stripes(self, i: int, j: int, how: Interleaving) -> Stripes | None:
         """The stripes of [i, j); None where `how` has none, or where the segment cannot be striped."""
-        key = (i, j, how)
-        if not how.striped:
-            return None
-        if key not in self._stripes:
-            forms = self._forms(i, j)
-            self._stripes[key] = None if forms is None else forms.stripes(how)
-        return self._stripes[key]
+        forms = self._forms(i, j) if how.striped else None
+        return None if forms is None else forms.stripes(how)
 
     def _forms(self, i: int, j: int) -> Forms | None:
         """All forms of [i, j) in stripes; None where it cannot be striped."""
         members = self.members(i, j)
-        if not members or any(self.last[t] >= j for t in self._streamed(members)):
-            return None
+        if not members or any(self.last[-1 - o] >= j for o in members if o < 0):
+            return None  # a streamed input is wanted later
         leaving = [t for o in members for t in self.tables.written(o) if self.last[t] >= j]
         return self.striper.forms(members, self.accumulating(i, j), leaving)
 
-    def _streamed(self, members: Sequence[int]) -> list[int]:
-        """The streamed inputs whose sources are among `members`."""
-        return [-1 - o for o in members if o < 0]
-
+    @cached_method
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
         """The forms of [i, j) in stripes that no other beats in both bytes and work, those of least work first."""
-        key = (i, j)
-        if key not in self._striped:
-            forms = self._forms(i, j)
-            self._striped[key] = () if forms is None else self._undominated(i, j, forms)
-        return self._striped[key]
-
-    def _undominated(self, i: int, j: int, forms: Forms) -> tuple[Striped, ...]:
-        """`striped`, out of all forms."""
+        forms = self._forms(i, j)
+        if forms is None:
+            return ()
         tables, unit = self.tables, self.settings.alignment
         rows = self.held(i, j, BY_ROWS)
         plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * tables.unit_bytes(t, ROW)]]
@@ -224,6 +200,7 @@ class SegmentCosts:
         stripes = self.stripes(i, j, how)
         return 0 if stripes is None else stripes.extra_macs
 
+    @cached_method
     def _scratch(self, op: int, how: Interleaving) -> int:
         """Bytes of one operator's scratch."""
         node = self.tables.graph.ops[op]
@@ -232,29 +209,24 @@ class SegmentCosts:
         if not how.tile.by_pixels:
             return node.scratch_bytes
         n = min(how.tile.columns, self.tables.graph.tensors[node.outputs[0]].columns)
-        workspace = node.kernels.tile_workspace_bytes(n)
-        if workspace and not goes_by_pixels(self.tables.graph, op):
-            workspace = 0
+        workspace = node.kernels.tile_workspace_bytes(n) if goes_by_pixels(self.tables.graph, op) else 0
         return workspace + node.scratch_bytes
 
+    @cached_method
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
         """Operators of [i, j) that sum up their input as it comes."""
         members = self.members(i, j)
         inside = frozenset(members)
         return tuple(o for o in members if self.tables.accumulates(o, inside))
 
+    @cached_method
     def blocks(self, i: int, j: int, how: Interleaving) -> tuple[int, ...]:
         """Bytes of every block that is live while [i, j) runs."""
-        key = (i, j, how)
-        if key not in self._blocks:
-            tables = self.tables
-            inside = [self.bytes_held(i, j, t, units, how) for t, units in self.held(i, j, how).items()]
-            stripes = self.stripes(i, j, how)
-            halo = {} if stripes is None else stripes.halo_columns
-            stores = [n * tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL) for t, n in halo.items()]
-            around = self._around(i, j)
-            self._blocks[key] = (*around, *inside, *stores, self.state_bytes(i, j), self.scratch_bytes(i, j, how))
-        return self._blocks[key]
+        tables, stripes = self.tables, self.stripes(i, j, how)
+        inside = [self.bytes_held(i, j, t, units, how) for t, units in self.held(i, j, how).items()]
+        halo = {} if stripes is None else stripes.halo_columns
+        stores = [n * tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL) for t, n in halo.items()]
+        return (*self._around(i, j), *inside, *stores, self.state_bytes(i, j), self.scratch_bytes(i, j, how))
 
     def bytes_held(self, i: int, j: int, tensor: int, units: int, how: Interleaving) -> int:
         """Bytes of the block of a tensor of which `units` are held."""
@@ -271,6 +243,7 @@ class SegmentCosts:
         """Bytes live while [i, j) runs, without rounding: no arena goes below them."""
         return sum(self.blocks(i, j, how)) - self.shared(i, j, how)
 
+    @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
         """Roots made before [i, j) whose last reader is in it."""
         return [t for t, b in self.born.items() if b < i <= self.last[t] < j]
@@ -281,25 +254,21 @@ class SegmentCosts:
             return 0
         return sum(self.tables.tensor_bytes[t] for t in self._dying(i, j))
 
+    @cached_method
     def pairs(self, i: int, j: int, how: Interleaving) -> tuple[Pair, ...]:
         """Outputs and rings of [i, j) that may follow a dying input, with the distance that they must keep."""
         if how.striped or not (self.settings.overlap or self.settings.in_place):
             return ()
-        key = (i, j, how)
         op = self.in_place(i, j)
         if op is not None:
-            node = self.tables.graph.ops[op]
-            self._pairs[key] = (
-                Pair(node.inputs[0], node.outputs[0], 0, self.tables.tensor_bytes[node.outputs[0]], True),
-            )
-        if key not in self._pairs:
-            rings = self.settings.rings_follow
-            held = self.held(i, j, how).items()
-            made = {t: u for t, u in held if t not in self.tables.streamed and (rings or self.last[t] >= j)}
-            found = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, how.tile)
-            self._pairs[key] = tuple(p for p in found if self.settings.overlap or self.overlaps.overwrites(p))
-        return self._pairs[key]
+            x, y = self.tables.graph.ops[op].inputs[0], self.tables.graph.ops[op].outputs[0]
+            return (Pair(x, y, 0, self.tables.tensor_bytes[y], exact=True),)
+        rings, held = self.settings.rings_follow, self.held(i, j, how).items()
+        made = {t: u for t, u in held if t not in self.tables.streamed and (rings or self.last[t] >= j)}
+        pairs = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, how.tile)
+        return tuple(p for p in pairs if self.settings.overlap or self.overlaps.overwrites(p))
 
+    @cached_method
     def shared(self, i: int, j: int, how: Interleaving) -> int:
         """The most bytes that outputs, rings and dying inputs of [i, j) can have in common.
 
@@ -307,16 +276,13 @@ class SegmentCosts:
         covers at most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap one
         another, so a writer shares at most its own size with all of them.
         """
-        key = (i, j, how)
-        if key not in self._shared:
-            by_reader: dict[int, list[Pair]] = {}
-            covered: dict[int, int] = {}
-            for pair in self.pairs(i, j, how):
-                by_reader.setdefault(pair.reader, []).append(pair)
-                covered[pair.writer] = min(pair.size, covered.get(pair.writer, 0) + max(pair.reach, 0))
-            taken = sum(self._shared_with(t, pairs, j) for t, pairs in by_reader.items())
-            self._shared[key] = min(taken, sum(covered.values()))
-        return self._shared[key]
+        by_reader: dict[int, list[Pair]] = {}
+        covered: dict[int, int] = {}
+        for pair in self.pairs(i, j, how):
+            by_reader.setdefault(pair.reader, []).append(pair)
+            covered[pair.writer] = min(pair.size, covered.get(pair.writer, 0) + max(pair.reach, 0))
+        taken = sum(self._shared_with(t, pairs, j) for t, pairs in by_reader.items())
+        return min(taken, sum(covered.values()))
 
     def _shared_with(self, reader: int, pairs: Sequence[Pair], j: int) -> int:
         """`shared` for one dying input."""
@@ -331,21 +297,20 @@ class SegmentCosts:
             return min(whole, max(front, only.size + min(front, -only.distance)))
         return min(whole, front + sum(min(p.size, p.reach) for p in outputs))
 
-    def trace(self, i: int, j: int, how: Interleaving) -> tuple[int, ...]:
+    @cached_method
+    def trace(self, i: int, j: int, tile: Tile) -> tuple[int, ...]:
         """The operators of [i, j) in execution order, one entry a step."""
-        if (in_place := self.in_place(i, j)) is not None:
-            return (in_place,)
-        key = (self.members(i, j), how.tile)
-        if key not in self._traces:
-            self._traces[key] = Cascade(self.tables, *key).trace
-        return self._traces[key]
+        in_place = self.in_place(i, j)
+        return Cascade(self.tables, self.members(i, j), tile).trace if in_place is None else (in_place,)
 
+    @cached_method
     def calls(self, i: int, j: int, how: Interleaving) -> int:
         """Kernel calls of [i, j)."""
         cascade = Cascade(self.tables, self.members(i, j), how.tile)
         stripes = self.stripes(i, j, how)
         return sum(cascade.steps(o).count for o in cascade.members) * (1 if stripes is None else len(stripes.ranges))
 
+    @cached_method
     def _across(self, i: int) -> list[int]:
         """Roots made before position i and wanted at it or later."""
         return [t for t, b in self.born.items() if b < i and self.last[t] >= i]

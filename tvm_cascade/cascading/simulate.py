@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tvm_cascade.cascading.access_tables import AccessTables, Read, Steps, steps_for
-from tvm_cascade.cascading.geometry import Units, goes_by_pixels
+from tvm_cascade.cascading.access_tables import AccessTables, Read, SegmentUsers, Steps
+from tvm_cascade.cascading.geometry import Units
 from tvm_cascade.graph import ROW, Tile
 
 Feeds = Mapping[int, Sequence[tuple[int, Sequence[int]]]]
@@ -26,9 +26,8 @@ class Cascade:
 
     def __init__(self, tables: AccessTables, members: Sequence[int], tile: Tile = ROW) -> None:
         self.tables, self.members, self.tile = tables, tuple(members), tile
-        inside = frozenset(members)
-        self.inside = inside
-        self.accumulating = frozenset(o for o in members if tables.accumulates(o, inside))
+        self.inside = frozenset(members)
+        self.accumulating = frozenset(o for o in members if tables.accumulates(o, self.inside))
 
     def steps(self, op: int) -> Steps:
         """The steps of one member."""
@@ -36,25 +35,9 @@ class Cascade:
 
     def waits(self, op: int) -> dict[int, Units]:
         """For each producer inside, the number of its steps that each step of `op` waits for."""
-        found: dict[int, Units] = {}
-        for maker in self.tables.makers[op] if op >= 0 else ():
-            if maker in self.inside:
-                key = (op, maker, self.tile, op in self.accumulating, maker in self.accumulating)
-                if key not in self.tables.waits:
-                    self.tables.waits[key] = self._waits(op, maker)
-                found[maker] = self.tables.waits[key]
-        return found
-
-    def _waits(self, op: int, maker: int) -> Units:
-        """`waits` for one producer."""
-        found: Units | None = None
-        for read in self.steps(op).reads:
-            if maker in self.tables.writers(read.tensor):
-                made = self.steps(maker).made[self.tables.written(maker).index(read.tensor)]
-                steps = np.minimum(steps_for(made, read.need), self.steps(maker).count)
-                found = steps if found is None else np.maximum(found, steps)
-        assert found is not None
-        return found
+        summing = self.accumulating
+        makers = [m for m in self.tables.makers[op] if m in self.inside] if op >= 0 else []
+        return {m: self.tables.waits(op, m, self.tile, op in summing, m in summing) for m in makers}
 
     @cached_property
     def sinks(self) -> tuple[int, ...]:
@@ -108,35 +91,17 @@ class Cascade:
         All units where a reader cannot follow a ring or none is inside. Whole rows where a source fills it or a kernel makes or
         reads rows. Whole steps where an operator fills it several pixels at a time.
         """
-        least, multiple = self._usable(tensor)
+        tables = self.tables
+        makers, readers = self._users(tables.writers(tensor)), self._users(tables.readers[tensor])
+        least, multiple = tables.ring(tensor, self.tile, makers, readers)
         if least is None:
             return multiple
         needed = -(-max(units, least) // multiple) * multiple  # no step's pixels wrap around
-        return min(self.tables.units(tensor, self.tile), needed)
+        return min(tables.units(tensor, self.tile), needed)
 
-    def _usable(self, tensor: int) -> tuple[int | None, int]:
-        """The fewest units of a ring and what they must be a multiple of; (None, all units) where it cannot be a ring."""
-        tables, tile = self.tables, self.tile
-        makers = [m for m in tables.writers(tensor) if m in self.inside]
-        readers = tuple((o, o in self.accumulating) for o in tables.readers[tensor] if o in self.inside)
-        key = (tensor, tile, tuple((m, m in self.accumulating) for m in makers), readers)
-        if key not in tables.rings:
-            reads = [r for _, r in self.readers(tensor)]
-            if not reads or any(not r.ringable for r in reads) or tables.stacked(tensor):
-                tables.rings[key] = None, tables.units(tensor, tile)
-            else:
-                made = [self.steps(m).made[tables.written(m).index(tensor)] for m in makers]
-                wide = tables.columns(tensor, tile)
-                steps = tile.columns > 1 and any(m >= 0 and goes_by_pixels(tables.graph, m) for m in makers)
-                around = (*makers, *(o for o, summing in readers if not summing))
-                rows = any(not goes_by_pixels(tables.graph, o) for o in around if o >= 0)
-                rows = rows or tensor in tables.streamed
-                multiple = wide if rows else tile.columns if steps and wide % tile.columns == 0 else 1
-                if not tile.by_pixels:
-                    multiple = min(tile.rows, tables.tensor_rows[tensor])  # a step's rows lie together
-                least = max(int(np.diff(units).max(initial=1)) for units in made)
-                tables.rings[key] = max(least, *(r.reach for r in reads)), multiple
-        return tables.rings[key]
+    def _users(self, operators: Sequence[int]) -> SegmentUsers:
+        """Those of `operators` that are inside, and whether each accumulates."""
+        return tuple((o, o in self.accumulating) for o in operators if o in self.inside)
 
     def closed_form(self, tensor: int) -> int | None:
         """`held` of a tensor with one producer and one reader; None for any other.

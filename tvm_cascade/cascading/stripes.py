@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import goes_by_pixels, has_pixels, outermost
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.graph import Window
@@ -91,16 +91,21 @@ class Striper:
 
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables
-        self._taps = lru_cache(maxsize=None)(self._count_taps)
-        self._by_pixels = lru_cache(maxsize=None)(partial(goes_by_pixels, tables.graph))
 
+    @cached_method
     def possible(self, op: int) -> bool:
-        """Whether an operator, or a source, may take part other than as a sink that sums up its input."""
+        """Whether an operator, or a source, may take part other than as a sink that sums up its input.
+
+        Its kernel can make columns of a row where its inputs' rows are contiguous and its windows along columns known.
+        """
         if op < 0:
             return True
-        return (
-            self._by_pixels(op) or self.tables.graph.ops[op].kernels.channel_tiling is not None
-        ) and self._by_stripes(op)
+        graph, node = self.tables.graph, self.tables.graph.ops[op]
+        if not goes_by_pixels(graph, op) and node.kernels.channel_tiling is None:
+            return False
+        inputs = [graph.tensors[t] for t in node.inputs]
+        known = all(across is not None for across in node.columns)
+        return known and all(t.row_axis is not None and outermost(t) for t in inputs)
 
     def sink_columns(self, members: Sequence[int], accumulating: Sequence[int]) -> int:
         """Columns of the map that a segment's stripes cut; 0 where it cannot be striped."""
@@ -118,13 +123,6 @@ class Striper:
             ):
                 return 0
         return graph.tensors[self._grid(members[-1], accumulating)].columns
-
-    def _by_stripes(self, op: int) -> bool:
-        """Whether an operator's kernel can make columns of a row: its rows are contiguous and its columns known."""
-        node = self.tables.graph.ops[op]
-        inputs = [self.tables.graph.tensors[t] for t in node.inputs]
-        known = all(across is not None for across in node.columns)
-        return known and all(t.row_axis is not None and outermost(t) for t in inputs)
 
     def _plain(self, op: int, k: int, members: Sequence[int], accumulating: Sequence[int]) -> bool:
         """Whether input k of `op` comes from outside, or is read by columns from the tensor in which it was made."""
@@ -232,7 +230,8 @@ class Striper:
             return macs + tiling.macs_per_column * columns - node.macs
         return node.macs * done // taps[-1] - node.macs
 
-    def _count_taps(self, op: int) -> Table:
+    @cached_method
+    def _taps(self, op: int) -> Table:
         """For each number of output columns the taps of the first input that they have, padding left out."""
         node = self.tables.graph.ops[op]
         window, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
