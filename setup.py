@@ -44,7 +44,7 @@ setup(
         "tvm_cascade.schedules": "schedules",
     },
     package_data={
-        "tvm_cascade.micro": ["boards/*.json", "templates/*"],
+        "tvm_cascade.micro": ["boards/*.json", "templates/**"],
         "tvm_cascade": ["py.typed"],
         "tvm_cascade.schedules": ["data/*"],
     },

@@ -16,7 +16,8 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.host import host_program, run_host
 from tvm_cascade.micro.placement import place_io
-from tvm_cascade.report.text import segment_table, summary
+from tvm_cascade.report.steps import step_table
+from tvm_cascade.report.text import summary
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.zoo.mobilenet import mobilenet_v2
@@ -61,7 +62,7 @@ def main() -> None:
     # 3. The cap: the plan that costs least within it.
     options = rows_alone(sram=CAP, **CAN)
     plan = plan_graph(graph, options)
-    print(f"\n{summary(plan)}\n\n{segment_table(plan)}")
+    print(f"\n{summary(plan)}\n\n{step_table(plan)}")
 
     # 4. The same answers, the same work.
     size = graph.tensors[graph.inputs[0]].shape

@@ -17,7 +17,7 @@ from tvm_cascade.keywords import CompileKeywords, OptimizeKeywords, PlanKeywords
 from tvm_cascade.micro.bundle import BundleResult, make_bundle
 from tvm_cascade.micro.doctor import Doctor, diagnose
 from tvm_cascade.micro.export import export_folder
-from tvm_cascade.micro.run_image import RunOptions, run_image
+from tvm_cascade.micro.run_image import run_image
 from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.choose_variants import flash_of
@@ -166,15 +166,15 @@ def compile(
     started, folder = time.perf_counter(), checks.path("output", output)
     request = request_of(target, options, COMPILE_OPTIONS)
     compilation.require_free(folder)
-    machine = compilation.machine_of(request)
+    build = compilation.build_options(request)
     loaded = pipeline.load(model, request.load, progress)
-    planned = compilation.plan_for(loaded, request, machine, progress)
+    planned = compilation.plan_for(loaded, request, build, progress)
     progress(f"{loaded.name}: replaying the plan on simulated memory")
     pipeline.replay(planned.plan, planned.options.alignment)
     told = compilation.describe_plan(planned, loaded.name, started, progress, whole=request.emit.report is not None)
     progress(f"{loaded.name}: an arena of {planned.plan.peak} bytes; writing the project")
-    written = compilation.write_project(folder, planned, loaded.name, request, machine, progress)
-    result = compilation.describe_project(told, folder, machine, written, time.perf_counter() - started)
+    written = compilation.write_project(folder, planned, loaded.name, request, build, progress)
+    result = compilation.describe_project(told, folder, build, written, time.perf_counter() - started)
     if request.emit.report is not None:
         result.write_report(request.emit.report)
     return result
@@ -211,9 +211,8 @@ def run(
     LoadError, MissingToolError, ToolError
         The folder or a file cannot be read; the emulator is not installed, or fails.
     """
-    asked = RunRequest(board, port, timeout, outputs, check)
-    options = RunOptions(asked.board, inputs, asked.outputs, asked.check, asked.port, asked.timeout)
-    return run_image(checks.path("directory", directory), options, progress)
+    options = {"board": board, "port": port, "timeout": timeout, "outputs": outputs, "check": check}
+    return run_image(checks.path("directory", directory), RunRequest.of(options), inputs, progress)
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tvm_cascade import pipeline
-from tvm_cascade.cores import Core, get_core, kernel_target
+from tvm_cascade.cores import get_core, kernel_target
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro import firmware
-from tvm_cascade.micro.board import Board, load_board
+from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.count import counter_of, require_counter
 from tvm_cascade.micro.toolchain import find_tool
+from tvm_cascade.micro.write_image import BuildOptions
 from tvm_cascade.passes.candidates.candidate import KernelSource
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.tune_kernels import tune_kernels
@@ -29,16 +29,7 @@ from tvm_cascade.schedules.tuning.tune import shipped, with_shipped
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What a project is written for, and how."""
-
-    target: Core
-    board: Board | None  # None: this machine
-    backend: str  # of the kernels: "c" or "obj"
-
-
-def machine_of(request: Request) -> Machine:
+def build_options(request: Request) -> BuildOptions:
     """The target, the board and the back end of a request.
 
     Raises
@@ -53,23 +44,23 @@ def machine_of(request: Request) -> Machine:
     if target.name == "host":
         if board not in (None, "host"):
             raise UsageError(f"target host runs on board host, not {board}")
-        return Machine(target, None, backend)
+        return BuildOptions(target, None, request.emit.optimise, backend)
     made_for = load_board(board or target.default_board)
     if request.kernels.metaschedule is not None:
         raise UsageError(f"MetaSchedule measures on this machine: compile for the target host, not {target.name}")
     made_for.require_target(target)
     find_tool(target.family.gcc, target.family.compiler_remedy)
-    return Machine(target, made_for, backend)
+    return BuildOptions(target, made_for, request.emit.optimise, backend)
 
 
-def plan_for(loaded: pipeline.Loaded, request: Request, machine: Machine, progress: Progress) -> pipeline.Planned:
+def plan_for(loaded: pipeline.Loaded, request: Request, build: BuildOptions, progress: Progress) -> pipeline.Planned:
     """The best plan, its kernels counted and tuned as the request says; new counts are kept in its database."""
     asked = request.kernels
     counts = with_shipped(asked.database, must_exist=not asked.tune)
     counter = None
     if asked.tune:
-        counter = counter_of(machine.target, require_counter(machine.board), machine.backend, progress)
-    core = kernel_target(request.target, machine.backend, request.emit.optimise)
+        counter = counter_of(build.target, require_counter(build.board), build.backend, progress)
+    core = kernel_target(request.target, build.backend, build.optimise)
     kernels = KernelSource(core, counts, counter, _tuner(asked, loaded.name, progress))
     try:
         return pipeline.plan(loaded, request.plan, kernels, progress)
@@ -93,7 +84,7 @@ def _tuner(asked: KernelRequest, name: str, progress: Progress) -> Callable[[Pre
 
 
 def write_project(
-    folder: Path, planned: pipeline.Planned, name: str, request: Request, machine: Machine, progress: Progress
+    folder: Path, planned: pipeline.Planned, name: str, request: Request, build: BuildOptions, progress: Progress
 ) -> firmware.Written:
     """Write the project into `folder`, complete or not at all; files of the user's own in an older one are kept.
 
@@ -107,16 +98,7 @@ def write_project(
             progress(f"{name}: kept your {', '.join(kept)}")
 
     with publish(folder, keep) as staging:
-        emit = firmware.EmitOptions(
-            name=request.emit.name or name,
-            target=machine.target,
-            board=machine.board,
-            backend=machine.backend,
-            optimise=request.emit.optimise,
-            hook=request.emit.hook,
-            ram_weights=int(request.emit.ram_weights),
-        )
-        written.append(firmware.write(staging, planned.prepared, planned.plan, planned.options, emit, progress))
+        written.append(firmware.write(staging, planned, request.emit.name or name, build, request.emit, progress))
     return written[0]
 
 
@@ -159,15 +141,15 @@ def describe_plan(
 
 
 def describe_project(
-    told: PlanResult, folder: Path, machine: Machine, written: firmware.Written, seconds: float
+    told: PlanResult, folder: Path, build: BuildOptions, written: firmware.Written, seconds: float
 ) -> CompileResult:
     """What is told of a plan, and of the project that was written for it in so many `seconds`."""
     plan: dict[str, Any] = vars(told) | {"seconds": seconds}
     return CompileResult(
         **plan,
         folder=folder,
-        target=machine.target.name,
-        board=machine.board.name if machine.board else "host",
+        target=build.target.name,
+        board=build.board.name if build.board else "host",
         ram_bytes=written.ram_bytes,
         flash_bytes=written.flash_bytes,
         elf=written.elf,

@@ -20,7 +20,6 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-import tvm
 from tvm.ir import IRModule
 
 from tvm_cascade import frontend
@@ -31,7 +30,6 @@ from tvm_cascade.frontend import io_spec
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.candidates.candidate import KernelSource, PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph
-from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.plan_network import lower_integers, plan_network, plan_options
 from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.request import LoadRequest, PlanRequest
@@ -111,11 +109,6 @@ def plan(
     found = plan_network(loaded.mod, request, progress=lambda line: progress(f"{loaded.name}: {line}"), kernels=kernels)
     mod = loaded.mod if found.rewritten is None else found.rewritten.mod
     return Planned(found, _prepared(mod, found.prepared), plan_options(request, kernels.core))
-
-
-def front_phases() -> list[tvm.ir.transform.Pass]:
-    """Relax passes before the graph is read, in order."""
-    return [LowerQuantized()]
 
 
 def prepare(

@@ -147,10 +147,8 @@ class RunRequest(Asked):
     board: Annotated[str | None, checks.optional(checks.name_or_path)] = None  # None: the board it was compiled for
     port: Annotated[str | None, checks.optional(checks.text)] = None  # a serial port, with the real board behind it
     timeout: Annotated[float | None, checks.optional(checks.seconds)] = None  # seconds
-    outputs: Annotated[str | Path | None, checks.optional(checks.path)] = None  # an .npz to write
-    check: Annotated[str | Path | None, checks.optional(checks.path)] = (
-        None  # a model file whose reference kernels run too
-    )
+    outputs: Annotated[Path | None, checks.optional(checks.path)] = None  # an .npz to write
+    check: Annotated[Path | None, checks.optional(checks.path)] = None  # a model file whose reference kernels run too
 
 
 @dataclass(frozen=True, slots=True)

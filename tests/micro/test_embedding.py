@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import tvm_cascade
-from tvm_cascade.micro import emulator, toolchain
+from tvm_cascade.micro import emulator
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.image import Image, read_image, read_network
-from tvm_cascade.micro.toolchain import build_image
+from tvm_cascade.micro.toolchain import ToolError, build_image
+from tvm_cascade.testing.host_build import build_host
 from tvm_cascade.testing.tflite import ModelWriter
 
 SIDE = 24  # pixels of the image
@@ -319,10 +320,8 @@ def test_clean_under_sanitizers(compiler: str, hooked: Image, tmp_path: Path) ->
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     try:
-        program = toolchain.build_host(
-            tmp_path, read_network(hooked, hooked.networks[0]), sanitize=True, compiler=compiler
-        )
-    except toolchain.ToolError as error:
+        program = build_host(tmp_path, read_network(hooked, hooked.networks[0]), sanitize=True, compiler=compiler)
+    except ToolError as error:
         pytest.skip(f"the compiler's sanitizers are not installed: {error}")
     image = np.random.default_rng(1).integers(-128, 128, (1, SIDE, SIDE, 1), dtype=np.int8)
     (tmp_path / "inputs.bin").write_bytes(struct.pack("<II", 0xA5, 1) + image.tobytes())

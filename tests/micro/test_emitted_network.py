@@ -16,6 +16,7 @@ from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.image import Image, read_image, read_network
+from tvm_cascade.testing.host_build import build_host
 
 BOARD = load_board("mps2-an385")
 
@@ -40,7 +41,7 @@ def test_clean_under_sanitizers_and_equal_to_the_board(
     compiled: Image, inputs: list[np.ndarray], tmp_path: Path, emulator_tools: None
 ) -> None:
     try:
-        program = toolchain.build_host(tmp_path, read_network(compiled, compiled.networks[0]), sanitize=True)
+        program = build_host(tmp_path, read_network(compiled, compiled.networks[0]), sanitize=True)
     except ToolError as error:
         pytest.skip(f"the compiler's sanitizers are not installed: {error}")
     data = compiled.pack_inputs(inputs)
@@ -70,7 +71,7 @@ def test_objects_are_not_built_for_this_machine(compiled: Image, tmp_path: Path)
     network = read_network(compiled, compiled.networks[0])
     as_object = replace(network, files={**network.files, "k.o": b""}, objects=("k.o",))
     with pytest.raises(UsageError, match="use --emit c to build it here"):
-        toolchain.build_host(tmp_path, as_object)
+        build_host(tmp_path, as_object)
 
 
 def test_cores_that_would_compute_something_else_are_refused(compiled: Image, tmp_path: Path) -> None:

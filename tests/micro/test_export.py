@@ -15,7 +15,7 @@ from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
-from tvm_cascade.micro.export import export_arduino, export_folder, export_zephyr
+from tvm_cascade.micro.export import export_folder
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.write_image import BuildOptions, write_image
@@ -263,7 +263,7 @@ def test_kernels_refuse_boards_that_cannot_take_them(
     core = get_core(target)
     network = replace(toy, files={**toy.files, "toy_kernels.o": b"not looked into"}, objects=("toy_kernels.o",))
     project = write_image(tmp_path / "p", (network,), BuildOptions(core, load_board(core.default_board)))
-    export_arduino(project, tmp_path / "lib")
+    export_folder(project.folder, "arduino", tmp_path / "lib")
     include = f'#include "{tmp_path}/lib/src/toy.h"\n'
     for boards, taken in ((fits, True), (does_not, False)):
         for board in boards:
@@ -291,14 +291,14 @@ def test_networks_of_a_bundle_share_their_arena(tmp_path: Path, duo: Image) -> N
 def test_names_that_other_systems_keep_for_themselves(tmp_path: Path, toy: EmittedNetwork, renamed: Callable) -> None:
     board = load_board("mps2-an386")
     project = write_image(tmp_path / "p", (renamed(toy, "arduino_wake"),), BuildOptions(M4, board))
-    export_arduino(project, tmp_path / "wake")
+    export_folder(project.folder, "arduino", tmp_path / "wake")
     assert lint_library(tmp_path / "wake")["name"] == "network_arduino_wake"
     for wrong in ("my library", "-x", "x" * 64):
         with pytest.raises(UsageError, match="Arduino takes no library folder named"):
-            export_arduino(project, tmp_path / wrong)
+            export_folder(project.folder, "arduino", tmp_path / wrong)
     # the name of a library of Zephyr's
     kernel = write_image(tmp_path / "k", (renamed(toy, "kernel"),), BuildOptions(M4, board))
-    export_zephyr(kernel, tmp_path / "module")
+    export_folder(kernel.folder, "zephyr", tmp_path / "module")
     assert "zephyr_library_named(tvm_cascade_kernel)" in (tmp_path / "module/CMakeLists.txt").read_text()
     assert "name: tvm_cascade_kernel\n" in (tmp_path / "module/zephyr/module.yml").read_text()  # modules replace others
 
@@ -308,34 +308,34 @@ def test_floats_and_compiled_kernels_of_other_cores(tmp_path: Path, toy: Emitted
     source = b"#include <math.h>\n" + toy.files["toy.c"]
     network = replace(toy, outputs=(y,), files={**toy.files, "toy.c": source})
     project = write_image(tmp_path / "f", (network,), BuildOptions(M4, load_board("mps2-an386")))
-    export_zephyr(project, tmp_path / "module")
+    export_folder(project.folder, "zephyr", tmp_path / "module")
     assert "select REQUIRES_FULL_LIBC" in (tmp_path / "module/Kconfig").read_text()
     assert "CONFIG_FPU=y\n" in (tmp_path / "module/samples/toy/prj.conf").read_text()
     files = {**toy.files, "toy_kernels.o": b"not looked into"}
     riscv = replace(toy, files=files, objects=("toy_kernels.o",))
     other = write_image(tmp_path / "r", (riscv,), BuildOptions(get_core("riscv32"), load_board("riscv32-virt")))
-    export_zephyr(other, tmp_path / "other")
+    export_folder(other.folder, "zephyr", tmp_path / "other")
     assert "depends on RISCV && !64BIT\n" in (tmp_path / "other/Kconfig").read_text()
     with pytest.raises(UsageError, match="of Arm cores alone, not of riscv32: compile with --emit c"):
-        export_arduino(other, tmp_path / "lib")
+        export_folder(other.folder, "arduino", tmp_path / "lib")
     with pytest.raises(UsageError, match="unknown kind of package 'mbed'"):
         export_folder(project.folder, "mbed", tmp_path / "lib")
 
 
 def test_exports_are_reproducible_and_never_overwrite(tmp_path: Path, object_project: Image) -> None:
-    for export in (export_zephyr, export_arduino):
-        one, two = tmp_path / f"{export.__name__}1", tmp_path / f"{export.__name__}2"
-        files = export(object_project, one)
-        assert export(object_project, two) == files
+    for kind in ("zephyr", "arduino"):
+        one, two = tmp_path / f"{kind}1", tmp_path / f"{kind}2"
+        files = export_folder(object_project.folder, kind, one)
+        assert export_folder(object_project.folder, kind, two) == files
         for file in files:
             assert (one / file).read_bytes() == (two / file).read_bytes()
             assert b"@" not in (one / file).read_bytes() or file.endswith((".a", ".c", ".h"))
         with pytest.raises(UsageError, match="exists and is not empty"):
-            export(object_project, one)
+            export_folder(object_project.folder, kind, one)
 
 
 def test_a_failed_export_leaves_nothing(tmp_path: Path, object_project: Image) -> None:
     (object_project.folder / "toy_kernels.o").unlink()
     with pytest.raises(Exception, match="toy_kernels"):
-        export_zephyr(object_project, tmp_path / "x" / "module")
+        export_folder(object_project.folder, "zephyr", tmp_path / "x" / "module")
     assert not (tmp_path / "x").exists()

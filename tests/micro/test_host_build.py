@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from tvm_cascade.errors import ToolError
-from tvm_cascade.micro import toolchain
 from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.testing.host_build import build_host
 
 
 @pytest.fixture
 def sanitized(tmp_path: Path) -> Callable[[EmittedNetwork, bytes], subprocess.CompletedProcess]:
     def build_and_run(network: EmittedNetwork, data: bytes) -> subprocess.CompletedProcess:
         try:
-            program = toolchain.build_host(tmp_path, network, sanitize=True)
+            program = build_host(tmp_path, network, sanitize=True)
         except ToolError as error:
             pytest.skip(f"the compiler's sanitizers are not installed: {error}")
         (tmp_path / "inputs.bin").write_bytes(struct.pack("<I", 0xA5) + data)

@@ -23,10 +23,10 @@ from typing import Protocol
 import numpy as np
 
 from tvm_cascade.errors import MissingToolError, ToolError, UsageError
-from tvm_cascade.micro.board import Board
+from tvm_cascade.micro.board import Board, Counter
 from tvm_cascade.tensor_spec import TensorSpec
 
-_PATTERNS = (0xA5, 0x5A)
+PATTERNS = (0xA5, 0x5A)
 _MAGIC = 0x31435654
 _START = struct.pack("<I", 1)  # before the inputs of every inference
 _RECORD = struct.Struct("<i6I")  # status, arena, stack, low before and after, coarse before and after
@@ -58,18 +58,17 @@ class RunResult:
     arena_high_water_bytes: int  # maximum over inferences and paint patterns
     stack_bytes: int  # maximum, from the top of the stack; everything the firmware uses, not the network alone
     instructions: int | None  # of one inference, the maximum; None where the board has no counter
-    instructions_each: tuple[int, ...] | None  # per inference
-    status: int  # exit status of the image, 0
     seconds: float  # wall time of the emulation
 
 
 @dataclass(frozen=True, slots=True)
-class _Inference:
-    status: int
+class Inference:
+    """What one inference gave: bytes of arena and stack that it used, bytes of all outputs, ticks of the counter."""
+
     arena: int
     stack: int
-    ticks: int
     outputs: bytes
+    ticks: int = 0
 
 
 def run(
@@ -92,31 +91,30 @@ def run(
     with tempfile.TemporaryDirectory(prefix="tvm-cascade-") as folder:
         jobs = []
         try:
-            for pattern, data in zip(_PATTERNS, (packed, packed[:1]), strict=True):
+            for pattern, data in zip(PATTERNS, (packed, packed[:1]), strict=True):
                 jobs.append(_Job(qemu, elf, board, Path(folder) / f"{pattern:02x}", pattern, data))
             main, again = (job.finish(interface, started + timeout_s) for job in jobs)
         finally:
             for job in jobs:
                 job.stop()
-    if main[0].outputs != again[0].outputs:
-        raise FirmwareError(f"{elf.name}: outputs depend on what the arena held before the inference")
-    return _result(board, interface, main, again, time.monotonic() - started)
+    return run_result(elf.name, interface, main, again[0], board.counter, started)
 
 
-def _result(
-    board: Board, interface: Runnable, main: Sequence[_Inference], again: Sequence[_Inference], seconds: float
+def run_result(
+    what: str, interface: Runnable, main: Sequence[Inference], again: Inference, counter: Counter | None, started: float
 ) -> RunResult:
-    everything = (*main, *again)
-    counter = board.counter
-    each = tuple(round(one.ticks / counter.ticks_per_instruction) for one in main) if counter else None
+    """The result of a run that began at `started` (monotonic seconds); `again` repeats the first inference.
+
+    Raises `FirmwareError`, in the name of `what`, where the repetition has other outputs.
+    """
+    if main[0].outputs != again.outputs:
+        raise FirmwareError(f"{what}: outputs depend on what the arena held before the inference")
     return RunResult(
         outputs=tuple(interface.unpack_outputs(one.outputs) for one in main),
-        arena_high_water_bytes=max(one.arena for one in everything),
-        stack_bytes=max(one.stack for one in everything),
-        instructions=max(each) if each else None,
-        instructions_each=each,
-        status=0,
-        seconds=seconds,
+        arena_high_water_bytes=max(one.arena for one in (*main, again)),
+        stack_bytes=max(one.stack for one in (*main, again)),
+        instructions=round(max(one.ticks for one in main) / counter.ticks_per_instruction) if counter else None,
+        seconds=time.monotonic() - started,
     )
 
 
@@ -173,7 +171,7 @@ class _Job:
             self.process.kill()
         self.process.wait()
 
-    def finish(self, interface: Runnable, deadline: float) -> list[_Inference]:
+    def finish(self, interface: Runnable, deadline: float) -> list[Inference]:
         try:
             status = self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -195,7 +193,7 @@ class _Job:
         record = _RECORD.size + sum(spec.bytes for spec in interface.outputs)
         return max(0, results.stat().st_size - 8) // record if results.exists() else 0
 
-    def _read(self, interface: Runnable, console: str) -> list[_Inference]:
+    def _read(self, interface: Runnable, console: str) -> list[Inference]:
         results = self.folder / "results.bin"
         data = results.read_bytes() if results.exists() else b""
         record = _RECORD.size + sum(spec.bytes for spec in interface.outputs)
@@ -204,7 +202,7 @@ class _Job:
         overhead = struct.unpack_from("<I", data, 4)[0]
         return [self._inference(data[8 + k * record : 8 + (k + 1) * record], overhead) for k in range(self.count)]
 
-    def _inference(self, data: bytes, overhead: int) -> _Inference:
+    def _inference(self, data: bytes, overhead: int) -> Inference:
         outputs, measured = data[: -_RECORD.size], data[-_RECORD.size :]
         status, arena, stack, low, low_after, coarse, coarse_after = _RECORD.unpack(measured)
         name, counter = self.elf.name, self.board.counter
@@ -213,7 +211,7 @@ class _Job:
         ticks = counter.ticks((low, low_after), (coarse, coarse_after)) if counter else 0
         if counter:
             ticks -= counter.ticks((0, overhead), (0, 0))
-        return _Inference(status, arena, stack, max(0, ticks), outputs)
+        return Inference(arena, stack, outputs, max(0, ticks))
 
 
 def explain_failure(console: str, status: int, elf: Path, prefix: str) -> str:

@@ -1,28 +1,28 @@
 """A compiled network as a package of other build systems: a Zephyr module, an Arduino library.
 
-Both hold the network alone (header, sources, weights, compiled kernels if any) and an example that calls it. Zephyr's
-layout is that of its documentation's "Modules (External projects)", Arduino's that of its "Library specification" 1.5.
+Both hold the network alone (header, sources, weights, compiled kernels if any) and an example that calls it. Their other
+files are those of `templates/zephyr/` and `templates/arduino/`: Zephyr's layout is that of its documentation's "Modules
+(External projects)", Arduino's that of its "Library specification" 1.5.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.cores import Core
 from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.errors import ToolError, UsageError
-from tvm_cascade.micro.export_layouts import ARDUINO, ZEPHYR
 from tvm_cascade.micro.image import Image, read_image
 from tvm_cascade.micro.image_text import arena_source
 from tvm_cascade.micro.main_text import user_callback
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import Network
 from tvm_cascade.micro.shared_weights import HEADER, SOURCE
-from tvm_cascade.micro.template import fill_template
+from tvm_cascade.micro.template import fill_template, template_folder
 from tvm_cascade.micro.toolchain import find_tool
 from tvm_cascade.publish import publish, require_empty
 from tvm_cascade.tensor_spec import TensorSpec
@@ -77,66 +77,60 @@ class _Package:
 
 
 def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
-    """The compiled `folder` as a package of `kind`, `zephyr` or `arduino`; returns its files. Raises as `export_zephyr`."""
-    kinds = {"zephyr": export_zephyr, "arduino": export_arduino}
+    """Write the compiled `folder` as a package of `kind` into the new folder `out`; returns the files, relative to it.
+
+    Parameters
+    ----------
+    kind : str
+        `zephyr`, a module with a sample, which an application switches on with `CONFIG_TVM_CASCADE_<NAME>=y`; or
+        `arduino`, a library with an example sketch.
+
+    Raises
+    ------
+    UsageError
+        `out` exists and is not empty; for Arduino also compiled kernels of cores that it takes none of, and folder names
+        that it does not take.
+    MissingToolError
+        Compiled kernels have to be packed and the target's binutils are missing.
+    """
+    kinds = {"zephyr": _write_zephyr, "arduino": _write_arduino}
     if kind not in kinds:
         raise UsageError(f"unknown kind of package {kind!r}; known: {', '.join(kinds)}")
-    return kinds[kind](read_image(folder), out)
+    image = read_image(folder)
+    # named after its network, or after its folder where there are several
+    package = _Package(c_identifier(folder.resolve().name, image.name) if image.several else image.name, image)
+    if kind == "arduino":
+        _refuse_arduino(package, out)
+    with publish(out, require_empty) as staging:
+        values = kinds[kind](package, staging) | _values(package)
+        for place, text in template_folder(kind).items():
+            _write(staging / place.replace("NAME", package.name), fill_template(text, values))
+        return tuple(sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file()))
 
 
-def _package(image: Image) -> _Package:
-    """The package of an image, named after its network, or after its folder where there are several networks."""
-    return _Package(c_identifier(image.folder.resolve().name, image.name) if image.several else image.name, image)
-
-
-def export_zephyr(image: Image, out: Path) -> tuple[str, ...]:
-    """Write `image` as a Zephyr module with a sample into the new folder `out`; returns the files, relative to it.
-
-    An application switches it on with `CONFIG_TVM_CASCADE_<NAME>=y`.
-
-    Raises `UsageError` if `out` exists and is not empty, `MissingToolError` if compiled kernels have to be packed and
-    the target's binutils are missing.
-    """
-    return _export_zephyr(_package(image), out)
-
-
-def export_arduino(image: Image, out: Path) -> tuple[str, ...]:
-    """Write `image` as an Arduino library with an example sketch into the new folder `out`; returns its files.
-
-    Raises as `export_zephyr`, and `UsageError` for compiled kernels of cores that Arduino takes none of, and for folder
-    names that it does not take.
-    """
-    return _export_arduino(_package(image), out)
-
-
-def _export_zephyr(package: _Package, out: Path) -> tuple[str, ...]:
-    def write(folder: Path) -> None:
-        name = package.name
-        archive = ""
-        if package.has_objects:
-            _pack(package, folder / "lib" / f"lib{name}_kernels.a")
-            archive = (
-                f"  zephyr_library_import(tvm_cascade_{name}_kernels "
-                f"${{CMAKE_CURRENT_SOURCE_DIR}}/lib/lib{name}_kernels.a)\n"
-                f"  zephyr_library_link_libraries(tvm_cascade_{name}_kernels)\n"
-            )
-        for source, text in package.sources():
-            _write(folder / "src" / source, text)
-        for header, text in package.headers():
-            _write(folder / "include" / header, text)
-        values = {
-            **_values(package),
-            "sources": "\n".join(f"    src/{source}" for source, _ in package.sources()),
-            "archive": archive,
-            "flags": " ".join(sorted({flag for network in package.networks for flag in network.c_flags})),
-            "needs": _zephyr_needs(package),
-            "arch": f"    arch_allow: {package.target.family.name}\n" if package.has_objects else "",
-            "settings": _zephyr_settings(package),
-        }
-        for place, text in ZEPHYR.items():
-            _write(folder / place.replace("NAME", name), fill_template(text, values))
-
-    return _publish(write, out)
+def _write_zephyr(package: _Package, folder: Path) -> dict[str, str]:
+    """Write the network's files as a Zephyr module has them; returns what only Zephyr's texts say."""
+    name = package.name
+    archive = ""
+    if package.has_objects:
+        _pack(package, folder / "lib" / f"lib{name}_kernels.a")
+        archive = (
+            f"  zephyr_library_import(tvm_cascade_{name}_kernels "
+            f"${{CMAKE_CURRENT_SOURCE_DIR}}/lib/lib{name}_kernels.a)\n"
+            f"  zephyr_library_link_libraries(tvm_cascade_{name}_kernels)\n"
+        )
+    for source, text in package.sources():
+        _write(folder / "src" / source, text)
+    for header, text in package.headers():
+        _write(folder / "include" / header, text)
+    return {
+        "sources": "\n".join(f"    src/{source}" for source, _ in package.sources()),
+        "archive": archive,
+        "flags": " ".join(sorted({flag for network in package.networks for flag in network.c_flags})),
+        "needs": _zephyr_needs(package),
+        "arch": f"    arch_allow: {package.target.family.name}\n" if package.has_objects else "",
+        "settings": _zephyr_settings(package),
+    }
 
 
 def _zephyr_needs(package: _Package) -> str:
@@ -166,7 +160,7 @@ def _hard_float_objects(package: _Package) -> bool:
     return package.has_objects and "-mfloat-abi=hard" in package.target.gcc_flags
 
 
-def _export_arduino(package: _Package, out: Path) -> tuple[str, ...]:
+def _refuse_arduino(package: _Package, out: Path) -> None:
     if not _ARDUINO_FOLDER.match(out.name):
         raise UsageError(
             f"Arduino takes no library folder named {out.name!r}: letters, digits, '_', '.' and '-', 63 at most, no leading mark"
@@ -176,34 +170,30 @@ def _export_arduino(package: _Package, out: Path) -> tuple[str, ...]:
             f"Arduino takes compiled kernels of Arm cores alone, not of {package.target.name}: compile with --emit c"
         )
 
-    def write(folder: Path) -> None:
-        name, target = package.name, package.target
-        precompiled = ""
-        if package.has_objects:
-            for core in target.runs_on:  # the builder's `build.mcu`; it tries `<core>/<fpu>-<float abi>` before
-                _pack(package, folder / "src" / core / f"lib{name}_kernels.a")
-            precompiled = f"precompiled=true\nldflags=-l{name}_kernels\n"
-        for source, text in package.sources():
-            _write(folder / "src" / source, text)
-        for header, text in package.headers():
-            _write(folder / "src" / header, (_kernel_guard(target) if package.has_objects else "") + text)
-        values = {
-            **_values(package),
-            # names that begin so are Arduino's own
-            "library": f"network_{name}" if name.startswith("arduino") else name,
-            "headers": ",".join(f"{network.name}.h" for network in package.networks),
-            "keywords": "".join(
-                f"{network.name}_{function}\tKEYWORD2\n"
-                for network in package.networks
-                for function in ("run", "map_inputs", "map_outputs")
-            ),
-            "precompiled": precompiled,
-            "boards": _arduino_boards(package),
-        }
-        for place, text in ARDUINO.items():
-            _write(folder / place.replace("NAME", name), fill_template(text, values))
 
-    return _publish(write, out)
+def _write_arduino(package: _Package, folder: Path) -> dict[str, str]:
+    """Write the network's files as an Arduino library has them; returns what only Arduino's texts say."""
+    name, target = package.name, package.target
+    precompiled = guard = ""
+    if package.has_objects:
+        for core in target.runs_on:  # the builder's `build.mcu`; it tries `<core>/<fpu>-<float abi>` before
+            _pack(package, folder / "src" / core / f"lib{name}_kernels.a")
+        precompiled, guard = f"precompiled=true\nldflags=-l{name}_kernels\n", _kernel_guard(target)
+    for source, text in package.sources():
+        _write(folder / "src" / source, text)
+    for header, text in package.headers():
+        _write(folder / "src" / header, guard + text)
+    return {
+        "library": f"network_{name}" if name.startswith("arduino") else name,  # names that begin so are Arduino's own
+        "headers": ",".join(f"{network.name}.h" for network in package.networks),
+        "keywords": "".join(
+            f"{network.name}_{function}\tKEYWORD2\n"
+            for network in package.networks
+            for function in ("run", "map_inputs", "map_outputs")
+        ),
+        "precompiled": precompiled,
+        "boards": _arduino_boards(package),
+    }
 
 
 _SHARED = """/* The networks of this package share one arena. */
@@ -296,16 +286,6 @@ static int32_t call_{name}(void)
 def _about(side: str, spec: TensorSpec) -> str:
     real = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
     return f"     * {side}.{spec.c_name}: {spec.type_text}{real}"
-
-
-def _publish(write: Callable[[Path], None], out: Path) -> tuple[str, ...]:
-    """Let `write` fill the new folder `out`; returns its files."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} exists and is not empty; name a new folder")
-    with publish(out, require_empty) as staging:
-        write(staging)
-        files = tuple(sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file()))
-    return files
 
 
 def _write(path: Path, text: str) -> None:

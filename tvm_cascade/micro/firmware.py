@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from tvm_cascade.cascading import Plan, PlanOptions
-from tvm_cascade.cores import Core
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.micro.board import Board, available_ram
 from tvm_cascade.micro.codegen import emit_network
@@ -22,23 +22,11 @@ from tvm_cascade.micro.placement import place_io
 from tvm_cascade.micro.toolchain import BuildResult, MemoryOverflowError, build_image
 from tvm_cascade.micro.user_files import file_digests, keep_users_files, users_files
 from tvm_cascade.micro.write_image import BuildOptions, write_image
-from tvm_cascade.pipeline import Prepared, lower
-from tvm_cascade.report.text import block_rows, live_bytes
+from tvm_cascade.pipeline import Planned, Prepared, lower
+from tvm_cascade.report.text import block_rows, peak_segment
+from tvm_cascade.request import EmitRequest
 
-__all__ = ["METADATA", "EmitOptions", "Written", "keep_users_files", "users_files", "write"]
-
-
-@dataclass(frozen=True, slots=True)
-class EmitOptions:
-    """How a planned network becomes firmware."""
-
-    name: str  # of the network, any text
-    target: Core
-    board: Board | None  # None for this machine
-    backend: str  # "c" or "obj": kernels as C99 or as an object
-    optimise: str = "balanced"  # size, speed or balanced
-    hook: bool = False  # a function of the application's is called after every step
-    ram_weights: int = 0  # up to so many bytes of weights are copied into RAM
+__all__ = ["METADATA", "Written", "keep_users_files", "users_files", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,57 +43,42 @@ class Written:
 
 def write(
     folder: Path,
-    prepared: Prepared,
-    plan: Plan,
-    options: PlanOptions,
-    emit: EmitOptions,
+    planned: Planned,
+    name: str,
+    build: BuildOptions,
+    emit: EmitRequest,
     progress: Callable[[str], None],
 ) -> Written:
-    """Fill `folder` with the planned network: sources, image, program for this machine, metadata.
+    """Fill the existing `folder` with a network called `name`: sources, image, program for this machine, metadata.
 
-    Parameters
-    ----------
-    folder : path
-        An existing folder.
-    prepared, plan, options
-        The network, its plan, and what the plan was asked for.
-    progress : callable
-        Gets a line before the image is compiled.
-
-    Raises
-    ------
-    InfeasibleError
-        The image does not fit the board.
-    MissingToolError
-        No compiler for the target.
+    Raises `InfeasibleError` where the image does not fit the board, `MissingToolError` without the target's compiler.
     """
-    network = _emit(prepared, plan, emit)
+    prepared, plan, options = planned.prepared, planned.plan, planned.options
+    network = _emit(prepared, plan, network_identifier(name), build, emit)
     placed = place_io(plan, prepared.io)
     with ThreadPoolExecutor(max_workers=1) as pool:
         counted = pool.submit(lambda: host_program(lower(prepared, plan, counted=True), placed))
-        image = write_image(folder, (network,), BuildOptions(emit.target, emit.board, emit.optimise))
-        built = None if emit.board is None else _build(image, emit.board, plan, options, progress)
+        image = write_image(folder, (network,), build)
+        built = None if build.board is None else _build(image, build.board, plan, options, progress)
         host = counted.result().save(folder / HOST_FOLDER)
     elf = None if built is None else str(built.elf.relative_to(folder))
     ram, flash = (None, None) if built is None else (built.ram_bytes, built.flash_bytes)
     of_image = {"elf": elf, "ram_bytes": ram, "flash_bytes": flash, "ram_weight_bytes": network.ram_weight_bytes}
-    chosen = asdict(options) | {"emit": emit.backend, "optimise": emit.optimise, "hook": emit.hook}
+    chosen = asdict(options) | {"emit": build.backend, "optimise": build.optimise, "hook": emit.hook}
     write_metadata(image, _of_plan(plan, chosen) | {"image": of_image, "host": host, "written": file_digests(folder)})
     files = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
     return Written(ram, flash, elf, tuple(files), tuple(network.files), network.ram_weight_bytes)
 
 
-def _emit(prepared: Prepared, plan: Plan, emit: EmitOptions) -> EmittedNetwork:
-    name = network_identifier(emit.name)
-    hook = hook_symbol(name) if emit.hook else None
+def _emit(prepared: Prepared, plan: Plan, name: str, build: BuildOptions, emit: EmitRequest) -> EmittedNetwork:
     return emit_network(
-        lower(prepared, plan, fetch=f"{name}_fetch", hook=hook),
+        lower(prepared, plan, fetch=f"{name}_fetch", hook=hook_symbol(name) if emit.hook else None),
         name,
         prepared.io,
-        target=emit.target.llvm if emit.backend == "obj" and emit.board is not None else None,
-        align=max(emit.target.align, 8),
+        target=build.target.llvm if build.backend == "obj" and build.board is not None else None,
+        align=max(build.target.align, 8),
         prelude=prepared.prelude,
-        ram_weights=emit.ram_weights,
+        ram_weights=int(emit.ram_weights),
     )
 
 
@@ -146,18 +119,10 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _operators(plan: Plan) -> list[dict[str, object]]:
+def _operators(plan: Plan) -> list[dict[str, Any]]:
     segment_of = {o: k for k, s in enumerate(plan.segments) for o in s.ops}
-    return [
-        {
-            "name": op.name,
-            "kind": op.kind,
-            "macs": op.macs,
-            "weight_bytes": op.weight_bytes,
-            "segment": segment_of[op.index],
-        }
-        for op in plan.graph.ops
-    ]
+    keys = ("name", "kind", "macs", "weight_bytes")
+    return [{key: getattr(op, key) for key in keys} | {"segment": segment_of[op.index]} for op in plan.graph.ops]
 
 
 def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options: PlanOptions) -> InfeasibleError:
@@ -172,7 +137,8 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
     remedy += f"{', '.join(_what_may_help(options))} or a board with more RAM may help"
     if error.flash_needed:
         remedy += f"; code and weights do not fit either: {error.flash_needed} of {board.flash.bytes} bytes of flash"
-    at_peak = peak_operators(plan)
+    ops = [plan.graph.ops[o] for o in plan.segments[peak_segment(plan)].ops]
+    at_peak = [op.name for op in ops if not op.view]
     return InfeasibleError(plan.peak, available_ram(board, max(other, 0)), at_peak, remedy)
 
 
@@ -184,10 +150,3 @@ def _what_may_help(options: PlanOptions) -> list[str]:
     found += [] if options.stream_input else ["--stream-input"]
     found += [] if options.max_macs > 1 else ["--max-macs above 1"]
     return found or ["a smaller network"]
-
-
-def peak_operators(plan: Plan) -> list[str]:
-    """Operators of the segment with the most live bytes."""
-    rows = block_rows(plan)
-    k = max(range(len(plan.segments)), key=lambda i: (live_bytes(rows, i), -i))
-    return [plan.graph.ops[o].name for o in plan.segments[k].ops if not plan.graph.ops[o].view]

@@ -20,6 +20,7 @@ from tvm_cascade.micro.reference import Expected, reference_outputs
 from tvm_cascade.micro.run_report import RunReport
 from tvm_cascade.micro.serial_run import SerialOptions, run_serial
 from tvm_cascade.micro.toolchain import build_image, require_uart
+from tvm_cascade.request import RunRequest
 
 _EMULATOR_S = 600.0  # default of the time that an emulation may take
 _PORT_S = 60.0  # default of the time that a real board may stay without an answer
@@ -29,76 +30,47 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
-    """Where a folder runs, on what, and what its outputs are compared with."""
-
-    board: str | None = None  # name of a board, or "host"; None is the one that the folder was written for
-    inputs: str | Path | Arrays | None = None  # an .npz or arrays by label; None draws them
-    outputs: str | Path | None = None  # an .npz to write
-    check: str | Path | None = None  # a model's file, whose reference kernels run on the same inputs
-    port: str | None = None  # serial port of a real board
-    timeout_s: float | None = None  # of the emulation, or of the silence of the board behind `port`
-
-
-@dataclass(frozen=True, slots=True)
 class _Measured:
     """Outputs by label, and measurements of all networks together; bytes."""
 
     outputs: Arrays
     high_water: int
-    stack: int | None
-    instructions: int | None
+    stack: int | None = None
+    instructions: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _HostRun:
-    """What the networks compute in this process."""
-
-    measured: _Measured
-    executed_macs: int
-    planned_macs: int
-
-
-def run_image(folder: Path, options: RunOptions, progress: Progress) -> RunReport:
-    """One inference of every network in `folder`; see `tvm_cascade.run`.
-
-    Raises
-    ------
-    LoadError
-        The folder, the file of inputs or the model to check against cannot be read.
-    UsageError
-        Inputs of another name, type or shape, a board that cannot run the image, or a check of several networks.
-    """
+def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None, progress: Progress) -> RunReport:
+    """One inference of every network in `folder` on the inputs `given`; see `tvm_cascade.run`."""
     image = read_image(folder)
-    _refuse(image, options)
-    feed = read_inputs(image, options.inputs)
-    where = options.port or options.board or image.board
-    board = None if where == "host" else find_board(folder, options.board or image.board)
-    what = f"{len(image.networks)} networks" if image.several else ""
-    progress(f"{image.name}: running {what + ' ' if what else ''}in this process, counting work")
-    host = _on_host(image, feed)
-    expected = None if options.check is None else _reference(image, feed, Path(options.check), progress)
+    _refuse(image, asked)
+    feed = read_inputs(image, given)
+    where = asked.port or asked.board or image.board
+    board = None if where == "host" else find_board(folder, asked.board or image.board)
+    what = f"{len(image.networks)} networks " if image.several else ""
+    progress(f"{image.name}: running {what}in this process, counting work")
+    host, executed_macs, planned_macs = _on_host(image, feed)
+    expected = None if asked.check is None else _reference(image, feed, asked.check, progress)
     if board is None:
-        done = host.measured
-    elif options.port is not None:
-        done = _over_port(image, board, feed, options, progress)
+        done = host
+    elif asked.port is not None:
+        done = _over_port(image, board, feed, asked.port, asked.timeout or _PORT_S, progress)
     else:
-        done = _emulate(image, board, feed, options.timeout_s, progress)
+        done = _emulate(image, board, feed, asked.timeout or _EMULATOR_S, progress)
     match, gap = (None, None)
     if expected is not None:
         match, gap = compare_with_reference(expected, done.outputs, image.outputs)
-    if options.outputs is not None:
-        save_arrays(Path(options.outputs), done.outputs)
+    if asked.outputs is not None:
+        save_arrays(asked.outputs, done.outputs)
     return RunReport(
         board=where,
         outputs=done.outputs,
         arena_bytes=image.arena_bytes,
         arena_high_water_bytes=done.high_water,
         stack_bytes=done.stack,
-        executed_macs=host.executed_macs,
-        planned_macs=host.planned_macs,
+        executed_macs=executed_macs,
+        planned_macs=planned_macs,
         instructions=done.instructions,
-        equals_host=same_outputs(host.measured.outputs, done.outputs),
+        equals_host=same_outputs(host.outputs, done.outputs),
         match=match,
         max_abs_diff=gap,
         output_step=expected.step if expected else None,
@@ -107,19 +79,20 @@ def run_image(folder: Path, options: RunOptions, progress: Progress) -> RunRepor
     )
 
 
-def _refuse(image: Image, options: RunOptions) -> None:
+def _refuse(image: Image, asked: RunRequest) -> None:
     """Mistakes that are known before anything runs."""
-    if options.check is not None and image.several:
+    if asked.check is not None and image.several:
         raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
-    if options.check is not None and not Path(options.check).is_file():
-        raise LoadError(options.check, "no such file to check against")
-    if options.port is not None and (options.board or image.board) == "host":
+    if asked.check is not None and not asked.check.is_file():
+        raise LoadError(asked.check, "no such file to check against")
+    if asked.port is not None and (asked.board or image.board) == "host":
         raise UsageError(
             f"{image.folder} is a project for this machine, not for a board behind a port: compile it for a target"
         )
 
 
-def _on_host(image: Image, feed: Arrays) -> _HostRun:
+def _on_host(image: Image, feed: Arrays) -> tuple[_Measured, int, int]:
+    """What the networks compute in this process, and the multiply-accumulates that they execute and were planned for."""
     records = host_records(image)
     outputs: dict[str, np.ndarray] = {}
     executed = planned = high = 0
@@ -132,7 +105,7 @@ def _on_host(image: Image, feed: Arrays) -> _HostRun:
         outputs |= {image.label(network, name): array for name, array in done.outputs[0].items()}
         executed, planned = executed + done.executed_macs, planned + record.macs
         high = max(high, done.arena_high_water)
-    return _HostRun(_Measured(outputs, high, None, None), executed, planned)
+    return _Measured(outputs, high), executed, planned
 
 
 def _reference(image: Image, feed: Arrays, model: Path, progress: Progress) -> Expected:
@@ -141,35 +114,35 @@ def _reference(image: Image, feed: Arrays, model: Path, progress: Progress) -> E
     return reference_outputs(model, feed, scales)
 
 
-def _emulate(image: Image, board: Board, feed: Arrays, timeout_s: float | None, progress: Progress) -> _Measured:
+def _emulate(image: Image, board: Board, feed: Arrays, timeout_s: float, progress: Progress) -> _Measured:
     elf = build_image(image, board, unless_current=progress).elf
     progress(f"{image.name}: emulating {board.name}")
     arrays = [feed[label] for label, _ in image.named_inputs()]
-    done = emulator.run(elf, board, image, [arrays], timeout_s or _EMULATOR_S)
+    done = emulator.run(elf, board, image, [arrays], timeout_s)
     labels = [label for label, _ in image.named_outputs()]
     outputs = dict(zip(labels, done.outputs[0], strict=True))
     return _Measured(outputs, done.arena_high_water_bytes, done.stack_bytes, done.instructions)
 
 
-def _over_port(image: Image, board: Board, feed: Arrays, options: RunOptions, progress: Progress) -> _Measured:
+def _over_port(image: Image, board: Board, feed: Arrays, port: str, timeout_s: float, progress: Progress) -> _Measured:
     """One network after the other, on the board behind the port."""
     require_uart(board)
-    assert board.uart is not None and options.port is not None
+    assert board.uart is not None
     outputs: dict[str, np.ndarray] = {}
     high = stack = 0
     for k, network in enumerate(image.networks):
         what = f" {network.name}" if image.several else ""
-        progress(f"{image.name}: running{what} on the board at {options.port}")
+        progress(f"{image.name}: running{what} on the board at {port}")
         serial = SerialOptions(
             baud=board.uart.baud,
-            timeout_s=options.timeout_s or _PORT_S,
+            timeout_s=timeout_s,
             elf=image.folder / "build" / f"{board.name}-serial" / f"{image.name}.elf",
             tool_prefix=board.family.prefix,
             network_number=k if image.several else None,
         )
         arrays = [feed[image.label(network, spec.name)] for spec in network.inputs]
-        done = run_serial(options.port, network.interface, [arrays], serial)
+        done = run_serial(port, network.interface, [arrays], serial)
         labels = (image.label(network, spec.name) for spec in network.outputs)
         outputs |= dict(zip(labels, done.outputs[0], strict=True))
         high, stack = max(high, done.arena_high_water_bytes), max(stack, done.stack_bytes)
-    return _Measured(outputs, high, stack, None)
+    return _Measured(outputs, high, stack)

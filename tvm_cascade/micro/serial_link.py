@@ -115,8 +115,6 @@ class SerialLink:
         self._console = b""  # what the board has said of a fault
         self.answers = 0  # all in all
         self.heard = self.frames = self.echoes = 0  # bytes, frames and frames of our own since the last answer
-        self.retries = 0  # requests that were sent again
-        self.reopened = 0  # times the device had vanished
 
     def __enter__(self) -> SerialLink:
         try:
@@ -149,7 +147,6 @@ class SerialLink:
                 self.answers += 1
                 return answer
             attempt += 1
-            self.retries += 1
         raise LinkError(f"{self.port}: {self._diagnosis()} (no answer in {patience:g} s)")
 
     def _diagnosis(self) -> str:
@@ -185,7 +182,6 @@ class SerialLink:
                         return payload
         except OSError:
             self._close()
-            self.reopened += 1
         return None
 
     def _listen(self, kind: int, payload: bytes) -> None:

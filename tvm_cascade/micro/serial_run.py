@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from tvm_cascade.errors import UsageError
-from tvm_cascade.micro.emulator import FirmwareError, RunResult, explain_failure
+from tvm_cascade.micro.emulator import PATTERNS, FirmwareError, Inference, RunResult, explain_failure, run_result
 from tvm_cascade.micro.network import Interface
 from tvm_cascade.micro.serial_link import BoardStopped, LinkError, SerialLink
 
@@ -31,16 +31,8 @@ SELECT = 10
 _DONE, _WANTS = 0, 3  # outcomes; any other means that the board has lost what it was told
 _VERSION = 3
 _CHUNK = 128  # bytes of data in a frame
-_PATTERNS = (0xA5, 0x5A)
 _FIRST_S = 10.0  # a board that never answered is given up sooner than one that may be computing
 _STARTS = 25  # of one inference
-
-
-@dataclass(frozen=True, slots=True)
-class _Inference:
-    arena: int
-    stack: int
-    outputs: bytes
 
 
 def _table() -> tuple[int, ...]:
@@ -98,23 +90,12 @@ def run_serial(
             if select is not None:
                 link.request(SELECT, struct.pack("<I", select), answer_s, min(_FIRST_S, options.timeout_s))
             _check_network(link, interface, answer_s)
-            again = _infer(link, interface, packed[0], _PATTERNS[1], answer_s, select)
-            main = [_infer(link, interface, data, _PATTERNS[0], answer_s, select) for data in packed]
+            again = _infer(link, interface, packed[0], PATTERNS[1], answer_s, select)
+            main = [_infer(link, interface, data, PATTERNS[0], answer_s, select) for data in packed]
     except BoardStopped as stopped:
         why = explain_failure(stopped.console, stopped.status, options.elf or Path("unknown"), options.tool_prefix)
         raise FirmwareError(f"{port}: {why}; reset the board before the next run") from None
-    if again.outputs != main[0].outputs:
-        raise FirmwareError(f"{port}: outputs depend on what the arena held before the inference")
-    everything = (*main, again)
-    return RunResult(
-        outputs=tuple(interface.unpack_outputs(one.outputs) for one in main),
-        arena_high_water_bytes=max(one.arena for one in everything),
-        stack_bytes=max(one.stack for one in everything),
-        instructions=None,
-        instructions_each=None,
-        status=0,
-        seconds=time.monotonic() - started,
-    )
+    return run_result(port, interface, main, again, None, started)
 
 
 def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> None:
@@ -135,7 +116,7 @@ def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> N
 
 def _infer(
     link: SerialLink, interface: Interface, data: bytes, pattern: int, answer_s: float, select: int | None
-) -> _Inference:
+) -> Inference:
     """One inference, started over as often as the board forgets it."""
     whole, rows = _split(interface, data)
     for _ in range(_STARTS):
@@ -153,7 +134,7 @@ def _infer(
             raise FirmwareError(f"{link.port}: the network returned {status}")
         outputs = _read_outputs(link, number, sum(spec.bytes for spec in interface.outputs), answer_s)
         if outputs is not None and crc32c(outputs) == check:
-            return _Inference(arena, stack, outputs)
+            return Inference(arena, stack, outputs)
     raise LinkError(f"{link.port}: the board has lost its inputs or outputs {_STARTS} times; is its supply stable?")
 
 

@@ -15,6 +15,12 @@ def template(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
+def template_folder(name: str) -> dict[str, str]:
+    """The texts of a folder in `templates/`, by their places in it."""
+    root = _TEMPLATES / name
+    return {str(p.relative_to(root)): p.read_text(encoding="utf-8") for p in sorted(root.rglob("*")) if p.is_file()}
+
+
 def fill_template(text: str, values: Mapping[str, str]) -> str:
     """`text` with every `@key@` replaced."""
     for key, value in values.items():

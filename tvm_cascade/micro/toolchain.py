@@ -24,8 +24,6 @@ from tvm_cascade.micro.elf import memory_use
 from tvm_cascade.micro.image import Image
 from tvm_cascade.micro.image_text import SHARED_ARENA, own_sources
 from tvm_cascade.micro.main_text import serial_file
-from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.micro.write_image import BuildOptions, write_host_program, write_image
 from tvm_cascade.publish import whole_file
 
 # Programs of a folder: sources beside the networks', definitions, suffix of the build folder's name.
@@ -88,32 +86,6 @@ def find_tool(name: str, remedy: str) -> str:
     if path is None:
         raise MissingToolError(name, remedy)
     return path
-
-
-def build(folder: Path, network: EmittedNetwork, target: Core, board: Board) -> BuildResult:
-    """Write the folder of one network and build its measured program; raises as `write_image` and `build_image`."""
-    find_tool(target.family.gcc, target.family.compiler_remedy)
-    return build_image(write_image(folder, (network,), BuildOptions(target, board)), board)
-
-
-def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, compiler: str = "gcc") -> Path:
-    """Build a measuring main.c around `network` for this machine in `folder` and return the program.
-
-    The program reads inputs.bin and writes results.bin in its working directory, as the emulated image does. With
-    `sanitize`, AddressSanitizer and UndefinedBehaviorSanitizer stop it at the first error. Networks emitted as objects
-    cannot be built for another machine: emit C.
-    """
-    if network.objects:
-        raise UsageError(f"{network.name} was emitted as an object for its target: use --emit c to build it here")
-    gcc = find_tool(compiler, f"apt-get install {compiler} (Debian, Ubuntu) or xcode-select --install (macOS)")
-    write_host_program(folder, network)
-    sanitizers = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    program = folder / network.name
-    sources = [str(folder / name) for name in (*network.sources, "main.c", "port_host.c")]
-    checks = sanitizers if sanitize else ()
-    flags = (*compile_flags("balanced"), *checks, *network.c_flags, "-DTVM_CASCADE_MEASURE", f"-I{folder}")
-    _run_tool((gcc, *flags, *sources, "-lm", "-o", str(program)))
-    return program
 
 
 def require_uart(board: Board) -> None:
@@ -235,7 +207,7 @@ def _compile(gcc: str, program: Program, includes: Sequence[str], output: Path, 
 
     def compile_one(source: str) -> str:
         made = str(output / f"{source}.o")
-        _run_tool((gcc, *flags, *program.sources[source], "-c", str(folder / source), "-o", made))
+        run_tool((gcc, *flags, *program.sources[source], "-c", str(folder / source), "-o", made))
         return made
 
     # Largest first: the weights' file takes as long as all others together.
@@ -259,7 +231,7 @@ def _digest(program: Program, folder: Path, board_folder: Path) -> str:
 
 def _link(command: Sequence[str], board: Board) -> None:
     try:
-        _run_tool(command)
+        run_tool(command)
     except ToolError as error:
         overflows = {match[1].lower(): int(match[2]) for match in _OVERFLOW.finditer(str(error))}
         if "ram" in overflows:
@@ -269,7 +241,8 @@ def _link(command: Sequence[str], board: Board) -> None:
         raise
 
 
-def _run_tool(command: Sequence[str]) -> None:
+def run_tool(command: Sequence[str]) -> None:
+    """Run a compiler or linker; raises `ToolError` with what it says."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -13,10 +13,9 @@ from tvm_cascade.cores import Core
 from tvm_cascade.errors import UsageError
 from tvm_cascade.micro import image_text
 from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.board_files import add_board, board_header
+from tvm_cascade.micro.board_files import add_board
 from tvm_cascade.micro.cmake import compile_flags
 from tvm_cascade.micro.image import Image, read_image, write_metadata
-from tvm_cascade.micro.main_text import main_source
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.shared_weights import SharedWeights, share
 from tvm_cascade.micro.template import startup_source, template
@@ -31,6 +30,7 @@ class BuildOptions:
     target: Core
     board: Board | None  # None for this machine
     optimise: str = "balanced"  # size, speed or balanced
+    backend: str = "c"  # "c" or "obj": kernels as C99 or as an object
 
 
 def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: BuildOptions) -> Image:
@@ -59,13 +59,13 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: Build
         saved_flash_bytes=shared.saved,
     )
     for network in networks:
-        _write(folder, network.files)
-    _write(folder, shared.files)
+        write_files(folder, network.files)
+    write_files(folder, shared.files)
     if options.board is None:
-        _write(folder, {"CMakeLists.txt": image_text.host_library(image.networks[0])})
+        write_files(folder, {"CMakeLists.txt": image_text.host_library(image.networks[0])})
     else:
         copy_runtime(folder, options.target)
-        _write(folder, image_text.files(image))
+        write_files(folder, image_text.files(image))
         add_board(folder, options.board)
     write_metadata(image)
     return read_image(folder)
@@ -73,18 +73,11 @@ def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: Build
 
 def copy_runtime(folder: Path, target: Core) -> None:
     """Write the files that are the same for every network: start-up code, ports, measuring."""
-    _write(folder, {name: template(name) for name in _VERBATIM} | {"startup.c": startup_source(target.family)})
+    write_files(folder, {name: template(name) for name in _VERBATIM} | {"startup.c": startup_source(target.family)})
 
 
-def write_host_program(folder: Path, network: EmittedNetwork) -> None:
-    """Write what a measuring program of this machine needs: the network, main.c and the host's port."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder, network.files)
-    _write(folder, {name: template(name) for name in ("port.h", "port_host.c", "measure.h")})
-    _write(folder, {"main.c": main_source((network.record,)), "board.h": board_header(None)})
-
-
-def _write(folder: Path, files: Mapping[str, str | bytes]) -> None:
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write texts and bytes under their names."""
     for name, content in files.items():
         (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 

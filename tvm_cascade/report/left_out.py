@@ -5,14 +5,14 @@ from __future__ import annotations
 from tvm_cascade.cascading import Plan, PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.graph import Graph
-from tvm_cascade.report.text import block_rows, live_bytes
+from tvm_cascade.report.text import peak_segment
 
 
 def left_out(graph: Graph, plan: Plan, options: PlanOptions | None = None) -> dict[str, str]:
     """Operators that run alone: the reason, and what would change it."""
     regions = partition(graph)
     alone = {graph.ops[x.op].name: f"{x.reason}; {x.remedy}" for x in regions.left_out}
-    peak = _peak_segment(plan)
+    peak = peak_segment(plan)
     for k, segment in enumerate(plan.segments):
         ops = [graph.ops[o] for o in segment.ops if not graph.ops[o].view]
         if len(ops) == 1 and ops[0].name not in alone:
@@ -37,8 +37,3 @@ def _why_alone(
     names = [graph.ops[o].name for o in there if not graph.ops[o].view] or [graph.ops[o].name for o in there]
     where = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
     return f"a cascade with its neighbours would not lower the peak, which lies at {where}; that must shrink first"
-
-
-def _peak_segment(plan: Plan) -> int:
-    rows = block_rows(plan)
-    return max(range(len(plan.segments)), key=lambda k: (live_bytes(rows, k), -k), default=0)

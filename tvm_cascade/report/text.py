@@ -1,4 +1,4 @@
-"""Plans as text: the summary, the memory map, and the table of live bytes per step."""
+"""Plans as text: the summary and the memory map."""
 
 from __future__ import annotations
 
@@ -99,18 +99,10 @@ def live_bytes(rows: Sequence[Mapping[str, object]], segment: int) -> int:
     return total
 
 
-def segment_table(plan: Plan) -> str:
-    """Live bytes of every segment and what runs in it."""
+def peak_segment(plan: Plan) -> int:
+    """The segment with the most live bytes, the first of equals."""
     rows = block_rows(plan)
-    lines = [f"{'segment':>7} {'live bytes':>10}  operators"]
-    for k, segment in enumerate(plan.segments):
-        live = live_bytes(rows, k)
-        names = [plan.graph.ops[o].name for o in segment.ops if not plan.graph.ops[o].view]
-        if not names:
-            continue
-        text = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)} in a cascade)"
-        lines.append(f"{k:>7} {live:>10}  {text}")
-    return "\n".join(lines)
+    return max(range(len(plan.segments)), key=lambda k: (live_bytes(rows, k), -k), default=0)
 
 
 def above(peak: int, bound: int) -> float:

@@ -1,0 +1,37 @@
+"""The C of an emitted network built for this machine, where sanitizers can watch it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.board_files import board_header
+from tvm_cascade.micro.cmake import compile_flags
+from tvm_cascade.micro.main_text import main_source
+from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.micro.template import template
+from tvm_cascade.micro.toolchain import find_tool, run_tool
+from tvm_cascade.micro.write_image import write_files
+
+
+def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, compiler: str = "gcc") -> Path:
+    """Build a measuring main.c around `network` for this machine in `folder` and return the program.
+
+    The program reads inputs.bin and writes results.bin in its working directory, as the emulated image does. With
+    `sanitize`, AddressSanitizer and UndefinedBehaviorSanitizer stop it at the first error. Networks emitted as objects
+    cannot be built for another machine: emit C.
+    """
+    if network.objects:
+        raise UsageError(f"{network.name} was emitted as an object for its target: use --emit c to build it here")
+    gcc = find_tool(compiler, f"apt-get install {compiler} (Debian, Ubuntu) or xcode-select --install (macOS)")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_files(folder, network.files)
+    write_files(folder, {name: template(name) for name in ("port.h", "port_host.c", "measure.h")})
+    write_files(folder, {"main.c": main_source((network.record,)), "board.h": board_header(None)})
+    sanitizers = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    program = folder / network.name
+    sources = [str(folder / name) for name in (*network.sources, "main.c", "port_host.c")]
+    checks = sanitizers if sanitize else ()
+    flags = (*compile_flags("balanced"), *checks, *network.c_flags, "-DTVM_CASCADE_MEASURE", f"-I{folder}")
+    run_tool((gcc, *flags, *sources, "-lm", "-o", str(program)))
+    return program
