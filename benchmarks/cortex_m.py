@@ -35,9 +35,9 @@ from tvm_cascade.micro.entry import hook_symbol
 from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.reference import reference_outputs
-from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.schedules.tuning.tune import Database
+from tvm_cascade.testing.builds import build
 from tvm_cascade.testing.plan_options import rows_alone
 
 RESULTS = Path(__file__).parent / "results"
@@ -113,7 +113,7 @@ def count(path: Path, core: str, backend: str, plan_name: str, tuned: bool = Tru
     feed, want = oracle(path)
     with tempfile.TemporaryDirectory() as folder:
         network, weights = emit(made, plan, name, core, backend)
-        built = build_image(write_image(Path(folder) / "p", (network,), BuildOptions(target, board)), board)
+        built = build(Path(folder) / "p", network, target, board)
         ran = emulator.run(built.elf, board, network.interface, [list(feed.values())])
         steps: list[int] = []
         if layers:

@@ -7,6 +7,7 @@ differ from the Python API's by dashes alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import inf
 from numbers import Integral, Real
 from os import PathLike, fspath
@@ -33,9 +34,14 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def optional(check: Check) -> Check:
+@dataclass(frozen=True)
+class optional:
     """`check`, or None for an option that was not given."""
-    return lambda option, value: None if value is None else check(option, value)
+
+    check: Check
+
+    def __call__(self, option: str, value: Any) -> Any:
+        return None if value is None else self.check(option, value)
 
 
 def flag(option: str, value: Any) -> bool:
@@ -45,15 +51,16 @@ def flag(option: str, value: Any) -> bool:
     return value
 
 
-def choice(*known: str) -> Check:
+class choice:
     """One of some words."""
 
-    def check(option: str, value: Any) -> str:
-        if value not in known:
-            raise refusal(option, value, f"give {', '.join(known[:-1])} or {known[-1]}")
-        return value
+    def __init__(self, *known: str) -> None:
+        self.known = known
 
-    return check
+    def __call__(self, option: str, value: Any) -> str:
+        if value not in self.known:
+            raise refusal(option, value, f"give {', '.join(self.known[:-1])} or {self.known[-1]}")
+        return value
 
 
 def size(option: str, value: Any) -> int:
@@ -73,35 +80,38 @@ def cap(option: str, value: Any) -> int | None:
     return None if value is None or value == "min" else size(option, value)
 
 
-def factor(least: float, most: float = inf) -> Check:
+@dataclass(frozen=True)
+class number:
+    """A finite number of at least `least` (or above it, with `above`) and at most `most`; `kind` is int or float."""
+
+    kind: type
+    least: float
+    most: float = inf
+    what: str = "a whole number"
+    above: bool = False
+
+    def __call__(self, option: str, value: Any) -> Any:
+        right = _is_whole(value) if self.kind is int else _is_number(value)
+        # written so that nan is refused too
+        if not right or not self.least <= value <= self.most or value == inf or (self.above and value == self.least):
+            most = f" and at most {self.most:g}" if self.most < inf else ""
+            raise refusal(
+                option, value, f"give {self.what} {'above' if self.above else 'of at least'} {self.least:g}{most}"
+            )
+        return self.kind(value)
+
+
+def factor(least: float, most: float = inf) -> number:
     """A finite number of at least `least` and at most `most`."""
-    remedy = f"give a factor of at least {least:g}" + (f" and at most {most:g}" if most < inf else "")
-
-    def check(option: str, value: Any) -> float:
-        if not _is_number(value) or not least <= value <= most or value == inf:  # written so that nan is refused too
-            raise refusal(option, value, remedy)
-        return float(value)
-
-    return check
+    return number(float, least, most, "a factor")
 
 
-def whole(least: int, most: int | None = None) -> Check:
+def whole(least: int, most: float = inf) -> number:
     """A whole number of at least `least` and at most `most`."""
-    remedy = f"give a whole number of at least {least}" + (f" and at most {most}" if most is not None else "")
-
-    def check(option: str, value: Any) -> int:
-        if not _is_whole(value) or value < least or (most is not None and value > most):
-            raise refusal(option, value, remedy)
-        return int(value)
-
-    return check
+    return number(int, least, most)
 
 
-def seconds(option: str, value: Any) -> float:
-    """A finite number of seconds above zero."""
-    if not _is_number(value) or not 0 < value < inf:  # written so that nan is refused too
-        raise refusal(option, value, "give a number of seconds above 0")
-    return float(value)
+seconds = number(float, 0, what="a number of seconds", above=True)
 
 
 def text(option: str, value: Any) -> str:

@@ -18,7 +18,7 @@ from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.image import Image, read_image, read_network
 from tvm_cascade.micro.toolchain import ToolError, build_image
-from tvm_cascade.testing.host_build import build_host
+from tvm_cascade.testing.builds import build_host
 from tvm_cascade.testing.tflite import ModelWriter
 
 SIDE = 24  # pixels of the image

@@ -16,7 +16,7 @@ from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro import emulator, toolchain
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.image import Image, read_image, read_network
-from tvm_cascade.testing.host_build import build_host
+from tvm_cascade.testing.builds import build_host
 
 BOARD = load_board("mps2-an385")
 

@@ -16,6 +16,7 @@ from tvm_cascade.micro import toolchain
 from tvm_cascade.micro.board import available_ram, list_boards, load_board
 from tvm_cascade.micro.emulator import FirmwareError, RunResult, run
 from tvm_cascade.micro.network import EmittedNetwork
+from tvm_cascade.testing.builds import build
 
 Inputs = list[tuple[np.ndarray, np.ndarray]]
 MakeToy = Callable[..., EmittedNetwork]
@@ -31,7 +32,7 @@ def execute(tmp_path: Path, toy_inputs: Inputs) -> Execute:
         if shutil.which(board.family.gcc) is None or shutil.which(board.family.qemu) is None:
             pytest.skip(f"{board.family.gcc} or {board.family.qemu} is not installed")
         target = get_core(str(options.pop("target", best_target(board.core))))
-        elf = toolchain.build(tmp_path / "p", network, target, board).elf
+        elf = build(tmp_path / "p", network, target, board).elf
         return run(elf, board, network.interface, options.pop("inputs", toy_inputs), **options)  # type: ignore[arg-type]
 
     return build_and_run
@@ -152,18 +153,18 @@ def test_a_second_memory_takes_the_stack(
     board = load_board(tmp_path / "own.json")
     target = get_core("cortex-m4")
     network = make_toy(arena=available_ram(board))
-    built = toolchain.build(tmp_path / "p", network, target, board)
+    built = build(tmp_path / "p", network, target, board)
     assert (network.arena_bytes, built.ram_bytes) == (4096, 4096)
     result = run(built.elf, board, network.interface, toy_inputs)
     np.testing.assert_array_equal(result.outputs[1][0], reference(*toy_inputs[1]))
     assert result.arena_high_water_bytes == 72 and 16 <= result.stack_bytes <= 160
     body = "{ volatile uint8_t deep[980]; for (int k = 0; k < 980; ++k) deep[k] = 1; y[0] = (int8_t)deep[9]; }"
     deep = make_toy(extra=body)
-    elf = toolchain.build(tmp_path / "deep", deep, target, board).elf
+    elf = build(tmp_path / "deep", deep, target, board).elf
     with pytest.raises(FirmwareError, match="stack"):
         run(elf, board, deep.interface, toy_inputs)
     with pytest.raises(toolchain.MemoryOverflowError, match=r"needs 4104 bytes of ram .0 bytes of stack reserve"):
-        toolchain.build(tmp_path / "more", make_toy(arena=4104), target, board)
+        build(tmp_path / "more", make_toy(arena=4104), target, board)
 
 
 def test_a_network_that_returns_an_error(make_toy: MakeToy, execute: Execute) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tvm_cascade.errors import ToolError
 from tvm_cascade.micro.network import EmittedNetwork
-from tvm_cascade.testing.host_build import build_host
+from tvm_cascade.testing.builds import build_host
 
 
 @pytest.fixture

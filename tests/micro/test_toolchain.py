@@ -20,12 +20,13 @@ from tvm_cascade.micro.elf import memory_use, read_sections
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.builds import build
 
 M3 = get_core("cortex-m3")
 
 
 def test_sizes_equal_those_of_binutils(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
-    result = toolchain.build(tmp_path, toy, M3, load_board("mps2-an385"))
+    result = build(tmp_path, toy, M3, load_board("mps2-an385"))
     listing = subprocess.run(
         ("arm-none-eabi-size", "-A", result.elf), capture_output=True, text=True, check=True
     ).stdout
@@ -41,9 +42,9 @@ def test_initialised_data_takes_ram_and_flash(
     tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None
 ) -> None:
     board = load_board("mps2-an385")
-    plain = toolchain.build(tmp_path / "plain", make_toy(), M3, board)
+    plain = build(tmp_path / "plain", make_toy(), M3, board)
     table = "volatile int table[5] = {1, 2, 3, 4, 5};\n"
-    with_data = toolchain.build(tmp_path / "data", make_toy(prologue=table, extra="table[0]++;"), M3, board)
+    with_data = build(tmp_path / "data", make_toy(prologue=table, extra="table[0]++;"), M3, board)
     assert with_data.ram_bytes == plain.ram_bytes + 20
     assert with_data.flash_bytes >= plain.flash_bytes + 20
 
@@ -53,10 +54,10 @@ def test_arena_that_fills_the_board_links_and_one_byte_more_does_not(
 ) -> None:
     board, target = load_board("microbit"), get_core("cortex-m0plus")
     most = available_ram(board)
-    result = toolchain.build(tmp_path / "fits", make_toy(arena=most), target, board)
+    result = build(tmp_path / "fits", make_toy(arena=most), target, board)
     assert result.ram_bytes == most
     with pytest.raises(toolchain.MemoryOverflowError, match=r"needs 16392 bytes of ram .* 16384 available") as caught:
-        toolchain.build(tmp_path / "over", make_toy(arena=most + 8), target, board)
+        build(tmp_path / "over", make_toy(arena=most + 8), target, board)
     assert (caught.value.region, caught.value.needed, caught.value.available) == ("ram", 16392, 16384)
 
 
@@ -83,7 +84,7 @@ def test_a_linker_script_that_the_user_has_changed_stays(
 
 def test_flash_overflow(tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None) -> None:
     with pytest.raises(toolchain.MemoryOverflowError, match=r"bytes of flash .* 131072 available"):
-        toolchain.build(
+        build(
             tmp_path,
             make_toy(weight_bytes=140000, extra="y[0] = (int8_t)toy_padding[a[0] & 1];"),
             M3,
@@ -96,13 +97,13 @@ def test_what_exceeds_both_memories_says_so(
 ) -> None:
     network = make_toy(arena=9000, weight_bytes=140000, extra="y[0] = (int8_t)toy_padding[a[0] & 1];")
     with pytest.raises(toolchain.MemoryOverflowError, match="bytes of ram") as caught:
-        toolchain.build(tmp_path, network, M3, load_board("stm32vldiscovery"))
+        build(tmp_path, network, M3, load_board("stm32vldiscovery"))
     assert caught.value.needed > 9000 and 140000 < caught.value.flash_needed < 144000
 
 
 def test_compiler_errors_are_passed_on(tmp_path: Path, make_toy: Callable[..., EmittedNetwork], arm_gcc: None) -> None:
     with pytest.raises(ToolError, match=r"(?s)failed:\n.*not_declared"):
-        toolchain.build(tmp_path, make_toy(extra="not_declared = 1;"), M3, load_board("mps2-an385"))
+        build(tmp_path, make_toy(extra="not_declared = 1;"), M3, load_board("mps2-an385"))
 
 
 @pytest.mark.parametrize("kind", ["toy", "streaming_toy"])
@@ -142,14 +143,14 @@ def test_missing_compiler_names_the_remedy(
     with pytest.raises(
         MissingToolError, match=r"arm-none-eabi-gcc is not installed: apt-get install gcc-arm-none-eabi"
     ):
-        toolchain.build(tmp_path / "p", toy, M3, load_board("mps2-an385"))
+        build(tmp_path / "p", toy, M3, load_board("mps2-an385"))
     assert not (tmp_path / "p").exists()
 
 
 def test_same_input_same_image(tmp_path: Path, toy: EmittedNetwork, arm_gcc: None) -> None:
     board = load_board("mps2-an385")
-    first = toolchain.build(tmp_path / "p", toy, M3, board).elf.read_bytes()
-    assert toolchain.build(tmp_path / "p", toy, M3, board).elf.read_bytes() == first
+    first = build(tmp_path / "p", toy, M3, board).elf.read_bytes()
+    assert build(tmp_path / "p", toy, M3, board).elf.read_bytes() == first
 
 
 def test_elf_reader_refuses_other_files(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_cmake_builds_the_folder(
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
     board = load_board("mps2-an386")
-    built = toolchain.build(tmp_path, toy, get_core("cortex-m4"), board)
+    built = build(tmp_path, toy, get_core("cortex-m4"), board)
     output = tmp_path / "build" / "cmake"
     configure = ["cmake", "-S", tmp_path, "-B", output]
     refused = subprocess.run([*configure, "-DBOARD=nucleo"], check=False, capture_output=True, text=True)

@@ -19,12 +19,11 @@ from tvm_cascade.graph import Tile
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.codegen import emit_network
 from tvm_cascade.micro.emulator import run
-from tvm_cascade.micro.toolchain import build_image
-from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.pipeline import lower, prepare
 from tvm_cascade.schedules.forms.multi_row import MultiRowSteps
 from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.builds import build
 from tvm_cascade.testing.host_check import run_plan
 
 
@@ -67,8 +66,7 @@ def test_rings_of_taller_steps_are_exact(target: str, backend: str, emulator: No
         lower(made, plan), "rows", made.io, target=llvm, align=max(machine.align, 8), prelude=made.prelude
     )
     x = np.random.default_rng(0).integers(-128, 128, (1, 12, 10, 8)).astype("int8")
-    image = write_image(tmp_path / "p", (network,), BuildOptions(machine, board))
-    ran = run(build_image(image, board).elf, board, network.interface, [[x]])
+    ran = run(build(tmp_path / "p", network, machine, board).elf, board, network.interface, [[x]])
     want = run_plan(made, plan, [x])  # generic kernels, row by row
     np.testing.assert_array_equal(ran.outputs[0][0], want.outputs[0])
     assert want.executed_macs == plan.macs and ran.arena_high_water_bytes <= plan.peak

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm_cascade.cores.step_model import StepModel
-from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ROW, Tile
+from tvm_cascade.request import PlanRequest
 
 CHUNKS = (16, 8, 4, 2, 1)  # pixels a step, coarse first
 
@@ -37,18 +37,7 @@ class PlanOptions:
     in_place: bool = True  # element-wise kernels that write over what they read
 
     def __post_init__(self) -> None:
-        if self.sram is not None and self.sram < 0:
-            raise UsageError(f"a cap of {self.sram} bytes: give a positive size")
-        if self.slack < 0.0:
-            raise UsageError(f"a slack of {self.slack}: give a fraction of at least 0")
-        if not 1.0 <= self.max_macs <= 1e6:  # written so that nan is refused too
-            raise UsageError(f"--max-macs {self.max_macs}: give a factor of at least 1")
-        if not self.max_time >= 1.0:
-            raise UsageError(f"--max-time {self.max_time}: give a factor of at least 1")
-        if self.granularity not in ("row", "pixel", "auto"):
-            raise UsageError(f"--granularity {self.granularity}: give row, pixel or auto")
-        if self.alignment < 1:
-            raise UsageError(f"an alignment of {self.alignment} bytes: give at least 1")
+        PlanRequest.of({name: getattr(self, name) for name in self.__slots__})  # refuses what cannot be
 
     @property
     def tiles(self) -> tuple[Tile, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from tvm_cascade.cli import machine, networks, projects, searches
+from tvm_cascade.cli import networks, projects, searches
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -29,7 +29,7 @@ for _command in (
     projects.run,
     projects.export,
     projects.bundle,
-    machine.doctor,
+    projects.doctor,
     searches.allocate,
     searches.order,
     searches.stages,

@@ -1,28 +1,59 @@
-"""Options that several commands share, and checks of what users type: a wrong value is refused before any work."""
+"""Options of the commands. What a request's record says of an option (default, choices, range) is said there alone.
+
+Values are parsed here and checked when the record is made, before any work.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from tvm_cascade import checks
 from tvm_cascade.cores import CORES
 from tvm_cascade.errors import UsageError
+from tvm_cascade.request import Asked, EmitRequest, KernelRequest, LoadRequest, PlanRequest, checks_of
 from tvm_cascade.sizes import parse_input_shape, parse_size
 
+Option = Callable[[Any], Any]  # a decorator of a command
+
 TARGETS = ", ".join(CORES)
+PATH = click.Path(path_type=Path)
+
+
+def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) -> Option:
+    """The option of the field `name` of `record`; `flags` replace --NAME, `more` goes to click as it is."""
+    check = checks_of(record)[name]
+    if isinstance(check, checks.optional):
+        check = check.check
+    default = next(f.default for f in fields(record) if f.name == name)
+    told: dict[str, Any] = {"help": help, "default": default, "show_default": default not in (None, False)}
+    if check is checks.flag:
+        told["is_flag"] = True
+    elif check is checks.path:
+        told["type"] = PATH
+    elif check is checks.size:
+        told |= {"callback": parse_bytes, "metavar": "SIZE"}
+    elif isinstance(check, checks.choice):
+        told["type"] = click.Choice(check.known)
+    elif isinstance(check, checks.number):
+        numbers: Any = click.IntRange if check.kind is int else click.FloatRange
+        told |= {"type": numbers(check.least, check.most if check.most < inf else None, check.above), "metavar": "N"}
+    return click.option(*(flags or [f"--{name.replace('_', '-')}"]), name, **told | more)
 
 
 def parse_cap(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
     return None if value == "min" else parse_bytes(context, option, value)
 
 
-def parse_bytes(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+def parse_bytes(_context: click.Context, _option: click.Parameter, value: str | int | None) -> int | None:
     try:
-        return None if value is None else parse_size(value)
+        return parse_size(value) if isinstance(value, str) else value
     except UsageError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -57,71 +88,38 @@ def require_picture(context: click.Context, option: click.Parameter, value: Path
     return require_new_file(context, option, value)
 
 
-def require_factor(_context: click.Context, _option: click.Parameter, value: float) -> float:
-    if not value < float("inf"):  # written so that nan is refused too
-        raise click.BadParameter(f"{value} is no factor")
-    return value
-
-
-def require_seconds(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not value < float("inf"):  # written so that nan is refused too
-        raise click.BadParameter(f"{value} is no number of seconds")
-    return value
-
-
-INPUT_SHAPE = click.option(
-    "--input-shape",
-    "input_shapes",
-    multiple=True,
-    metavar="NAME=1,3,224,224",
-    callback=parse_shapes,
-    help="Fix the sizes of an input that the file leaves open.",
-)
-_PLANNING: tuple[Callable[[Any], Any], ...] = (
-    click.option("--sram", metavar="SIZE|min", callback=parse_cap, help="Cap on the arena; the cheapest plan within it. "
-                 "[default: min, the smallest arena at no extra multiply-accumulates, within --max-time]"),
-    click.option("--max-macs", type=click.FloatRange(min=1.0), metavar="F", default=1.0, show_default=True,
-                 help="Allow recomputation up to F times the network's multiply-accumulates: stripes, channels in groups."),
-    click.option("--max-time", type=click.FloatRange(min=1.0), metavar="F", default=1.2, show_default=True,
-                 help="Without a cap: instructions that smaller steps may be estimated to cost, as a factor of whole rows."),
-    click.option("--stream-input", is_flag=True, help="Ask for the input row by row: it never lies in RAM whole."),
-    click.option("--layerwise", is_flag=True, help="Plan the plain network, one operator after the other."),
-    click.option("--no-overlap", is_flag=True, help="Never write an output into the space of a dying input."),
-    click.option("--granularity", type=click.Choice(["row", "pixel", "auto"]), default="auto", show_default=True,
-                 help="What rolling buffers count: whole rows (fast), or pixels (small)."),
+INPUT_SHAPE = option(
+    LoadRequest, "input_shapes", "Fix the sizes of an input that the file leaves open.", "--input-shape",
+    multiple=True, metavar="NAME=1,3,224,224", callback=parse_shapes,
+)  # fmt: skip
+_PLANNING = (
+    option(PlanRequest, "sram", "Cap on the arena; the cheapest plan within it. [default: min, the smallest arena at no extra "
+           "multiply-accumulates, within --max-time]", metavar="SIZE|min", callback=parse_cap),
+    option(PlanRequest, "max_macs", "Allow recomputation up to F times the network's multiply-accumulates: stripes, channels "
+           "in groups.", metavar="F"),
+    option(PlanRequest, "max_time", "Without a cap: instructions that smaller steps may be estimated to cost, as a factor of "
+           "whole rows.", metavar="F"),
+    option(PlanRequest, "stream_input", "Ask for the input row by row: it never lies in RAM whole."),
+    option(PlanRequest, "layerwise", "Plan the plain network, one operator after the other."),
+    option(PlanRequest, "overlap", "Write an output into the space of a dying input, or never.", "--overlap/--no-overlap"),
+    option(PlanRequest, "granularity", "What rolling buffers count: whole rows (fast), or pixels (small)."),
     INPUT_SHAPE,
-    click.option("--stored-io", is_flag=True, help="Take inputs and give outputs in the integers that a quantized network "
-                 "stores, where its file has floats: a quarter of their bytes. The header gives scale and zero point."),
-    click.option("--rewrite/--no-rewrite", default=None, help="Take an equivalent network (substitutions for memory) where "
-                 "its arena is smaller. [default: quantized networks, bit for bit; --rewrite: floats too]"),
+    option(LoadRequest, "stored_io", "Take inputs and give outputs in the integers that a quantized network stores, where its "
+           "file has floats: a quarter of their bytes. The header gives scale and zero point."),
+    option(PlanRequest, "rewrite", "Take an equivalent network (substitutions for memory) where its arena is smaller. "
+           "[default: quantized networks, bit for bit; --rewrite: floats too]", "--rewrite/--no-rewrite"),
+    option(KernelRequest, "database", "Counts of kernels: read, and written by `compile --tune`. [default: only those of the "
+           "package]", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)),
+    option(EmitRequest, "report", "Write a self-contained HTML report to this .html file, or it, its pictures and data into "
+           "this folder."),
 )  # fmt: skip
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on standard output, nothing else there."
 )
-REPORT = click.option(
-    "--report",
-    type=click.Path(path_type=Path),
-    help="Write a self-contained HTML report to this .html file, or it, its pictures and data into this folder.",
-)
-MODEL = click.argument("model", type=click.Path(path_type=Path))
-DATABASE = click.option(
-    "--database",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Counts of kernels: read, and written by `compile --tune`. [default: only those of the package]",
-)
-MEASUREMENTS = click.option(
-    "--database", type=click.Path(path_type=Path), help="Keep measurements here, and use those that are."
-)
-
-TRIALS = click.option(
-    "--trials",
-    type=click.IntRange(min=0),
-    default=32,
-    show_default=True,
-    metavar="N",
-    help="Candidates that MetaSchedule measures for a kernel without records.",
-)
+MODEL = click.argument("model", type=PATH)
+FOLDER = click.argument("directory", metavar="DIR", type=PATH)
+NEW_FOLDER = click.option("--output", "-o", type=PATH, required=True, help="A new folder.")
+TRIALS = option(KernelRequest, "trials", "Candidates that MetaSchedule measures for a kernel without records.")
 
 
 def refuse_idle_trials(metaschedule: Path | None) -> None:
@@ -133,15 +131,6 @@ def refuse_idle_trials(metaschedule: Path | None) -> None:
 
 def planning(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command every planning option."""
-    for option in reversed(_PLANNING):
-        command = option(command)
+    for one in reversed(_PLANNING):
+        command = one(command)
     return command
-
-
-def planning_values(values: dict[str, Any]) -> dict[str, Any]:
-    """The planning options among a command's values, under the names that `tvm_cascade.plan` gives them."""
-    names = (
-        "sram", "max_macs", "max_time", "stream_input", "layerwise", "granularity", "input_shapes", "stored_io",
-        "rewrite",
-    )  # fmt: skip
-    return {n: values.pop(n) for n in names} | {"overlap": not values.pop("no_overlap")}

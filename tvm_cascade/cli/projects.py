@@ -1,74 +1,43 @@
-"""`run`, `export`, `bundle` and `flash`: what is done with compiled projects."""
+"""`run`, `export`, `bundle`, `flash` and `doctor`: what is done with compiled projects, and what this machine has for it."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tvm_cascade.cli.guard import guarded, say, show
-from tvm_cascade.cli.options import (
-    JSON,
-    require_new_file,
-    require_seconds,
-)
+from tvm_cascade.cli.options import FOLDER, JSON, NEW_FOLDER, PATH, option, require_new_file
+from tvm_cascade.request import RunRequest
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--board", metavar="B", help="Board to emulate, or 'host'. [default: the board it was compiled for]")
-@click.option(
-    "--inputs", type=click.Path(path_type=Path), help="An .npz with one array per input. [default: seeded random]"
-)
-@click.option(
-    "--outputs", type=click.Path(path_type=Path), callback=require_new_file, help="Write the outputs to this .npz."
-)
-@click.option(
-    "--check", type=click.Path(path_type=Path), metavar="MODEL", help="Compare with the reference kernels on this file."
-)
-@click.option("--port", metavar="DEVICE", help="Run on a real board, over a serial port (after `flash`).")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    callback=require_seconds,
-    metavar="SECONDS",
-    help="For the emulation [600], or for one answer of the board at --port, an inference included [60].",
-)
+@FOLDER
+@option(RunRequest, "board", "Board to emulate, or 'host'. [default: the board it was compiled for]", metavar="B")
+@click.option("--inputs", type=PATH, help="An .npz with one array per input. [default: seeded random]")
+@option(RunRequest, "outputs", "Write the outputs to this .npz.", callback=require_new_file)
+@option(RunRequest, "check", "Compare with the reference kernels on this file.", metavar="MODEL")
+@option(RunRequest, "port", "Run on a real board, over a serial port (after `flash`).", metavar="DEVICE")
+@option(RunRequest, "timeout", "For the emulation [600], or for one answer of the board at --port, an inference included [60].",
+        metavar="SECONDS")  # fmt: skip
 @JSON
 @guarded
-def run(
-    directory: Path,
-    board: str | None,
-    inputs: Path | None,
-    outputs: Path | None,
-    check: Path | None,
-    port: str | None,
-    timeout: float | None,
-    as_json: bool,
-) -> None:
+def run(directory: Path, as_json: bool, **options: Any) -> None:
     """Run the project in DIR on its emulated board, or in this process, and measure what it really takes."""
     from tvm_cascade import api
 
-    result = api.run(
-        directory,
-        board=board,
-        inputs=inputs,
-        outputs=outputs,
-        check=check,
-        port=port,
-        timeout=timeout,
-        progress=say,
-    )
+    result = api.run(directory, progress=say, **options)
     show(as_json, result.to_dict(), result.to_text())
     if not result.ok:
         sys.exit(1)
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@FOLDER
 @click.option("--as", "kind", type=click.Choice(["zephyr", "arduino"]), required=True, help="Kind of package.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@NEW_FOLDER
 @JSON
 @guarded
 def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
@@ -81,36 +50,45 @@ def export(directory: Path, kind: str, output: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("directories", metavar="DIR DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("directories", metavar="DIR DIR...", nargs=-1, required=True, type=PATH)
 @click.option("--board", metavar="B", help="Board by name or .json. [default: that of the first network]")
-@click.option("--output", "-o", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@NEW_FOLDER
 @JSON
 @guarded
-def bundle(directories: tuple[Path, ...], board: str | None, output: Path, as_json: bool) -> None:
+def bundle(directories: tuple[Path, ...], as_json: bool, **options: Any) -> None:
     """Write one image of several compiled networks that share one arena: the largest one's, not the sum."""
     from tvm_cascade import api
 
-    result = api.bundle(directories, output=output, board=board)
+    result = api.bundle(directories, **options)
     show(as_json, result.to_dict(), result.to_text())
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@FOLDER
 @click.option("--board", metavar="B", help="Board by name or .json. [default: the board it was compiled for]")
-@click.option(
-    "--image",
-    type=click.Choice(["serial", "application"]),
-    default="serial",
-    show_default=True,
-    help="serial: answers `run --port`; application: main.c as you have written it.",
-)
+@click.option("--image", "kind", type=click.Choice(["serial", "application"]), default="serial", show_default=True,
+              help="serial: answers `run --port`; application: main.c as you have written it.")  # fmt: skip
 @click.option("--tool", metavar="T", help="pyocd, openocd or st-flash. [default: the first that is installed]")
 @click.option("--probe", metavar="SERIAL", help="Serial number of the debug probe, where several are plugged in.")
 @JSON
 @guarded
-def flash(directory: Path, board: str | None, image: str, tool: str | None, probe: str | None, as_json: bool) -> None:
+def flash(directory: Path, as_json: bool, **options: Any) -> None:
     """Write the project in DIR to the board that is plugged in."""
     from tvm_cascade.micro.flash import flash_folder
 
-    done = flash_folder(directory, board, image, tool, probe)
+    done = flash_folder(directory, **options)
     show(as_json, {"elf": str(done.elf), "tool": done.tool}, f"{done.elf} written with {done.tool}")
+
+
+@click.command()
+@click.option("--model", type=PATH, help="Also name every operator of this file that is missing.")
+@JSON
+@guarded
+def doctor(model: Path | None, as_json: bool) -> None:
+    """Say what is installed, what is missing, and how to get it."""
+    from tvm_cascade.micro.doctor import diagnose
+
+    result = diagnose(model)
+    show(as_json, result.to_dict(), result.to_text())
+    if not result.ok:
+        sys.exit(1)

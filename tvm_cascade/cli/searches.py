@@ -12,33 +12,28 @@ from tvm_cascade.cli.guard import guarded, say, show
 from tvm_cascade.cli.options import (
     INPUT_SHAPE,
     JSON,
-    MEASUREMENTS,
     MODEL,
+    PATH,
     TRIALS,
+    option,
     parse_bytes,
     refuse_idle_trials,
-    require_factor,
     require_new_file,
     require_picture,
     require_tvm_target,
 )
+from tvm_cascade.request import OptimizeRequest, OrderRequest, StagesRequest
+
+_TARGET = click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
+_DEVICE = option(StagesRequest, "device", "Device description. [default: the target's generic one]", metavar="D")
+_MEASUREMENTS = option(StagesRequest, "database", "Keep measurements here, and use those that are.")
 
 
 @click.command()
-@click.argument("buffers", metavar="BUFFERS.csv", type=click.Path(path_type=Path))
-@click.option(
-    "--capacity",
-    metavar="N",
-    callback=parse_bytes,
-    help="Stop at the first layout within N bytes; exit 1 if there is none.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    callback=require_new_file,
-    help="Write id,lower,upper,size,offset here.",
-)
+@click.argument("buffers", metavar="BUFFERS.csv", type=PATH)
+@click.option("--capacity", metavar="N", callback=parse_bytes,
+              help="Stop at the first layout within N bytes; exit 1 if there is none.")  # fmt: skip
+@click.option("-o", "--output", type=PATH, callback=require_new_file, help="Write id,lower,upper,size,offset here.")
 @JSON
 @guarded
 def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: bool) -> None:
@@ -52,27 +47,16 @@ def allocate(buffers: Path, capacity: int | None, output: Path | None, as_json: 
 
 @click.command()
 @MODEL
-@click.option(
-    "--rewrite",
-    is_flag=True,
-    help="Let convolutions read the parts of concats where they lie, if that lowers the peak.",
-)
-@click.option(
-    "--on-chip",
-    metavar="SIZE",
-    callback=parse_bytes,
-    help="Also count the bytes moved for SIZE bytes of on-chip memory.",
-)
+@option(OrderRequest, "rewrite", "Let convolutions read the parts of concats where they lie, if that lowers the peak.")
+@option(OrderRequest, "on_chip", "Also count the bytes moved for SIZE bytes of on-chip memory.")
 @INPUT_SHAPE
 @JSON
 @guarded
-def order(
-    model: Path, rewrite: bool, on_chip: int | None, input_shapes: dict[str, tuple[int, ...]], as_json: bool
-) -> None:
+def order(model: Path, on_chip: int | None, as_json: bool, **options: Any) -> None:
     """Find the order of MODEL's operators with the smallest peak memory, whole tensors, proven optimal where it ends."""
     from tvm_cascade import api
 
-    data = api.order(model, rewrite=rewrite, on_chip=on_chip, input_shapes=input_shapes, progress=say)
+    data = api.order(model, on_chip=on_chip, progress=say, **options)
     proof = "proven optimal" if data["optimal"] else f"best known; bound {data['bound_bytes']}"
     lines = [
         f"file order      {data['file_order_peak_bytes']} bytes",
@@ -81,116 +65,64 @@ def order(
     ]
     if on_chip is not None:
         lines.append(f"traffic         {data['traffic_bytes']} bytes with {on_chip} on chip")
-    lines.append(
-        fill(
-            "operators       " + " ".join(str(o) for o in cast("list[int]", data["order"])),
-            110,
-            subsequent_indent=" " * 16,
-        )
-    )
+    names = " ".join(str(o) for o in cast("list[int]", data["order"]))
+    lines.append(fill(f"operators       {names}", 110, subsequent_indent=" " * 16))
     show(as_json, data, "\n".join(lines))
 
 
 @click.command()
 @MODEL
-@click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
-@click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
-@click.option("--batch", type=click.IntRange(min=1, max=1 << 16), metavar="N", help="Batch size.")
-@click.option(
-    "--unit", type=click.Choice(["op", "fused"]), default="fused", show_default=True, help="What is scheduled as one."
-)
-@click.option(
-    "--variant",
-    type=click.Choice(["sequential", "greedy", "merge", "parallel", "both"]),
-    default="both",
-    show_default=True,
-)
-@click.option(
-    "--r",
-    "r",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    help="Operators in a group, at most; 0: any number.",
-)
-@click.option(
-    "--s",
-    "s",
-    type=click.IntRange(min=0),
-    default=8,
-    show_default=True,
-    help="Groups in a stage, at most; 0: any number.",
-)
-@click.option("--cost", type=click.Choice(["analytic", "measured", "learned"]), default="analytic", show_default=True)
-@MEASUREMENTS
-@click.option("--metaschedule", metavar="DIR", type=click.Path(path_type=Path), help="With --cost measured or learned: kernels "
-              "that MetaSchedule tunes on this machine; records are kept in this folder and used again.")  # fmt: skip
+@_TARGET
+@_DEVICE
+@option(StagesRequest, "batch", "Batch size.")
+@option(StagesRequest, "unit", "What is scheduled as one.", type=click.Choice(["op", "fused"]))
+@option(StagesRequest, "variant", "")
+@option(StagesRequest, "r", "Operators in a group, at most; 0: any number.")
+@option(StagesRequest, "s", "Groups in a stage, at most; 0: any number.")
+@option(StagesRequest, "cost", "")
+@_MEASUREMENTS
+@option(StagesRequest, "metaschedule", "With --cost measured or learned: kernels that MetaSchedule tunes on this machine; "
+        "records are kept in this folder and used again.", metavar="DIR")  # fmt: skip
 @TRIALS
-@click.option("--load", type=click.Path(path_type=Path), help="Price a saved schedule instead of searching.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), callback=require_new_file, help="Save the schedule.")
-@click.option(
-    "--picture", type=click.Path(path_type=Path), callback=require_picture, help="Draw the timeline (.png, .svg)."
-)
+@option(StagesRequest, "load", "Price a saved schedule instead of searching.")
+@option(StagesRequest, "output", "Save the schedule.", "--output", "-o", callback=require_new_file)
+@option(StagesRequest, "picture", "Draw the timeline (.png, .svg).", callback=require_picture)
 @INPUT_SHAPE
 @JSON
 @guarded
-def stages(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool, **values: Any) -> None:
+def stages(model: Path, as_json: bool, **options: Any) -> None:
     """Find which operators of MODEL run at the same time, or merged into one, for the lowest latency (IOS)."""
     from tvm_cascade import api
 
-    refuse_idle_trials(values["metaschedule"])
-    data, text = api.stages(model, input_shapes=input_shapes, progress=say, **values)
+    refuse_idle_trials(options["metaschedule"])
+    data, text = api.stages(model, progress=say, **options)
     show(as_json, data, text)
 
 
 @click.command()
 @MODEL
-@click.option("--target", required=True, metavar="T", callback=require_tvm_target, help="cuda or llvm.")
-@click.option(
-    "--cost",
-    metavar="C",
-    default="latency",
-    show_default=True,
-    help="latency, ios (that of the schedule of stages), measured or learned (on this machine's CPU), flops, traffic, "
-    "launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.",
-)
-@MEASUREMENTS
-@click.option("--device", metavar="D", help="Device description. [default: the target's generic one]")
-@click.option(
-    "--alpha",
-    type=click.FloatRange(min=1.0),
-    default=1.05,
-    show_default=True,
-    callback=require_factor,
-    help="How much worse a graph may get on the way.",
-)
-@click.option(
-    "--budget",
-    type=click.IntRange(min=1),
-    default=2000,
-    show_default=True,
-    metavar="N",
-    help="Graphs to price, at most, per part.",
-)
-@click.option(
+@_TARGET
+@option(OptimizeRequest, "cost", "latency, ios (that of the schedule of stages), measured or learned (on this machine's CPU), "
+        "flops, traffic, launches, peak, a weighted sum, or with a limit: 'latency,peak<=256KiB'.", metavar="C")  # fmt: skip
+@_MEASUREMENTS
+@_DEVICE
+@option(OptimizeRequest, "alpha", "How much worse a graph may get on the way.")
+@option(OptimizeRequest, "budget", "Graphs to price, at most, per part.")
+@option(
+    OptimizeRequest,
+    "output",
+    "Save the graph: .onnx, else a Relax module.",
     "--output",
     "-o",
-    type=click.Path(path_type=Path),
     callback=require_new_file,
-    help="Save the graph: .onnx, else a Relax module.",
 )
-@click.option(
-    "--picture",
-    type=click.Path(path_type=Path),
-    callback=require_picture,
-    help="Draw the graph before and after (.png, .svg).",
-)
+@option(OptimizeRequest, "picture", "Draw the graph before and after (.png, .svg).", callback=require_picture)
 @INPUT_SHAPE
 @JSON
 @guarded
-def optimize(model: Path, input_shapes: dict[str, tuple[int, ...]], as_json: bool, **values: Any) -> None:
+def optimize(model: Path, as_json: bool, **options: Any) -> None:
     """Find an equivalent graph for MODEL that costs less, by relaxed substitutions (MetaFlow)."""
     from tvm_cascade import api
 
-    data, text = api.optimize(model, input_shapes=input_shapes, progress=say, **values)
+    data, text = api.optimize(model, progress=say, **options)
     show(as_json, data, text)

@@ -1,17 +1,25 @@
-"""The C of an emitted network built for this machine, where sanitizers can watch it."""
+"""An emitted network built: for a board, and for this machine, where sanitizers can watch it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from tvm_cascade.cores import Core
 from tvm_cascade.errors import UsageError
+from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.board_files import board_header
 from tvm_cascade.micro.cmake import compile_flags
 from tvm_cascade.micro.main_text import main_source
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.template import template
-from tvm_cascade.micro.toolchain import find_tool, run_tool
-from tvm_cascade.micro.write_image import write_files
+from tvm_cascade.micro.toolchain import BuildResult, build_image, find_tool, run_tool
+from tvm_cascade.micro.write_image import BuildOptions, write_files, write_image
+
+
+def build(folder: Path, network: EmittedNetwork, target: Core, board: Board) -> BuildResult:
+    """Write the folder of one network and build its measured program; raises as `write_image` and `build_image`."""
+    find_tool(target.family.gcc, target.family.compiler_remedy)
+    return build_image(write_image(folder, (network,), BuildOptions(target, board)), board)
 
 
 def build_host(folder: Path, network: EmittedNetwork, sanitize: bool = False, compiler: str = "gcc") -> Path:
