@@ -296,7 +296,7 @@ def test_killed_at_any_time_the_folder_is_absent_or_complete(host: Path, tmp_pat
     [
         (("stages", "--target", "rocm"), "neither cuda nor llvm"),
         (("optimize", "--target", "nosuch"), "neither cuda nor llvm"),
-        (("optimize", "--target", "cuda", "--alpha", "nan"), "no factor"),
+        (("optimize", "--target", "cuda", "--alpha", "nan"), "--alpha nan: give a factor"),
         (("stages", "--target", "cuda", "--batch", "99999999"), "--batch"),
         (("stages", "--target", "cuda", "-o", "{}/s.json", "--picture", "{}/s.bad"), "pictures are"),
         (("optimize", "--target", "cuda", "-o", "{}/absent/g.onnx"), "there is no folder"),

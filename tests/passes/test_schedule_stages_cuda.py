@@ -205,7 +205,7 @@ def test_stages_are_measured_with_the_streams_that_are_emitted(staged, graph_bui
     together = runner.run([[op] for op in ops], 3)
     assert len(together) == 3 and all(t > 0 for t in (*alone, *together))
     assert graph_builtins.count("allocate") == 4  # once a stage, however often it runs
-    mod = probe_module([[runner._book.kernel(op)] for op in ops], "cuda -arch=sm_90", copies=4)
+    mod = probe_module([[runner.kernel(op)] for op in ops], "cuda -arch=sm_90", copies=4)
     text = mod["probe"].script()
     assert text.count("StreamSyncFromTo") == 4 * 2 * 2 and text.count("kernel_") >= 4 * 3
     assert mod["main"].script().count("vm.builtin.cuda_graph.run_or_capture") == 1

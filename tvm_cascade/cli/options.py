@@ -38,7 +38,7 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
     elif check is checks.path:
         told["type"] = PATH
     elif check is checks.size:
-        told |= {"callback": parse_bytes, "metavar": "SIZE"}
+        told |= {"type": str, "callback": parse_bytes, "metavar": "SIZE"}
     elif isinstance(check, checks.choice):
         told["type"] = click.Choice(check.known)
     elif isinstance(check, checks.number):

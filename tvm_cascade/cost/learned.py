@@ -16,7 +16,7 @@ import numpy as np
 
 from tvm_cascade.cost.analytic import AnalyticCost
 from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures
-from tvm_cascade.cost.measured import MeasuredCost, Stages
+from tvm_cascade.cost.measured import MeasuredCost, Result, Stages
 from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, stage_key
 from tvm_cascade.errors import MissingToolError
 
@@ -137,10 +137,10 @@ class LearnedCost:
 
 def refine(
     model: LearnedCost,
-    search: Callable[[], tuple[object, Stages]],
+    search: Callable[[], tuple[Result, Stages]],
     budget: int,
     first: Sequence[tuple[str, Groups]] = (),
-) -> object:
+) -> Result:
     """Search, measure what was found, learn, and again; at most `budget` new measurements.
 
     Parameters

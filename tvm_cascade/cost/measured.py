@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures, Runner
 from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, RecordStore, stage_key
@@ -85,9 +86,10 @@ def _moving(groups: Groups) -> list[list[OpFeatures]]:
 
 
 Stages = tuple[tuple[str, Groups], ...]
+Result = TypeVar("Result")  # of a search
 
 
-def confirm(model: MeasuredCost, search: Callable[[], tuple[object, Stages]]) -> object:
+def confirm(model: MeasuredCost, search: Callable[[], tuple[Result, Stages]]) -> Result:
     """Search until the winner survives a second measurement of its stages.
 
     `search` returns a result and its stages as `(strategy, groups)`, priced by `model`.

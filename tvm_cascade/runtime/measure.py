@@ -6,7 +6,9 @@ random and stay in cache where they fit, as a producer's output would.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,11 @@ from tvm_cascade.schedules.stages.stage_records import TunedKernels
 _MIN_MS = 2  # of one timed repetition
 
 
-class KernelBook:
-    """The kernels of one network's operators, found by what cost models know of these; unscheduled."""
+Timer = Callable[[int], list[float]]  # milliseconds of so many runs
+
+
+class NetworkRunner(ABC):
+    """What the runners of one network have in common: its operators' kernels, and a timer of every stage that was asked."""
 
     def __init__(self, net: StageGraph, units: UnitGraph, cpu: bool) -> None:
         self.net, self._cpu = net, cpu
@@ -37,8 +42,40 @@ class KernelBook:
             for spec, found in zip(units.kernels[unit.index], units.features[unit.index], strict=True):
                 self._specs.setdefault(found, Spec(spec))
         self._kernels: dict[OpFeatures, Kernel] = {}
+        self._timers: dict[Any, Timer | None] = {}
 
-    def spec(self, op: OpFeatures) -> Spec:
+    def run(self, groups: Groups, repeats: int) -> list[float]:
+        """Milliseconds of a stage."""
+        return self._time(tuple(tuple(g) for g in groups), lambda: self._timer_of(groups), repeats)
+
+    def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
+        """Milliseconds of the merged kernel, alone on the device; infinite where the operators do not merge."""
+
+        def make() -> Timer | None:
+            specs = [self._spec(op) for op in parts]
+            merge = merge_units(self.net, [s.ops for s in specs])
+            if merge is None:
+                return None
+            (kernel,) = build_kernels(self.net, [Spec(tuple(i for s in specs for i in s.ops), merge)], self._cpu)
+            return self._timer_of_kernel(kernel)
+
+        return self._time(("merged", *parts), make, repeats)
+
+    @abstractmethod
+    def _timer_of(self, groups: Groups) -> Timer:
+        """A timer of a stage."""
+
+    @abstractmethod
+    def _timer_of_kernel(self, kernel: Kernel) -> Timer:
+        """A timer of a kernel that has the device to itself."""
+
+    def _time(self, key: Any, make: Callable[[], Timer | None], repeats: int) -> list[float]:
+        if key not in self._timers:
+            self._timers[key] = make()
+        timer = self._timers[key]
+        return [float("inf")] * repeats if timer is None else timer(repeats)
+
+    def _spec(self, op: OpFeatures) -> Spec:
         """What the operator's kernel computes; raises `UsageError` for an operator of another network."""
         found = self._specs.get(op)
         if found is None:
@@ -46,78 +83,55 @@ class KernelBook:
         return found
 
     def kernel(self, op: OpFeatures) -> Kernel:
-        """The operator's kernel."""
+        """The operator's kernel, unscheduled."""
         if op not in self._kernels:
-            (self._kernels[op],) = build_kernels(self.net, [self.spec(op)], self._cpu)
+            (self._kernels[op],) = build_kernels(self.net, [self._spec(op)], self._cpu)
         return self._kernels[op]
 
-    def merged(self, parts: Sequence[OpFeatures]) -> Kernel | None:
-        """The kernel of several operators merged; None where they do not merge."""
-        specs = [self.spec(op) for op in parts]
-        merge = merge_units(self.net, [s.ops for s in specs])
-        if merge is None:
-            return None
-        (kernel,) = build_kernels(self.net, [Spec(tuple(i for s in specs for i in s.ops), merge)], self._cpu)
-        return kernel
 
-
-class CpuRunner:
+class CpuRunner(NetworkRunner):
     """A `cost.interface.Runner` for the operators of one network."""
 
     def __init__(
         self, net: StageGraph, units: UnitGraph, workers: int | None = None, tuned: TunedKernels | None = None
     ) -> None:
         """`tuned`: kernels that are measured as recorded; default: all by the default schedules."""
-        self.net = net
+        super().__init__(net, units, cpu=True)
         self._tuned = tuned or TunedKernels(None)
         self.workers = workers or threads()
         self.target: Any = host_target()
         self.device = device_name(f"cpu:{self.target.attrs.get('mcpu', 'generic')}:{self.workers}", self._tuned)
-        self._book = KernelBook(net, units, cpu=True)
-        self._timers: dict[Any, Any] = {}
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
         """Milliseconds of a stage; see the module's text."""
-        if len(groups) == 1:
-            columns = [self._time(("alone", op), [[op]], repeats) for op in groups[0]]
-            return [sum(row) for row in zip(*columns, strict=True)]
-        return self._time(tuple(tuple(g) for g in groups), groups, repeats)
+        if len(groups) > 1:
+            return super().run(groups, repeats)
+        columns = [self._time(("alone", op), partial(self._timer_alone, op), repeats) for op in groups[0]]
+        return [sum(row) for row in zip(*columns, strict=True)]
 
-    def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
-        """Milliseconds of the merged kernel, on all threads."""
-        key = ("merged", *parts)
-        if key not in self._timers:
-            kernel = self._book.merged(parts)
-            if kernel is None:
-                return [float("inf")] * repeats
-            self._timers[key] = self._timer(self._tuned.scheduled(kernel.func, True))
-        return self._timers[key](repeats)
+    def _timer_alone(self, op: OpFeatures) -> Timer:
+        many = work_of(self.net.graph, self._spec(op)) >= PARALLEL_WORK
+        return self._timer(self._tuned.scheduled(self.kernel(op).func, many))
 
-    def _time(self, key: Any, groups: Groups, repeats: int) -> list[float]:
-        if key not in self._timers:
-            if len(groups) == 1:
-                op = groups[0][0]
-                many = work_of(self.net.graph, self._book.spec(op)) >= PARALLEL_WORK
-                func = self._tuned.scheduled(self._book.kernel(op).func, many)
-            else:
-                func = self._stage(groups)
-            self._timers[key] = self._timer(func)
-        return self._timers[key](repeats)
+    def _timer_of_kernel(self, kernel: Kernel) -> Timer:
+        return self._timer(self._tuned.scheduled(kernel.func, True))
 
-    def _stage(self, groups: Groups) -> Any:
-        work = [float(sum(work_of(self.net.graph, self._book.spec(op)) for op in group)) for group in groups]
+    def _timer_of(self, groups: Groups) -> Timer:
+        work = [float(sum(work_of(self.net.graph, self._spec(op)) for op in group)) for group in groups]
         uses = []
         for lane in pack(work, self.workers):
-            kernels = [(g, k, self._book.kernel(op)) for g in sorted(lane) for k, op in enumerate(groups[g])]
+            kernels: list[tuple[int, int, Any]] = [
+                (g, k, self.kernel(op).func) for g in sorted(lane) for k, op in enumerate(groups[g])
+            ]
             uses.append(
                 [
-                    Use(self._tuned.scheduled(kernel.func, False), tuple((g, k, p) for p in range(_parameters(kernel))))
-                    for g, k, kernel in kernels
+                    Use(self._tuned.scheduled(func, False), tuple((g, k, p) for p in range(len(func.params))))
+                    for g, k, func in kernels
                 ]
             )
-        return parallel_lanes(uses)[0]
+        return self._timer(parallel_lanes(uses)[0])
 
-    def _timer(self, func: Any) -> Any:
+    def _timer(self, func: Any) -> Timer:
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         built = tvm.compile(mod, self.target)
         rng = np.random.default_rng(0)
@@ -136,8 +150,3 @@ class CpuRunner:
 def device_name(name: str, tuned: TunedKernels) -> str:
     """What measurements are kept under: the device, and the schedules of kernels where these are not the defaults."""
     return f"{name}:tuned-{tuned.digest}" if tuned.digest else name
-
-
-def _parameters(kernel: Kernel) -> int:
-    func: Any = kernel.func
-    return len(func.params)

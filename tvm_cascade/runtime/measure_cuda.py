@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.cost.interface import Groups, OpFeatures
+from tvm_cascade.cost.interface import Groups
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_cuda import cuda_target
 from tvm_cascade.passes.stage_graph import StageGraph
@@ -17,14 +17,14 @@ from tvm_cascade.passes.stage_kernels import Kernel
 from tvm_cascade.passes.stage_probe import probe_module
 from tvm_cascade.runtime.cuda import require_cuda, with_architecture
 from tvm_cascade.runtime.execute import Session, compile_stages, host_target
-from tvm_cascade.runtime.measure import KernelBook, device_name
+from tvm_cascade.runtime.measure import NetworkRunner, Timer, device_name
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
 _COPIES = 16  # of a stage in one graph: its launch is shared by so many
 _STREAMS = 8  # groups that are priced as concurrent, at most
 
 
-class CudaRunner:
+class CudaRunner(NetworkRunner):
     """A `cost.interface.Runner` for the operators of one network.
 
     `device` names the runtime's device; tests put the CPU in, where streams do nothing. Raises `MissingToolError` without
@@ -42,38 +42,24 @@ class CudaRunner:
         metaschedule: str | Path | None = None,
     ) -> None:
         """`metaschedule`: folder with records of tuned kernels; None: all by dlight's schedules."""
-        self._place, self._book = device, KernelBook(net, units, cpu=False)
-        self._cuda = device.startswith("cuda")
+        super().__init__(net, units, cpu=False)
+        self._place, self._cuda = device, device.startswith("cuda")
         if self._cuda:
             require_cuda()
         self._device: Any = tvm.runtime.device(device)
         self.target = with_architecture(target) if self._cuda else target
         self._tuned = TunedKernels(metaschedule, self.target)
         self.device = device_name(f"cuda:{self._device.device_name}" if self._cuda else device, self._tuned)
-        self._sessions: dict[Any, Session] = {}
 
-    def run(self, groups: Groups, repeats: int) -> list[float]:
-        """Milliseconds of a stage."""
-        key = tuple(tuple(g) for g in groups)
-        if key not in self._sessions:
-            self._sessions[key] = self._session([[self._book.kernel(op) for op in group] for group in groups])
-        return self._times(key, repeats)
+    def _timer_of(self, groups: Groups) -> Timer:
+        return self._timer([[self.kernel(op) for op in group] for group in groups])
 
-    def run_merged(self, parts: Sequence[OpFeatures], repeats: int) -> list[float]:
-        """Milliseconds of the merged kernel; infinite where the operators do not merge."""
-        key = ("merged", *parts)
-        if key not in self._sessions:
-            kernel = self._book.merged(parts)
-            if kernel is None:
-                return [float("inf")] * repeats
-            self._sessions[key] = self._session([[kernel]])
-        return self._times(key, repeats)
+    def _timer_of_kernel(self, kernel: Kernel) -> Timer:
+        return self._timer([[kernel]])
 
-    def _times(self, key: Any, repeats: int) -> list[float]:
-        return [t / _COPIES for t in self._sessions[key].times_ms([], repeats)]
-
-    def _session(self, groups: Sequence[Sequence[Kernel]]) -> Session:
+    def _timer(self, groups: Sequence[Sequence[Kernel]]) -> Timer:
         groups = [[replace(k, func=self._tuned.scheduled(k.func, True)) for k in group] for group in groups]
         mod = probe_module(groups, self.target, _COPIES, self._place)
         target = cuda_target(self.target) if self._cuda else host_target()
-        return Session(compile_stages(mod, target), self._device)
+        session = Session(compile_stages(mod, target), self._device)
+        return lambda repeats: [t / _COPIES for t in session.times_ms([], repeats)]

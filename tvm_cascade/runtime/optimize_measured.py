@@ -130,6 +130,4 @@ def _refined(
 
     first = dict.fromkeys(op[0][0] for dag in known for _, op in stages(dag))
     budget = len(first) + max(8, int(SHARE * len(first)))
-    found = refine(model, search, budget, [(CONCURRENT, [[op]]) for op in first])
-    assert isinstance(found, Found)
-    return found
+    return refine(model, search, budget, [(CONCURRENT, [[op]]) for op in first])

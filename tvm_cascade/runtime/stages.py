@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tvm
 
 from tvm_cascade.cost import AnalyticCost, find_device
 from tvm_cascade.cost.interface import CostModel, Runner
 from tvm_cascade.cost.learned import LearnedCost, refine
-from tvm_cascade.cost.measured import MeasuredCost, confirm
+from tvm_cascade.cost.measured import MeasuredCost, Stages, confirm
 from tvm_cascade.cost.records import CONCURRENT, RecordStore
 from tvm_cascade.errors import MissingToolError, UsageError
+from tvm_cascade.graph import Graph
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.report import finish_report, run_stages, with_batch
 from tvm_cascade.parallel.scheduler import NetworkSchedule, priced_stages, schedule
@@ -51,18 +54,18 @@ def stages(
         if asked.metaschedule is not None:
             raise UsageError("--metaschedule is for kernels that run: give --cost measured or --cost learned with it")
         graph = net.graph if asked.batch is None else with_batch(net.graph, asked.batch)
-        return run_stages(
-            graph,
-            asked.target,
-            asked.device,
-            options=options,
-            load=asked.load,
-            output=asked.output,
-            picture=asked.picture,
-        )
+        return _run(graph, asked, options)
     if asked.batch not in (None, 1):
         raise UsageError(f"--cost {asked.cost} measures the model as it is loaded: set the batch with --input-shape")
     return _measured(net, options, asked, progress)
+
+
+def _run(
+    graph: Graph, asked: StagesRequest, options: Options, model: CostModel | None = None
+) -> tuple[dict[str, object], str]:
+    """`run_stages` with the files of a request."""
+    files: dict[str, Any] = {"load": asked.load, "output": asked.output, "picture": asked.picture}
+    return run_stages(graph, asked.target, asked.device, options=options, model=model, **files)
 
 
 def _measured(
@@ -77,8 +80,7 @@ def _measured(
     model = measured_model(net, units, asked.database, asked.target, asked.metaschedule)
     pricing: CostModel = model
     if asked.load is not None:
-        saved = {"load": asked.load, "output": asked.output, "picture": asked.picture}
-        data, text = run_stages(net.graph, asked.target, asked.device, options=options, model=model, **saved)
+        data, text = _run(net.graph, asked, options, model)
         return data | tuning, text
     if asked.cost == "measured":
         found = search_measured(net, model, options)
@@ -120,14 +122,7 @@ def measured_model(
 
 def search_measured(net: StageGraph, model: MeasuredCost, options: Options) -> NetworkSchedule:
     """Every stage measured, the winner's once more."""
-    found = []
-
-    def search():
-        found.append(schedule(net.graph, model, options))
-        return found[-1], priced_stages(found[-1])
-
-    confirm(model, search)
-    return found[-1]
+    return confirm(model, partial(_priced, net, model, options))
 
 
 def search_learned(
@@ -138,11 +133,10 @@ def search_learned(
     known = find_device(None, "cuda") if gpu else find_device("cpu", "llvm", measured.runner.workers)
     model = LearnedCost(measured, AnalyticCost(known))
     alone = [(CONCURRENT, [[k]]) for kernels in units.features for k in kernels if k.kind != "view"]
-    found = []
+    return refine(model, partial(_priced, net, model, options), budget + len(set(map(str, alone))), alone), model
 
-    def search():
-        found.append(schedule(net.graph, model, options))
-        return found[-1], priced_stages(found[-1])
 
-    refine(model, search, budget + len(set(map(str, alone))), alone)
-    return found[-1], model
+def _priced(net: StageGraph, model: CostModel, options: Options) -> tuple[NetworkSchedule, Stages]:
+    """The best schedule by a model, and the stages that the model priced."""
+    found = schedule(net.graph, model, options)
+    return found, priced_stages(found)

@@ -59,59 +59,55 @@ def tune_stages(
     return tune([k.func for k in kernels], KernelRecords(folder), machine, record_target(target), search, progress)
 
 
-class CpuMachine:
+class _LocalMachine:
+    """A `stage_tuning.Machine` on this machine's `device`; kernels are measured as built for `built_for`."""
+
+    def __init__(self, built_for: tvm.target.Target, device: Any) -> None:
+        self._built_for, self._device = built_for, device
+
+    def pair(self) -> tuple[Any, Any]:
+        """MetaSchedule's builder and runner."""
+        return local_pair(1, _REPEATS, self._built_for, self._device)
+
+    def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
+        """See `stage_tuning.Machine`."""
+        random, target, device = np.random.default_rng(0), self._built_for, self._device
+        params: Any = funcs[0].params
+        args = [tensor_of(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype), random, device) for p in params]
+        mods = [tvm.IRModule({"main": f.with_attr("global_symbol", "main")}) for f in funcs]
+        with target:
+            built = [tvm.compile(mod, target).mod for mod in mods]
+        clocks = [b.time_evaluator("main", device, number=1, repeat=_REPEATS, min_repeat_ms=1) for b in built]
+        rounds = [[min(clock(*args).results) * 1e3 for clock in clocks] for _ in range(_ROUNDS)]
+        return [min(column) for column in zip(*rounds, strict=True)]
+
+
+class CpuMachine(_LocalMachine):
     """A core of this machine. Schedules are made for any CPU, and measured with this one's instructions."""
 
     records_as = record_target("llvm")
 
     def __init__(self) -> None:
+        super().__init__(host_target(), tvm.cpu())
         self.target = one_core()
-        self._built_for = host_target()
         self.name = str(self._built_for.attrs.get("mcpu", "generic"))
-
-    def pair(self) -> tuple[Any, Any]:
-        """MetaSchedule's builder and runner."""
-        return local_pair(1, _REPEATS, self._built_for)
 
     def default(self, func: PrimFunc) -> PrimFunc:
         """The hand-written schedule."""
         return schedule_cpu(func, False)
 
-    def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
-        """See `stage_tuning.Machine`."""
-        return _least_ms(funcs, self._built_for, tvm.cpu())
 
-
-class CudaMachine:
+class CudaMachine(_LocalMachine):
     """This machine's GPU. Raises `MissingToolError` without one."""
 
     def __init__(self, target: str) -> None:
         require_cuda()
         choose_compiler()
-        self.records_as = record_target(target)
         self.target = cuda_target(target)
-        self._device: Any = tvm.cuda(0)
+        super().__init__(self.target, tvm.cuda(0))
+        self.records_as = record_target(target)
         self.name = str(self._device.device_name)
-
-    def pair(self) -> tuple[Any, Any]:
-        """MetaSchedule's builder and runner."""
-        return local_pair(1, _REPEATS, self.target, self._device)
 
     def default(self, func: PrimFunc) -> PrimFunc:
         """dlight's schedule."""
         return schedule_cuda(tvm.IRModule({"main": func}), self.records_as)["main"]
-
-    def least_ms(self, funcs: Sequence[PrimFunc]) -> list[float]:
-        """See `stage_tuning.Machine`."""
-        return _least_ms(funcs, self.target, self._device)
-
-
-def _least_ms(funcs: Sequence[PrimFunc], target: Any, device: Any) -> list[float]:
-    random = np.random.default_rng(0)
-    params: Any = funcs[0].params
-    args = [tensor_of(tuple(int(d) for d in p.ty.shape), str(p.ty.dtype), random, device) for p in params]
-    with target:
-        built = [tvm.compile(tvm.IRModule({"main": f.with_attr("global_symbol", "main")}), target).mod for f in funcs]
-    clocks = [b.time_evaluator("main", device, number=1, repeat=_REPEATS, min_repeat_ms=1) for b in built]
-    rounds = [[min(clock(*args).results) * 1e3 for clock in clocks] for _ in range(_ROUNDS)]
-    return [min(column) for column in zip(*rounds, strict=True)]
