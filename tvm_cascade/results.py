@@ -112,17 +112,9 @@ class CompileResult(PlanResult):
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade compile --json`."""
-        own = {
-            "target": self.target,
-            "board": self.board,
-            "arena_bytes": self.plan.peak,
-            "ram_bytes": self.ram_bytes,
-            "flash_bytes": self.flash_bytes,
-            "ram_weight_bytes": self.ram_weight_bytes,
-            "elf": self.elf,
-            "files": list(self.files),
-        }
-        return super().to_dict() | own
+        own = {"target": self.target, "board": self.board, "arena_bytes": self.plan.peak}
+        names = ("ram_bytes", "flash_bytes", "ram_weight_bytes", "elf")
+        return super().to_dict() | own | {name: getattr(self, name) for name in names} | {"files": list(self.files)}
 
     def to_text(self, verbose: bool = False) -> str:
         """What was written, in a few lines."""

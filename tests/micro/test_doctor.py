@@ -12,7 +12,6 @@ from tvm_cascade.cli.guard import guarded
 from tvm_cascade.micro.doctor import (
     Check,
     Doctor,
-    LeftFloat,
     check_all,
     check_newlib,
     check_package,
@@ -20,6 +19,7 @@ from tvm_cascade.micro.doctor import (
     diagnose,
     healthy,
 )
+from tvm_cascade.passes.float_remains import FloatRemain
 from tvm_cascade.testing.tflite import ModelWriter
 
 
@@ -51,7 +51,9 @@ def test_tool_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_results_as_json_and_text() -> None:
     missing = Check("x", False, "", "all", True, "get it")
-    found = Doctor((missing,), ("CUSTOM",), (LeftFloat("relax.tanh", "no integer form", 64, 12, 40),), "m.tflite")
+    found = Doctor(
+        (missing,), ("CUSTOM",), (FloatRemain("y", "relax.tanh", 64, "no integer form", 12, 40),), "m.tflite"
+    )
     assert not found.ok
     assert json.loads(json.dumps(found.to_dict()))["left_float"] == [
         {"operator": "relax.tanh", "reason": "no integer form", "bytes": 64, "macs": 12, "flash_bytes": 40}

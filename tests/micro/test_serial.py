@@ -338,11 +338,11 @@ def test_ports_that_are_taken_forbidden_or_gone(tmp_path: Path, toy: EmittedNetw
         run_serial(far.port, toy.interface, toy_inputs)
     link = tmp_path / "tty"
     link.symlink_to(far.port)
-    with SerialLink(str(link), timeout_s=0.3) as open_link:
+    with SerialLink(str(link), timeout_s=0.3, answer_s=0.1) as open_link:
         link.unlink()
         open_link._close()
         with pytest.raises(LinkError, match="has vanished and not come back"):
-            open_link.request(HELLO, answer_s=0.1)
+            open_link.request(HELLO)
     far.stop()
     forbidden = _why_not("/dev/null", PermissionError(errno.EACCES, "Permission denied"))
     assert re.match(r"permission denied; become a member of its group \(`sudo usermod -aG \w+ \$USER`", forbidden)
@@ -353,8 +353,11 @@ def test_old_bytes_of_a_port_are_thrown_away(toy: EmittedNetwork) -> None:
     master, slave = os.openpty()
     tty.setraw(slave)
     os.write(master, encode(HELLO | REPLY, 1, b"stale"))
-    with SerialLink(os.ttyname(slave), timeout_s=0.3) as link, pytest.raises(LinkError, match="does not answer"):
-        link.request(HELLO, answer_s=0.1)
+    with (
+        SerialLink(os.ttyname(slave), timeout_s=0.3, answer_s=0.1) as link,
+        pytest.raises(LinkError, match="does not answer"),
+    ):
+        link.request(HELLO)
     os.close(slave)
     os.close(master)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tvm_cascade.micro.hot_weights import HotWeight
 from tvm_cascade.micro.network import Interface
+from tvm_cascade.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,10 @@ class CInterface:
     def upper(self) -> str:
         """The prefix of every macro."""
         return self.name.upper()
+
+    def side(self, which: str) -> tuple[str, tuple[TensorSpec, ...]]:
+        """What the members of `inputs` or of `outputs` point to: "const " or nothing, and the tensors."""
+        return ("const ", self.interface.inputs) if which == "inputs" else ("", self.interface.outputs)
 
     @property
     def hook(self) -> bool:

@@ -6,8 +6,9 @@ The emitted text needs no TVM header and no library beyond `<stdint.h>`, `<stdde
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 
 import tvm
 from tvm import tirx
@@ -47,12 +48,15 @@ def lower_for(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 
 def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str) -> bytes:
     """A relocatable object with the kernels of a plan, `<symbol>_<kernel>` each, and no driver."""
-    import tempfile
-    from pathlib import Path
+    mod = _renamed(lowered, symbol, f"{symbol}_")
+    del mod[mod.get_global_var(lowered.invoke)]
+    return build_object(mod, target)
 
-    tgt = tvm.target.Target(dict(target))
-    mod = _renamed(lowered, symbol, lambda name, func: None if name == lowered.invoke else func)
-    built = tvm.get_global_func("target.build.llvm")(lower_for(mod, tgt), tgt)
+
+def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
+    """The pointer functions of `mod` as a relocatable object."""
+    made_for = tvm.target.Target(dict(target))
+    built = tvm.get_global_func("target.build.llvm")(lower_for(mod, made_for), made_for)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.o"
         built.write_to_file(str(path))
@@ -64,40 +68,30 @@ def emit_c_driver(lowered: Lowered, symbol: str) -> str:
 
     Kernels and driver are compiled separately: where LLVM merged them, all kernels together had too few registers.
     """
-    zero = tirx.const(0, "int32")
-
-    def stub(name: str, func: Any) -> Any:
-        if name == lowered.invoke:
-            return func
-        return tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
-
-    text = print_c(_renamed(lowered, symbol, stub))
+    mod = _renamed(lowered, symbol, f"{symbol}_")
+    for gv in mod.get_global_vars():
+        if gv.name_hint != lowered.invoke:
+            func, zero = mod[gv], tirx.const(0, "int32")
+            mod[gv] = tirx.PrimFunc(func.params, tirx.Return(zero), func.ret_type).with_attr(dict(func.attrs or {}))
+    text = print_c(mod)
     for name in (f"{symbol}_{n}" for own in lowered.kernels for n in own):
         text = re.sub(rf"^static int32_t {name}\(([^)]*)\) \{{\n.*?^\}}\n", "", text, flags=re.M | re.S)
         text = re.sub(rf"^static (int32_t {name}\()", r"\1", text, flags=re.M)
     return text
 
 
-def _renamed(lowered: Lowered, symbol: str, change: Callable[[str, Any], Any]) -> tvm.IRModule:
-    """The functions of a plan under public names, each replaced by what `change` makes of it; None leaves it out."""
+def _renamed(lowered: Lowered, symbol: str, prefix: str = "") -> tvm.IRModule:
+    """The functions of a plan under public names: the driver is `symbol`, kernels have the prefix."""
     mod = lowered.mod.clone()
     for gv in mod.get_global_vars():
-        made = change(gv.name_hint, mod[gv])
-        if made is None:
-            del mod[gv]
-            continue
-        name = symbol if gv.name_hint == lowered.invoke else f"{symbol}_{gv.name_hint}"
-        mod[gv] = made.with_attr("global_symbol", name)
+        name = symbol if gv.name_hint == lowered.invoke else f"{prefix}{gv.name_hint}"
+        mod[gv] = mod[gv].with_attr("global_symbol", name)
     return mod
 
 
 def emit_c_functions(lowered: Lowered, symbol: str) -> str:
     """The kernels and the driver as static C functions; the driver is called `symbol`."""
-    mod = lowered.mod.clone()
-    for gv in mod.get_global_vars():
-        name = symbol if gv.name_hint == lowered.invoke else gv.name_hint
-        mod[gv] = mod[gv].with_attr("global_symbol", name)
-    return print_c(mod)
+    return print_c(_renamed(lowered, symbol))
 
 
 def print_c(mod: tvm.IRModule) -> str:

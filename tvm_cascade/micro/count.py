@@ -19,7 +19,7 @@ import tvm
 from tvm_cascade.cores import Core
 from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.board import Board
-from tvm_cascade.micro.codegen import lower_for, print_c
+from tvm_cascade.micro.codegen import build_object, print_c
 from tvm_cascade.micro.emulator import run_without_inputs
 from tvm_cascade.micro.toolchain import Program, find_tool, link
 from tvm_cascade.micro.write_image import copy_runtime
@@ -79,7 +79,7 @@ def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, back
     objects: tuple[str, ...] = ()
     kernels = _c_kernels(tasks) if backend == "c" else ""
     if backend != "c":
-        (folder / "kernels.o").write_bytes(_object(tasks, target))
+        (folder / "kernels.o").write_bytes(build_object(_module(tasks), target.llvm))
         objects = ("kernels.o",)
     (folder / "main.c").write_text(_main(tasks, places, kernels), encoding="utf-8")
     sources = {name: ("-w",) for name in ("main.c", "startup.c", "port_semihosting.c", "blob.S")}
@@ -113,15 +113,6 @@ def _c_kernels(tasks: Sequence[Task]) -> str:
     return re.sub(
         r"^static int32_t (counted_\w+\()", r"__attribute__((noinline, noclone)) int32_t \1", text, flags=re.M
     )
-
-
-def _object(tasks: Sequence[Task], target: Core) -> bytes:
-    made_for = tvm.target.Target(dict(target.llvm))
-    built = tvm.get_global_func("target.build.llvm")(lower_for(_module(tasks), made_for), made_for)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernels.o"
-        built.write_to_file(str(path))
-        return path.read_bytes()
 
 
 def _main(tasks: Sequence[Task], places: Sequence[Sequence[int]], kernels: str) -> str:

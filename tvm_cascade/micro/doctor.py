@@ -11,12 +11,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvm_cascade.cores import CORES
 from tvm_cascade.cores.families import ARM, RISCV
 from tvm_cascade.errors import UnsupportedOperatorError
 
+if TYPE_CHECKING:
+    from tvm_cascade.passes.float_remains import FloatRemain
+
 _OLDEST_PYTHON = (3, 10)
+_COSTS = ("operator", "reason", "bytes", "macs", "flash_bytes")  # of a `FloatRemain`, as the JSON object has them
 _PACKAGES = (  # distribution, what for, required
     ("apache-tvm", "compiling networks", True),
     ("numpy", "compiling networks", True),
@@ -64,29 +69,12 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftFloat:
-    """An operator of a quantized network that computes in floats, and what that costs."""
-
-    operator: str
-    reason: str
-    bytes: int  # of the float tensor it writes
-    macs: int = 0  # multiply-accumulates on floats
-    flash_bytes: int = 0  # of the float constants it reads
-
-    def __str__(self) -> str:
-        parts = [f"writes {_as_floats(self.bytes)}"]
-        parts += [f"{self.macs} multiply-accumulates"] if self.macs else []
-        parts += [f"{_as_floats(self.flash_bytes)} in flash"] if self.flash_bytes else []
-        return f"{self.operator}: {self.reason}; {', '.join(parts)}, by float kernels"
-
-
-@dataclass(frozen=True, slots=True)
 class Doctor:
     """All checks, and with a model what of it cannot be compiled, or not to integers."""
 
     checks: tuple[Check, ...]
     unsupported: tuple[str, ...] = ()  # operators that cannot be imported
-    left_float: tuple[LeftFloat, ...] = ()
+    left_float: tuple[FloatRemain, ...] = ()
     model: str | None = None
     float_bytes: int = 0  # of the largest tensor of a network that is float altogether; then nothing is "left" float
     unread: bool = False  # the model was not looked at, since something required is missing
@@ -104,7 +92,7 @@ class Doctor:
             "model": self.model,
             "unread": self.unread,
             "unsupported_operators": None if self.unread else list(self.unsupported),
-            "left_float": None if self.unread else [asdict(one) for one in self.left_float],
+            "left_float": None if self.unread else [{k: getattr(one, k) for k in _COSTS} for one in self.left_float],
             "float_network": self.float_bytes > 0,
         }
 
@@ -119,7 +107,7 @@ class Doctor:
         if self.unread:
             return "\n".join([*lines, f"        {self.model} was not read: install what is missing first"])
         lines += [f"MISSING operator of {self.model}: {name}" for name in self.unsupported]
-        lines += [f"float   {one}" for one in self.left_float]
+        lines += [f"float   {_left_float(one)}" for one in self.left_float]
         lines += [_in_all(self.left_float)] if len(self.left_float) > 1 else []
         if self.float_bytes:
             lines.append(_float_network(self.model, self.float_bytes))
@@ -159,8 +147,15 @@ def diagnose(model: str | Path | None = None) -> Doctor:
         extract_graph(lowered)  # says what of it no kernel can be cut from
     if not holds_integers(mod):
         return Doctor(checks, missing, (), str(model), max((one.bytes for one in remains), default=0))
-    left = tuple(LeftFloat(one.operator, one.reason, one.bytes, one.macs, one.flash_bytes) for one in remains)
-    return Doctor(checks, missing, left, str(model))
+    return Doctor(checks, missing, remains, str(model))
+
+
+def _left_float(one: FloatRemain) -> str:
+    """An operator of a quantized network that computes in floats, and what that costs."""
+    parts = [f"writes {_as_floats(one.bytes)}"]
+    parts += [f"{one.macs} multiply-accumulates"] if one.macs else []
+    parts += [f"{_as_floats(one.flash_bytes)} in flash"] if one.flash_bytes else []
+    return f"{one.operator}: {one.reason}; {', '.join(parts)}, by float kernels"
 
 
 def _as_floats(size: int) -> str:
@@ -168,7 +163,7 @@ def _as_floats(size: int) -> str:
     return f"{size} bytes of floats, {more} more than as int8"
 
 
-def _in_all(left: Sequence[LeftFloat]) -> str:
+def _in_all(left: Sequence[FloatRemain]) -> str:
     slow = ", ".join(name for name, target in CORES.items() if not target.fpu)
     macs, flash = sum(one.macs for one in left), sum(one.flash_bytes for one in left)
     return (

@@ -128,7 +128,7 @@ def _set_arena(c: CInterface) -> list[str]:
 def _map(c: CInterface, which: str) -> list[str]:
     """The function that sets the members of a side, `inputs` or `outputs`."""
     name, upper = c.name, c.upper
-    const, specs = ("const ", c.interface.inputs) if which == "inputs" else ("", c.interface.outputs)
+    const, specs = c.side(which)
     places: list[str] = []
     for spec in specs:
         member = f"{which}->{spec.c_name}"
@@ -155,7 +155,7 @@ def _map(c: CInterface, which: str) -> list[str]:
 def _copies(c: CInterface, which: str) -> list[str]:
     """Statements that copy what the application keeps outside of the arena: inputs into it, outputs out of it."""
     lines: list[str] = []
-    for spec in c.interface.inputs if which == "inputs" else c.interface.outputs:
+    for spec in c.side(which)[1]:
         if spec.streamed:
             continue
         place = f"&{c.name}_arena[{spec.offset}]"
@@ -199,7 +199,6 @@ def _run(c: CInterface) -> list[str]:
     ]
     context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
     memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
-    results = _copies(c, "outputs")
     return [
         f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs) {{",
         f"    int32_t status = {name}_ready();",
@@ -214,7 +213,7 @@ def _run(c: CInterface) -> list[str]:
         *_copies(c, "inputs"),
         f"    {'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
         f"    if (status == {upper}_OK) {{",
-        *(f"    {line}" for line in results),
+        *(f"    {line}" for line in _copies(c, "outputs")),
         "    }",
         *_only_shared([f"    {name}_busy = 0u;"], can_fail),
         "    return status;",

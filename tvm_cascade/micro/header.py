@@ -109,7 +109,7 @@ def _passes(spec: TensorSpec) -> str:
 
 def _struct(c: CInterface, which: str) -> list[str]:
     """The struct of the pointers of one side, `inputs` or `outputs`."""
-    const, specs = ("const ", c.interface.inputs) if which == "inputs" else ("", c.interface.outputs)
+    const, specs = c.side(which)
     fields: list[str] = []
     for spec in specs:
         c_type = C_TYPES[spec.dtype]

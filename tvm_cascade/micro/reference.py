@@ -19,7 +19,7 @@ from tvm_cascade.errors import LoadError, MissingToolError, UsageError
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.messages import last_line
 from tvm_cascade.micro.onnx_reference import onnx_outputs, read_onnx
-from tvm_cascade.micro.sensitivity import float_reach
+from tvm_cascade.micro.sensitivity import float_reach, run_exported
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,9 @@ def _exported(path: Path) -> Any:
 
 
 def _torch(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:
-    torch, exported = torch_package(), _exported(path)
-    signature = exported.graph_signature
-    _require_same(path, dict.fromkeys(str(n) for n in signature.user_inputs), inputs)
-    with torch.no_grad():
-        made = exported.module()(*(torch.from_numpy(np.array(inputs[str(n)])) for n in signature.user_inputs))
-    values = list(made) if isinstance(made, (list, tuple)) else [made]
-    return {str(n): v.detach().numpy() for n, v in zip(signature.user_outputs, values, strict=True)}, ""
+    exported = _exported(path)
+    _require_same(path, dict.fromkeys(str(n) for n in exported.graph_signature.user_inputs), inputs)
+    return run_exported(exported, inputs), ""
 
 
 def _onnx(path: Path, inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], str]:

@@ -37,20 +37,7 @@ class RunReport:
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade run --json`."""
-        return {
-            "board": self.board,
-            "arena_bytes": self.arena_bytes,
-            "arena_high_water_bytes": self.arena_high_water_bytes,
-            "stack_bytes": self.stack_bytes,
-            "executed_macs": self.executed_macs,
-            "planned_macs": self.planned_macs,
-            "instructions": self.instructions,
-            "equals_host": self.equals_host,
-            "match": self.match,
-            "max_abs_diff": self.max_abs_diff,
-            "tolerance": self.tolerance,
-            "reference_note": self.reference_note,
-        }
+        return {name: value for name, value in vars(self).items() if name not in ("outputs", "output_step")}
 
     def to_text(self) -> str:
         """The same for reading."""

@@ -9,7 +9,7 @@ hundredth of all stored elements by one step and measures how far the outputs mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,6 @@ def _turned_quantize_linear(rng: np.random.Generator) -> Any:
 
 def _torch(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
     torch = torch_package()
-    exported = torch.export.load(str(path))
 
     class Turning(torch.fx.Interpreter):
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -102,9 +101,16 @@ def _torch(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generato
                 return made
             return torch.from_numpy(turned(made.numpy(), rng))
 
-    signature = exported.graph_signature
+    return run_exported(torch.export.load(str(path)), inputs, lambda module: Turning(module).run)
+
+
+def run_exported(
+    exported: Any, inputs: Mapping[str, np.ndarray], runner: Callable[[Any], Callable[..., Any]] = lambda module: module
+) -> dict[str, np.ndarray]:
+    """Outputs by name of a program of torch.export, whose module `runner` makes something to call of."""
+    torch, signature = torch_package(), exported.graph_signature
     with torch.no_grad():
-        made = Turning(exported.module()).run(*(torch.from_numpy(inputs[str(n)].copy()) for n in signature.user_inputs))
+        made = runner(exported.module())(*(torch.from_numpy(np.array(inputs[str(n)])) for n in signature.user_inputs))
     values = list(made) if isinstance(made, (list, tuple)) else [made]
     return {str(n): v.detach().numpy() for n, v in zip(signature.user_outputs, values, strict=True)}
 

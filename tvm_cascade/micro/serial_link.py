@@ -99,14 +99,15 @@ def _decode(raw: bytes) -> tuple[int, int, bytes] | None:
 class SerialLink:
     """Requests to a board over a terminal device such as /dev/ttyACM0; a context manager.
 
-    `timeout_s` is how long one request may stay without an answer. The device is locked against other programs that
+    `timeout_s` is how long one request may stay without an answer, `answer_s` how long its first attempt waits, later ones up
+    to 16 times as long: the board may be computing. The device is locked against other programs that
     look (as pyserial, picocom and minicom do), and what it had received before is thrown away.
     """
 
-    def __init__(self, port: str, baud: int = 115200, timeout_s: float = 60.0) -> None:
+    def __init__(self, port: str, baud: int = 115200, timeout_s: float = 60.0, answer_s: float = 0.5) -> None:
         if not hasattr(termios, f"B{baud}"):
             raise UsageError(f"the system knows no serial speed of {baud} baud")
-        self.port, self.baud, self.timeout_s = port, baud, timeout_s
+        self.port, self.baud, self.timeout_s, self.answer_s = port, baud, timeout_s, answer_s
         self._speed = getattr(termios, f"B{baud}")
         self._file: int | None = None
         self._sequence = 0
@@ -128,10 +129,9 @@ class SerialLink:
     ) -> None:
         self._close()
 
-    def request(self, kind: int, payload: bytes = b"", answer_s: float = 0.5, timeout_s: float | None = None) -> bytes:
+    def request(self, kind: int, payload: bytes = b"", timeout_s: float | None = None) -> bytes:
         """Send a request until its answer comes and return the answer's payload.
 
-        `answer_s` is how long the first attempt waits, later ones up to 16 times as long: the board may be computing.
         Attempts go on for `timeout_s` (None: the link's), then `LinkError` is raised; `BoardStopped` if the firmware
         reports that it has ended.
         """
@@ -142,7 +142,7 @@ class SerialLink:
         frame = encode(kind, self._sequence, payload)
         attempt = 0
         while time.monotonic() < self._deadline:
-            answer = self._attempt(frame, kind, answer_s * 2 ** min(attempt, 4))
+            answer = self._attempt(frame, kind, self.answer_s * 2 ** min(attempt, 4))
             if answer is not None:
                 self.answers += 1
                 return answer

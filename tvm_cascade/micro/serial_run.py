@@ -83,23 +83,23 @@ def run_serial(
         raise UsageError("no inputs to run")
     packed = [interface.pack_inputs(arrays) for arrays in inputs]
     options = options or SerialOptions()
-    answer_s, select = options.answer_s, options.network_number
+    select = options.network_number
     started = time.monotonic()
     try:
-        with SerialLink(port, options.baud, options.timeout_s) as link:
+        with SerialLink(port, options.baud, options.timeout_s, options.answer_s) as link:
             if select is not None:
-                link.request(SELECT, struct.pack("<I", select), answer_s, min(_FIRST_S, options.timeout_s))
-            _check_network(link, interface, answer_s)
-            again = _infer(link, interface, packed[0], PATTERNS[1], answer_s, select)
-            main = [_infer(link, interface, data, PATTERNS[0], answer_s, select) for data in packed]
+                link.request(SELECT, struct.pack("<I", select), min(_FIRST_S, options.timeout_s))
+            _check_network(link, interface)
+            again = _infer(link, interface, packed[0], PATTERNS[1], select)
+            main = [_infer(link, interface, data, PATTERNS[0], select) for data in packed]
     except BoardStopped as stopped:
         why = explain_failure(stopped.console, stopped.status, options.elf or Path("unknown"), options.tool_prefix)
         raise FirmwareError(f"{port}: {why}; reset the board before the next run") from None
     return run_result(port, interface, main, again, None, started)
 
 
-def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> None:
-    answer = link.request(HELLO, answer_s=answer_s, timeout_s=min(_FIRST_S, link.timeout_s))
+def _check_network(link: SerialLink, interface: Interface) -> None:
+    answer = link.request(HELLO, timeout_s=min(_FIRST_S, link.timeout_s))
     want = (
         _VERSION,
         sum(spec.bytes for spec in interface.inputs if spec.stream_axis is None),
@@ -114,25 +114,23 @@ def _check_network(link: SerialLink, interface: Interface, answer_s: float) -> N
         )
 
 
-def _infer(
-    link: SerialLink, interface: Interface, data: bytes, pattern: int, answer_s: float, select: int | None
-) -> Inference:
+def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, select: int | None) -> Inference:
     """One inference, started over as often as the board forgets it."""
     whole, rows = _split(interface, data)
     for _ in range(_STARTS):
         if select is not None:
-            link.request(SELECT, struct.pack("<I", select), answer_s)
-        link.request(BEGIN, struct.pack("<I", pattern), answer_s)
+            link.request(SELECT, struct.pack("<I", select))
+        link.request(BEGIN, struct.pack("<I", pattern))
         for start in range(0, len(whole), _CHUNK):
-            link.request(WRITE, struct.pack("<I", start) + whole[start : start + _CHUNK], answer_s)
+            link.request(WRITE, struct.pack("<I", start) + whole[start : start + _CHUNK])
         number = secrets.randbelow(0xFFFFFFFF) + 1
-        answer = _run(link, number, whole, rows, answer_s)
+        answer = _run(link, number, whole, rows)
         if answer is None:
             continue
         status, arena, stack, check = answer
         if status != 0:
             raise FirmwareError(f"{link.port}: the network returned {status}")
-        outputs = _read_outputs(link, number, sum(spec.bytes for spec in interface.outputs), answer_s)
+        outputs = _read_outputs(link, number, sum(spec.bytes for spec in interface.outputs))
         if outputs is not None and crc32c(outputs) == check:
             return Inference(arena, stack, outputs)
     raise LinkError(f"{link.port}: the board has lost its inputs or outputs {_STARTS} times; is its supply stable?")
@@ -149,14 +147,12 @@ def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:
     return whole, rows
 
 
-def _run(
-    link: SerialLink, number: int, whole: bytes, rows: Sequence[bytes], answer_s: float
-) -> tuple[int, int, int, int] | None:
+def _run(link: SerialLink, number: int, whole: bytes, rows: Sequence[bytes]) -> tuple[int, int, int, int] | None:
     """Send RUN, and rows as long as the board asks for them; returns (status, arena, stack, checksum of the outputs).
 
     None if the board has lost the run.
     """
-    answer = link.request(RUN, struct.pack("<II", number, crc32c(whole)), answer_s)
+    answer = link.request(RUN, struct.pack("<II", number, crc32c(whole)))
     while True:
         if len(answer) != 20:
             return None
@@ -167,18 +163,18 @@ def _run(
             return None
         row = rows[first]
         for start in range(0, len(row), _CHUNK):
-            taken = link.request(ROW, struct.pack("<II", first, start) + row[start : start + _CHUNK], answer_s)
+            taken = link.request(ROW, struct.pack("<II", first, start) + row[start : start + _CHUNK])
             if struct.unpack("<I", taken)[0] != _DONE:
                 return None
-        answer = link.request(CONTINUE, struct.pack("<III", number, first, crc32c(row)), answer_s)
+        answer = link.request(CONTINUE, struct.pack("<III", number, first, crc32c(row)))
 
 
-def _read_outputs(link: SerialLink, number: int, size: int, answer_s: float) -> bytes | None:
+def _read_outputs(link: SerialLink, number: int, size: int) -> bytes | None:
     """All output bytes of a run, or None if the board no longer knows it."""
     data = bytearray()
     while len(data) < size:
         wanted = min(_CHUNK, size - len(data))
-        answer = link.request(READ, struct.pack("<III", number, len(data), wanted), answer_s)
+        answer = link.request(READ, struct.pack("<III", number, len(data), wanted))
         if len(answer) != 4 + wanted or struct.unpack_from("<I", answer)[0] != _DONE:
             return None
         data += answer[4:]
