@@ -1,7 +1,8 @@
 """`<name>.c` as its callers see it: the arena, the places of inputs and outputs, and the run around the driver.
 
-A run that calls functions of its user's, or whose arena others share, marks the arena as busy until it ends: whoever asks
-for the same arena meanwhile gets an error, not a wrong result. See the header's comments, of `micro.header`.
+Its text is `templates/network.c.in`. A run that calls functions of its user's, or whose arena others share, marks the arena
+as busy until it ends: whoever asks for the same arena meanwhile gets an error, not a wrong result. See the comments of the
+header (`micro.header`).
 """
 
 from __future__ import annotations
@@ -11,19 +12,12 @@ import re
 from tvm_cascade.micro.c_interface import CInterface
 from tvm_cascade.micro.hot_weights import definition
 from tvm_cascade.micro.network import C_TYPES
+from tvm_cascade.micro.template import fill_template, template
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
 # functions of <math.h> as kernels of floats call them
 _MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
 _BOOLEANS = re.compile(r"\bbool\b")
-_ONE_ARENA = (  # clang has no such pragma, and the header says what to do
-    "/* One arena holds values of several types. */",
-    "#if defined(__GNUC__) && !defined(__clang__)",
-    '#pragma GCC optimize("no-strict-aliasing")',
-    "#endif",
-    "",
-)
-_POINTER = "#if defined(TVM_CASCADE_ARENA_POINTER) && !defined(TVM_CASCADE_SHARED_ARENA)"
 
 
 def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
@@ -32,28 +26,40 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
     `functions` are the kernels and the driver, or the driver alone where an object with the kernels lies beside it;
     `helpers` are the C functions that the kernels call.
     """
-    lines = [
-        f'#include "{c.name}.h"',
-        "",
-        *(["#include <math.h>"] if _MATHS.search(functions) else []),
-        *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
-        "#include <string.h>",
-        "",
-        *_ONE_ARENA,
-        *_arena_definition(c),
-        "",
-        *definition(c.name, c.hot),
-        helpers,
-        *_fetch(c),
-        *(_hook(c.name) if c.hook else []),
-        functions,
-        *_ready(c),
-        *_set_arena(c),
-        *_map(c, "inputs"),
-        *_map(c, "outputs"),
-        *_run(c),
-    ]
-    return "\n".join(lines)
+    name, upper, can_fail = c.name, c.upper, c.calls_back
+    refusal = [f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"]
+    load = [f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if c.hot else []
+    pointers = [f"{which}->{spec.c_name}" for which in ("inputs", "outputs") for spec in c.side(which)[1]]
+    context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
+    memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
+    blocks = {
+        "headers": [
+            *(["#include <math.h>"] if _MATHS.search(functions) else []),
+            *(["#include <stdbool.h>"] if _BOOLEANS.search(functions) else []),
+        ],
+        "mark": [f"volatile uint8_t {name}_busy;"] if can_fail else [],
+        "hot_weights": definition(name, c.hot),
+        "fetch": _fetch(c),
+        "hook": _hook(name) if c.hook else [],
+        "refuse_if_any_runs": _only_shared(refusal, can_fail),
+        "refuse_if_it_runs": refusal if can_fail else [],
+        "input_places": _places(c, "inputs"),
+        "output_places": _places(c, "outputs"),
+        "begin": [*_only_shared([f"    {name}_busy = 1u;"], can_fail), *load],
+        "copy_inputs": _copies(c, "inputs"),
+        "copy_outputs": [f"    {line}" for line in _copies(c, "outputs")],
+        "end": _only_shared([f"    {name}_busy = 0u;"], can_fail),
+    }
+    values = {
+        "name": name,
+        "NAME": upper,
+        "helpers": helpers,
+        "functions": functions,
+        "any_null": " || ".join(f"{pointer} == NULL" for pointer in ("inputs", "outputs", *pointers)),
+        "invoke": f"{'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
+    }
+    blocks_of_lines = {key: "".join(f"{line}\n" for line in lines) for key, lines in blocks.items()}
+    return fill_template(template("network.c.in"), values | blocks_of_lines)
 
 
 def hook_symbol(name: str) -> str:
@@ -61,73 +67,13 @@ def hook_symbol(name: str) -> str:
     return f"{name}_between_steps"
 
 
-def _arena_definition(c: CInterface) -> list[str]:
-    name, upper, busy = c.name, c.upper, c.calls_back
-    mark = [f"volatile uint8_t {name}_busy;"] if busy else []
-    return [
-        "#if defined(TVM_CASCADE_SHARED_ARENA)",
-        "#elif defined(TVM_CASCADE_ARENA_POINTER)",
-        f"uint8_t *{name}_arena;",
-        *mark,
-        "#else",
-        f"#ifndef {upper}_ARENA_SECTION",
-        f'#define {upper}_ARENA_SECTION ".bss.{name}_arena"',
-        "#endif",
-        f"{upper}_ALIGNED({upper}_ARENA_ALIGN) {upper}_SECTION({upper}_ARENA_SECTION) "
-        f"uint8_t {name}_arena[{upper}_ARENA_SIZE];",
-        *mark,
-        "#endif",
-    ]
-
-
 def _only_shared(lines: list[str], busy: bool) -> list[str]:
     """Lines that use the byte `<name>_busy`, which a network without callbacks has only where it shares an arena."""
     return lines if busy else ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
 
 
-def _ready(c: CInterface) -> list[str]:
-    """The function that tells whether the arena can be used now."""
-    name, upper, busy = c.name, c.upper, c.calls_back
-    return [
-        f"static int32_t {name}_ready(void) {{",
-        _POINTER,
-        f"    if ({name}_arena == NULL) {{",
-        f"        return {upper}_NULL_POINTER;",
-        "    }",
-        "#endif",
-        *_only_shared([f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"], busy),
-        f"    return ((uintptr_t){name}_arena % {upper}_ARENA_ALIGN) == 0u ? {upper}_OK : {upper}_MISALIGNED;",
-        "}",
-        "",
-    ]
-
-
-def _set_arena(c: CInterface) -> list[str]:
-    name, upper, busy = c.name, c.upper, c.calls_back
-    return [
-        _POINTER,
-        f"int32_t {name}_set_arena(void *memory, size_t bytes) {{",
-        "    if (memory == NULL) {",
-        f"        return {upper}_NULL_POINTER;",
-        "    }",
-        f"    if (((uintptr_t)memory % {upper}_ARENA_ALIGN) != 0u) {{",
-        f"        return {upper}_MISALIGNED;",
-        "    }",
-        f"    if (bytes < {upper}_ARENA_SIZE) {{",
-        f"        return {upper}_TOO_SMALL;",
-        "    }",
-        *([f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"] if busy else []),
-        f"    {name}_arena = (uint8_t *)memory;",
-        f"    return {upper}_OK;",
-        "}",
-        "#endif",
-        "",
-    ]
-
-
-def _map(c: CInterface, which: str) -> list[str]:
-    """The function that sets the members of a side, `inputs` or `outputs`."""
-    name, upper = c.name, c.upper
+def _places(c: CInterface, which: str) -> list[str]:
+    """Statements that set the members of a side, `inputs` or `outputs`, to their places in the arena."""
     const, specs = c.side(which)
     places: list[str] = []
     for spec in specs:
@@ -136,20 +82,10 @@ def _map(c: CInterface, which: str) -> list[str]:
             places += [f"    {member} = NULL;", f"    {member}_context = NULL;"]
             continue
         cast = f"({const}{C_TYPES[spec.dtype]} *)(void *)"
-        places.append(f"    {member} = status == {upper}_OK ? {cast}&{name}_arena[{spec.offset}] : NULL;")
+        places.append(f"    {member} = status == {c.upper}_OK ? {cast}&{c.name}_arena[{spec.offset}] : NULL;")
     if c.hook and which == "inputs":
         places += ["    inputs->hook = NULL;", "    inputs->hook_context = NULL;"]
-    return [
-        f"int32_t {name}_map_{which}(struct {name}_{which} *{which}) {{",
-        f"    const int32_t status = {name}_ready();",
-        f"    if ({which} == NULL) {{",
-        f"        return {upper}_NULL_POINTER;",
-        "    }",
-        *places,
-        "    return status;",
-        "}",
-        "",
-    ]
+    return places
 
 
 def _copies(c: CInterface, which: str) -> list[str]:
@@ -190,33 +126,3 @@ def _hook(name: str) -> list[str]:
 
 def _context(name: str) -> str:
     return f"    const struct {name}_inputs *inputs = (const struct {name}_inputs *)(const void *)context;"
-
-
-def _run(c: CInterface) -> list[str]:
-    name, upper, can_fail = c.name, c.upper, c.calls_back
-    nulls = [f"inputs->{s.c_name} == NULL" for s in c.interface.inputs] + [
-        f"outputs->{s.c_name} == NULL" for s in c.interface.outputs
-    ]
-    context = ", (int8_t *)(uintptr_t)inputs, &status" if can_fail else ""
-    memory = f"(int8_t *)(void *){name}_arena, (int8_t *)(uintptr_t){name}_flash"
-    return [
-        f"int32_t {name}_run(const struct {name}_inputs *inputs, const struct {name}_outputs *outputs) {{",
-        f"    int32_t status = {name}_ready();",
-        f"    if (status != {upper}_OK) {{",
-        "        return status;",
-        "    }",
-        f"    if ({' || '.join(['inputs == NULL', 'outputs == NULL', *nulls])}) {{",
-        f"        return {upper}_NULL_POINTER;",
-        "    }",
-        *_only_shared([f"    {name}_busy = 1u;"], can_fail),
-        *([f"    if ({name}_hot_ready == 0) {{", f"        {name}_load_weights();", "    }"] if c.hot else []),
-        *_copies(c, "inputs"),
-        f"    {'(void)' if can_fail else 'status = '}{name}_invoke({memory}{context});",
-        f"    if (status == {upper}_OK) {{",
-        *(f"    {line}" for line in _copies(c, "outputs")),
-        "    }",
-        *_only_shared([f"    {name}_busy = 0u;"], can_fail),
-        "    return status;",
-        "}",
-        "",
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,10 +23,8 @@ def template_folder(name: str) -> dict[str, str]:
 
 
 def fill_template(text: str, values: Mapping[str, str]) -> str:
-    """`text` with every `@key@` replaced."""
-    for key, value in values.items():
-        text = text.replace(f"@{key}@", value)
-    return text
+    """`text` with every `@key@` of `values` replaced; what a value holds stays as it is."""
+    return re.sub(r"@(\w+)@", lambda match: values.get(match[1], match[0]), text)
 
 
 _STARTUP_PARTS = ("declarations", "stop", "memory", "print_hex")  # that the families of cores have in common
