@@ -32,8 +32,6 @@ from tvm_cascade.request import (
     PlanRequest,
     RunRequest,
     StagesRequest,
-    options_of,
-    refuse_unknown,
     request_of,
 )
 from tvm_cascade.results import CompileResult, PlanResult
@@ -311,8 +309,7 @@ def stages(
     """
     from tvm_cascade.runtime.stages import stages as schedule
 
-    refuse_unknown(options, options_of(StagesRequest))
-    request = StagesRequest.of(options)
+    request = StagesRequest.of_all(options)
     loaded = pipeline.load(model, LoadRequest(input_shapes))
     progress(f"{loaded.name}: scheduling")
     return schedule(loaded.mod, request, progress)
@@ -354,8 +351,7 @@ def optimize(
     from tvm_cascade.runtime.optimize_module import optimize_module, save_optimized
     from tvm_cascade.substitution.report import format_report
 
-    refuse_unknown(options, options_of(OptimizeRequest))
-    asked = OptimizeRequest.of(options)
+    asked = OptimizeRequest.of_all(options)
     loaded = pipeline.load(model, LoadRequest(input_shapes))
     progress(f"{loaded.name}: searching")
     search = {"alpha": asked.alpha, "budget": asked.budget, "database": asked.database}

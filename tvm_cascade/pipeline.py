@@ -14,7 +14,7 @@
 # pyright: reportReturnType=false
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -35,7 +35,6 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.request import LoadRequest, PlanRequest
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
-from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
@@ -61,8 +60,9 @@ class Prepared(PreparedGraph):
 
     @property
     def prelude(self) -> str:
-        """C text that the kernels' helpers need."""
-        return prelude_of(self.kernels, self.core)
+        """C helpers of the performance schedules; empty where none was chosen."""
+        generic = all(k is None or k.rule == "generic" for k in self.kernels)
+        return "" if generic or self.core.backend != "c" else C_PRELUDE
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,6 @@ def interface_of(mod: IRModule, graph: Graph) -> IoSpec:
         return io_spec(mod)
     except UsageError:
         return graph_io(graph)
-
-
-def prelude_of(kernels: Sequence[RowKernel | None], core: KernelTarget) -> str:
-    """C helpers of the performance schedules; empty where none was chosen."""
-    if core.backend != "c" or all(k is None or k.rule == "generic" for k in kernels):
-        return ""
-    return C_PRELUDE
 
 
 def lower(

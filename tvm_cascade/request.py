@@ -38,6 +38,12 @@ class Asked:
         """The record of those options that are its own."""
         return cls(**{f.name: options[f.name] for f in fields(cls) if f.name in options})
 
+    @classmethod
+    def of_all(cls, options: Mapping[str, Any]) -> Self:
+        """The record of options; raises `UsageError` for one that is not its own."""
+        refuse_unknown(options, tuple(f.name for f in fields(cls)))
+        return cls(**options)
+
 
 @cache
 def checks_of(record: type[Asked]) -> Mapping[str, Check]:
@@ -179,11 +185,6 @@ def request_of(target: str, options: Mapping[str, Any], known: Collection[str] =
         KernelRequest.of(options),
         EmitRequest.of(options),
     )
-
-
-def options_of(record: type[Asked]) -> tuple[str, ...]:
-    """The names of a record's options."""
-    return tuple(f.name for f in fields(record))
 
 
 def refuse_unknown(options: Collection[str], known: Collection[str]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from tvm_cascade.errors import UsageError
 
@@ -61,13 +59,13 @@ RISCV = Family(
 
 HOST = Family("host", "host", "", "apt-get install gcc", (), "", "", "")
 
-FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in (ARM, RISCV, HOST)})
+FAMILIES = (ARM, RISCV, HOST)
 
 
 def family_of_core(core: str) -> Family:
     """The family of a board's core; raises `UsageError` for one that no family claims."""
-    for family in FAMILIES.values():
+    for family in FAMILIES:
         if core.startswith(family.cores):
             return family
-    known = ", ".join(f"{family.cores}…" for family in FAMILIES.values() if family.qemu)
+    known = ", ".join(f"{family.cores}…" for family in FAMILIES if family.qemu)
     raise UsageError(f"core {core!r} belongs to no known family; known: {known}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -54,15 +54,8 @@ class Interface:
 
     def to_dict(self) -> dict[str, object]:
         """A JSON-ready copy, without the places of tensors: those are in the network's own sources."""
-        return {
-            "name": self.name,
-            "inputs": [_tensor_to_dict(spec) for spec in self.inputs],
-            "outputs": [_tensor_to_dict(spec) for spec in self.outputs],
-            "arena_bytes": self.arena_bytes,
-            "arena_align": self.arena_align,
-            "requests": self.requests,
-            "digest": self.digest,
-        }
+        made: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return made | {side: [_tensor_to_dict(spec) for spec in made[side]] for side in ("inputs", "outputs")}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Interface:

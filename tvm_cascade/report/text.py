@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tvm_cascade.cascading import Bounds, Plan, Storage
 
@@ -29,47 +30,25 @@ def _ring(storage: Storage, rows: int) -> str:
     return f", ring of {storage.height} of {rows} rows"
 
 
-def block_rows(plan: Plan) -> list[dict[str, object]]:
+def block_rows(plan: Plan) -> list[dict[str, Any]]:
     """One record per block of the arena: name, kind, offset and size in bytes, life in segments."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     segment_of = {o: k for k, s in enumerate(plan.segments) for o in s.ops}
     for block, offset in zip(plan.buffers, plan.allocation.offsets, strict=True):
         kind, _, number = block.partition(" ")
         k = int(number)
-        if kind == "tensor":
-            storage = plan.storages[k]
-            size, lower, upper = storage.size, storage.lower, storage.upper
-            ring = storage.is_ring(plan.graph.tensors[k].rows)
-        elif kind == "kept":
+        if kind in ("tensor", "kept"):
             storage, tensor = plan.storages[k], plan.graph.tensors[k]
-            size, lower, upper, ring = (
-                storage.halo_columns * tensor.bytes // tensor.columns,
-                storage.lower,
-                storage.upper,
-                False,
-            )
-        elif kind == "accumulator":
-            size, lower, upper, ring = (
-                plan.graph.ops[k].kernels.accumulator_bytes,
-                segment_of[k],
-                segment_of[k] + 1,
-                False,
-            )
+            size = storage.size if kind == "tensor" else storage.halo_columns * tensor.bytes // tensor.columns
+            lower, upper, ring = storage.lower, storage.upper, kind == "tensor" and storage.is_ring(tensor.rows)
         else:
-            segment = plan.segments[k]
-            size = segment.state_bytes if kind == "state" else segment.scratch_bytes
-            lower, upper, ring = k, k + 1, False
-        rows.append(
-            {
-                "name": _name(plan, block),
-                "kind": kind,
-                "offset": offset,
-                "bytes": size,
-                "lower": lower,
-                "upper": upper,
-                "ring": ring,
-            }
-        )
+            if kind == "accumulator":
+                size, lower = plan.graph.ops[k].kernels.accumulator_bytes, segment_of[k]
+            else:
+                size, lower = getattr(plan.segments[k], f"{kind}_bytes"), k  # state or scratch
+            upper, ring = lower + 1, False
+        life = {"lower": lower, "upper": upper, "ring": ring}
+        rows.append({"name": _name(plan, block), "kind": kind, "offset": offset, "bytes": size, **life})
     return rows
 
 
@@ -77,21 +56,21 @@ def memory_map(plan: Plan, width: int = 48) -> str:
     """The arena as text, a line per block: address range, life over the segments, name."""
     count = max(len(plan.segments), 1)
     lines = [f"{'offset':>9} {'bytes':>9}  {'life over ' + str(count) + ' segments':<{width}}  block"]
-    for row in sorted(block_rows(plan), key=lambda r: (int(str(r["offset"])), str(r["name"]))):
-        lower, upper = int(str(row["lower"])), int(str(row["upper"]))
+    for row in sorted(block_rows(plan), key=lambda r: (r["offset"], r["name"])):
+        lower, upper = row["lower"], row["upper"]
         start, stop = lower * width // count, max(upper * width // count, lower * width // count + 1)
         bar = ("·" * start + ("▒" if row["ring"] else "█") * (stop - start)).ljust(width, "·")
         lines.append(f"{row['offset']:>9} {row['bytes']:>9}  {bar}  {row['name']}")
     return "\n".join(lines)
 
 
-def live_bytes(rows: Sequence[Mapping[str, object]], segment: int) -> int:
+def live_bytes(rows: Sequence[Mapping[str, Any]], segment: int) -> int:
     """Bytes of the arena that blocks occupy while a segment runs; bytes that two of them share count once."""
-    spans = [
-        (int(str(r["offset"])), int(str(r["offset"])) + int(str(r["bytes"])))
-        for r in rows
-        if int(str(r["lower"])) <= segment < int(str(r["upper"]))
-    ]
+    return covered((r["offset"], r["offset"] + r["bytes"]) for r in rows if r["lower"] <= segment < r["upper"])
+
+
+def covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Addresses that lie in at least one of the spans `[start, stop)`."""
     total, reached = 0, 0
     for start, stop in sorted(spans):
         total += max(stop - max(start, reached), 0)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.geometry import end_bytes, front_bytes
 from tvm_cascade.cascading.plan import Plan, Segment
-from tvm_cascade.report.text import block_rows
+from tvm_cascade.report.text import block_rows, covered
 
 _SAMPLES = 60  # of a segment
 
@@ -89,7 +90,7 @@ def timeline(plan: Plan) -> Timeline:
         if not length:  # views alone
             cuts.append(cuts[-1])
             continue
-        live = [n for n, b in enumerate(blocks) if b["lower"] <= k < b["upper"]]  # type: ignore[operator]
+        live = [n for n, b in enumerate(blocks) if b["lower"] <= k < b["upper"]]
         for at, trace in _samples(segment, length):
             for o in trace:
                 progress.done[o] += 1
@@ -97,10 +98,10 @@ def timeline(plan: Plan) -> Timeline:
             for n, low, high in found:
                 spans[n].append((cuts[-1] + at, low, high))
             times.append(cuts[-1] + at)
-            used.append(_union([(low, high) for _, low, high in found]))
+            used.append(covered((low, high) for _, low, high in found))
         cuts.append(cuts[-1] + length)
     bands = [
-        Band(str(b["name"]), "ring" if b["ring"] else str(b["kind"]), *(tuple(v) for v in zip(*s, strict=True)))
+        Band(b["name"], "ring" if b["ring"] else b["kind"], *(tuple(v) for v in zip(*s, strict=True)))
         for b, s in zip(blocks, spans, strict=True)
         if s
     ]
@@ -115,17 +116,9 @@ def _samples(segment: Segment, length: int) -> list[tuple[int, Sequence[int]]]:
     return [(0, ()), *((b, segment.trace[a:b]) for a, b in pairwise(marks))]
 
 
-def _addresses(plan: Plan, block: dict[str, object], name: str, progress: _Progress) -> tuple[int, int]:
-    offset, size = int(str(block["offset"])), int(str(block["bytes"]))
+def _addresses(plan: Plan, block: dict[str, Any], name: str, progress: _Progress) -> tuple[int, int]:
+    offset, size = block["offset"], block["bytes"]
     if block["kind"] != "tensor" or block["ring"]:
         return offset, offset + size
     low, high = progress.span(int(name.partition(" ")[2]))
     return offset + low, offset + high
-
-
-def _union(spans: Sequence[tuple[int, int]]) -> int:
-    total = reached = 0
-    for low, high in sorted(spans):
-        total += max(high - max(low, reached), 0)
-        reached = max(reached, high)
-    return total

@@ -9,14 +9,14 @@ other graphs, and of other runs with the same database, are not measured again.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_cascade.cost import CostModel, OpFeatures
+from tvm_cascade.cost import OpFeatures
 from tvm_cascade.cost.interface import Groups
 from tvm_cascade.errors import GraphError
 from tvm_cascade.parallel.units import unit_graph
@@ -110,8 +110,3 @@ class KernelLatency(Latency):
 
     def fresh(self) -> KernelLatency:
         return KernelLatency(self.name, self.engine, model=self.model, runner=self.runner, refused=self.refused)
-
-
-def kernel_latency(model: CostModel, runner: NodeRunner, known: Mapping[str, str] | None = None) -> KernelLatency:
-    """The cost 'latency' by `model`, whose runner is `runner`."""
-    return KernelLatency("latency", runner.engine, model=model, runner=runner, refused=dict(known or {}))

@@ -24,7 +24,7 @@ from tvm_cascade.cost.records import CONCURRENT, RecordStore
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.runtime.choose_module import Choice, fastest, staged
-from tvm_cascade.runtime.node_latency import KernelLatency, NodeRunner, kernel_latency
+from tvm_cascade.runtime.node_latency import KernelLatency, NodeRunner
 from tvm_cascade.substitution.costs import STAGES, Latency, Limited
 from tvm_cascade.substitution.dag import Dag
 from tvm_cascade.substitution.metaflow import Found, SearchOptions
@@ -91,10 +91,10 @@ def optimize_measured(
     effort = replace(effort, seconds=effort.seconds - guess.seconds)
     if learned:
         model = LearnedCost(measured, analytic)
-        cost = kernel_latency(model, runner)
+        cost = KernelLatency("latency", runner.engine, model=model, runner=runner)
         found = _refined(model, cost, within, (read.dag, guess.dag), effort)
     else:
-        cost = kernel_latency(measured, runner)
+        cost = KernelLatency("latency", runner.engine, model=measured, runner=runner)
         found = optimize(read.dag, within(cost), effort.rules, effort.options, None, effort.seconds)
     results = [Found(read.dag, found.cost_before, found.cost_before, (), 1, 0.0, True), guess, found]
     modules = [mod, *(_written(mod, read, f.dag) for f in results[1:])]
