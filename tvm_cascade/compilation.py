@@ -32,12 +32,8 @@ Progress = Callable[[str], None]
 def build_options(request: Request) -> BuildOptions:
     """The target, the board and the back end of a request.
 
-    Raises
-    ------
-    UsageError
-        The board does not run the target, or the request asks for what the target has not.
-    MissingToolError
-        The target's compiler is not installed.
+    Raises `UsageError` for a board that does not run the target, or what the target has not; `MissingToolError` without the
+    target's compiler.
     """
     target, board = get_core(request.target), request.emit.board
     backend = request.emit.emit or target.backend

@@ -48,36 +48,35 @@ class CompileKeywords(PlanKeywords, total=False):
     report: PathOrText | None
 
 
-class StagesKeywords(TypedDict, total=False):
-    """What `stages` takes beside the model and its shapes."""
+class SearchKeywords(TypedDict, total=False):
+    """What `stages` and `optimize` take beside the model and its shapes."""
 
     target: str
+    cost: str
     device: str | None
+    output: PathOrText | None
+    picture: PathOrText | None
+    database: PathOrText | None
+
+
+class StagesKeywords(SearchKeywords, total=False):
+    """What only `stages` takes."""
+
     batch: int | None
     unit: str
     variant: str
     r: int | None
     s: int | None
-    cost: str
     load: PathOrText | None
-    output: PathOrText | None
-    picture: PathOrText | None
-    database: PathOrText | None
     metaschedule: PathOrText | None
     trials: int
 
 
-class OptimizeKeywords(TypedDict, total=False):
-    """What `optimize` takes beside the model and its shapes."""
+class OptimizeKeywords(SearchKeywords, total=False):
+    """What only `optimize` takes."""
 
-    target: str
-    cost: str
-    device: str | None
     alpha: float
     budget: int
-    output: PathOrText | None
-    picture: PathOrText | None
-    database: PathOrText | None
 
 
 def takes(keywords: type, *records: type[Asked]) -> Callable[[Function], Function]:

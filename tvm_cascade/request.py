@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+OptionalPath = Annotated[Path | None, checks.optional(checks.path)]
+OptionalBoard = Annotated[str | None, checks.optional(checks.name_or_path)]
+OptionalCount = Annotated[int | None, checks.optional(checks.whole(0))]
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A record of options: every value is checked, and brought into its own type, when the record is made.
@@ -78,9 +83,9 @@ class PlanRequest(Asked):
 class KernelRequest(Asked):
     """How the kernels of operators are chosen."""
 
-    database: Annotated[Path | None, checks.optional(checks.path)] = None  # counts on top of those of the package
+    database: OptionalPath = None  # counts on top of those of the package
     tune: Annotated[bool, checks.flag] = False  # count kernels of unknown shapes in the emulator
-    metaschedule: Annotated[Path | None, checks.optional(checks.path)] = None  # folder of records, for the host
+    metaschedule: OptionalPath = None  # folder of records, for the host
     trials: Annotated[int, checks.whole(0)] = 32  # candidates that MetaSchedule measures for a kernel without records
 
 
@@ -88,15 +93,13 @@ class KernelRequest(Asked):
 class EmitRequest(Asked):
     """What is written for a plan."""
 
-    board: Annotated[str | None, checks.optional(checks.name_or_path)] = (
-        None  # by name or .json; None: the target's own
-    )
+    board: OptionalBoard = None  # by name or .json; None: the target's own
     emit: Annotated[str | None, checks.optional(checks.choice("c", "obj"))] = None  # None: the better for the target
     optimise: Annotated[str, checks.choice("size", "speed", "balanced")] = "balanced"
     name: Annotated[str | None, checks.optional(checks.text)] = None  # of the network; None: that of the model's file
     hook: Annotated[bool, checks.flag] = False  # a function of the application's is called after every step
     ram_weights: Annotated[int | str, checks.size] = 0  # bytes of weights at most that are copied into RAM
-    report: Annotated[Path | None, checks.optional(checks.path)] = None  # an .html file or a folder
+    report: OptionalPath = None  # an .html file or a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,50 +114,49 @@ class Request(Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class StagesRequest(Asked):
-    """What a schedule of stages is asked for (`runtime.stages`)."""
+class SearchRequest(Asked):
+    """What searches of schedules and of graphs are asked alike."""
 
     target: Annotated[str, checks.text] = "cuda"
     device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
+    output: OptionalPath = None  # save what was found here
+    picture: OptionalPath = None  # draw it here
+    database: OptionalPath = None  # keeps measurements; None: in memory
+
+
+@dataclass(frozen=True, slots=True)
+class StagesRequest(SearchRequest):
+    """What a schedule of stages is asked for (`runtime.stages`)."""
+
     batch: Annotated[int | None, checks.optional(checks.whole(1, 1 << 16))] = None
     unit: Annotated[str, checks.choice("op", "fused", "sepconv", "cell")] = "fused"  # what is scheduled as one
     variant: Annotated[str, checks.choice("sequential", "greedy", "merge", "parallel", "both")] = "both"
-    r: Annotated[int | None, checks.optional(checks.whole(0))] = (
-        3  # operators in a group at most; 0 or None: any number
-    )
-    s: Annotated[int | None, checks.optional(checks.whole(0))] = 8  # groups in a stage at most; 0 or None: any number
+    r: OptionalCount = 3  # operators in a group at most; 0 or None: any number
+    s: OptionalCount = 8  # groups in a stage at most; 0 or None: any number
     cost: Annotated[str, checks.choice("analytic", "measured", "learned")] = "analytic"
-    load: Annotated[Path | None, checks.optional(checks.path)] = None  # price this schedule instead of searching
-    output: Annotated[Path | None, checks.optional(checks.path)] = None  # save the schedule here
-    picture: Annotated[Path | None, checks.optional(checks.path)] = None  # draw the timeline here
-    database: Annotated[Path | None, checks.optional(checks.path)] = None  # keeps measurements; None: in memory
-    metaschedule: Annotated[Path | None, checks.optional(checks.path)] = None  # folder with records of tuned kernels
+    load: OptionalPath = None  # price this schedule instead of searching
+    metaschedule: OptionalPath = None  # folder with records of tuned kernels
     trials: Annotated[int, checks.whole(0)] = 32  # candidates measured for a kernel without records
 
 
 @dataclass(frozen=True, slots=True)
-class OptimizeRequest(Asked):
+class OptimizeRequest(SearchRequest):
     """What a search for an equivalent graph is asked for (`runtime.optimize_module`)."""
 
-    target: Annotated[str, checks.text] = "cuda"
     cost: Annotated[str, checks.text] = "latency"
-    device: Annotated[str | None, checks.optional(checks.text)] = None  # description; None: the target's generic one
     alpha: Annotated[float, checks.factor(1.0)] = 1.05  # how much worse a graph may get on the way
     budget: Annotated[int, checks.whole(1)] = 2000  # graphs priced, at most, per part
-    output: Annotated[Path | None, checks.optional(checks.path)] = None  # save the graph here
-    picture: Annotated[Path | None, checks.optional(checks.path)] = None  # draw the graph before and after here
-    database: Annotated[Path | None, checks.optional(checks.path)] = None  # keeps measurements; None: in memory
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest(Asked):
     """How a compiled project is run."""
 
-    board: Annotated[str | None, checks.optional(checks.name_or_path)] = None  # None: the board it was compiled for
+    board: OptionalBoard = None  # None: the board it was compiled for
     port: Annotated[str | None, checks.optional(checks.text)] = None  # a serial port, with the real board behind it
     timeout: Annotated[float | None, checks.optional(checks.seconds)] = None  # seconds
-    outputs: Annotated[Path | None, checks.optional(checks.path)] = None  # an .npz to write
-    check: Annotated[Path | None, checks.optional(checks.path)] = None  # a model file whose reference kernels run too
+    outputs: OptionalPath = None  # an .npz to write
+    check: OptionalPath = None  # a model file whose reference kernels run too
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,8 @@ from tvm_cascade.tensor_spec import TensorSpec
 def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
     """Every input of every network by its label, from an .npz, from arrays, or random ones where `given` is None.
 
-    Raises
-    ------
-    UsageError
-        An input is missing, or an array has another element type or shape than the model's input: nothing is reshaped.
-    LoadError
-        The file is no .npz.
+    Raises `UsageError` where an input is missing, or an array has another element type or shape than the model's input
+    (nothing is reshaped), `LoadError` where the file is no .npz.
     """
     if given is None:
         return random_inputs(image)

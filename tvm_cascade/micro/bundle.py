@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tvm_cascade.errors import UsageError
@@ -37,10 +37,9 @@ class BundleResult:
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade bundle --json`."""
-        names = ("arena_bytes", "separate_bytes", "ram_bytes", "flash_bytes", "elf")
-        names += ("shared_weight_bytes", "saved_flash_bytes")
-        own = {"networks": list(self.networks), "board": self.board}
-        return own | {name: getattr(self, name) for name in names}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"} | {
+            "networks": list(self.networks)
+        }
 
     def to_text(self) -> str:
         """What was written, in a few lines."""
@@ -85,11 +84,8 @@ def make_bundle(folders: Sequence[Path], out: Path, board: str | None = None) ->
 def write_bundle(folder: Path, images: Sequence[Image], board: Board) -> Image:
     """Write the networks of several compiled folders as one image into the new folder `folder`.
 
-    Raises
-    ------
-    UsageError
-        Fewer than two networks, a folder that holds several already, equal names, different targets, a board that
-        cannot run them, networks that were compiled without a sharable arena, or a folder that is not empty.
+    Raises `UsageError` for fewer than two networks, a folder that holds several already, equal names, different targets, a
+    board that cannot run them, networks that were compiled without a sharable arena, and a folder that is not empty.
     """
     _check(folder, images)
     networks = [read_network(image, image.networks[0]) for image in images]

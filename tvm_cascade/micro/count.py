@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from tvm_cascade.errors import ToolError, UsageError
 from tvm_cascade.micro.board import Board
 from tvm_cascade.micro.codegen import build_object, print_c
 from tvm_cascade.micro.emulator import run_without_inputs
-from tvm_cascade.micro.toolchain import Program, find_tool, link
+from tvm_cascade.micro.toolchain import Program, find_tool, link, run_tool
 from tvm_cascade.micro.write_image import copy_runtime
 from tvm_cascade.schedules.kernels.kernel import Param, Role
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
@@ -204,6 +203,6 @@ def _run(elf: Path, board: Board, count: int) -> list[int]:
 def _sizes(elf: Path, target: Core, count: int) -> list[int]:
     """Bytes of code of each kernel."""
     tool = find_tool(f"{target.family.prefix}nm", target.family.compiler_remedy)
-    done = subprocess.run((tool, "-S", str(elf)), capture_output=True, text=True, timeout=60, check=True)
-    sizes = {m[2]: int(m[1], 16) for m in re.finditer(r"^\w+ (\w+) \w (counted_\d+)$", done.stdout, flags=re.M)}
+    listed = run_tool((tool, "-S", str(elf)))
+    sizes = {m[2]: int(m[1], 16) for m in re.finditer(r"^\w+ (\w+) \w (counted_\d+)$", listed, flags=re.M)}
     return [sizes.get(_name(i), 0) for i in range(count)]

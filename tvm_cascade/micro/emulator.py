@@ -175,7 +175,7 @@ class _Job:
         try:
             status = self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            done = self._inferences_done(interface)
+            done = max(0, len(self._results()) - 8) // self._record_bytes(interface)
             raise ToolError(
                 f"{self.elf.name} on {self.board.name}: the emulator ran out of time after {done} of {self.count} "
                 "inferences; give it more (--timeout) or run fewer inputs"
@@ -188,15 +188,17 @@ class _Job:
             )
         return self._read(interface, console)
 
-    def _inferences_done(self, interface: Runnable) -> int:
+    def _results(self) -> bytes:
         results = self.folder / "results.bin"
-        record = _RECORD.size + sum(spec.bytes for spec in interface.outputs)
-        return max(0, results.stat().st_size - 8) // record if results.exists() else 0
+        return results.read_bytes() if results.exists() else b""
+
+    @staticmethod
+    def _record_bytes(interface: Runnable) -> int:
+        """Bytes that an inference writes."""
+        return _RECORD.size + sum(spec.bytes for spec in interface.outputs)
 
     def _read(self, interface: Runnable, console: str) -> list[Inference]:
-        results = self.folder / "results.bin"
-        data = results.read_bytes() if results.exists() else b""
-        record = _RECORD.size + sum(spec.bytes for spec in interface.outputs)
+        data, record = self._results(), self._record_bytes(interface)
         if len(data) != 8 + self.count * record or struct.unpack_from("<I", data)[0] != _MAGIC:
             raise FirmwareError(f"{self.elf.name} on {self.board.name}: incomplete results; {console or 'no message'}")
         overhead = struct.unpack_from("<I", data, 4)[0]

@@ -8,14 +8,13 @@ files are those of `templates/zephyr/` and `templates/arduino/`: Zephyr's layout
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_cascade.cores import Core
 from tvm_cascade.cores.families import ARM, RISCV
-from tvm_cascade.errors import ToolError, UsageError
+from tvm_cascade.errors import UsageError
 from tvm_cascade.micro.image import Image, read_image
 from tvm_cascade.micro.image_text import arena_source
 from tvm_cascade.micro.main_text import user_callback
@@ -23,7 +22,7 @@ from tvm_cascade.micro.names import c_identifier
 from tvm_cascade.micro.network import Network
 from tvm_cascade.micro.shared_weights import HEADER, SOURCE
 from tvm_cascade.micro.template import fill_template, template_folder
-from tvm_cascade.micro.toolchain import find_tool
+from tvm_cascade.micro.toolchain import find_tool, run_tool
 from tvm_cascade.publish import publish, require_empty
 from tvm_cascade.tensor_spec import TensorSpec
 
@@ -299,8 +298,4 @@ def _pack(package: _Package, archive: Path) -> None:
     tool = find_tool(f"{family.prefix}ar", family.compiler_remedy)
     archive.parent.mkdir(parents=True, exist_ok=True)
     objects = [str(package.image.folder / name) for network in package.networks for name in network.objects]
-    done = subprocess.run(
-        (tool, "rcsD", str(archive), *objects), capture_output=True, text=True, timeout=60, check=False
-    )
-    if done.returncode != 0:
-        raise ToolError(f"{tool} failed: {done.stderr.strip()}")
+    run_tool((tool, "rcsD", str(archive), *objects))

@@ -12,7 +12,7 @@ from tvm_cascade.errors import MissingToolError, ToolError, UsageError
 from tvm_cascade.micro.board import Board, list_boards, load_board
 from tvm_cascade.micro.board_files import find_board
 from tvm_cascade.micro.image import Image, read_image
-from tvm_cascade.micro.toolchain import build_image, find_tool
+from tvm_cascade.micro.toolchain import build_image, find_tool, run_tool
 
 TOOLS = ("pyocd", "openocd", "st-flash")  # in order of preference
 _REMEDY = "pip install pyocd, or apt-get install openocd, or apt-get install stlink-tools (Debian, Ubuntu)"
@@ -64,14 +64,8 @@ def flash_image(
     timeout_s : float
         Seconds that the tool may take.
 
-    Raises
-    ------
-    UsageError
-        No tool can write the board.
-    MissingToolError
-        None of the tools is installed.
-    ToolError
-        The tool fails or takes too long.
+    Raises `UsageError` where no tool can write the board, `MissingToolError` where none of them is installed, `ToolError`
+    where the tool fails or takes too long.
     """
     if kind not in ("serial", "application"):
         raise UsageError(f"unknown image {kind!r}; known: serial, application")
@@ -161,9 +155,5 @@ def _binary(board: Board, elf: Path) -> Path:
     """The image as bare bytes from the start of flash, which is all st-flash reads."""
     objcopy = find_tool(f"{board.family.prefix}objcopy", board.family.compiler_remedy)
     binary = elf.with_suffix(".bin")
-    done = subprocess.run(
-        (objcopy, "-O", "binary", str(elf), str(binary)), capture_output=True, text=True, timeout=60, check=False
-    )
-    if done.returncode != 0:
-        raise ToolError(f"{objcopy} failed: {done.stderr.strip()}")
+    run_tool((objcopy, "-O", "binary", str(elf), str(binary)))
     return binary

@@ -106,13 +106,7 @@ class HostRecord:
 
 
 def read_image(folder: Path) -> Image:
-    """The image whose files are in `folder`.
-
-    Raises
-    ------
-    LoadError
-        The folder holds none, or its metadata is damaged.
-    """
+    """The image whose files are in `folder`; raises `LoadError` where it holds none, or damaged metadata."""
     path = folder / METADATA
     data = read_metadata(folder)
     try:

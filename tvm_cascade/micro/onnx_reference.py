@@ -6,7 +6,7 @@ another definition than the specification's; what those are is written down here
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,8 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
     The note is empty where ONNX's evaluator made the outputs and is right about every operator. Else it says what made
     them, or which operators the evaluator gets wrong.
 
-    Raises
-    ------
-    MissingToolError
-        Where the evaluator refuses the model and ONNX Runtime is not installed.
-    LoadError
-        Where both refuse it.
+    Raises `MissingToolError` where the evaluator refuses the model and ONNX Runtime is not installed, `LoadError` where both
+    refuse it.
     """
     model = read_onnx(path)
     from tvm_cascade.importers.onnx_qoperators import spell_out  # needs onnx, as the line before does
@@ -63,18 +59,18 @@ def onnx_outputs(path: Path, inputs: Arrays) -> tuple[dict[str, np.ndarray], str
     refusal = None
     try:
         session = onnx_evaluator(path)
-        made = dict(zip(session.output_names, session.run(None, dict(inputs)), strict=True))
+        made = _by_name(session.output_names, session.run(None, dict(inputs)))
     except Exception as error:  # whatever an operator breaks at first
         refusal, made = last_line(error), {}
     if refusal is None and not doubts:
-        return {str(n): np.asarray(v) for n, v in made.items()}, ""
+        return made, ""
     try:
         other = _runtime(path, inputs)
     except ImportError:
         if refusal is not None:
             raise MissingToolError("onnxruntime", f"{_INSTALL}: ONNX's evaluator says: {refusal}") from None
         note = f"ONNX's evaluator, which is wrong about {doubts}: {_INSTALL}"
-        return {str(n): np.asarray(v) for n, v in made.items()}, note
+        return made, note
     except Exception as error:
         raise LoadError(path, f"ONNX Runtime refuses it: {last_line(error)}") from error
     why = f"refuses: {refusal}" if refusal is not None else f"is wrong about {doubts}"
@@ -88,7 +84,11 @@ def _runtime(path: Path, inputs: Arrays) -> dict[str, np.ndarray]:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return {str(n): np.asarray(v) for n, v in zip(names, session.run(names, dict(inputs)), strict=True)}
+    return _by_name(names, session.run(names, dict(inputs)))
+
+
+def _by_name(names: Iterable[object], values: Iterable[object]) -> dict[str, np.ndarray]:
+    return {str(n): np.asarray(v) for n, v in zip(names, values, strict=True)}
 
 
 def untrusted(model: Any) -> Iterator[str]:

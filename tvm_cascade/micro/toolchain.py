@@ -126,16 +126,8 @@ def build_image(
     unless_current : callable, optional
         Takes the program that is there where it was made of the same files and board; else it is told why there is none.
 
-    Raises
-    ------
-    UsageError
-        The board cannot run the target's code, or has no serial port where one is needed.
-    MissingToolError
-        No compiler.
-    MemoryOverflowError
-        RAM or flash is too small.
-    ToolError
-        The compiler refuses the sources.
+    Raises `UsageError` for a board that cannot run the target's code or lacks the serial port, `MissingToolError` without
+    compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` where the compiler refuses the sources.
     """
     board.require_target(image.target)
     if kind == "serial":
@@ -241,11 +233,12 @@ def _link(command: Sequence[str], board: Board) -> None:
         raise
 
 
-def run_tool(command: Sequence[str]) -> None:
-    """Run a compiler or linker; raises `ToolError` with what it says."""
+def run_tool(command: Sequence[str]) -> str:
+    """What a program of the toolchain prints; raises `ToolError` with its complaint where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise ToolError(f"{command[0]} took longer than {_COMPILE_TIMEOUT_S} s: {' '.join(command)}") from None
     if done.returncode != 0:
         raise ToolError(f"{Path(command[0]).name} failed:\n{done.stderr.strip()}")
+    return done.stdout

@@ -36,11 +36,8 @@ class BuildOptions:
 def write_image(folder: Path, networks: Sequence[EmittedNetwork], options: BuildOptions) -> Image:
     """Write the folder of an image; existing files of the same names are overwritten.
 
-    Raises
-    ------
-    UsageError
-        The board cannot run the target's code, the optimisation is unknown, or several networks are to share the arena
-        of this machine.
+    Raises `UsageError` for a board that cannot run the target's code, an unknown optimisation, and several networks for this
+    machine.
     """
     if options.board is None and len(networks) > 1:
         raise UsageError("several networks share the arena of a board's image: compile them for a target")
