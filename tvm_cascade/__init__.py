@@ -7,11 +7,13 @@ registered with TVM, at once where TVM is imported already, else as soon as it i
 
 from __future__ import annotations
 
-from tvm_cascade.registration import register_pipeline
+import sys
 
 # That of `typing`, which is not imported: until the command line listens, Ctrl-C would show a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from tvm_cascade.api import bundle, compile, doctor, export, load, optimize, order, plan, run, stages
 
 __version__ = "0.1.0"
@@ -30,4 +32,23 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-register_pipeline()
+_PIPELINES = "tvm.relax.pipeline"  # the module whose table holds TVM's pipelines
+
+
+class _Finder:
+    """Waits at the head of `sys.meta_path` for TVM's pipelines; nothing else is imported at every start."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if fullname != _PIPELINES:
+            return None
+        from tvm_cascade.registration import watched_spec
+
+        return watched_spec(self, fullname, path, target)
+
+
+if hasattr(sys.modules.get(_PIPELINES), "register_pipeline"):
+    from tvm_cascade.registration import enter
+
+    enter(sys.modules[_PIPELINES])
+else:
+    sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
