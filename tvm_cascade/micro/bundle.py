@@ -37,9 +37,8 @@ class BundleResult:
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade bundle --json`."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"} | {
-            "networks": list(self.networks)
-        }
+        made: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
+        return made | {"networks": list(self.networks)}
 
     def to_text(self) -> str:
         """What was written, in a few lines."""

@@ -54,8 +54,9 @@ class Interface:
 
     def to_dict(self) -> dict[str, object]:
         """A JSON-ready copy, without the places of tensors: those are in the network's own sources."""
-        made: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return made | {side: [_tensor_to_dict(spec) for spec in made[side]] for side in ("inputs", "outputs")}
+        made: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
+        sides = {"inputs": self.inputs, "outputs": self.outputs}
+        return made | {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Interface:
