@@ -7,29 +7,20 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.instrument import evaluate
-from tvm_cascade.schedules.tir import (
-    PrimFunc,
-    collect,
-    dtype_of,
-    ir,
-    leaf_blocks,
-    outputs_of,
-    shape_of,
-    stores,
-    tvm_ffi,
-)
+from tvm_cascade.schedules.tir import PrimFunc, ir, tvm_ffi
 
 
 def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
     """Where each output lies in the only input, in elements, if every output is a contiguous piece of it; else None."""
-    outputs = outputs_of(func)
-    blocks = leaf_blocks(func)
+    outputs = tir.outputs_of(func)
+    blocks = tir.leaf_blocks(func)
     if activations != 1 or len(blocks) != len(outputs) or len(func.params) != 1 + len(outputs):
         return None
     offsets: dict[object, int] = {}
     for realize in blocks:
-        written = stores(realize.block.body)
+        written = tir.stores(realize.block.body)
         if realize.block.init is not None or len(written) != 1 or not isinstance(written[0].value, ir.TensorLoad):
             return None
         offset = _offset(realize.block, written[0])
@@ -55,30 +46,31 @@ def _offset(block: object, store: object) -> int | None:
 
 def _flat(buffer: object, indices: object, env: object) -> np.ndarray:
     offset: Any = np.int64(0)
-    for index, extent in zip(indices, shape_of(buffer), strict=True):  # type: ignore[arg-type]
+    for index, extent in zip(indices, tir.shape_of(buffer), strict=True):  # type: ignore[arg-type]
         offset = offset * extent + evaluate(index, env)  # type: ignore[arg-type]
     return offset
 
 
 def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
     """Inputs whose memory output 0 may overwrite: same size, each element read only for its own place."""
-    outputs = outputs_of(func)
-    blocks = [r.block for r in leaf_blocks(func)]
+    outputs = tir.outputs_of(func)
+    blocks = [r.block for r in tir.leaf_blocks(func)]
     if len(outputs) != 1 or any(b.init is not None for b in blocks):
         return ()
     candidates = [
         i
         for i, x in enumerate(func.params[:activations])
-        if shape_of(x) == shape_of(outputs[0]) and ITEM_BYTES.get(dtype_of(x)) == ITEM_BYTES.get(dtype_of(outputs[0]))
+        if tir.shape_of(x) == tir.shape_of(outputs[0])
+        and ITEM_BYTES.get(tir.dtype_of(x)) == ITEM_BYTES.get(tir.dtype_of(outputs[0]))
     ]
     watched = {func.params[i] for i in candidates}
     inputs = set(func.params)
     for block in blocks:
-        target = stores(block.body)[0]
-        for load in collect(block.body, ir.TensorLoad):
+        target = tir.stores(block.body)[0]
+        for load in tir.collect(block.body, ir.TensorLoad):
             same = len(load.indices) == len(target.indices) and all(
                 extent == 1 or tvm_ffi.structural_equal(a, b)
-                for a, b, extent in zip(load.indices, target.indices, shape_of(load.source), strict=True)
+                for a, b, extent in zip(load.indices, target.indices, tir.shape_of(load.source), strict=True)
             )
             if not same and (load.source in watched or load.source not in inputs):
                 watched.discard(load.source)

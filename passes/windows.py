@@ -23,18 +23,8 @@ import numpy as np
 
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.intervals import Evaluator, NotUnderstoodError, Strided, clip, compile_index, hull
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    PrimFunc,
-    Var,
-    collect,
-    ir,
-    leaf_blocks,
-    outputs_of,
-    shape_of,
-    stores,
-    tirx,
-)
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.tir import Buffer, PrimFunc, Var, ir, tirx
 
 Box = tuple[Strided, ...]
 _MAX_DENOMINATOR = 16
@@ -60,12 +50,12 @@ class AccessPattern:
 
     def __init__(self, func: PrimFunc, activations: int, tables: Mapping[Var, np.ndarray] | None = None) -> None:
         self.inputs: tuple[Buffer, ...] = tuple(func.params[:activations])
-        self.outputs = outputs_of(func)
+        self.outputs = tir.outputs_of(func)
         self.reasons: dict[tuple[Buffer, int], str] = {}
         self._tables = dict(tables or {})
-        index_loads = (i for load in collect(func.body, ir.TensorLoad) for i in load.indices)
-        self.uses_tables = any(collect(i, ir.TensorLoad) for i in index_loads)  # whether indices come from constants
-        self._blocks = [self._block(r) for r in leaf_blocks(func)]
+        index_loads = (i for load in tir.collect(func.body, ir.TensorLoad) for i in load.indices)
+        self.uses_tables = any(tir.collect(i, ir.TensorLoad) for i in index_loads)  # as indices
+        self._blocks = [self._block(r) for r in tir.leaf_blocks(func)]
 
     def _block(self, realize: object) -> _Block:
         block = realize.block  # type: ignore[attr-defined]
@@ -74,10 +64,10 @@ class AccessPattern:
         extents = tuple(int(iv.dom.extent) for iv in block.iter_vars)
         writes = tuple(
             (s.buffer, tuple(slots.get(i) if isinstance(i, tirx.Var) else None for i in s.indices))
-            for s in stores(block.body)
+            for s in tir.stores(block.body)
         )
         written = {b for b, _ in writes}
-        found: list[Any] = collect(block.body, ir.TensorLoad)
+        found: list[Any] = tir.collect(block.body, ir.TensorLoad)
         reads = tuple((x.source, self._indices(x, slots)) for x in found if x.source not in written)
         return _Block(extents, writes, reads)
 
@@ -102,13 +92,15 @@ class AccessPattern:
         boxes: dict[Buffer, Box] = {}
         for output in self.outputs if outputs is None else outputs:
             wanted = restricted.get(output, {})
-            boxes[output] = tuple(wanted.get(k, Strided.full(d)) for k, d in enumerate(shape_of(output)))
+            boxes[output] = tuple(wanted.get(k, Strided.full(d)) for k, d in enumerate(tir.shape_of(output)))
         for block in reversed(self._blocks):
             env = _axes(block, boxes)
             if env is None:
                 continue
             for buffer, indices in block.reads:
-                part = tuple(Strided.full(shape_of(buffer)[k]) if f is None else f(env) for k, f in enumerate(indices))
+                part = tuple(
+                    Strided.full(tir.shape_of(buffer)[k]) if f is None else f(env) for k, f in enumerate(indices)
+                )
                 old = boxes.get(buffer)
                 boxes[buffer] = part if old is None else tuple(hull(a, b) for a, b in zip(old, part, strict=True))
         return boxes
@@ -174,7 +166,7 @@ def row_windows(
         The axis of each output and input along which rows (or columns) are counted; None for a tensor of one row.
         Outputs must agree on their number of rows, otherwise nothing is understood.
     """
-    rows = {shape_of(o)[a] if a is not None else 1 for o, a in zip(pattern.outputs, output_axes, strict=True)}
+    rows = {tir.shape_of(o)[a] if a is not None else 1 for o, a in zip(pattern.outputs, output_axes, strict=True)}
     if len(rows) != 1:
         return (None,) * len(input_axes), "outputs with different numbers of rows"
     if max(rows) > _MOST_ROWS:
@@ -199,7 +191,7 @@ def _input_window(
 ) -> Window | str:
     if axis is None:
         return Window.whole(1)
-    extent = shape_of(buffer)[axis]
+    extent = tir.shape_of(buffer)[axis]
     if any(buffer not in b for b in boxes):
         return Window.whole(extent)
     if (buffer, axis) in pattern.reasons:

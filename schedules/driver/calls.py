@@ -5,28 +5,22 @@ of one step. Its `step` gets a `Caller`, which knows where everything lies and f
 special to a form (a row table, the columns of a tile, the part of the input to add) the form passes as values of its own.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import tvm
-from tvm import tirx
-from tvm.ir import Call, GlobalVar
-from tvm.tirx import Evaluate, PrimFunc
+from tvm.ir import GlobalVar
 
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op, Tensor
-from tvm_cascade.schedules.driver.places import Memory, Place, first_of, i32, places, row_slot, strides
+from tvm_cascade.schedules.driver.places import Memory, Place, first_of, places, row_slot, strides
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, tirx
 
-Expr = tvm.ir.Expr
 OwnValues = Mapping[Role, Callable[[int], Expr | None]]  # a form's own, by index; None where the caller knows better
 HELPER = "locate"  # start of the names of helper functions
 
@@ -55,7 +49,7 @@ class BuiltKernel(ABC):
         return max((v.scratch_bytes for v in self.variants), default=0)
 
     @abstractmethod
-    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+    def step(self, caller: Caller, step: Expr) -> Stmt:
         """The statements of step `step` of the operator's segment (`cascading.plan.Segment`)."""
 
     def with_variants(self, variants: Iterable[RowKernel]) -> BuiltKernel:
@@ -77,7 +71,7 @@ class Calls:
         functions: Sequence[Sequence[GlobalVar]],
         constants: Sequence[Sequence[Sequence[int]]],
         memory: Memory,
-        macs: tirx.Var | None,
+        macs: Var | None,
         fetch: str | None,
         host_fetch: GlobalVar,
     ) -> None:
@@ -90,9 +84,9 @@ class Calls:
         self.offsets = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
         self.stripes: dict[int, tuple[Expr, int]] = {}  # by segment: the stripe, and its table in the uint16 view
         entries = max((k.table_entries for k in kernels if k is not None), default=0)
-        self.row_table = tirx.decl_buffer((entries,), "int32", "rows") if entries else None
+        self.row_table: Any = tirx.decl_buffer((entries,), "int32", "rows") if entries else None
 
-    def operator(self, index: int, step: Expr, segment: int) -> tirx.Stmt:
+    def operator(self, index: int, step: Expr, segment: int) -> Stmt:
         """Step `step` of an operator (all of it, with a kernel of the whole)."""
         kernel = self.kernels[index]
         assert kernel is not None
@@ -104,7 +98,7 @@ class Calls:
         to = self.memory.address("arena", "int8", place.offset + slot_of(row, place, tensor) * place.row_bytes)
         args = [self.memory.context, i32(self.graph.inputs.index(t)), row, to]
         if self.fetch is None:
-            return Call(self.host_fetch, args, ret_ty="int32")
+            return ir.Call(self.host_fetch, args, ret_ty="int32")
         return tirx.call_extern("int32", self.fetch, *args)
 
 
@@ -117,7 +111,7 @@ class Caller:
         self.segment = calls.plan.segments[segment]
         self.functions = calls.functions[op.index]
 
-    def call(self, y: Expr, own: OwnValues | None = None, which: int = 0) -> tirx.Stmt:
+    def call(self, y: Expr, own: OwnValues | None = None, which: int = 0) -> Stmt:
         """Call variant `which` for output row `y`, with the form's own values of some parameters."""
         args: list[Expr] = []
         for param in self.kernel.variants[which].params:
@@ -125,11 +119,11 @@ class Caller:
             args.append(self._argument(param, y, which) if value is None else value)
         if self.calls.macs is not None:
             args.append(self.calls.macs)
-        return Evaluate(Call(self.functions[which], args, ret_ty="int32"))
+        return tirx.Evaluate(ir.Call(self.functions[which], args, ret_ty="int32"))
 
-    def help(self, which: int, args: Sequence[Expr]) -> tirx.Stmt:
+    def help(self, which: int, args: Sequence[Expr]) -> Stmt:
         """Call helper `which` of the kernel."""
-        return Evaluate(Call(self.functions[len(self.kernel.variants) + which], list(args), ret_ty="int32"))
+        return tirx.Evaluate(ir.Call(self.functions[len(self.kernel.variants) + which], list(args), ret_ty="int32"))
 
     def _argument(self, param: Param, y: Expr, which: int) -> Expr:
         kernel = self.kernel.variants[which]
@@ -191,13 +185,13 @@ class Caller:
         """Byte offset of the segment's scratch in the arena."""
         return self.calls.offsets[f"scratch {self.number}"]
 
-    def tile(self, step: Expr, columns: int, pixels: int) -> tuple[list[tirx.Stmt], Expr, Expr, Expr]:
+    def tile(self, step: Expr, columns: int, pixels: int) -> tuple[list[Stmt], Expr, Expr, Expr]:
         """Of a step by `pixels` of a row: statements that bind, then row, first column, first column after the last."""
         per_row = -(-columns // pixels)
         if per_row == 1:
             return [], step, i32(0), i32(columns)
         y, x0 = tirx.Var(f"y_{self.op.index}", "int32"), tirx.Var(f"x_{self.op.index}", "int32")
-        bound: list[tirx.Stmt] = [
+        bound: list[Stmt] = [
             tirx.Bind(y, tirx.truncdiv(step, i32(per_row))),
             tirx.Bind(x0, (step - y * per_row) * pixels),
         ]

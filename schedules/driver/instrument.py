@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.schedules.tir import PrimFunc, Var, ir, is_if_then_else, is_own, loads, tirx, tvm_ffi, uses
+from tvm_cascade.schedules.tir import (
+    PrimFunc,
+    Var,
+    ir,
+    is_if_then_else,
+    is_own,
+    loads,
+    pointer_var,
+    tirx,
+    tvm_ffi,
+    uses,
+)
 
 _MOST_POINTS = 1 << 24  # iterations of dependent loops that are enumerated one by one
 Loop = tuple[Var, Any, Any]  # variable, first value, extent
@@ -32,7 +43,7 @@ def is_mac(store: Any) -> bool:
 
 def count_macs(func: PrimFunc, dtype: str = "int64") -> PrimFunc:
     """The kernel with a last parameter `macs` (pointer to one `dtype`), incremented at every multiply-accumulate."""
-    handle = tirx.Var("macs", ir.PointerType(ir.PrimType(dtype)))
+    handle = pointer_var("macs", dtype)
     counter = tirx.decl_buffer((1,), dtype, "macs_data", data=handle)
     one = tirx.const(1, dtype)
 

@@ -5,26 +5,32 @@ its steps. A segment of several replays its trace, a small program of operator n
 flash before the weights: code size does not grow with rows, pixels or stripes. Step counters live in the arena.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import tvm
-import tvm_ffi
-from tvm import tirx
-from tvm.ir import GlobalVar, IRModule, PointerType, PrimType
-from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
+from tvm.ir import GlobalVar, IRModule
 
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Calls
-from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, i32, overwrites, place_of
+from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, overwrites, place_of
 from tvm_cascade.schedules.driver.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.driver.trace import Program, compress
+from tvm_cascade.schedules.tir import (
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    for_range,
+    i32,
+    ir,
+    pointer_var,
+    sequence,
+    tirx,
+    tvm_ffi,
+)
 
 __all__ = ["FlashItem", "Lowered", "lower_plan", "place_of"]
 
@@ -81,10 +87,10 @@ class _Driver:
         self.hook = hook
         self.can_fail = bool(self.streamed) or hook is not None
         self.done = tirx.decl_buffer((1,), "int32", "done")  # steps, for the hook
-        self.status_pointer = tirx.Var("status", PointerType(PrimType("int32")))
+        self.status_pointer = pointer_var("status", "int32")
         self.status = tirx.decl_buffer((1,), "int32", "status_data", data=self.status_pointer)
         self.flash = Flash()
-        self.macs = tirx.Var("macs", PointerType(PrimType("int64"))) if counted else None
+        self.macs = pointer_var("macs", "int64") if counted else None
         self.globals = {n: GlobalVar(n) for n in (*(n for own in names for n in own), HOST_FETCH)}
         self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
         self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
@@ -123,7 +129,7 @@ class _Driver:
             return None
         return self.flash.add(f"stripes {index}", np.array(segment.stripes, np.uint16)) // 2
 
-    def segment(self, index: int) -> list[tirx.Stmt]:
+    def segment(self, index: int) -> list[Stmt]:
         """Statements of a segment, in order."""
         table = self.bounds[index]
         if table is None:
@@ -131,9 +137,9 @@ class _Driver:
         stripe = tirx.Var(f"stripe{index}", "int32")
         self.calls.stripes[index] = (stripe, table)
         count = len(self.plan.segments[index].stripes)
-        return [For(stripe, 0, count, tirx.ForKind.SERIAL, SeqStmt(self._once(index)))]
+        return [for_range(stripe, count, tirx.SeqStmt(self._once(index)))]
 
-    def _once(self, index: int) -> list[tirx.Stmt]:
+    def _once(self, index: int) -> list[Stmt]:
         actors, trace = self.actors[index], self.traces[index]
         if not actors:
             return []
@@ -142,39 +148,39 @@ class _Driver:
         state = self.memory.view("arena", "int32")
         first = self.calls.offsets[f"state {index}"] // 4
         zero = tirx.Var(f"k{index}", "int32")
-        clear = For(zero, 0, len(actors), tirx.ForKind.SERIAL, BufferStore(state, i32(0), [zero + first]))
+        clear = for_range(zero, len(actors), tirx.BufferStore(state, i32(0), [zero + first]))
         which = tirx.Var(f"which{index}", "int32")
         chain = self._advance(actors[-1], first + len(actors) - 1, index)
         for k in range(len(actors) - 2, -1, -1):
-            chain = IfThenElse(tirx.EQ(which, i32(k)), self._advance(actors[k], first + k, index), chain)
+            chain = tirx.IfThenElse(tirx.EQ(which, i32(k)), self._advance(actors[k], first + k, index), chain)
         return [clear, self._replay(index, trace, which, chain)]
 
-    def _replay(self, index: int, trace: _Trace, which: tirx.Var, body: tirx.Stmt) -> tirx.Stmt:
+    def _replay(self, index: int, trace: _Trace, which: Var, body: Stmt) -> Stmt:
         """The nested loops over the tables of a program, or one loop where nothing repeats."""
         steps = self.memory.view("flash", trace.step_dtype)
         program = trace.program
         at = tirx.Var(f"step{index}", "int32")
         if len(program.runs) == len(program.blocks) == 1 and program.runs[0].count == program.blocks[0].count == 1:
             fetch = tirx.Bind(which, steps[at + trace.steps].astype("int32"))
-            return For(at, 0, len(program.steps), tirx.ForKind.SERIAL, SeqStmt([fetch, body]))
+            return for_range(at, len(program.steps), tirx.SeqStmt([fetch, body]))
         fetch = tirx.Bind(which, steps[at].astype("int32"))
-        inner = SeqStmt([fetch, body])
+        inner = tirx.SeqStmt([fetch, body])
         run, again, block, round_ = (tirx.Var(f"{n}{index}", "int32") for n in ("run", "again", "block", "round"))
         inner = self._table_loop(trace, at, trace.steps, trace.runs, run, again, inner, f"_run{index}")
         inner = self._table_loop(trace, run, 0, trace.blocks, block, round_, inner, f"_block{index}")
-        return For(block, 0, len(program.blocks), tirx.ForKind.SERIAL, inner)
+        return for_range(block, len(program.blocks), inner)
 
     def _table_loop(
         self,
         trace: _Trace,
-        item: tirx.Var,
+        item: Var,
         base: int,
         table: int,
-        row: tirx.Var,
-        again: tirx.Var,
-        body: tirx.Stmt,
+        row: Var,
+        again: Var,
+        body: Stmt,
         suffix: str,
-    ) -> tirx.Stmt:
+    ) -> Stmt:
         """`for again in range(count): for item in range(base + start, ... + length): body`, from row `row` of a table."""
         loops = self.memory.view("flash", trace.loop_dtype)
         start, length, count = (tirx.Var(f"{n}{suffix}", "int32") for n in ("start", "length", "count"))
@@ -183,46 +189,46 @@ class _Driver:
         ]
         offset = tirx.Var(f"{item.name}_offset", "int32")
         bind = tirx.Bind(item, offset + start + base)
-        each = For(offset, 0, length, tirx.ForKind.SERIAL, SeqStmt([bind, body]))
-        return SeqStmt([*binds, For(again, 0, count, tirx.ForKind.SERIAL, each)])
+        each = for_range(offset, length, tirx.SeqStmt([bind, body]))
+        return tirx.SeqStmt([*binds, for_range(again, count, each)])
 
-    def _advance(self, actor: int, counter: int, segment: int) -> tirx.Stmt:
+    def _advance(self, actor: int, counter: int, segment: int) -> Stmt:
         """The next step of an operator, or of the source of a streamed input."""
         state = self.memory.view("arena", "int32")
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
-        bump = BufferStore(state, step + 1, [i32(counter)])
+        bump = tirx.BufferStore(state, step + 1, [i32(counter)])
         return self._unless_failed(
-            SeqStmt([tirx.Bind(step, state[i32(counter)]), self._step(actor, step, segment), bump])
+            tirx.SeqStmt([tirx.Bind(step, state[i32(counter)]), self._step(actor, step, segment), bump])
         )
 
-    def _step(self, actor: int, step: tvm.ir.Expr, segment: int) -> tirx.Stmt:
+    def _step(self, actor: int, step: Expr, segment: int) -> Stmt:
         if actor >= 0:
             return self.calls.operator(actor, step, segment)
-        return BufferStore(self.status, self.calls.source(-1 - actor, step), [i32(0)])
+        return tirx.BufferStore(self.status, self.calls.source(-1 - actor, step), [i32(0)])
 
-    def _unless_failed(self, body: tirx.Stmt) -> tirx.Stmt:
+    def _unless_failed(self, body: Stmt) -> Stmt:
         """`body`, and then the hook; skipped once a source or the hook has failed, where there is one."""
         if not self.can_fail:
             return body
         if self.hook is not None:
-            body = SeqStmt([body, *self._call_hook(self.hook)])
-        return IfThenElse(tirx.EQ(self.status[i32(0)], i32(STATUS_OK)), body, None)
+            body = tirx.SeqStmt([body, *self._call_hook(self.hook)])
+        return tirx.IfThenElse(tirx.EQ(self.status[i32(0)], i32(STATUS_OK)), body, None)
 
-    def _call_hook(self, hook: str) -> list[tirx.Stmt]:
+    def _call_hook(self, hook: str) -> list[Stmt]:
         """Count the step; unless it failed, tell the hook, whose answer is the status."""
         zero = i32(0)
         call = tirx.call_extern("int32", hook, self.memory.context, self.done[zero])
-        stmts: list[tirx.Stmt] = [BufferStore(self.status, call, [zero])]
+        stmts: list[Stmt] = [tirx.BufferStore(self.status, call, [zero])]
         if self.streamed:
-            stmts = [IfThenElse(tirx.EQ(self.status[zero], i32(STATUS_OK)), stmts[0], None)]
-        return [BufferStore(self.done, self.done[zero] + 1, [zero]), *stmts]
+            stmts = [tirx.IfThenElse(tirx.EQ(self.status[zero], i32(STATUS_OK)), stmts[0], None)]
+        return [tirx.BufferStore(self.done, self.done[zero] + 1, [zero]), *stmts]
 
-    def _alone(self, actor: int, segment: int) -> tirx.Stmt:
+    def _alone(self, actor: int, segment: int) -> Stmt:
         steps = len(self.plan.segments[segment].trace)
         if steps == 1:
             return self._unless_failed(self._step(actor, i32(0), segment))
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
-        return For(step, 0, steps, tirx.ForKind.SERIAL, self._unless_failed(self._step(actor, step, segment)))
+        return for_range(step, steps, self._unless_failed(self._step(actor, step, segment)))
 
     def build(self) -> PrimFunc:
         steps = [s for k in range(len(self.plan.segments)) for s in self.segment(k)]
@@ -230,18 +236,18 @@ class _Driver:
         params += [self.memory.context, self.status_pointer] if self.can_fail else []
         params += [self.macs] if self.macs is not None else []
         table = self.calls.row_table
-        begin: list[tirx.Stmt] = [] if table is None else [tirx.AllocBuffer(table)]
+        begin: list[Stmt] = [] if table is None else [tirx.AllocBuffer(table)]
         if self.can_fail:
             begin += [
                 tirx.DeclBuffer(self.status, data=self.status_pointer),
-                BufferStore(self.status, i32(STATUS_OK), [i32(0)]),
+                tirx.BufferStore(self.status, i32(STATUS_OK), [i32(0)]),
             ]
         if self.hook is not None:
-            begin += [tirx.AllocBuffer(self.done), BufferStore(self.done, i32(0), [i32(0)])]
+            begin += [tirx.AllocBuffer(self.done), tirx.BufferStore(self.done, i32(0), [i32(0)])]
         # the LLVM back end returns constants only: what can fail goes through the status pointer
         stmts = [*self.memory.declarations(), *begin, *steps, tirx.Return(i32(STATUS_OK))]
-        body = SeqStmt(stmts) if len(stmts) > 1 else stmts[0]  # nothing runs where all operators are views
-        return PrimFunc(params, body, PrimType("int32"), attrs=tvm.ir.make_node("ir.DictAttrs", **{}))
+        body = sequence(stmts)  # nothing runs where all operators are views
+        return tirx.PrimFunc(params, body, ir.PrimType("int32"), attrs=ir.make_node("ir.DictAttrs", **{}))
 
 
 def _spare_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:

@@ -1,22 +1,15 @@
 """Where things are when a plan runs: constants in the flash image, tensors in the arena, and pointers to both."""
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-import tvm
-from tvm import tirx
-from tvm.ir import PointerType, PrimType
 
 from tvm_cascade.cascading.plan import Granularity, Plan
 from tvm_cascade.graph import ITEM_BYTES, Op, Tensor, Window
-
-Expr = tvm.ir.Expr
+from tvm_cascade.schedules.tir import Expr, Stmt, Var, i32, pointer_var, tirx
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +44,17 @@ class Flash:
         return offset
 
 
-def i32(value: int) -> tvm.ir.Expr:
-    return tirx.const(value, "int32")
-
-
 class Memory:
     """Typed views of the arena and of flash inside one function."""
 
     def __init__(self, arena_bytes: int, flash_bytes: int) -> None:
-        self.arena = tirx.Var("arena", PointerType(PrimType("int8")))
-        self.flash = tirx.Var("flash", PointerType(PrimType("int8")))
-        self.context = tirx.Var("context", PointerType(PrimType("int8")))
+        self.arena = pointer_var("arena", "int8")
+        self.flash = pointer_var("flash", "int8")
+        self.context = pointer_var("context", "int8")
         self.sizes = {"arena": max(arena_bytes, 8), "flash": max(flash_bytes, 8)}
-        self.views: dict[tuple[str, str], tirx.Var] = {}
+        self.views: dict[tuple[str, str], Var] = {}
 
-    def view(self, where: str, dtype: str) -> tirx.Var:
+    def view(self, where: str, dtype: str) -> Var:
         key = (where, dtype)
         if key not in self.views:
             handle = self.arena if where == "arena" else self.flash
@@ -73,13 +62,13 @@ class Memory:
             self.views[key] = tirx.decl_buffer((count,), dtype, f"{where}_{dtype}", data=handle)
         return self.views[key]
 
-    def address(self, where: str, dtype: str, byte_offset: tvm.ir.Expr | int) -> tvm.ir.Expr:
+    def address(self, where: str, dtype: str, byte_offset: Expr | int) -> Expr:
         """Pointer to `byte_offset`, which is a multiple of the type's size."""
         item = ITEM_BYTES[dtype]
         index = i32(byte_offset // item) if isinstance(byte_offset, int) else byte_offset
         return tirx.address_of(self.view(where, dtype)[index])
 
-    def declarations(self) -> list[tirx.Stmt]:
+    def declarations(self) -> list[Stmt]:
         return [
             tirx.DeclBuffer(view, data=self.arena if where == "arena" else self.flash)
             for (where, _), view in self.views.items()
@@ -169,7 +158,3 @@ def row_slot(window: Window | None, row: Expr, place: Place, rows: int) -> Expr:
         return first
     shift = -(-window.padding // place.height) * place.height - window.padding
     return tirx.truncmod(first + shift, i32(place.height))
-
-
-def sequence(stmts: list[tirx.Stmt]) -> tirx.Stmt:
-    return tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]

@@ -4,19 +4,13 @@ The network asks for rows in ascending order, each once, when its ring has room 
 row of every plane, planes one behind the other.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from math import prod
 
-from tvm import tirx
-from tvm.ir import PointerType, PrimType
-from tvm.tirx import BufferStore, For, IfThenElse, PrimFunc, SeqStmt
-
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.schedules.tir import PrimFunc, Stmt, for_range, ir, pointer_var, tirx
 
 HOST_FETCH = "fetch_row"
 
@@ -45,21 +39,21 @@ def row_shape(tensor: Tensor) -> tuple[int, int]:
 
 def host_fetch(plan: Plan) -> PrimFunc:
     """`fetch_row(context, input, row, to) -> 0`: rows out of whole inputs that lie one behind the other at `context`."""
-    context, to = (tirx.Var(n, PointerType(PrimType("int8"))) for n in ("context", "to"))
+    context, to = (pointer_var(n, "int8") for n in ("context", "to"))
     which, row = tirx.Var("input", "int32"), tirx.Var("row", "int32")
     tensors = [plan.graph.tensors[t] for t in streamed_inputs(plan)]
     total = sum(t.bytes for t in tensors)
     source = tirx.decl_buffer((total,), "int8", "source", data=context)
     target = tirx.decl_buffer((max(t.row_bytes for t in tensors),), "int8", "target", data=to)
-    body: list[tirx.Stmt] = [tirx.DeclBuffer(source, data=context), tirx.DeclBuffer(target, data=to)]
+    body: list[Stmt] = [tirx.DeclBuffer(source, data=context), tirx.DeclBuffer(target, data=to)]
     start = 0
     for k, tensor in enumerate(tensors):
         planes, across = row_shape(tensor)
         p, i = tirx.Var(f"plane{k}", "int32"), tirx.Var(f"i{k}", "int32")
         at = start + p * (tensor.rows * across) + row * across + i
-        copy = For(i, 0, across, tirx.ForKind.SERIAL, BufferStore(target, source[at], [p * across + i]))
+        copy = for_range(i, across, tirx.BufferStore(target, source[at], [p * across + i]))
         position = tirx.const(plan.graph.inputs.index(tensor.index), "int32")
-        body.append(IfThenElse(tirx.EQ(which, position), For(p, 0, planes, tirx.ForKind.SERIAL, copy), None))
+        body.append(tirx.IfThenElse(tirx.EQ(which, position), for_range(p, planes, copy), None))
         start += tensor.bytes
     body.append(tirx.Return(tirx.const(0, "int32")))
-    return PrimFunc([context, which, row, to], SeqStmt(body), PrimType("int32"))
+    return tirx.PrimFunc([context, which, row, to], tirx.SeqStmt(body), ir.PrimType("int32"))

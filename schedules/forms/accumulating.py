@@ -1,29 +1,21 @@
 """Summing up an input as it is made: a step adds some of it to an accumulator, and the last one writes the output."""
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
-import tvm
-from tvm import tirx
-from tvm.tirx import IfThenElse, SeqStmt
-
 from tvm_cascade.cascading.geometry import has_pixels
 from tvm_cascade.graph import ITEM_BYTES, KernelFootprints
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
-from tvm_cascade.schedules.driver.places import i32, sequence, tiles_are_contiguous
+from tvm_cascade.schedules.driver.places import tiles_are_contiguous
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.stripes import Lanes
 from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_kernel
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.rules.pool_sum import pool_sum
-
-Expr = tvm.ir.Expr
+from tvm_cascade.schedules.tir import Expr, Stmt, i32, sequence, tirx
 
 
 class AccumulatingSteps(KernelForm):
@@ -71,23 +63,23 @@ class AccumulatingKernel(BuiltKernel):
 
     suffix: ClassVar[str] = "_sum"
 
-    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+    def step(self, caller: Caller, step: Expr) -> Stmt:
         if caller.number in caller.calls.stripes:
             return self._in_stripes(caller, step)
         return self._in_order(caller, step)
 
-    def _in_stripes(self, caller: Caller, y: Expr) -> tirx.Stmt:
+    def _in_stripes(self, caller: Caller, y: Expr) -> Stmt:
         """Add the columns of a stripe of row y."""
         lanes, t = Lanes(caller), caller.op.inputs[0]
         x0, x1 = lanes.columns(caller.op.index)
         unit, columns = lanes.lane(t)[1], caller.graph.tensors[t].columns
         return self._add(caller, lanes.element(t, y, x0), (y * columns + x0) * unit, (y * columns + x1) * unit)
 
-    def _in_order(self, caller: Caller, step: Expr) -> tirx.Stmt:
+    def _in_order(self, caller: Caller, step: Expr) -> Stmt:
         """Add the next row, or run of pixels, of the input; in two parts where a run wraps around its ring."""
         t, plan = caller.op.inputs[0], caller.plan
-        while plan.storages[t].root is not None:
-            t = plan.storages[t].root
+        while (root := plan.storages[t].root) is not None:
+            t = root
         owner, place, tile = caller.graph.tensors[t], caller.calls.places[t], caller.segment.tile.columns
         pixels = owner.columns if tile and has_pixels(owner) else 1
         unit = owner.row_bytes // ITEM_BYTES[owner.dtype] // pixels
@@ -107,9 +99,9 @@ class AccumulatingKernel(BuiltKernel):
             self._add(caller, i32(base), middle, end),
         ]
         single = self._add(caller, base + slot * unit, begin, end)
-        return sequence([*bound, IfThenElse(wraps, SeqStmt(parts), single)])
+        return sequence([*bound, tirx.IfThenElse(wraps, tirx.SeqStmt(parts), single)])
 
-    def _add(self, caller: Caller, at: Expr, begin: Expr, end: Expr) -> tirx.Stmt:
+    def _add(self, caller: Caller, at: Expr, begin: Expr, end: Expr) -> Stmt:
         """Add elements `[begin, end)`, which lie at element `at` of the arena."""
 
         address, x = caller.memory.address, caller.input(0)[0]

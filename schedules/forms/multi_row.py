@@ -6,14 +6,9 @@ block of output channels at a time over all pixels. What it makes, and what it r
 neither over the other. Where windows are single pixels the rows are one long row: fewer blocks are cut short.
 """
 
-# TVM's nodes get their fields at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportOperatorIssue=false
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
-import tvm
-from tvm import tirx
 
 from tvm_cascade.graph import KernelFootprints
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
@@ -24,8 +19,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
 from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.rules.variants import shape_key
-
-Expr = tvm.ir.Expr
+from tvm_cascade.schedules.tir import Expr, Stmt
 
 
 class MultiRowTiles(KernelForm):
@@ -56,7 +50,7 @@ class MultiRowSteps(BuiltKernel):
 
     rows: int
 
-    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+    def step(self, caller: Caller, step: Expr) -> Stmt:
         check_rows(caller)
         return caller.call(step * self.rows)
 

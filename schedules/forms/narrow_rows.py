@@ -7,27 +7,20 @@ their own, small ones where they are few. What reads single pixels (1 x 1 convol
 in place.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import tvm
-from tvm import tirx
-from tvm.tirx import IfThenElse
-
 from tvm_cascade.graph import Op, Tensor, Window
 from tvm_cascade.schedules.driver.calls import OwnValues
-from tvm_cascade.schedules.driver.places import i32
 from tvm_cascade.schedules.forms.form import Site
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import first_rule
+from tvm_cascade.schedules.tir import Expr, Stmt, i32, tirx
 
-Expr = tvm.ir.Expr
 Windows = Sequence[tuple[Window, Window]]  # along rows and columns, of every input
 Runs = tuple[tuple[int, int], ...]  # the first column or stripe, ascending from 0, of a run, and what serves it
 SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds whose kernels read through a row table
@@ -134,9 +127,9 @@ def runs_of(places: Iterable[int], served: Iterable[int]) -> Runs:
     return tuple(runs)
 
 
-def by_run(runs: Runs, place: Expr, call: Callable[[int], tirx.Stmt]) -> tirx.Stmt:
+def by_run(runs: Runs, place: Expr, call: Callable[[int], Stmt]) -> Stmt:
     """`call` of the variant that serves `place`."""
     body = call(runs[-1][1])
     for (_, which), (stop, _) in reversed(list(pairwise(runs))):
-        body = IfThenElse(tirx.LT(place, i32(stop)), call(which), body)
+        body = tirx.IfThenElse(tirx.LT(place, i32(stop)), call(which), body)
     return body

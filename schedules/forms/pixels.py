@@ -5,20 +5,13 @@ after a function that writes the row table of each windowed input. Else the gene
 planned scratch has no room for the tables.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import tvm
-from tvm import tirx
-from tvm.tirx import For, IfThenElse, PrimFunc
-
 from tvm_cascade.graph import ITEM_BYTES, KernelFootprints, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
-from tvm_cascade.schedules.driver.places import Place, i32, sequence, tiles_are_contiguous
+from tvm_cascade.schedules.driver.places import Place, tiles_are_contiguous
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.narrow_rows import (
     SLIDING,
@@ -34,8 +27,7 @@ from tvm_cascade.schedules.forms.narrow_rows import (
 from tvm_cascade.schedules.forms.row_table import RowTable, row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.pixel_kernel import has_pixels, reads_pixels
-
-Expr = tvm.ir.Expr
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, sequence, tirx
 
 
 class PixelTiles(KernelForm):
@@ -65,7 +57,7 @@ FORM = PixelTiles()
 class GenericPixelKernel(BuiltKernel):
     """The one kernel of `schedules.kernels.pixel_kernel`."""
 
-    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+    def step(self, caller: Caller, step: Expr) -> Stmt:
         bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
 
         def told_pixels(i: int) -> bool:
@@ -135,7 +127,7 @@ class PixelTileKernel(BuiltKernel):
         variants, valid = (tuple(own[v] for v in kept) for own in (self.variants, self.valid))
         return replace(self, variants=variants, valid=valid, steps=steps, singles=())
 
-    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+    def step(self, caller: Caller, step: Expr) -> Stmt:
         bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
         body = by_run(self.steps, x0, lambda which: self._call(caller, which, y, x0))
         wraps: list[Expr] = []
@@ -146,13 +138,13 @@ class PixelTileKernel(BuiltKernel):
             offset = tirx.Var(f"pixel_{caller.op.index}", "int32")
             at = x0 + offset
             single = by_run(self.singles, at, lambda which: self._call(caller, which, y, at))
-            each = For(offset, 0, x1 - x0, tirx.ForKind.SERIAL, single)
-            body = IfThenElse(tirx.any(*wraps) if len(wraps) > 1 else wraps[0], each, body)
+            each = for_range(offset, x1 - x0, single)
+            body = tirx.IfThenElse(tirx.any(*wraps) if len(wraps) > 1 else wraps[0], each, body)
         return sequence([*bound, body])
 
-    def _call(self, caller: Caller, which: int, y: Expr, x0: Expr) -> tirx.Stmt:
+    def _call(self, caller: Caller, which: int, y: Expr, x0: Expr) -> Stmt:
         """Fill the row tables for the pixels from (y, x0) on, and call one of the variants."""
-        calls: list[tirx.Stmt] = []
+        calls: list[Stmt] = []
         for position, table in enumerate(self.tables):
             if table is not None:
                 calls.append(self._fill(caller, len(calls), position, (y, x0), self.valid[which]))
@@ -169,7 +161,7 @@ class PixelTileKernel(BuiltKernel):
         }
         return sequence([*calls, caller.call(y, own, which)])
 
-    def _fill(self, caller: Caller, helper: int, position: int, at: tuple[Expr, Expr], valid: int) -> tirx.Stmt:
+    def _fill(self, caller: Caller, helper: int, position: int, at: tuple[Expr, Expr], valid: int) -> Stmt:
         """Write the row table of an input."""
         table, place = self.tables[position], caller.input(position)[0]
         assert table is not None

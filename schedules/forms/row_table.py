@@ -6,25 +6,15 @@ around is copied behind the table. So a fast row kernel reads rows from where th
 row, not the window. A row of a stripe's ring has all the columns that the stripe needs: no run wraps, nothing is copied.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-import tvm
-from tvm import tirx
-from tvm.ir import PointerType, PrimType
-from tvm.tirx import BufferStore, Evaluate, For, IfThenElse, PrimFunc, SeqStmt
-
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import ITEM_BYTES, Tensor, Window
-from tvm_cascade.schedules.driver.places import i32
-
-Expr = tvm.ir.Expr
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32, ir, pointer_var, sequence, tirx
 
 
 @dataclass(frozen=True)
@@ -62,7 +52,7 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Kernel
     quads = channels * item % 16 == 0 and (core.backend == "c" or core.mve)
     lanes = 4 if quads else 1
     unit = (channels * item // 4 if words else channels) // lanes
-    x, to = tirx.Var("x", PointerType(PrimType(tensor.dtype))), tirx.Var("to", PointerType(PrimType("int32")))
+    x, to = pointer_var("x", tensor.dtype), pointer_var("to", "int32")
     slot, pixels, away, valid, y = (tirx.Var(v, "int32") for v in ("slot", "pixels", "away", "valid", "y"))
     source = tirx.decl_buffer((prod(tensor.shape[1:3]) * unit * lanes,), dtype, "source", data=x)
     table = tirx.decl_buffer((row.extent,), "int32", "table", data=to)
@@ -72,7 +62,7 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Kernel
     def turned(pixel: Expr) -> Expr:
         return pixel - tirx.Select(pixel >= pixels, pixels, i32(0))
 
-    entries: list[tirx.Stmt] = []
+    entries: list[Stmt] = []
     torn: Expr = i32(-1)  # the first pixel of the run that wraps
     for tap in range(row.extent):
         at, so_far = tirx.Var("at", "int32"), tirx.Var("torn", "int32")
@@ -81,13 +71,13 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Kernel
             wraps = tirx.all(wraps, first + tap < height)
         entries += [
             tirx.Bind(at, turned(base + tap * width)),
-            BufferStore(table, tirx.Select(wraps, away, at * channels), [i32(tap)]),
+            tirx.BufferStore(table, tirx.Select(wraps, away, at * channels), [i32(tap)]),
             tirx.Bind(so_far, tirx.Select(wraps, at, torn)),
         ]
         torn = so_far
     move = _move(source, target, quads, core)
     behind = table_bytes // (4 if words else item) // lanes
-    pixel = SeqStmt(
+    pixel = tirx.SeqStmt(
         [
             tirx.Bind(place, turned(torn + i)),
             _units(unit, lambda k: move(i * unit + behind + k, place * unit + k)),
@@ -100,38 +90,38 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Kernel
         tirx.Bind(first, y * row.stride - row.padding),
         tirx.Bind(base, slot - (tirx.max(first, i32(0)) - first) * width if row.padding else slot),
         *entries,
-        IfThenElse(torn >= 0, For(i, 0, valid, tirx.ForKind.SERIAL, pixel), None),
+        tirx.IfThenElse(torn >= 0, for_range(i, valid, pixel), None),
         tirx.Return(i32(0)),
     ]
-    func = PrimFunc([x, slot, pixels, to, away, valid, y], SeqStmt(stmts), PrimType("int32"))
+    func = tirx.PrimFunc([x, slot, pixels, to, away, valid, y], tirx.SeqStmt(stmts), ir.PrimType("int32"))
     return func.with_attr("tirx.noalias", True)
 
 
-def _move(source: tirx.Var, target: tirx.Var, quads: bool, core: KernelTarget) -> Callable[[Expr, Expr], tirx.Stmt]:
+def _move(source: Var, target: Var, quads: bool, core: KernelTarget) -> Callable[[Expr, Expr], Stmt]:
     """A copy of one unit of `source` to one of `target`: of an element, or of four words."""
     if not quads:
-        return lambda to, at: BufferStore(target, source[at], [to])
+        return lambda to, at: tirx.BufferStore(target, source[at], [to])
     if core.backend == "c":
-        return lambda to, at: Evaluate(
+        return lambda to, at: tirx.Evaluate(
             tirx.call_extern("int32", "tc_copy16", tirx.address_of(target[to * 4]), tirx.address_of(source[at * 4]))
         )
 
     def four(at: Expr) -> Expr:
         return tirx.Ramp(at * 4, i32(1), 4)
 
-    return lambda to, at: BufferStore(target, tirx.BufferLoad(source, [four(at)]), [four(to)])
+    return lambda to, at: tirx.BufferStore(target, tirx.BufferLoad(source, [four(at)]), [four(to)])
 
 
 _UNROLL = 8  # units a pass
 
 
-def _units(count: int, store: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+def _units(count: int, store: Callable[[Expr], Stmt]) -> Stmt:
     """`store` for every unit, some of them a pass."""
     step = max(u for u in range(1, _UNROLL + 1) if count % u == 0)
     k = tirx.Var("k", "int32")
-    stores: list[tirx.Stmt] = [store((k * step if count > step else i32(0)) + u) for u in range(step)]
-    body = SeqStmt(stores) if len(stores) > 1 else stores[0]
-    return For(k, 0, count // step, tirx.ForKind.SERIAL, body) if count > step else body
+    stores: list[Stmt] = [store((k * step if count > step else i32(0)) + u) for u in range(step)]
+    body = sequence(stores)
+    return for_range(k, count // step, body) if count > step else body
 
 
 def ring_row_table() -> PrimFunc:
@@ -139,22 +129,22 @@ def ring_row_table() -> PrimFunc:
 
     The first lies in slot `slot` of a ring of `height` rows, `pitch` elements from row to row, from element `start` on.
     """
-    table = tirx.Var("table", PointerType(PrimType("int32")))
+    table = pointer_var("table", "int32")
     names = ("taps", "slot", "height", "pitch", "start")
     taps, slot, height, pitch, start = (tirx.Var(n, "int32") for n in names)
     target = tirx.decl_buffer((1 << 20,), "int32", "target", data=table)
     row, tap = tirx.decl_buffer((1,), "int32", "row"), tirx.Var("tap", "int32")
     after = tirx.Var("after", "int32")
     body = [
-        BufferStore(target, row[0] * pitch + start, [tap]),
+        tirx.BufferStore(target, row[0] * pitch + start, [tap]),
         tirx.Bind(after, row[0] + 1),
-        BufferStore(row, tirx.Select(after >= height, i32(0), after), [i32(0)]),
+        tirx.BufferStore(row, tirx.Select(after >= height, i32(0), after), [i32(0)]),
     ]
     stmts = [
         tirx.DeclBuffer(target, data=table),
         tirx.AllocBuffer(row),
-        BufferStore(row, slot, [i32(0)]),
-        For(tap, 0, taps, tirx.ForKind.SERIAL, SeqStmt(body)),
+        tirx.BufferStore(row, slot, [i32(0)]),
+        for_range(tap, taps, tirx.SeqStmt(body)),
         tirx.Return(i32(0)),
     ]
-    return PrimFunc([table, taps, slot, height, pitch, start], SeqStmt(stmts), PrimType("int32"))
+    return tirx.PrimFunc([table, taps, slot, height, pitch, start], tirx.SeqStmt(stmts), ir.PrimType("int32"))

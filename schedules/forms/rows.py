@@ -1,21 +1,13 @@
 """Whole rows by kernels of one row, or by one kernel of the whole operator. Every operator has this form."""
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportOperatorIssue=false
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tvm
-from tvm import tirx
-from tvm.tirx import For
-
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
-from tvm_cascade.schedules.driver.places import i32
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
-
-Expr = tvm.ir.Expr
+from tvm_cascade.schedules.tir import Expr, Stmt, for_range, i32, tirx
 
 
 class Rows(KernelForm):
@@ -34,14 +26,14 @@ FORM = Rows()
 class RowSteps(BuiltKernel):
     """A kernel of one row, or of the whole operator."""
 
-    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+    def step(self, caller: Caller, step: Expr) -> Stmt:
         check_rows(caller)
         tile, rows = caller.segment.tile.rows, caller.output()[1].rows
         if self.variants[0].whole or min(tile, rows) == 1:
             return caller.call(step)
         row = tirx.Var(f"row_{caller.op.index}", "int32")
         count = i32(min(tile, rows)) if rows % tile in (0, rows) else tirx.min(i32(tile), rows - step * tile)
-        return For(row, 0, count, tirx.ForKind.SERIAL, caller.call(step * tile + row))
+        return for_range(row, count, caller.call(step * tile + row))
 
 
 def check_rows(caller: Caller) -> None:

@@ -6,22 +6,15 @@ generic stripe kernel does, or where the planned scratch has no room for theirs.
 that column 0 of a tensor would lie where they look for it.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false, reportOptionalSubscript=false
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tvm
-from tvm import tirx
-from tvm.tirx import BufferStore, Evaluate, For, PrimFunc
-
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, slot_of
-from tvm_cascade.schedules.driver.places import Place, first_of, i32, row_slot, sequence
+from tvm_cascade.schedules.driver.places import Place, first_of, row_slot
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.narrow_rows import (
     SLIDING,
@@ -37,8 +30,8 @@ from tvm_cascade.schedules.forms.narrow_rows import (
 from tvm_cascade.schedules.forms.row_table import ring_row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, sequence, tirx
 
-Expr = tvm.ir.Expr
 NONE = -1  # in the place of a variant: the operator makes nothing in these stripes
 
 
@@ -100,7 +93,7 @@ class Lanes:
         """Pointer to `element`."""
         return self.caller.memory.address("arena", self.graph.tensors[t].dtype, self.element(t, y, x))
 
-    def copy_halo(self, t: int, y: Expr, x: Expr, back: bool) -> list[tirx.Stmt]:
+    def copy_halo(self, t: int, y: Expr, x: Expr, back: bool) -> list[Stmt]:
         """Copy the halo columns of row `y`, those before `x`, out of their block, or with `back` into it."""
         if not self.plan.storages[t].halo_columns:
             return []
@@ -112,14 +105,14 @@ class Lanes:
         ring = place.offset // item + (slot_of(y, place, tensor) * pitch + start - first) * unit + i
         block = self.caller.calls.offsets[f"kept {t}"] // item + y * (self.plan.storages[t].halo_columns * unit) + i
         source, target = (ring, block) if back else (block, ring)
-        return [For(i, 0, (x - start) * unit, tirx.ForKind.SERIAL, BufferStore(arena, arena[source], [target]))]
+        return [for_range(i, (x - start) * unit, tirx.BufferStore(arena, arena[source], [target]))]
 
 
 @dataclass(frozen=True)
 class StripeSteps(BuiltKernel):
     """Steps that make one row of a stripe: halo columns come from the stripe before, and go to the next."""
 
-    def step(self, caller: Caller, step: Expr) -> tirx.Stmt:
+    def step(self, caller: Caller, step: Expr) -> Stmt:
         lanes = Lanes(caller)
         x0, x1 = lanes.columns(caller.op.index)
         call = self.row(caller, lanes, step)
@@ -128,7 +121,7 @@ class StripeSteps(BuiltKernel):
         return sequence([*taken, call, *given])
 
     @abstractmethod
-    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> tirx.Stmt:
+    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
         """The calls that make row y."""
 
 
@@ -136,7 +129,7 @@ class StripeSteps(BuiltKernel):
 class GenericStripeKernel(StripeSteps):
     """One kernel that is told the columns (`schedules.kernels.stripe_kernel`)."""
 
-    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> tirx.Stmt:
+    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
         x0, x1 = lanes.columns(caller.op.index)
 
         def stride(i: int) -> Expr:
@@ -173,14 +166,14 @@ class NarrowStripeKernel(StripeSteps):
     def table_entries(self) -> int:
         return max(self.taps)
 
-    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> tirx.Stmt:
+    def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
         return by_run(self.stripes, lanes.stripe, lambda which: self._call(caller, lanes, which, y))
 
-    def _call(self, caller: Caller, lanes: Lanes, which: int, y: Expr) -> tirx.Stmt:
+    def _call(self, caller: Caller, lanes: Lanes, which: int, y: Expr) -> Stmt:
         if which == NONE:
-            return Evaluate(i32(0))
+            return tirx.Evaluate(i32(0))
         x0, _ = lanes.columns(caller.op.index)
-        calls: list[tirx.Stmt] = []
+        calls: list[Stmt] = []
 
         def read(i: int) -> Expr | None:
             if not self.taps[i]:
@@ -197,7 +190,7 @@ class NarrowStripeKernel(StripeSteps):
         call = caller.call(y, own, which)
         return sequence([*calls, call])
 
-    def _fill(self, caller: Caller, lanes: Lanes, position: int, at: tuple[Expr, Expr]) -> tirx.Stmt:
+    def _fill(self, caller: Caller, lanes: Lanes, position: int, at: tuple[Expr, Expr]) -> Stmt:
         """Write where the rows of the window of row and column `at` begin, from its first column inside of the tensor."""
         window, across = caller.op.windows[position], caller.op.columns[position]
         assert window is not None and across is not None

@@ -6,27 +6,20 @@ through one spare row. Then the C rows of every image row lie together, and are 
 `schedules.forms.transpose_back_in_place` goes the way back.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-import tvm
-from tvm import tirx
-from tvm.ir import PointerType, PrimType
-from tvm.tirx import PrimFunc, SeqStmt
 
 from tvm_cascade.graph import ITEM_BYTES, KernelFootprints
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
-from tvm_cascade.schedules.rules.emit import Builder, Value, i32
-from tvm_cascade.schedules.tir import dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores
+from tvm_cascade.schedules.rules.emit import Builder, Value
+from tvm_cascade.schedules.tir import dtype_of, i32, ir, leaf_blocks, outputs_of, pointer_var, shape_of, stores, tirx
 
 _UNROLL = 4  # elements a pass
 TO_NHWC, TO_NCHW = (0, 3, 1, 2), (0, 2, 3, 1)  # axes of the output that the axes of the input become
@@ -119,7 +112,7 @@ class InPlacePasses:
     def __init__(self, planes: Planes, moves: np.ndarray) -> None:
         self.planes, self.moves, self.k = planes, moves, Builder()
         names = (("moves", str(moves.dtype)), ("scratch", "int8"), ("out", planes.dtype))
-        self.handles = [tirx.Var(n, PointerType(PrimType(d))) for n, d in names]
+        self.handles = [pointer_var(n, d) for n, d in names]
         table, scratch, out = self.handles
         self.to_from = self.k.view(table, str(moves.dtype), "rows")
         self.image = self.k.view(out, planes.dtype, "image")
@@ -157,7 +150,7 @@ class InPlacePasses:
     def kernel(self) -> RowKernel:
         table, dtype = str(self.moves.dtype), self.planes.dtype
         params = (Param(Role.CONSTANT, 0, table), Param(Role.SCRATCH, 0, "int8"), Param(Role.OUTPUT, 0, dtype))
-        body = SeqStmt([*self.k.statements(), tirx.Return(i32(0))])
-        attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "in_place"})
-        func = PrimFunc(self.handles, body, PrimType("int32"), attrs=attrs)
+        body = tirx.SeqStmt([*self.k.statements(), tirx.Return(i32(0))])
+        attrs = ir.make_node("ir.DictAttrs", **{"global_symbol": "in_place"})
+        func = tirx.PrimFunc(self.handles, body, ir.PrimType("int32"), attrs=attrs)
         return RowKernel(func, (self.moves,), self.planes.scratch_bytes, params, whole=True)

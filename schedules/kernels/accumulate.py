@@ -24,29 +24,9 @@ import numpy as np
 import tvm
 
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    collect,
-    dtype_of,
-    i32,
-    ir,
-    is_own,
-    leaf_blocks,
-    loads,
-    outputs_of,
-    replace,
-    shape_of,
-    stores,
-    substitute,
-    sym,
-    tirx,
-    without_blocks,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, for_range, i32, ir, sym, tirx
 from tvm_cascade.schedules.tir.flatten import Pointer as Target
 from tvm_cascade.schedules.tir.flatten import pointer, row_major, to_pointers, to_scratch
 from tvm_cascade.schedules.tir.staging import NotRowwiseError, inlined, stage
@@ -102,22 +82,24 @@ def _accumulating(func: PrimFunc, constants: int) -> Accumulating | str:
 
 def _find(func: PrimFunc) -> _Reduction:
     x = func.params[0]
-    readers = [r for r in leaf_blocks(func) if any(v.source.same_as(x) for v in loads(r.block.body))]
+    readers = [r for r in tir.leaf_blocks(func) if any(v.source.same_as(x) for v in tir.loads(r.block.body))]
     if len(readers) != 1 or readers[0].block.init is None:
         raise NotRowwiseError("the input is not read by one reduction alone")
     block = readers[0].block
-    store = stores(block.body)[0]
+    store = tir.stores(block.body)[0]
     extents = {iv.var: int(iv.dom.extent) for iv in block.iter_vars}
     unit = {v: i32(0) for v, e in extents.items() if e == 1}
-    store = substitute(store, unit)
-    if any(v.source not in func.params and not is_own(v, store) for v in loads(store.value)):
+    store = tir.substitute(store, unit)
+    if any(v.source not in func.params and not tir.is_own(v, store) for v in tir.loads(store.value)):
         raise NotRowwiseError("the reduction reads another stage")
     analyzer = sym.Analyzer()
-    reads = {tuple(str(analyzer.simplify(i)) for i in v.indices): v for v in loads(store.value) if v.source.same_as(x)}
-    if len(reads) != 1 or collect(store.value, ir.Call):
+    reads = {
+        tuple(str(analyzer.simplify(i)) for i in v.indices): v for v in tir.loads(store.value) if v.source.same_as(x)
+    }
+    if len(reads) != 1 or tir.collect(store.value, ir.Call):
         raise NotRowwiseError("the input is read at several places or under a condition")
     along: list[Var] = []
-    for index, extent in zip(next(iter(reads.values())).indices, shape_of(x), strict=True):
+    for index, extent in zip(next(iter(reads.values())).indices, tir.shape_of(x), strict=True):
         index = analyzer.simplify(index)
         if extent == 1:
             continue
@@ -125,7 +107,7 @@ def _find(func: PrimFunc) -> _Reduction:
             raise NotRowwiseError("the input's elements are not each read once")
         along.append(index)
     others = tuple(v for v, e in extents.items() if e > 1 and v not in along)
-    initial = substitute(stores(block.init)[0].value, unit)
+    initial = tir.substitute(tir.stores(block.init)[0].value, unit)
     return _Reduction(readers[0], store, initial, tuple(along), others, extents)
 
 
@@ -142,17 +124,15 @@ def _build(func: PrimFunc, constants: int) -> Accumulating:
         raise NotRowwiseError("the reduction does not run over the input's leading axes")
     parts = _Parts(func, found, constants)
     granule = prod(found.extents[v] for v in found.along[len(found.along) - kept :]) if kept else 1
-    elements = prod(shape_of(x))
+    elements = prod(tir.shape_of(x))
     update = parts.update(kept, granule)
     final, declarations, scratch, scratch_bytes = parts.finish()
     body = tirx.SeqStmt([update, tirx.IfThenElse(parts.end >= elements, final, None)])
     params, roles = parts.parameters(scratch, scratch_bytes)
-    stmts = tirx.SeqStmt([*parts.declarations, *declarations, body, tirx.Return(i32(0))])
-    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "accumulate", "tirx.noalias": True})
-    made = tirx.PrimFunc(params, stmts, ir.PrimType("int32"), attrs=attrs)
+    made = tir.kernel_function("accumulate", params, [*parts.declarations, *declarations, body])
     made = tirx.transform.StmtSimplify()(tvm.IRModule({"accumulate": made}))["accumulate"]
     kernel = RowKernel(made, (), scratch_bytes, roles)
-    return Accumulating(kernel, prod(shape_of(acc)) * ITEM_BYTES[dtype_of(acc)], granule, elements)
+    return Accumulating(kernel, prod(tir.shape_of(acc)) * ITEM_BYTES[tir.dtype_of(acc)], granule, elements)
 
 
 class _Parts:
@@ -162,7 +142,7 @@ class _Parts:
         self.func, self.found = func, found
         self.begin, self.end = tirx.Var("begin", "int32"), tirx.Var("end", "int32")
         self.analyzer = sym.Analyzer()
-        self.outputs = outputs_of(func)
+        self.outputs = tir.outputs_of(func)
         self.acc = found.store.buffer
         named = [("x0", func.params[0])]
         named += [(f"c{i}", p) for i, p in enumerate(func.params[1 : 1 + constants])]
@@ -171,8 +151,8 @@ class _Parts:
         self.targets: dict[Buffer, Target] = {}
         self.declarations: list[Stmt] = []
         for title, buffer in named:
-            handle, flat = pointer(title, dtype_of(buffer), prod(shape_of(buffer)))
-            self.targets[buffer] = Target(handle, flat, row_major(shape_of(buffer)))
+            handle, flat = pointer(title, tir.dtype_of(buffer), prod(tir.shape_of(buffer)))
+            self.targets[buffer] = Target(handle, flat, row_major(tir.shape_of(buffer)))
             self.declarations.append(tirx.DeclBuffer(flat, data=handle))
 
     def update(self, kept: int, granule: int) -> Stmt:
@@ -183,7 +163,7 @@ class _Parts:
         step = tirx.Var("p", "int32")
         position = step + (self.begin if granule == 1 else tirx.truncdiv(self.begin, i32(granule)))
         mapping = _unravel(position, leading, found.extents)
-        local = tirx.decl_buffer((1,), dtype_of(self.acc), "sum")
+        local = tirx.decl_buffer((1,), tir.dtype_of(self.acc), "sum")
         x = self.func.params[0]
         at = step * granule + row_major([found.extents[v] for v in inner])(list(inner)) if inner else step
 
@@ -192,17 +172,17 @@ class _Parts:
                 return tirx.BufferLoad(self.targets[x].buffer, [at])
             return tirx.BufferLoad(local, [i32(0)]) if load.source.same_as(self.acc) else load
 
-        value = replace(found.store.value, ir.TensorLoad, swap)
-        value = self._pointed(tirx.BufferStore(local, substitute(value, mapping), [i32(0)]))
+        value = tir.replace(found.store.value, ir.TensorLoad, swap)
+        value = self._pointed(tirx.BufferStore(local, tir.substitute(value, mapping), [i32(0)]))
         count = self.end - self.begin if granule == 1 else tirx.truncdiv(self.end - self.begin, i32(granule))
-        loop = tirx.For(step, i32(0), count, tirx.ForKind.SERIAL, value)
+        loop = for_range(step, count, value)
         element = tirx.BufferLoad(self.acc, found.store.indices)
         start = tirx.if_then_else(self.begin > 0, element, found.initial)
         first = self._pointed(tirx.BufferStore(local, start, [i32(0)]))
         last = self._pointed(tirx.BufferStore(self.acc, tirx.BufferLoad(local, [i32(0)]), found.store.indices))
         nest: Stmt = tirx.SeqStmt([tirx.AllocBuffer(local), first, loop, last])
         for var in reversed((*found.others, *inner)):
-            nest = tirx.For(var, i32(0), i32(found.extents[var]), tirx.ForKind.SERIAL, nest)
+            nest = for_range(var, found.extents[var], nest)
         return nest
 
     def _pointed(self, stmt: Stmt) -> Stmt:
@@ -219,7 +199,7 @@ class _Parts:
 
     def _rest(self) -> PrimFunc:
         """The function without its reduction, whose result becomes the first parameter."""
-        rest = without_blocks(self.func, [self.found.realize], [self.acc, *self.func.params[1:]])
+        rest = tir.without_blocks(self.func, [self.found.realize], [self.acc, *self.func.params[1:]])
         if rest is None:
             raise NotRowwiseError("nothing follows the reduction")
         return rest
@@ -240,7 +220,7 @@ class _Parts:
             elif any(buffer.same_as(o) for o in self.outputs):
                 role = Role.OUTPUT
             params.append(target.handle)
-            roles.append(Param(role, counts.get(role, 0), dtype_of(buffer)))
+            roles.append(Param(role, counts.get(role, 0), tir.dtype_of(buffer)))
             counts[role] = counts.get(role, 0) + 1
         ends = (Param(Role.BEGIN, 0, "int32"), Param(Role.END, 0, "int32"))
         return [*params, self.begin, self.end], (*roles, *ends)

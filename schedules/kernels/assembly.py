@@ -9,25 +9,10 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    collect,
-    dtype_of,
-    ir,
-    outputs_of,
-    shape_of,
-    stores,
-    substitute,
-    sym,
-    tirx,
-    tvm_ffi,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, ir, sequence, sym, tirx, tvm_ffi
 from tvm_cascade.schedules.tir.flatten import Pointer, Slots, pointer, row_major, to_pointers, to_scratch, window_start
 from tvm_cascade.schedules.tir.padding import conditions_to_bounds
 from tvm_cascade.schedules.tir.splitting import split_conditions
@@ -57,9 +42,9 @@ class Assembly:
         return var
 
     def tensor(self, name: str, role: Role, index: int, source: Buffer) -> tuple[Var, Buffer]:
-        handle, flat = pointer(name, dtype_of(source), prod(shape_of(source)))
+        handle, flat = pointer(name, tir.dtype_of(source), prod(tir.shape_of(source)))
         self.params.append(handle)
-        self.roles.append(Param(role, index, dtype_of(source)))
+        self.roles.append(Param(role, index, tir.dtype_of(source)))
         self.declarations.append(tirx.DeclBuffer(flat, data=handle))
         return handle, flat
 
@@ -74,7 +59,7 @@ class Assembly:
     def input(self, i: int, source: Buffer) -> None:
         handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
         slot, height = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_height", Role.SLOTS, i)
-        shape, axis, window = shape_of(source), self.access.input_axes[i], self.access.windows[i]
+        shape, axis, window = tir.shape_of(source), self.access.input_axes[i], self.access.windows[i]
         if axis is None or window is None or (window.stride == 0 and prod(shape[:axis]) == 1):
             self.pointers[source] = Pointer(handle, flat, row_major(shape))
             return
@@ -90,7 +75,7 @@ class Assembly:
     def output(self, i: int, target: Buffer) -> None:
         name = "out" if i == 0 else f"out{i}"
         handle, flat = self.tensor(name, Role.OUTPUT, i, target)
-        shape, axis = shape_of(target), self.access.output_axes[i]
+        shape, axis = tir.shape_of(target), self.access.output_axes[i]
         if not self.rowwise or axis is None:
             self.pointers[target] = Pointer(handle, flat, row_major(shape))
             return
@@ -111,17 +96,17 @@ class Assembly:
         """The statements of the kernel: the bodies of the row loops, or everything where the operator runs whole."""
         if not self.rowwise:
             return lowered.body
-        loops = [f for f in collect(lowered.body, tirx.For) if ROW in f.annotations]
-        if len(stores(lowered.body)) != sum(len(stores(f.body)) for f in loops) or not loops:
+        loops = [f for f in tir.collect(lowered.body, tirx.For) if ROW in f.annotations]
+        if len(tir.stores(lowered.body)) != sum(len(tir.stores(f.body)) for f in loops) or not loops:
             raise NotRowwiseError("some of the operator is computed outside of its row loops")
-        rows = {shape_of(o)[a] for o, a in zip(outputs, self.access.output_axes, strict=True) if a is not None}
+        rows = {tir.shape_of(o)[a] for o, a in zip(outputs, self.access.output_axes, strict=True) if a is not None}
         self.analyzer.bind(self.y, ir.Range(0, rows.pop()))
-        bodies = [substitute(f.body, {f.loop_var: self.y}) for f in loops]
+        bodies = [tir.substitute(f.body, {f.loop_var: self.y}) for f in loops]
         for output, axis in zip(outputs, self.access.output_axes, strict=True):
-            own = (s for b in bodies for s in stores(b) if s.buffer.same_as(output))
+            own = (s for b in bodies for s in tir.stores(b) if s.buffer.same_as(output))
             if not all(self.analyzer.can_prove_equal(s.indices[axis], self.y) for s in own):
                 raise NotRowwiseError("an output row is not written by its own iteration")
-        return tirx.SeqStmt(bodies) if len(bodies) > 1 else bodies[0]
+        return sequence(bodies)
 
 
 def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name: str) -> RowKernel:
@@ -131,14 +116,14 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     """
     lowered = split_conditions(conditions_to_bounds(made.staged(func)))
     lowered = tirx.transform.StmtSimplify()(tvm.IRModule({"main": lowered}))["main"]
-    outputs = outputs_of(lowered)
+    outputs = tir.outputs_of(lowered)
     body = made.cut(lowered, outputs)
     activations = len(made.access.windows)
     for i, source in enumerate(lowered.params[:activations]):
         made.input(i, source)
     for i, source in enumerate(lowered.params[activations : activations + len(constants)]):
         handle, flat = made.tensor(f"c{i}", Role.CONSTANT, i, source)
-        made.pointers[source] = Pointer(handle, flat, row_major(shape_of(source)))
+        made.pointers[source] = Pointer(handle, flat, row_major(tir.shape_of(source)))
     body = to_pointers(body, made.pointers, made.analyzer)
     body, declarations, scratch, scratch_bytes = to_scratch(body, made.analyzer)
     if scratch_bytes:
@@ -149,10 +134,7 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
         made.output(i, target)
     body = to_pointers(body, {o: made.pointers[o] for o in outputs}, made.analyzer)
     made.position()
-    body = _lazy(body)
-    stmts = tirx.SeqStmt([*made.declarations, *made.starts, body, tirx.Return(tirx.const(0, "int32"))])
-    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
-    kernel = tirx.PrimFunc(made.params, stmts, ir.PrimType("int32"), attrs=attrs)
+    kernel = tir.kernel_function(name, made.params, [*made.declarations, *made.starts, _lazy(body)])
     kernel = tirx.transform.StmtSimplify()(tvm.IRModule({name: kernel}))[name]
     reason = None if made.rowwise else made.access.opaque
     roles = tuple(made.roles)
@@ -164,6 +146,6 @@ def _lazy(body: Stmt) -> Stmt:
 
     def branch(node: Any) -> Any:
         sides = [node.true_value, node.false_value]
-        return tirx.if_then_else(node.condition, *sides) if collect(sides, ir.TensorLoad) else node
+        return tirx.if_then_else(node.condition, *sides) if tir.collect(sides, ir.TensorLoad) else node
 
     return tvm_ffi.structural_map(body, (tirx.Select, branch), order="post")

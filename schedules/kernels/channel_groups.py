@@ -20,28 +20,13 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, Window
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.assembly import Assembly, build
 from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import read_attributes
 from tvm_cascade.schedules.kernels.stripe_kernel import StripeAssembly
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    i32,
-    ir,
-    leaf_blocks,
-    outputs_of,
-    shape_of,
-    stores,
-    substitute,
-    sym,
-    tirx,
-    tvm_ffi,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, for_range, i32, sym, tirx
 from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, inlined
 
 _WRITTEN_OUT = 32  # terms of a sum at most, without a loop
@@ -66,7 +51,7 @@ def grouped_stripe_kernel(func: PrimFunc, constants: Sequence[np.ndarray], acces
 
 class _GroupedRow(Assembly):
     def staged(self, func: PrimFunc) -> PrimFunc:
-        width = shape_of(outputs_of(func)[0])[2]
+        width = tir.shape_of(tir.outputs_of(func)[0])[2]
         return _Loops(func, i32(0), i32(width), width).function()
 
 
@@ -87,7 +72,7 @@ class _Block:
 
     @property
     def store(self) -> Stmt:
-        return stores(self.realize.block.body)[0]  # type: ignore[attr-defined]
+        return tir.stores(self.realize.block.body)[0]  # type: ignore[attr-defined]
 
     @property
     def target(self) -> Buffer:
@@ -98,7 +83,11 @@ class _Block:
         values = dict(zip(self.store.indices, place, strict=True))
         rest = [iv.var for iv in self.realize.block.iter_vars if iv.var not in values]  # type: ignore[attr-defined]
         values |= dict(zip(rest, reduced, strict=True))
-        return _moved(substitute(self.store, values), places)
+
+        def moved(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+            return places[buffer](indices) if buffer in places else None
+
+        return tir.relocated(tir.substitute(self.store, values), moved)
 
     def extents(self) -> list[int]:
         """Of the variables that it sums over."""
@@ -107,36 +96,18 @@ class _Block:
         return [int(iv.dom.extent) for iv in ivs if not any(iv.var.same_as(i) for i in own)]
 
 
-def _moved(stmt: Stmt, places: Mapping[Buffer, Place]) -> Stmt:
-    """The statement with some buffers' elements where `places` says."""
-
-    def load(access: Expr) -> Expr:
-        if access.source not in places:
-            return access
-        buffer, indices = places[access.source](list(access.indices))
-        return tirx.BufferLoad(buffer, indices)
-
-    def store(access: Stmt) -> Stmt:
-        if access.buffer not in places:
-            return access
-        buffer, indices = places[access.buffer](list(access.indices))
-        return tirx.BufferStore(buffer, access.value, indices)
-
-    return tvm_ffi.structural_map(stmt, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
-
-
 class _Loops:
     """The loops of one kernel."""
 
     def __init__(self, func: PrimFunc, x0: Expr, x1: Expr, width: int) -> None:
         self.func = inlined(func)
-        found = [_Block(r) for r in leaf_blocks(self.func)]
+        found = [_Block(r) for r in tir.leaf_blocks(self.func)]
         if len(found) != 6:
             raise NotRowwiseError(f"an inverted bottleneck of {len(found)} blocks")
         self.expand, self.expanded, self.depthwise, self.filtered, self.project, self.projected = found
         self.groups, self.x0, self.x1 = groups_of(func), x0, x1
-        _, self.height, self.columns, channels = shape_of(self.expanded.target)
-        _, self.rows, _, made = shape_of(self.projected.target)
+        _, self.height, self.columns, channels = tir.shape_of(self.expanded.target)
+        _, self.rows, _, made = tir.shape_of(self.projected.target)
         self.each = channels // self.groups
         self.down, self.across = windows_of(func)
         self.y = tirx.Var("y", "int32")
@@ -159,7 +130,7 @@ class _Loops:
         body = tirx.SeqStmt(
             [
                 self._clear(),
-                _for(group, i32(self.groups), tirx.SeqStmt([self._expansion(begin), self._projection(begin)])),
+                for_range(group, self.groups, tirx.SeqStmt([self._expansion(begin), self._projection(begin)])),
                 self._outputs(),
             ]
         )
@@ -170,7 +141,9 @@ class _Loops:
 
     def _clear(self) -> Stmt:
         x, d = (tirx.Var(n, "int32") for n in ("x", "d"))
-        return _for(x, self.count, _for(d, i32(self.made), tirx.BufferStore(self.sums, i32(0), [x * self.made + d])))
+        return for_range(
+            x, self.count, for_range(d, self.made, tirx.BufferStore(self.sums, i32(0), [x * self.made + d]))
+        )
 
     def _expansion(self, begin: Expr) -> Stmt:
         """The group's channels of all rows and columns that the windows cover, padding left out."""
@@ -179,7 +152,7 @@ class _Loops:
         place = [i32(0), self.top + first + r, self.low + c, begin + e]
         places = {self.expand.target: self._scalar, self.expanded.target: self._wide(begin)}
         body = tirx.SeqStmt([*self._summed(self.expand, place, places), self.expanded.at(place, [], places)])
-        return _for(r, last - first, _for(c, self.high - self.low, _for(e, i32(self.each), body)))
+        return for_range(r, last - first, for_range(c, self.high - self.low, for_range(e, self.each, body)))
 
     def _projection(self, begin: Expr) -> Stmt:
         """What the group's channels add to the sums, column by column."""
@@ -197,16 +170,16 @@ class _Loops:
         total = tirx.BufferStore(self.sums, self.sums[at] + self.acc[i32(0)], [at])
         summed = [
             tirx.BufferStore(self.acc, i32(0), [i32(0)]),
-            _for(part, i32(self.each), add, self._kind(self.each)),
+            for_range(part, self.each, add, self._kind(self.each)),
             total,
         ]
-        added = _for(d, i32(self.made), tirx.SeqStmt(summed))
-        return _for(x, self.count, tirx.SeqStmt([_for(e, i32(self.each), tirx.SeqStmt(filtered)), added]))
+        added = for_range(d, self.made, tirx.SeqStmt(summed))
+        return for_range(x, self.count, tirx.SeqStmt([for_range(e, self.each, tirx.SeqStmt(filtered)), added]))
 
     def _outputs(self) -> Stmt:
         x, d = (tirx.Var(n, "int32") for n in ("x", "d"))
         store = self.projected.at([i32(0), self.y, self.x0 + x, d], [], {self.project.target: self._sum})
-        return _for(x, self.count, _for(d, i32(self.made), store))
+        return for_range(x, self.count, for_range(d, self.made, store))
 
     def _summed(self, block: _Block, place: Sequence[Expr], places: Mapping[Buffer, Place]) -> list[Stmt]:
         """A sum in the scalar."""
@@ -215,7 +188,7 @@ class _Loops:
         padded = block is self.depthwise  # whose loops lose what lies in padding
         kind = tirx.ForKind.SERIAL if padded else self._kind(prod(block.extents()))
         for var, extent in zip(reversed(loops), reversed(block.extents()), strict=True):
-            body = _for(var, i32(extent), body, kind)
+            body = for_range(var, extent, body, kind)
         return [tirx.BufferStore(self.acc, i32(0), [i32(0)]), body]
 
     def _kind(self, terms: int) -> object:
@@ -245,7 +218,3 @@ def windows_of(func: PrimFunc) -> tuple[Window, Window]:
     kernel, strides, padding = attributes.kernel, attributes.strides, attributes.padding
     assert kernel is not None and strides is not None and padding is not None
     return tuple(Window(kernel[n], strides[n], 1, padding[n]) for n in (0, 1))  # type: ignore[return-value]
-
-
-def _for(var: Var, extent: Expr, body: Stmt, kind: object = tirx.ForKind.SERIAL) -> Stmt:
-    return tirx.For(var, i32(0), extent, kind, body)

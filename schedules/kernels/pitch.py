@@ -7,28 +7,15 @@ The quotient and the remainder are simplified by the ranges of the loops: `(x * 
 `(x * 4 + p) * p' + (o * 2 + j)`, at no cost. Where that fails the kernel has no such form.
 """
 
-# TVM's nodes get their fields and operators at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    collect,
-    dtype_of,
-    i32,
-    int_value,
-    ir,
-    sym,
-    tirx,
-    tvm_ffi,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, i32, ir, sym, tirx
 
 
 class NotPitchedError(Exception):
@@ -42,40 +29,31 @@ def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
     if len(outputs) != 1 or kernel.whole:
         raise NotPitchedError("it does not write one output row by row")
     body = kernel.func.body
-    views = {d.buffer for d in collect(body, tirx.DeclBuffer) if d.data.same_as(outputs[0])}
-    if any(x.source in views for c in _addresses(body) for x in collect(c, ir.TensorLoad)):
+    views = {d.buffer for d in tir.collect(body, tirx.DeclBuffer) if d.data.same_as(outputs[0])}
+    if any(x.source in views for c in _addresses(body) for x in tir.collect(c, ir.TensorLoad)):
         raise NotPitchedError("it takes the address of its output")
     analyzer = sym.Analyzer()
-    for loop in collect(body, tirx.For):
-        low, extent = int_value(loop.min), int_value(loop.extent)
+    for loop in tir.collect(body, tirx.For):
+        low, extent = tir.int_value(loop.min), tir.int_value(loop.extent)
         if low is not None and extent is not None:
             analyzer.bind(loop.loop_var, ir.Range(low, low + extent))
     spread = _Spread(analyzer, unit, pitch)
     for access in (
-        *collect(body, ir.TensorLoad),
-        *collect(body, tirx.BufferStore),
+        *tir.collect(body, ir.TensorLoad),
+        *tir.collect(body, tirx.BufferStore),
     ):  # an error inside of a map is TVM's
         buffer = access.source if isinstance(access, ir.TensorLoad) else access.buffer
         if buffer in views:
             spread.index(buffer, access.indices[0])
 
-    def store(access: Any) -> Any:
-        if access.buffer not in views:
-            return access
-        return tirx.BufferStore(access.buffer, access.value, [spread.index(access.buffer, access.indices[0])])
+    def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+        return (buffer, [spread.index(buffer, indices[0])]) if buffer in views else None
 
-    def load(access: Any) -> Any:
-        if access.source not in views:
-            return access
-        return tirx.BufferLoad(access.source, [spread.index(access.source, access.indices[0])])
-
-    body = tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
-    func = tirx.PrimFunc(kernel.func.params, body, kernel.func.ret_type, attrs=kernel.func.attrs)
-    return replace(kernel, func=func)
+    return replace(kernel, func=kernel.func.with_body(tir.relocated(body, place)))
 
 
 def _addresses(body: Any) -> list[Any]:
-    return [c for c in collect(body, ir.Call) if getattr(c.op, "name", "").endswith("address_of")]
+    return [c for c in tir.collect(body, ir.Call) if getattr(c.op, "name", "").endswith("address_of")]
 
 
 class _Spread:
@@ -85,7 +63,7 @@ class _Spread:
         self.analyzer, self.unit, self.pitch = analyzer, unit, pitch
 
     def index(self, buffer: Buffer, index: Expr) -> Expr:
-        item = ITEM_BYTES[dtype_of(buffer)]
+        item = ITEM_BYTES[tir.dtype_of(buffer)]
         if self.unit % item or self.pitch % item:
             raise NotPitchedError(f"pixels of {self.unit} bytes, {self.pitch} apart, are no whole elements")
         unit, pitch = self.unit // item, self.pitch // item
@@ -93,7 +71,7 @@ class _Spread:
             return self._spread(index, unit, pitch)
         lanes = int(index.lanes)
         inside = self.analyzer.simplify(tirx.floormod(index.base, i32(unit)))
-        if int_value(index.stride) != 1 or not self.analyzer.can_prove(inside + lanes <= unit):
+        if tir.int_value(index.stride) != 1 or not self.analyzer.can_prove(inside + lanes <= unit):
             raise NotPitchedError("its vectors reach beyond a pixel")
         return tirx.Ramp(self._spread(index.base, unit, pitch), index.stride, index.lanes)
 
@@ -106,4 +84,4 @@ class _Spread:
 
 
 def _divides(index: Expr) -> int:
-    return sum(len(collect(index, kind)) for kind in (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod))
+    return sum(len(tir.collect(index, kind)) for kind in (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod))

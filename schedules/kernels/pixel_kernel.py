@@ -14,22 +14,11 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.graph import Window
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.assembly import Assembly, build
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    collect,
-    i32,
-    shape_of,
-    stores,
-    substitute,
-    tirx,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, i32, sequence, tirx
 from tvm_cascade.schedules.tir.flatten import Pointer, row_major, window_start
 from tvm_cascade.schedules.tir.staging import COLUMN, NotRowwiseError
 
@@ -71,11 +60,11 @@ class PixelAssembly(Assembly):
         body = super().cut(lowered, outputs)
         if not self.parts:
             return body
-        loops = [f for f in collect(body, tirx.For) if COLUMN in f.annotations]
-        if len(stores(body)) != sum(len(stores(f.body)) for f in loops):
+        loops = [f for f in tir.collect(body, tirx.For) if COLUMN in f.annotations]
+        if len(tir.stores(body)) != sum(len(tir.stores(f.body)) for f in loops):
             raise NotRowwiseError("some of the operator is computed outside of its column loops")
         columns = [self._part(loop) for loop in loops]
-        return tirx.SeqStmt(columns) if len(columns) > 1 else columns[0]
+        return sequence(columns)
 
     def _part(self, loop: Stmt) -> Stmt:
         """The columns `[x0, x1)` of a loop over all columns.
@@ -83,11 +72,11 @@ class PixelAssembly(Assembly):
         It counts from 0: TVM's CanonicalizeLoop forgets to shift the bounds of inner loops when it moves a loop to 0.
         """
         step = tirx.Var(loop.loop_var.name, "int32")
-        body = substitute(loop.body, {loop.loop_var: step + self.x0})
+        body = tir.substitute(loop.body, {loop.loop_var: step + self.x0})
         return tirx.For(step, i32(0), self.x1 - self.x0, loop.kind, body)
 
     def input(self, i: int, source: Buffer) -> None:
-        shape, axis, window = shape_of(source), self.access.input_axes[i], self.access.windows[i]
+        shape, axis, window = tir.shape_of(source), self.access.input_axes[i], self.access.windows[i]
         if axis is None or window is None or not reads_pixels(shape, axis, window):
             super().input(i, source)
             return
@@ -102,20 +91,20 @@ class PixelAssembly(Assembly):
         name = "out" if i == 0 else f"out{i}"
         axis = self.access.output_axes[i]
         assert axis is not None
-        if not has_pixels(shape_of(target), axis):
+        if not has_pixels(tir.shape_of(target), axis):
             super().output(i, target)
             return
         handle, flat = self.tensor(name, Role.OUTPUT, i, target)
         slot = self.scalar(f"{name}_slot", Role.OUTPUT_SLOT, i)
         pixels = self.scalar(f"{name}_pixels", Role.OUTPUT_SLOTS, i)
         base = tirx.decl_buffer((1,), "int32", f"{name}_base")
-        start = self.y * shape_of(target)[axis + 1] + self.x0
+        start = self.y * tir.shape_of(target)[axis + 1] + self.x0
         self.starts += [tirx.AllocBuffer(base), tirx.BufferStore(base, slot - start, [i32(0)])]
         self._address(target, handle, flat, axis, base[0], pixels)
 
     def _address(self, tensor: Buffer, handle: Var, flat: Buffer, axis: int, base: Expr, pixels: Var) -> None:
         """Address pixel p of a tensor at slot `base + p`, wrapped once."""
-        shape = shape_of(tensor)
+        shape = tir.shape_of(tensor)
         inner = prod(shape[axis + 2 :])
 
         def index(indices: Sequence[Expr]) -> Expr:

@@ -7,7 +7,19 @@ from typing import Any
 
 from tvm_cascade.schedules.primitives.stripe_loops import Cut
 from tvm_cascade.schedules.primitives.striping import Group, Stage, ring_height
-from tvm_cascade.schedules.tir import Buffer, Expr, dtype_of, i32, int_value, ir, s_tir, shape_of, stores, tirx, tvm_ffi
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    dtype_of,
+    i32,
+    int_value,
+    ir,
+    relocated,
+    s_tir,
+    shape_of,
+    stores,
+    tirx,
+)
 
 
 class Rings:
@@ -32,36 +44,11 @@ class Rings:
 
     def block(self, stage: Stage) -> Any:
         """A stage's block over the shortened buffers."""
-        return _exchanged(stage.realize.block, self._rewritten, self._region)
 
-    def _rewritten(self, node: Any) -> Any:
-        def load(access: Any) -> Any:
-            ring = self.buffers.get(access.source)
-            return access if ring is None else tirx.BufferLoad(ring, self._place(access.source, access.indices))
+        def slot(buffer: Buffer, axis: int, index: Expr) -> Expr:
+            return tirx.floormod(index, i32(self._heights[buffer][axis]))
 
-        def store(access: Any) -> Any:
-            ring = self.buffers.get(access.buffer)
-            if ring is None:
-                return access
-            return tirx.BufferStore(ring, access.value, self._place(access.buffer, access.indices))
-
-        return tvm_ffi.structural_map(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
-
-    def _place(self, buffer: Buffer, indices: Sequence[Expr]) -> list[Expr]:
-        heights = self._heights[buffer]
-        return [tirx.floormod(i, i32(heights[k])) if k in heights else i for k, i in enumerate(indices)]
-
-    def _region(self, region: Any) -> Any:
-        ring = self.buffers.get(region.source)
-        if ring is None:
-            return region
-        places = self._place(region.source, [r.min for r in region.region])
-        ranges = list(region.region)
-        for axis in self._heights[region.source]:
-            one = int_value(ranges[axis].extent) == 1
-            low, extent = (places[axis], 1) if one else (i32(0), shape_of(ring)[axis])
-            ranges[axis] = ir.Range.from_min_extent(low, i32(extent))
-        return tirx.BufferRegion(ring, ranges)
+        return _over(stage.realize.block, self.buffers, self._heights, slot, lambda r: int_value(r.extent) == 1)
 
 
 def _shortened(buffer: Buffer, heights: Mapping[int, int]) -> Buffer:
@@ -81,51 +68,48 @@ def lengthened(realizes: Sequence[Any]) -> tuple[list[Any], dict[Buffer, Buffer]
             axes[store.buffer] = set(lengths)
             whole[store.buffer] = _shortened(store.buffer, lengths)
 
-    def straight(buffer: Buffer, indices: Sequence[Expr]) -> list[Expr]:
-        return [i.a if k in axes[buffer] and isinstance(i, tirx.FloorMod) else i for k, i in enumerate(indices)]
+    def straight(_buffer: Buffer, _axis: int, index: Expr) -> Expr:
+        return index.a if isinstance(index, tirx.FloorMod) else index
 
-    def load(access: Any) -> Any:
-        buffer = whole.get(access.source)
-        return access if buffer is None else tirx.BufferLoad(buffer, straight(access.source, access.indices))
-
-    def store_(access: Any) -> Any:
-        buffer = whole.get(access.buffer)
-        if buffer is None:
-            return access
-        return tirx.BufferStore(buffer, access.value, straight(access.buffer, access.indices))
-
-    def region_(region: Any) -> Any:
-        buffer = whole.get(region.source)
-        if buffer is None:
-            return region
-        ranges = list(region.region)
-        for axis in axes[region.source]:
-            one = isinstance(ranges[axis].min, tirx.FloorMod)
-            low, extent = (ranges[axis].min.a, 1) if one else (i32(0), shape_of(buffer)[axis])
-            ranges[axis] = ir.Range.from_min_extent(low, i32(extent))
-        return tirx.BufferRegion(buffer, ranges)
-
-    rewrites = [(ir.TensorLoad, load), (tirx.BufferStore, store_)]
-    made = [
-        s_tir.SBlockRealize(
-            r.iter_values,
-            r.predicate,
-            _exchanged(r.block, lambda n: tvm_ffi.structural_map(n, rewrites, order="post"), region_),
-        )
-        for r in realizes
-    ]
+    blocks = [_over(r.block, whole, axes, straight, lambda r: isinstance(r.min, tirx.FloorMod)) for r in realizes]
+    made = [s_tir.SBlockRealize(r.iter_values, r.predicate, b) for r, b in zip(realizes, blocks, strict=True)]
     return made, whole
 
 
-def _exchanged(block: Any, change: Callable[[Any], Any], region: Callable[[Any], Any]) -> Any:
-    """A block with its body and its regions changed."""
+def _over(
+    block: Any,
+    buffers: Mapping[Buffer, Buffer],
+    axes: Mapping[Buffer, Collection[int]],
+    at: Callable[[Buffer, int, Expr], Expr],
+    is_single: Callable[[Any], bool],
+) -> Any:
+    """A block over other buffers, in which index i along one of `axes` becomes `at(buffer, axis, i)`.
+
+    Along these its regions stay single elements where `is_single` says so of the range, else they become whole.
+    """
+
+    def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+        if buffer not in buffers:
+            return None
+        return buffers[buffer], [at(buffer, k, i) if k in axes[buffer] else i for k, i in enumerate(indices)]
+
+    def region(old: Any) -> Any:
+        if old.source not in buffers:
+            return old
+        ranges, shape = list(old.region), shape_of(buffers[old.source])
+        for axis in axes[old.source]:
+            one = is_single(ranges[axis])
+            low, extent = (at(old.source, axis, ranges[axis].min), 1) if one else (i32(0), shape[axis])
+            ranges[axis] = ir.Range.from_min_extent(low, i32(extent))
+        return tirx.BufferRegion(buffers[old.source], ranges)
+
     return s_tir.SBlock(
         block.iter_vars,
         [region(r) for r in block.reads],
         [region(r) for r in block.writes],
         block.name_hint,
-        change(block.body),
-        None if block.init is None else change(block.init),
+        relocated(block.body, place),
+        None if block.init is None else relocated(block.init, place),
         block.alloc_buffers,
         block.match_buffers,
         block.annotations,

@@ -23,24 +23,12 @@ import tvm
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.primitives import striping
 from tvm_cascade.schedules.primitives.rings import Rings, lengthened
 from tvm_cascade.schedules.primitives.stripe_loops import STRIPE, Cut, striped, with_statements
 from tvm_cascade.schedules.primitives.striping import Group, Stage, StripeError
-from tvm_cascade.schedules.tir import (
-    PrimFunc,
-    Stmt,
-    collect,
-    dtype_of,
-    int_value,
-    narrow_indices,
-    outputs_of,
-    s_tir,
-    shape_of,
-    staging,
-    tirx,
-    tvm_ffi,
-)
+from tvm_cascade.schedules.tir import PrimFunc, Stmt, s_tir, staging, tirx, tvm_ffi
 
 __all__ = ["StripeError", "buffer_bytes", "rolling_buffer", "stripe"]
 
@@ -176,11 +164,11 @@ def buffer_bytes(target: object) -> dict[str, int]:
         -->
         buffer_bytes(stripe(func, 2, axes=(0, 1)))    # {"low": 32}
     """
-    lowered = staging.lower_blocks(tvm.IRModule({"main": narrow_indices(_function(target)[0])}))["main"]
+    lowered = staging.lower_blocks(tvm.IRModule({"main": tir.narrow_indices(_function(target)[0])}))["main"]
     found: dict[str, int] = {}
-    for alloc in collect(lowered.body, tirx.AllocBuffer):
+    for alloc in tir.collect(lowered.body, tirx.AllocBuffer):
         buffer = alloc.buffer
-        found[buffer.name] = found.get(buffer.name, 0) + prod(shape_of(buffer)) * ITEM_BYTES[dtype_of(buffer)]
+        found[buffer.name] = found.get(buffer.name, 0) + prod(tir.shape_of(buffer)) * ITEM_BYTES[tir.dtype_of(buffer)]
     return found
 
 
@@ -196,7 +184,7 @@ def _function(target: Any) -> tuple[PrimFunc, str]:
 
 def _applied(target: Any, change: Callable[[PrimFunc], PrimFunc]) -> Any:
     func, name = _function(target)
-    func = change(narrow_indices(func))
+    func = change(tir.narrow_indices(func))
     if isinstance(target, tirx.PrimFunc):
         return func
     mod = target.mod.clone()
@@ -226,7 +214,7 @@ def _stripe(
             raise StripeError(stage.name, "it is scheduled already; stripe before other schedules")
     _nobody_else_reads(func, stages, chosen, last)
     groups = striping.grouped(chosen, last)
-    shape, cuts = shape_of(last.buffer), []
+    shape, cuts = tir.shape_of(last.buffer), []
     for axis, size, name in ((axes[0], height, "yo"), (axes[1], width, "xo")):
         if size is None:
             continue
@@ -244,7 +232,7 @@ def _output(func: PrimFunc, block: str | None) -> str:
     stages = striping.stages_of(func)
     if block is not None:
         return _known(block, stages)
-    written = outputs_of(func)
+    written = tir.outputs_of(func)
     if not written:
         raise UsageError("the function writes none of its parameters")
     return [s.name for s in stages if s.buffer.same_as(written[-1])][-1]
@@ -294,15 +282,15 @@ def _nobody_else_reads(func: PrimFunc, stages: Sequence[Stage], chosen: Sequence
 
 def _stripe_loops(func: PrimFunc) -> list[Any]:
     """The loops over stripes, innermost first."""
-    found = [f for f in collect(func.body, tirx.For) if STRIPE in f.annotations]
-    return sorted(found, key=lambda f: len(collect(f, tirx.For)))
+    found = [f for f in tir.collect(func.body, tirx.For) if STRIPE in f.annotations]
+    return sorted(found, key=lambda f: len(tir.collect(f, tirx.For)))
 
 
 def _roll(func: PrimFunc, blocks: Sequence[str]) -> PrimFunc:
     loops = _stripe_loops(func)
     if not loops:
         raise UsageError("there are no stripes to roll between: call stripe first")
-    realizes = collect(loops[0].body, s_tir.SBlockRealize)
+    realizes = tir.collect(loops[0].body, s_tir.SBlockRealize)
     if any(iv.iter_type == tirx.IterVar.Opaque for r in realizes for iv in r.block.iter_vars):
         raise UsageError("the function has rolling buffers already: name all of them in one call")
     long, whole = lengthened(realizes)
@@ -310,7 +298,7 @@ def _roll(func: PrimFunc, blocks: Sequence[str]) -> PrimFunc:
     groups = striping.grouped(stages, stages[-1])
     cuts = []
     for loop in loops:
-        size, axis = (int_value(v) or 0 for v in loop.annotations[STRIPE])
+        size, axis = (tir.int_value(v) or 0 for v in loop.annotations[STRIPE])
         cuts.append(Cut.of(groups, axis, size, loop.loop_var))
     plain = Rings(groups, cuts)
     func = with_statements(func, _statements(func), whole)

@@ -8,7 +8,21 @@ from functools import reduce
 from typing import Any
 
 from tvm_cascade.schedules.primitives.striping import Group, Reader, Span, Stage, reaches, spans, warm_up
-from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, i32, ir, s_tir, shape_of, sym, tirx
+from tvm_cascade.schedules.tir import (
+    Buffer,
+    Expr,
+    PrimFunc,
+    Stmt,
+    Var,
+    for_range,
+    i32,
+    ir,
+    s_tir,
+    sequence,
+    shape_of,
+    sym,
+    tirx,
+)
 
 STRIPE = "stripe"  # annotation of a loop over stripes: [slices of a stripe, axis of the output]
 BlockOf = Callable[[Stage], Any]
@@ -57,7 +71,7 @@ def striped(
 ) -> Stmt:
     """All groups in the loops over stripes, those of the first cut innermost."""
     nests = [_rolled_nest(g, cuts, block_of) if g in rolled else _nest(g, cuts, block_of) for g in groups]
-    body = tirx.SeqStmt(nests) if len(nests) > 1 else nests[0]
+    body = sequence(nests)
     for cut in cuts:
         mark = {STRIPE: [i32(cut.size), i32(cut.axis)]}
         body = tirx.For(cut.loop, i32(0), i32(len(cut.iterations)), tirx.ForKind.SERIAL, body, None, mark)
@@ -84,7 +98,7 @@ def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[V
     place = [values.get(v) for v in head.target]
     body = [_at(stage, place, _all(guards), block_of) for stage in group.members[:-1]]
     body.append(_realized(head, values, _all(guards), block_of))
-    return _looped(tirx.SeqStmt(body) if len(body) > 1 else body[0], [(loop, extents[v]) for v, loop in loops.items()])
+    return _looped(sequence(body), [(loop, extents[v]) for v, loop in loops.items()])
 
 
 def _at(stage: Stage, place: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
@@ -129,7 +143,7 @@ def _all(conditions: Sequence[Expr]) -> Expr:
 
 def _looped(body: Stmt, loops: Sequence[tuple[Var, int]]) -> Stmt:
     for var, extent in reversed(loops):
-        body = tirx.For(var, i32(0), i32(extent), tirx.ForKind.SERIAL, body)
+        body = for_range(var, extent, body)
     return body
 
 

@@ -12,23 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_cascade.errors import CascadeError
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.primitives.reach import Reach, reach_of
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    collect,
-    int_value,
-    is_own,
-    loads,
-    s_tir,
-    shape_of,
-    stores,
-    tirx,
-    uses,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, s_tir, tirx
 
 
 class StripeError(CascadeError):
@@ -59,7 +45,7 @@ class Stage:
     @property
     def target(self) -> tuple[Expr, ...]:
         """The indices that it writes."""
-        return tuple(stores(self.realize.block.body)[0].indices)
+        return tuple(tir.stores(self.realize.block.body)[0].indices)
 
     @property
     def reduces(self) -> bool:
@@ -67,8 +53,8 @@ class Stage:
 
     def reads(self, buffer: Buffer | None = None) -> list[Any]:
         """Its loads, but for those of its own accumulator."""
-        store = stores(self.realize.block.body)[0]
-        found = [x for x in loads(store.value) if not is_own(x, store)]
+        store = tir.stores(self.realize.block.body)[0]
+        found = [x for x in tir.loads(store.value) if not tir.is_own(x, store)]
         return found if buffer is None else [x for x in found if x.source.same_as(buffer)]
 
     def slice_variable(self, axis: int) -> Var:
@@ -102,7 +88,7 @@ def stages_of(func: PrimFunc) -> list[Stage]:
     root = func.body.block
     found = []
     for statement in getattr(root.body, "seq", [root.body]):
-        realizes = collect(statement, s_tir.SBlockRealize)
+        realizes = tir.collect(statement, s_tir.SBlockRealize)
         if not realizes:
             raise StripeError(root.name_hint, "statements outside of blocks cannot be striped")
         name = realizes[0].block.name_hint
@@ -114,7 +100,7 @@ def stages_of(func: PrimFunc) -> list[Stage]:
 
 def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
     """The stage of a block; `statement` are the loops in which it stands alone."""
-    written = stores(realize.block.body)
+    written = tir.stores(realize.block.body)
     if len(written) != 1 or len(realize.block.writes) != 1:
         raise StripeError(realize.block.name_hint, "it writes more than one element an iteration")
     return Stage(realize.block.name_hint, statement, realize, written[0].buffer)
@@ -122,13 +108,13 @@ def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
 
 def untouched(stage: Stage) -> bool:
     """Whether a block stands in one loop for every variable, as it was made."""
-    loops = {f.loop_var: f.extent for f in collect(stage.statement, tirx.For)}
+    loops = {f.loop_var: f.extent for f in tir.collect(stage.statement, tirx.For)}
     for value, extent in zip(stage.realize.iter_values, stage.extents.values(), strict=True):
-        if isinstance(value, tirx.Var) and int_value(loops.get(value, -1)) == extent:
+        if isinstance(value, tirx.Var) and tir.int_value(loops.get(value, -1)) == extent:
             continue
-        if int_value(value) != 0 or extent != 1:
+        if tir.int_value(value) != 0 or extent != 1:
             return False
-    return int_value(stage.realize.predicate) == 1
+    return tir.int_value(stage.realize.predicate) == 1
 
 
 def grouped(stages: Sequence[Stage], output: Stage) -> list[Group]:
@@ -149,7 +135,7 @@ def grouped(stages: Sequence[Stage], output: Stage) -> list[Group]:
 
 
 def _element_for_element(stage: Stage, reader: Stage) -> bool:
-    if reader.reduces or shape_of(stage.buffer) != shape_of(reader.buffer):
+    if reader.reduces or tir.shape_of(stage.buffer) != tir.shape_of(reader.buffer):
         return False
     same = (list(x.indices) for x in reader.reads(stage.buffer))
     return all(all(a.same_as(b) for a, b in zip(i, reader.target, strict=True)) for i in same) and all(
@@ -185,7 +171,7 @@ def reaches(groups: Sequence[Group], axis: int) -> tuple[dict[Group, int], dict[
 
 def _read(stage: Stage, load: Any, axis: int, producer: Group) -> tuple[int, Reach]:
     variable = stage.slice_variable(axis)
-    cuts = [k for k, index in enumerate(load.indices) if uses(index, variable)]
+    cuts = [k for k, index in enumerate(load.indices) if tir.uses(index, variable)]
     leave = f"leave '{producer.name}' and all before it out: producers=(...)"
     if not cuts:
         raise StripeError(stage.name, f"each of its slices reads the same part of '{producer.name}'; {leave}")
@@ -228,7 +214,7 @@ def spans(
     """
     found: dict[Group, Span] = {}
     for group in reversed(groups):
-        extent = shape_of(group.head.buffer)[axes[group]]
+        extent = tir.shape_of(group.head.buffer)[axes[group]]
         if group is groups[-1]:
             found[group] = Span(step, 0, step, extent)
             continue

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import (
     Columns,
     Sliding,
@@ -39,8 +39,7 @@ from tvm_cascade.schedules.rules.packing import interleave
 from tvm_cascade.schedules.rules.parts import Gather, gathered_bytes, gathers, inputs_of, of_part, tables_of
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
-
-Value = Any
+from tvm_cascade.schedules.tir import Value, i32
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from tvm import tirx
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
@@ -21,15 +19,14 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
-from tvm_cascade.schedules.rules.emit import i32
 from tvm_cascade.schedules.rules.few_taps import MOST_TAPS, few_taps
 from tvm_cascade.schedules.rules.geometry import Columns
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import PAIRED, interleave, paired
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
-Value = Any
 BLOCKING = Blocking(pixels=2, channels=2)
 OTHERS = (
     Blocking(pixels=2, channels=2, unroll=2, step=2),

@@ -14,11 +14,8 @@ Two pixels by four channels take eight even registers, lr among them: LLVM must 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
-from tvm import tirx
-from tvm.tirx import Shuffle
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
@@ -26,7 +23,7 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding, folded_bias, row_offsets, valid_row
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.rules.packing import lane_records, lane_table, tailed_interleave
@@ -34,8 +31,7 @@ from tvm_cascade.schedules.rules.parts import Source, in_eights, inputs_of, sour
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.variants import Variant
-
-Value = Any
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
 class _LaneOutputs(ConvRow):
@@ -152,7 +148,7 @@ class _Dot(_LaneOutputs):
         for p in range(pixels):
             for j in range(0, size, LANES):
                 values = [acc[i32(p * size + j + i)] for i in range(LANES)]
-                four = self.k.let(Shuffle(values, lanes), "four", "int32x4")
+                four = self.k.let(tirx.Shuffle(values, lanes), "four", "int32x4")
                 self.finish_lanes(four, x, channel, self.block_words(channel, j), p, j)
 
     def _singly(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
@@ -340,7 +336,7 @@ class _Depthwise:
 
     def _widen(self, acc: Value, p: int, value: Value) -> None:
         for odd in range(2):
-            half = Shuffle([value], [i32(2 * i + odd) for i in range(LANES)]).astype("int32x4")
+            half = tirx.Shuffle([value], [i32(2 * i + odd) for i in range(LANES)]).astype("int32x4")
             place = p * 8 + odd * LANES
             put(self.k, acc, place, vector(acc, place, LANES) + half, LANES)
 
@@ -354,7 +350,7 @@ class _Depthwise:
                 four, zero = vector(acc, p * 8 + odd * LANES, LANES), self.record[i32(0)]
                 value = requantize_lanes(k, self.conv.requantize, four, m, shift, zero)
                 halves.append(k.let(value.astype("int16x4"), "half", "int16x4"))
-            both = k.let(Shuffle(halves, order), "both", "int16x8")
+            both = k.let(tirx.Shuffle(halves, order), "both", "int16x8")
             put(k, self.out, (x + p) * self.g.channels + cb * 8, both.astype("int8x8"), 8)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
@@ -17,7 +16,7 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise import scalar_elementwise
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import (
     Columns,
     Run,
@@ -33,8 +32,8 @@ from tvm_cascade.schedules.rules.parts import Source, inputs_of, sources, tables
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, i32
 
-Value = Any
 BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
 OTHERS = (
     Blocking(pixels=4, channels=2),

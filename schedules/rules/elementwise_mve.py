@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from tvm import tirx
 
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
@@ -19,11 +17,10 @@ from tvm_cascade.schedules.rules.elementwise import (
     read_table,
     sum_requantize,
 )
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, rescale_lanes, splat, vector
 from tvm_cascade.schedules.rules.requantize import Requantize
-
-Value = Any
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
 def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:

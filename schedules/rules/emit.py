@@ -11,40 +11,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import tvm
-from tvm import tirx
-from tvm.ir import PointerType, PrimType
-from tvm.tirx import (
-    AllocBuffer,
-    Bind,
-    BufferStore,
-    DeclBuffer,
-    Evaluate,
-    For,
-    ForKind,
-    IfThenElse,
-    PrimFunc,
-    SeqStmt,
-    Var,
-)
 
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel, contract_params
-
-Value = Any  # a TIR expression or a Python int
+from tvm_cascade.schedules.tir import Stmt, Value, i32, kernel_function, pointer_var, tirx
 
 _VIEW_ITEMS = 1 << 30  # extent of pointer views: the caller knows the size, nothing here depends on it
-
-
-def i32(value: Value) -> Value:
-    """`value` as an int32 expression."""
-    return tirx.const(value, "int32") if isinstance(value, int) else value
 
 
 class Builder:
     """Statements of one function, in order."""
 
     def __init__(self) -> None:
-        self._blocks: list[list[tirx.Stmt]] = [[]]
+        self._blocks: list[list[Stmt]] = [[]]
         self._used: dict[str, int] = {}
 
     def name(self, stem: str) -> str:
@@ -53,36 +31,36 @@ class Builder:
         self._used[stem] = count + 1
         return stem if count == 0 else f"{stem}_{count}"
 
-    def add(self, stmt: tirx.Stmt) -> None:
+    def add(self, stmt: Stmt) -> None:
         self._blocks[-1].append(stmt)
 
     def let(self, value: Value, stem: str = "v", dtype: str = "int32") -> Value:
         """`value` computed once, here; constants and variables are returned as they are."""
         if isinstance(value, int):
             return value
-        if isinstance(value, tirx.IntImm | Var):
+        if isinstance(value, (tirx.IntImm, tirx.Var)):
             return value
-        var = Var(self.name(stem), dtype)
-        self.add(Bind(var, value))
+        var = tirx.Var(self.name(stem), dtype)
+        self.add(tirx.Bind(var, value))
         return var
 
     def local(self, count: int, stem: str, dtype: str = "int32") -> Any:
         """`count` mutable scalars, registers where every index is constant."""
         buffer = tirx.decl_buffer((count,), dtype, self.name(stem))
-        self.add(AllocBuffer(buffer))
+        self.add(tirx.AllocBuffer(buffer))
         return buffer
 
     def view(self, pointer: Any, dtype: str, stem: str) -> Any:
         """The memory behind `pointer` as a flat buffer of `dtype`."""
         buffer = tirx.decl_buffer((_VIEW_ITEMS,), dtype, self.name(stem), data=pointer)
-        self.add(DeclBuffer(buffer, data=pointer))
+        self.add(tirx.DeclBuffer(buffer, data=pointer))
         return buffer
 
     def store(self, buffer: Any, index: Value, value: Value) -> None:
-        self.add(BufferStore(buffer, value, [i32(index)]))
+        self.add(tirx.BufferStore(buffer, value, [i32(index)]))
 
     def evaluate(self, call: Value) -> None:
-        self.add(Evaluate(call))
+        self.add(tirx.Evaluate(call))
 
     @contextmanager
     def loop(self, extent: Value, stem: str, start: Value = 0) -> Iterator[Value]:
@@ -90,12 +68,12 @@ class Builder:
         if isinstance(extent, int) and extent == 1:
             yield start
             return
-        var = Var(self.name(stem), "int32")
+        var = tirx.Var(self.name(stem), "int32")
         self._blocks.append([])
         yield var
         body = self._blocks.pop()
         if body:
-            self.add(For(var, i32(start), i32(extent), ForKind.SERIAL, tirx.stmt_seq(*body)))
+            self.add(tirx.For(var, i32(start), i32(extent), tirx.ForKind.SERIAL, tirx.stmt_seq(*body)))
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
@@ -103,9 +81,9 @@ class Builder:
         yield
         body = self._blocks.pop()
         if body:
-            self.add(IfThenElse(condition, tirx.stmt_seq(*body), None))
+            self.add(tirx.IfThenElse(condition, tirx.stmt_seq(*body), None))
 
-    def statements(self) -> list[tirx.Stmt]:
+    def statements(self) -> list[Stmt]:
         assert len(self._blocks) == 1
         return self._blocks[0]
 
@@ -130,16 +108,16 @@ class KernelBuilder(Builder):
         self.roles = contract_params(inputs, types, outputs, scratch_bytes > 0, row_table)
         self.arrays, self.scratch_bytes = tuple(constants), scratch_bytes
         self.inputs: list[Any] = [
-            (_pointer(f"x{i}", dtype), _pointer(f"x{i}_rows", "int32"))
+            (pointer_var(f"x{i}", dtype), pointer_var(f"x{i}_rows", "int32"))
             if row_table
-            else (_pointer(f"x{i}", dtype), Var(f"x{i}_slot", "int32"), Var(f"x{i}_height", "int32"))
+            else (pointer_var(f"x{i}", dtype), tirx.Var(f"x{i}_slot", "int32"), tirx.Var(f"x{i}_height", "int32"))
             for i, dtype in enumerate(inputs)
         ]
         self.row_tables = [self.view(x[1], "int32", "rows") for x in self.inputs] if row_table else None
-        self.constants = [_pointer(f"w{i}", str(c.dtype)) for i, c in enumerate(constants)]
-        self.scratch = _pointer("scratch", "int8") if scratch_bytes else None
-        self.outputs = [_pointer("out" if i == 0 else f"out{i}", dtype) for i, dtype in enumerate(outputs)]
-        self.y = Var("y", "int32")
+        self.constants = [pointer_var(f"w{i}", str(c.dtype)) for i, c in enumerate(constants)]
+        self.scratch = pointer_var("scratch", "int8") if scratch_bytes else None
+        self.outputs = [pointer_var("out" if i == 0 else f"out{i}", dtype) for i, dtype in enumerate(outputs)]
+        self.y = tirx.Var("y", "int32")
 
     @property
     def params(self) -> list[Any]:
@@ -159,11 +137,5 @@ class KernelBuilder(Builder):
 
     def kernel(self, rows: int = 1) -> RowKernel:
         """The finished kernel, of so many rows a call, which returns 0 and whose pointers do not alias."""
-        body = SeqStmt([*self.statements(), tirx.Return(i32(0))])
-        attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "row_kernel", "tirx.noalias": True})
-        func = PrimFunc(self.params, body, PrimType("int32"), attrs=attrs)
+        func = kernel_function("row_kernel", self.params, self.statements())
         return RowKernel(func, self.arrays, self.scratch_bytes, self.roles, rows=rows)
-
-
-def _pointer(name: str, dtype: str) -> Any:
-    return Var(name, PointerType(PrimType(dtype)))

@@ -6,13 +6,10 @@ per pair against weights kept as halfwords, in a chain from its bias. Nothing is
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from tvm import tirx
 
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import (
     Columns,
     Sliding,
@@ -24,8 +21,8 @@ from tvm_cascade.schedules.rules.geometry import (
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
-Value = Any
 MOST_TAPS = 12  # six pairs leave registers for the loop over channels
 STEP = 4  # most channels in one pass of it
 

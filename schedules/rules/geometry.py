@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from tvm import tirx
 
-from tvm_cascade.schedules.rules.emit import Builder, KernelBuilder, i32
-
-Value = Any
+from tvm_cascade.schedules.rules.emit import Builder, KernelBuilder
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
 
-Value = Any
+from tvm_cascade.schedules.tir import Value, tirx
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,31 +7,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
-from tvm.tirx import Broadcast, BufferStore, Ramp
-
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.requantize import Requantize
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
-Value = Any
 LANES = 4
 
 
 def splat(value: Value, lanes: Any = LANES) -> Value:
     """`value` in every lane, int32 for Python integers."""
-    return Broadcast(i32(value), lanes)
+    return tirx.Broadcast(i32(value), lanes)
 
 
 def vector(buffer: Value, index: Value, lanes: Any) -> Value:
     """`lanes` elements of `buffer` from `index` on."""
-    ramp: Value = Ramp(i32(index), i32(1), lanes)
+    ramp: Value = tirx.Ramp(i32(index), i32(1), lanes)
     return tirx.BufferLoad(buffer, [ramp])
 
 
 def put(k: KernelBuilder, buffer: Value, index: Value, value: Value, lanes: Any) -> None:
     """Stores `lanes` elements from `index` on."""
-    ramp: Value = Ramp(i32(index), i32(1), lanes)
-    k.add(BufferStore(buffer, value, [ramp]))
+    ramp: Value = tirx.Ramp(i32(index), i32(1), lanes)
+    k.add(tirx.BufferStore(buffer, value, [ramp]))
 
 
 def high_lanes(k: KernelBuilder, acc: Value, m: Value, sign: bool = False) -> Value:

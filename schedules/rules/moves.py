@@ -10,18 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from math import gcd, prod
-from typing import Any
-
-from tvm import tirx
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.lanes import put, splat, vector
 from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
-Value = Any
 _STEP = 8  # words of a run written out in one pass
 _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
 

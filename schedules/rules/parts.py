@@ -11,17 +11,15 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from tvm import tirx
 
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
-Value = Any
 _UNROLL = 4  # units copied in one pass of a loop
 
 

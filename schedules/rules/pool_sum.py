@@ -9,25 +9,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import replace
 from math import prod
-from typing import Any
-
-import numpy as np
-import tvm
-from tvm import tirx
-from tvm.ir import PointerType, PrimType
-from tvm.tirx import PrimFunc, SeqStmt
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.accumulate import Accumulating
 from tvm_cascade.schedules.kernels.kernel import Param, Role
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
 from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, read_pool
-
-Value = Any
+from tvm_cascade.schedules.tir import Value, i32, kernel_function, pointer_var, tirx
 
 
 def pool_sum(spec: OperatorSpec, generic: Accumulating, target: KernelTarget) -> Accumulating:
@@ -53,7 +45,7 @@ class _Sum(Scalar):
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
         k = self.k
-        self.handle = tirx.Var("acc", PointerType(PrimType("int32")))
+        self.handle = pointer_var("acc", "int32")
         self.sums = k.view(self.handle, "int32", "sums")
         self.begin, self.end = tirx.Var("begin", "int32"), tirx.Var("end", "int32")
 
@@ -123,8 +115,5 @@ def _finished(k: KernelBuilder, acc: Value, begin: Value, end: Value) -> RowKern
     roles += [Param(Role.ACCUMULATOR, 0, "int32"), Param(Role.OUTPUT, 0, dtype)]
     roles += [Param(Role.BEGIN, 0, "int32"), Param(Role.END, 0, "int32")]
     params = [k.inputs[0][0], *k.constants, acc, k.outputs[0], begin, end]
-    attrs = tvm.ir.make_node("ir.DictAttrs", **{"global_symbol": "pool_sum", "tirx.noalias": True})
-    body = SeqStmt([*k.statements(), tirx.Return(i32(0))])
-    made = PrimFunc(params, body, PrimType("int32"), attrs=attrs)
-    constants: tuple[np.ndarray, ...] = k.arrays
-    return RowKernel(made, constants, 0, tuple(roles), rule="pool_sum")
+    func = kernel_function("pool_sum", params, k.statements())
+    return RowKernel(func, k.arrays, 0, tuple(roles), rule="pool_sum")

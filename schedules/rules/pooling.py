@@ -10,22 +10,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
-from tvm import tirx
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.rules.requantize import Requantize, emit_requantize, plan_requantize
 from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
-Value = Any
 _WRITTEN_OUT = 16  # taps of a kernel row up to which they are written out
 PAIR_TAPS = 255  # bytes that a halfword can sum
 

@@ -22,15 +22,13 @@ Everything else takes the general form in 64 bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from tvm import tirx
 
 from tvm_cascade.schedules.rules.emit import Builder
 from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.tir import Value, tirx
 
-Value = Any
 _LIMIT = 1 << 31
 
 

@@ -19,17 +19,16 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import tirx
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.emit import KernelBuilder, i32
+from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, high_lanes, put, rounded_lanes, splat, vector
 from tvm_cascade.schedules.rules.variants import Variant
+from tvm_cascade.schedules.tir import Value, i32, tirx
 
-Value = Any
 _STEP = 4  # classes a pass
 _SUM_BITS = 12  # integer bits of the sum, Q12.19
 _FORTYEIGHT_OVER_17 = 1515870810  # Q2.29

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import tvm
@@ -23,6 +24,7 @@ tirx: Any = _tirx
 tvm_ffi: Any = _tvm_ffi
 
 Expr: TypeAlias = Any
+Value: TypeAlias = Any  # an expression or a Python number
 Stmt: TypeAlias = Any
 Var: TypeAlias = Any
 Buffer: TypeAlias = Any  # a variable with a BufferType
@@ -41,8 +43,31 @@ def dtype_of(buffer: Buffer) -> str:
     return str(getattr(d, "dtype", d))
 
 
-def i32(value: int) -> Expr:
-    return tirx.const(value, "int32")
+def i32(value: Value) -> Expr:
+    """A number as an int32 constant; expressions as they are."""
+    return tirx.const(int(value), "int32") if isinstance(value, Integral) else value
+
+
+def pointer_var(name: str, dtype: str) -> Var:
+    """A pointer to elements of a type, as a parameter."""
+    return tirx.Var(name, ir.PointerType(ir.PrimType(dtype)))
+
+
+def for_range(var: Var, extent: Value, body: Stmt, kind: Any = tirx.ForKind.SERIAL) -> Stmt:
+    """`for var in range(extent): body`."""
+    return tirx.For(var, i32(0), i32(extent), kind, body)
+
+
+def sequence(stmts: Sequence[Stmt]) -> Stmt:
+    """Statements one after the other; a single one as it is."""
+    return tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
+
+
+def kernel_function(name: str, params: Sequence[Var], stmts: Sequence[Stmt]) -> PrimFunc:
+    """A function that runs `stmts` and returns 0; its pointers do not alias."""
+    attrs = ir.make_node("ir.DictAttrs", **{"global_symbol": name, "tirx.noalias": True})
+    body = tirx.SeqStmt([*stmts, tirx.Return(i32(0))])
+    return tirx.PrimFunc(list(params), body, ir.PrimType("int32"), attrs=attrs)
 
 
 def int_value(expr: Any) -> int | None:
@@ -79,6 +104,20 @@ def substitute(node: Any, mapping: Mapping[Var, Expr]) -> Any:
 def replace(node: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     """Rewrite every node of one kind, innermost first."""
     return tvm_ffi.structural_map(node, [(kind, change)], order="post")
+
+
+def relocated(node: Any, place: Callable[[Buffer, list[Expr]], tuple[Buffer, list[Expr]] | None]) -> Any:
+    """Rewrite every load and store to the buffer and indices that `place` gives; those of which it gives None stay."""
+
+    def load(access: Any) -> Any:
+        at = place(access.source, list(access.indices))
+        return access if at is None else tirx.BufferLoad(*at)
+
+    def store(access: Any) -> Any:
+        at = place(access.buffer, list(access.indices))
+        return access if at is None else tirx.BufferStore(at[0], access.value, at[1])
+
+    return tvm_ffi.structural_map(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

@@ -16,20 +16,8 @@ from math import prod
 from typing import Any
 
 from tvm_cascade.graph import ITEM_BYTES, Window
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    Stmt,
-    Var,
-    collect,
-    dtype_of,
-    i32,
-    int_value,
-    ir,
-    shape_of,
-    tirx,
-    tvm_ffi,
-)
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.tir import Buffer, Expr, Stmt, Var, i32, pointer_var, tirx, tvm_ffi
 
 REGISTER_ELEMENTS = 8  # own buffers up to this size stay on the stack, which compilers turn into registers
 SCRATCH_ALIGNMENT = 8  # bytes
@@ -48,7 +36,7 @@ class Pointer:
 
 def pointer(name: str, dtype: str, elements: int) -> tuple[Var, Buffer]:
     """A handle parameter and a flat view of `elements` elements over it."""
-    handle = tirx.Var(name, ir.PointerType(ir.PrimType(dtype)))
+    handle = pointer_var(name, dtype)
     return handle, tirx.decl_buffer((max(elements, 1),), dtype, f"{name}_data", data=handle)
 
 
@@ -93,7 +81,7 @@ class Slots:
         def index(indices: Sequence[Expr]) -> Expr:
             offset = analyzer.simplify(indices[axis] - self.first)
             slot: Expr = start + offset
-            if self.base is not None or int_value(offset) != 0:
+            if self.base is not None or tir.int_value(offset) != 0:
                 slot = slot - tirx.Select(slot >= self.height, self.height, i32(0))
             before = row_major(shape[:axis])(indices[:axis])
             after = row_major(shape[axis + 1 :])(indices[axis + 1 :])
@@ -115,38 +103,32 @@ def window_start(window: Window, y: Var) -> Expr:
 def to_pointers(body: Stmt, pointers: Mapping[Buffer, Pointer], analyzer: Any) -> Stmt:
     """Rewrite every access of the given buffers."""
 
-    def load(access: Any) -> Any:
-        target = pointers.get(access.source)
-        if target is None:
-            return access
-        return tirx.BufferLoad(target.buffer, [analyzer.simplify(target.index(list(access.indices)))])
+    def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+        target = pointers.get(buffer)
+        return None if target is None else (target.buffer, [analyzer.simplify(target.index(indices))])
 
-    def store(access: Any) -> Any:
-        target = pointers.get(access.buffer)
-        if target is None:
-            return access
-        return tirx.BufferStore(target.buffer, access.value, [analyzer.simplify(target.index(list(access.indices)))])
-
-    return tvm_ffi.structural_map(body, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
+    return tir.relocated(body, place)
 
 
 def to_scratch(body: Stmt, analyzer: Any) -> tuple[Stmt, list[Stmt], Var, int]:
     """Move own buffers to `scratch`: the new body, its declarations, the pointer and how many bytes it needs."""
-    handle = tirx.Var("scratch", ir.PointerType(ir.PrimType("int8")))
+    handle = pointer_var("scratch", "int8")
     views: dict[str, Buffer] = {}
     places: dict[Buffer, int] = {}
     total = 0
-    for alloc in collect(body, tirx.AllocBuffer):
-        size = prod(shape_of(alloc.buffer))
+    for alloc in tir.collect(body, tirx.AllocBuffer):
+        size = prod(tir.shape_of(alloc.buffer))
         if size > REGISTER_ELEMENTS:
             places[alloc.buffer] = total
-            total += -(-size * ITEM_BYTES[dtype_of(alloc.buffer)] // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+            total += -(-size * ITEM_BYTES[tir.dtype_of(alloc.buffer)] // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
     pointers: dict[Buffer, Pointer] = {}
     for own, offset in places.items():
-        dtype = dtype_of(own)
+        dtype = tir.dtype_of(own)
         if dtype not in views:
             views[dtype] = tirx.decl_buffer((total // ITEM_BYTES[dtype],), dtype, f"scratch_{dtype}", data=handle)
-        pointers[own] = Pointer(handle, views[dtype], _shifted(row_major(shape_of(own)), offset // ITEM_BYTES[dtype]))
+        pointers[own] = Pointer(
+            handle, views[dtype], _shifted(row_major(tir.shape_of(own)), offset // ITEM_BYTES[dtype])
+        )
     body = tvm_ffi.structural_map(
         body, (tirx.AllocBuffer, lambda a: tirx.Evaluate(i32(0)) if a.buffer in places else a)
     )

@@ -14,31 +14,15 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from tvm_cascade.schedules.tir import (
-    Expr,
-    PrimFunc,
-    Var,
-    collect,
-    conjuncts,
-    i32,
-    int_value,
-    ir,
-    is_if_then_else,
-    is_own,
-    stores,
-    substitute,
-    sym,
-    tirx,
-    tvm_ffi,
-    uses,
-)
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Var, i32, ir, sym, tirx, tvm_ffi
 
 
 def conditions_to_bounds(func: PrimFunc) -> PrimFunc:
     """Apply the rewrite to every update of a lowered function; loops keep their annotations."""
     rewriter = _Rewriter(func)
     body = tvm_ffi.structural_mutate(func.body, [(tirx.For, rewriter.on_for), (tirx.BufferStore, rewriter.on_store)])
-    return func if body is func.body else tirx.PrimFunc(func.params, body, func.ret_type, attrs=func.attrs)
+    return func if body is func.body else func.with_body(body)
 
 
 class _Rewriter:
@@ -60,23 +44,23 @@ class _Rewriter:
             high = tirx.min(high, bound)
         low = self._analyzer.simplify(low)
         extent = self._analyzer.simplify(high - low) if lows or highs else loop.extent
-        inner = [e for f in collect(body, tirx.For) for e in (f.min, f.extent)]
-        if int_value(low) != 0 and any(uses(e, loop.loop_var) for e in inner):
+        inner = [e for f in tir.collect(body, tirx.For) for e in (f.min, f.extent)]
+        if tir.int_value(low) != 0 and any(tir.uses(e, loop.loop_var) for e in inner):
             # TVM's CanonicalizeLoop forgets the bounds of inner loops when it moves a loop to 0: leave it nothing to do
             step = tirx.Var(loop.loop_var.name, "int32")
-            body = substitute(body, {loop.loop_var: step + low})
+            body = tir.substitute(body, {loop.loop_var: step + low})
             return tirx.For(step, i32(0), extent, loop.kind, body, loop.thread_binding, loop.annotations)
         return tirx.For(loop.loop_var, low, extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
     def on_store(self, store: Any, _mutator: Any) -> Any:
         """An update without its padding; conditions on no reduction loop stay in front of it."""
-        choices = [c for c in collect(store.value, ir.Call) if is_if_then_else(c)]
+        choices = [c for c in tir.collect(store.value, ir.Call) if tir.is_if_then_else(c)]
         if len(choices) != 1:
             return store
         choice = choices[0]
         if not self._contributes_nothing(store, choice):
             return store
-        kept = [c for c in conjuncts(choice.args[0]) if not self._to_bound(c)]
+        kept = [c for c in tir.conjuncts(choice.args[0]) if not self._to_bound(c)]
         update = tirx.BufferStore(store.buffer, _exchange(store.value, choice, choice.args[1]), store.indices)
         return tirx.IfThenElse(reduce(tirx.And, kept), update, None) if kept else update
 
@@ -84,11 +68,11 @@ class _Rewriter:
         value = store.value
         if isinstance(value, tirx.Add):
             for own, other in ((value.a, value.b), (value.b, value.a)):
-                if is_own(own, store):
+                if tir.is_own(own, store):
                     return self._is_zero(_exchange(other, choice, choice.args[2]))
         if isinstance(value, (tirx.Max, tirx.Min)):
             for own, other in ((value.a, value.b), (value.b, value.a)):
-                if is_own(own, store):
+                if tir.is_own(own, store):
                     return self._is_absorbed(value, store.buffer, _exchange(other, choice, choice.args[2]))
         return False
 
@@ -101,7 +85,7 @@ class _Rewriter:
         if isinstance(value, tirx.FloatImm):
             return float(value.value) == 0.0
         simplified = self._analyzer.simplify(value)
-        return int_value(simplified) == 0
+        return tir.int_value(simplified) == 0
 
     def _is_absorbed(self, value: Any, buffer: Var, padding: Any) -> bool:
         start = self._initial.get(buffer)
@@ -120,10 +104,10 @@ class _Rewriter:
             return False
         if isinstance(condition, (tirx.LT, tirx.GT)):
             slack = slack - 1  # now: slack >= 0
-        own = [f for f in self._loops if len(stores(f.body)) == 1]  # loops around this update alone
-        loop = next((f for f in reversed(own) if uses(slack, f.loop_var)), None)
+        own = [f for f in self._loops if len(tir.stores(f.body)) == 1]  # loops around this update alone
+        loop = next((f for f in reversed(own) if tir.uses(slack, f.loop_var)), None)
         linear: Any = sym.detect_linear_equation(slack, [loop.loop_var]) if loop is not None else ()
-        factor = int_value(self._analyzer.simplify(linear[0])) if len(linear) == 2 else None
+        factor = tir.int_value(self._analyzer.simplify(linear[0])) if len(linear) == 2 else None
         if loop is None or not factor:
             return False
         lows, highs = self._bounds.setdefault(loop.loop_var, ([], []))
@@ -141,7 +125,7 @@ def _exchange(value: Expr, old: Any, new: Expr) -> Expr:
 def _initial_values(func: PrimFunc) -> dict[Var, Any]:
     """The constant that each buffer is set to, where all of its constant stores agree."""
     constants: dict[Var, Any] = {}
-    for store in collect(func.body, tirx.BufferStore):
+    for store in tir.collect(func.body, tirx.BufferStore):
         if _number(store.value) is not None:
             constants.setdefault(store.buffer, store.value)
     return constants
@@ -150,4 +134,4 @@ def _initial_values(func: PrimFunc) -> dict[Var, Any]:
 def _number(value: Any) -> float | int | None:
     if isinstance(value, tirx.FloatImm):
         return float(value.value)
-    return None if value is None else int_value(value)
+    return None if value is None else tir.int_value(value)

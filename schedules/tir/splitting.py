@@ -12,24 +12,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from tvm_cascade.schedules.tir import (
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    collect,
-    conjuncts,
-    i32,
-    int_value,
-    ir,
-    is_if_then_else,
-    replace,
-    substitute,
-    sym,
-    tirx,
-    tvm_ffi,
-    uses,
-)
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, sym, tirx, tvm_ffi
 
 MOST_PIECES = 8
 
@@ -40,8 +24,8 @@ def split_conditions(func: PrimFunc) -> PrimFunc:
     def on_for(loop: Any, mutator: Any) -> Any:
         body = mutator.mutate(loop.body)
         whole = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
-        extent = int_value(loop.extent)
-        if extent is None or int_value(loop.min) != 0 or loop.annotations or collect(body, tirx.AllocBuffer):
+        extent = tir.int_value(loop.extent)
+        if extent is None or tir.int_value(loop.min) != 0 or loop.annotations or tir.collect(body, tirx.AllocBuffer):
             return whole
         cuts = _cuts(body, loop.loop_var, extent)
         if not 0 < len(cuts) < MOST_PIECES:
@@ -50,27 +34,27 @@ def split_conditions(func: PrimFunc) -> PrimFunc:
         return tirx.SeqStmt([_piece(whole, a, b) for a, b in pairwise(edges)])
 
     body = tvm_ffi.structural_mutate(func.body, [(tirx.For, on_for)])
-    return func if body is func.body else tirx.PrimFunc(func.params, body, func.ret_type, attrs=func.attrs)
+    return func if body is func.body else func.with_body(body)
 
 
 def _cuts(body: Stmt, var: Var, extent: int) -> list[int]:
     """Values of `var` inside of the loop at which some condition of the body changes."""
     found: set[int] = set()
-    for choice in collect(body, ir.Call):
-        if is_if_then_else(choice):
-            found |= {c for part in conjuncts(choice.args[0]) for c in _change(part, var)}
+    for choice in tir.collect(body, ir.Call):
+        if tir.is_if_then_else(choice):
+            found |= {c for part in tir.conjuncts(choice.args[0]) for c in _change(part, var)}
     return sorted(c for c in found if 0 < c < extent)
 
 
 def _change(condition: Any, var: Var) -> Sequence[int]:
     """Where a comparison of `var` with a constant changes: the first value on the other side."""
-    if not isinstance(condition, (tirx.LT, tirx.LE, tirx.GT, tirx.GE)) or not uses(condition, var):
+    if not isinstance(condition, (tirx.LT, tirx.LE, tirx.GT, tirx.GE)) or not tir.uses(condition, var):
         return ()
     linear: Any = sym.detect_linear_equation(condition.a - condition.b, [var])
     if len(linear) != 2:
         return ()
     analyzer = sym.Analyzer()
-    factor, offset = (int_value(analyzer.simplify(e)) for e in linear)
+    factor, offset = (tir.int_value(analyzer.simplify(e)) for e in linear)
     if factor is None or offset is None or abs(factor) != 1:
         return ()
     zero = -offset * factor  # where both sides are equal
@@ -81,30 +65,30 @@ def _change(condition: Any, var: Var) -> Sequence[int]:
 def _piece(loop: Any, start: int, stop: int) -> Stmt:
     """The iterations `[start, stop)` with the conditions that hold, or fail, in all of them resolved."""
     var = tirx.Var(loop.loop_var.name, "int32")
-    body = fresh(substitute(loop.body, {loop.loop_var: var + start} if start else {loop.loop_var: var}))
+    body = fresh(tir.substitute(loop.body, {loop.loop_var: var + start} if start else {loop.loop_var: var}))
     analyzer = sym.Analyzer()
     analyzer.bind(var, ir.Range(0, stop - start))
 
     def resolve(call: Any) -> Expr:
-        if not is_if_then_else(call):
+        if not tir.is_if_then_else(call):
             return call
         known = analyzer.simplify(call.args[0])
-        value = int_value(known)
+        value = tir.int_value(known)
         if value is None:
             return tirx.if_then_else(known, call.args[1], call.args[2])
         return call.args[1] if value else call.args[2]
 
-    body = replace(body, ir.Call, resolve)
+    body = tir.replace(body, ir.Call, resolve)
     return tirx.For(var, i32(0), i32(stop - start), loop.kind, body)
 
 
 def fresh(body: Stmt) -> Stmt:
     """Copies of a body must not share loop variables."""
-    inner = {f.loop_var: tirx.Var(f.loop_var.name, "int32") for f in collect(body, tirx.For)}
+    inner = {f.loop_var: tirx.Var(f.loop_var.name, "int32") for f in tir.collect(body, tirx.For)}
 
     def rename(loop: Any) -> Any:
         return tirx.For(
             inner[loop.loop_var], loop.min, loop.extent, loop.kind, loop.body, loop.thread_binding, loop.annotations
         )
 
-    return substitute(replace(body, tirx.For, rename), inner) if inner else body
+    return tir.substitute(tir.replace(body, tirx.For, rename), inner) if inner else body

@@ -17,20 +17,8 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.schedules.tir import (
-    Expr,
-    PrimFunc,
-    Var,
-    collect,
-    int_value,
-    is_if_then_else,
-    loads,
-    narrow_indices,
-    outputs_of,
-    s_tir,
-    stores,
-    tirx,
-)
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Var, s_tir, tirx
 
 ROW = "row"  # annotation of the row loop
 COLUMN = "column"  # annotation of the column loop, where that stands directly inside the row loop
@@ -68,10 +56,10 @@ def inlined(func: PrimFunc) -> PrimFunc:
 @lru_cache(maxsize=16)  # the row kernel, the pixel kernel and the accumulating one of an operator begin alike
 def _prepared(func: PrimFunc) -> tuple[PrimFunc, tuple[str, ...]]:
     """`inlined`, and the names of the blocks that write the outputs."""
-    func = narrow_indices(func)
+    func = tir.narrow_indices(func)
     sch = _schedule(func)
     root = sch.get_sblock("root")
-    finals = _finals(sch, root, outputs_of(func))
+    finals = _finals(sch, root, tir.outputs_of(func))
     for block in list(sch.get_child_blocks(root)):
         if not _is_final(sch, block, finals) and moves_data(sch, block):
             sch.compute_inline(block)
@@ -118,12 +106,14 @@ def _is_final(sch: Any, block: Any, finals: list[Any]) -> bool:
 def moves_data(sch: Any, block: Any) -> bool:
     """Whether a block only moves elements (padding, slices, casts, constants added), so that recomputing is free."""
     node = sch.get(block)
-    found = stores(node.body)
-    return node.init is None and len(found) == 1 and len(loads(found[0].value)) <= 1 and _is_movement(found[0].value)
+    found = tir.stores(node.body)
+    return (
+        node.init is None and len(found) == 1 and len(tir.loads(found[0].value)) <= 1 and _is_movement(found[0].value)
+    )
 
 
 def _is_movement(value: Expr) -> bool:
-    if is_if_then_else(value):
+    if tir.is_if_then_else(value):
         return _is_movement(value.args[1]) and _is_movement(value.args[2])
     if isinstance(value, tirx.Cast):
         return _is_movement(value.value)
@@ -138,7 +128,7 @@ def _is_constant(value: Expr) -> bool:
 
 def _outermost(sch: Any, block: Any, axes: tuple[int, ...]) -> None:
     loops = sch.get_loops(block)
-    written = stores(sch.get(block).body)
+    written = tir.stores(sch.get(block).body)
     if len(written) != 1 or len(loops) != len(written[0].indices):
         raise NotRowwiseError("the output's loops are not its axes")
     if axes != tuple(range(len(axes))):
@@ -151,7 +141,7 @@ def _trips(sch: Any, block: Any) -> int | None:
     """How often a block runs, None where a loop's extent is not constant."""
     count = 1
     for loop in sch.get_loops(block):
-        extent = int_value(sch.get(loop).extent)
+        extent = tir.int_value(sch.get(loop).extent)
         if extent is None:
             return None
         count *= extent
@@ -192,7 +182,7 @@ def _split_initialisation(sch: Any, block: Any) -> None:
     node = sch.get(block)
     reduced = {iv.var for iv in node.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
     bindings = _bindings(sch, block)
-    inner = {v for iter_var, value in bindings if iter_var in reduced for v in collect(value, tirx.Var)}
+    inner = {v for iter_var, value in bindings if iter_var in reduced for v in tir.collect(value, tirx.Var)}
     loops = sch.get_loops(block)
     reduction = [k for k, loop in enumerate(loops) if sch.get(loop).loop_var in inner]
     if not reduction:
@@ -207,7 +197,7 @@ def _split_initialisation(sch: Any, block: Any) -> None:
 
 def _bindings(sch: Any, block: Any) -> list[tuple[Var, Expr]]:
     node = sch.get(block)
-    realize = next(r for r in collect(sch.mod["main"].body, s_tir.SBlockRealize) if r.block.same_as(node))
+    realize = next(r for r in tir.collect(sch.mod["main"].body, s_tir.SBlockRealize) if r.block.same_as(node))
     return [(iv.var, v) for iv, v in zip(node.iter_vars, realize.iter_values, strict=True)]
 
 

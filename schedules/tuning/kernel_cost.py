@@ -5,18 +5,12 @@ A load, a store, a machine operation or an arithmetic operation outside of an in
 as `UNKNOWN_PASSES`. Good enough to order candidates and to tell which are worth counting; counts come from the emulator.
 """
 
-# TVM's nodes get their fields at run time, where no type checker sees them.
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
-from tvm.ir import Call, TensorLoad
-from tvm.tirx import PrimFunc
-
-from tvm_cascade.schedules.tir import collect
+from tvm_cascade.schedules.tir import PrimFunc, collect, ir, tirx
 
 UNKNOWN_PASSES = 3
 _LOOP = 3  # count, compare, branch
@@ -74,11 +68,11 @@ class _Walk:
         """Instructions of an expression, index arithmetic left out."""
         if isinstance(value, _FREE):
             return 0.0
-        if isinstance(value, TensorLoad):
+        if isinstance(value, ir.TensorLoad):
             return 0.0 if value.source in self.registers else 1.0
         if isinstance(value, tirx.Cast):
             return self.value(value.value)
-        if isinstance(value, Call):
+        if isinstance(value, ir.Call):
             return 1.0 + sum(self.value(a) for a in value.args if not isinstance(a, str))
         parts = [getattr(value, n) for n in ("a", "b", "condition", "true_value", "false_value") if hasattr(value, n)]
         wide = "64" in str(getattr(value, "dtype", ""))

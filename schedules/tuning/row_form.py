@@ -13,7 +13,7 @@ differ from what was tuned: row r of the window becomes its slot in the ring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.graph import Window
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.assembly import Assembly, build
 from tvm_cascade.schedules.kernels.kernel import RowKernel
@@ -31,21 +32,11 @@ from tvm_cascade.schedules.tir import (
     PrimFunc,
     Stmt,
     Var,
-    collect,
-    dtype_of,
+    for_range,
     i32,
-    int_value,
     ir,
-    is_if_then_else,
-    is_own,
-    leaf_blocks,
-    loads,
-    outputs_of,
-    replace,
     s_tir,
-    shape_of,
-    stores,
-    substitute,
+    sequence,
     sym,
     tirx,
     tvm_ffi,
@@ -74,14 +65,14 @@ def row_form(func: PrimFunc, access: RowAccess) -> RowForm:
     if not known or any(c is None or w is None for c, w in zip(access.columns, access.windows, strict=True)):
         raise NotTunableError(access.opaque or "its rows and columns are not known")
     func = inlined(func)
-    outputs = outputs_of(func)
+    outputs = tir.outputs_of(func)
     axis = access.output_axes[0]
     if len(outputs) != 1 or axis is None or any(a != axis for a in access.input_axes):
         raise NotTunableError("its tensors are not laid out alike")
-    shape = shape_of(outputs[0])
+    shape = tir.shape_of(outputs[0])
     inputs = func.params[: len(access.windows)]
-    rows = _interior([w for w in access.windows if w], [shape_of(x)[axis] for x in inputs], shape[axis])
-    columns = _interior([c for c in access.columns if c], [shape_of(x)[axis + 1] for x in inputs], shape[axis + 1])
+    rows = _interior([w for w in access.windows if w], [tir.shape_of(x)[axis] for x in inputs], shape[axis])
+    columns = _interior([c for c in access.columns if c], [tir.shape_of(x)[axis + 1] for x in inputs], shape[axis + 1])
     if len(rows) < 1 or len(columns) < 1:
         raise NotTunableError("every row or column of it reads padding")
     return RowForm(_Restriction(func, access, axis, rows, columns).build(), rows, columns)
@@ -104,7 +95,7 @@ class _Restriction:
 
     def __init__(self, func: PrimFunc, access: RowAccess, axis: int, rows: range, columns: range) -> None:
         self.func, self.axis, self.rows, self.columns = func, axis, rows, columns
-        self.output = outputs_of(func)[0]
+        self.output = tir.outputs_of(func)[0]
         self.starts = {
             x: (w.first(rows.start), w.span)
             for x, w in zip(func.params[: len(access.windows)], access.windows, strict=True)
@@ -113,16 +104,16 @@ class _Restriction:
         self.buffers: dict[Buffer, Buffer] = {}
 
     def build(self) -> PrimFunc:
-        realizes = leaf_blocks(self.func)
-        own = [stores(r.block.body)[0].buffer for r in realizes]
+        realizes = tir.leaf_blocks(self.func)
+        own = [tir.stores(r.block.body)[0].buffer for r in realizes]
         for x, (_, span) in self.starts.items():
             self.buffers[x] = _resized(x, {self.axis: span})
         for buffer in own:
-            if shape_of(buffer)[: self.axis + 2] != shape_of(self.output)[: self.axis + 2]:
+            if tir.shape_of(buffer)[: self.axis + 2] != tir.shape_of(self.output)[: self.axis + 2]:
                 raise NotTunableError("it has stages of other sizes than its output")
             self.buffers[buffer] = _resized(buffer, {self.axis: 1, self.axis + 1: len(self.columns)})
         statements = [self._nest(r) for r in realizes]
-        body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+        body = sequence(statements)
         inner = [self.buffers[b] for b in own if not b.same_as(self.output)]
         root = s_tir.SBlock([], [], [], "root", body, None, inner, [], {})
         params = [self.buffers.get(p, p) for p in self.func.params]
@@ -133,9 +124,9 @@ class _Restriction:
 
     def _nest(self, realize: Any) -> Stmt:
         block = realize.block
-        store = stores(block.body)[0]
+        store = tir.stores(block.body)[0]
         row, column = (store.indices[k] for k in (self.axis, self.axis + 1))
-        if len(stores(block.body)) != 1 or not all(isinstance(i, tirx.Var) for i in store.indices):
+        if len(tir.stores(block.body)) != 1 or not all(isinstance(i, tirx.Var) for i in store.indices):
             raise NotTunableError(f"its stage {block.name_hint} does not write element by element")
         extents = {iv.var: int(iv.dom.extent) for iv in block.iter_vars}
         extents[row], extents[column] = 1, len(self.columns)
@@ -145,52 +136,47 @@ class _Restriction:
         body = self._moved(block.body, row, column, analyzer)
         init = None if block.init is None else self._moved(block.init, row, column, analyzer)
         variables = [tirx.IterVar(ir.Range(0, extents[iv.var]), iv.var, iv.iter_type) for iv in block.iter_vars]
-        made = stores(body)[0]
-        reads = _regions([x for x in loads(made.value) if not is_own(x, made)])
+        made = tir.stores(body)[0]
+        reads = _regions([x for x in tir.loads(made.value) if not tir.is_own(x, made)])
         inner = s_tir.SBlock(variables, reads, _regions([made]), block.name_hint, body, init, [], [], block.annotations)
         loops = [tirx.Var(iv.var.name.removeprefix("v_"), "int32") for iv in block.iter_vars]
         nest = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), inner)
         for loop, extent in reversed(list(zip(loops, extents.values(), strict=True))):
-            nest = tirx.For(loop, i32(0), i32(extent), tirx.ForKind.SERIAL, nest)
+            nest = for_range(loop, extent, nest)
         return nest
 
     def _moved(self, node: Any, row: Var, column: Var, analyzer: Any) -> Any:
         """A statement over the restricted buffers."""
         at = {row: row + self.rows.start, column: column + self.columns.start}
 
-        def place(buffer: Buffer, indices: Sequence[Expr]) -> list[Expr]:
-            if buffer not in self.starts:
-                return list(indices)
-            moved = [substitute(i, at) for i in indices]
-            moved[self.axis] = moved[self.axis] - self.starts[buffer][0]
-            return [analyzer.simplify(i) for i in moved]
+        def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+            if buffer in self.starts:
+                indices = [tir.substitute(i, at) for i in indices]
+                indices[self.axis] = indices[self.axis] - self.starts[buffer][0]
+                indices = [analyzer.simplify(i) for i in indices]
+            return (self.buffers[buffer], indices) if buffer in self.buffers else None
 
         def choose(call: Any) -> Any:
-            if not is_if_then_else(call):
+            if not tir.is_if_then_else(call):
                 return call
-            if int_value(analyzer.simplify(substitute(call.args[0], at))) != 1:
+            if tir.int_value(analyzer.simplify(tir.substitute(call.args[0], at))) != 1:
                 raise NotTunableError("it tests more than padding")
             return call.args[1]
 
-        def load(access: Any) -> Any:
-            buffer = self.buffers.get(access.source)
-            return access if buffer is None else tirx.BufferLoad(buffer, place(access.source, access.indices))
-
-        def store(access: Any) -> Any:
-            return tirx.BufferStore(self.buffers[access.buffer], access.value, list(access.indices))
-
-        if any(collect(list(x.indices), ir.TensorLoad) for x in loads(node)):
+        if any(tir.collect(list(x.indices), ir.TensorLoad) for x in tir.loads(node)):
             raise NotTunableError("its indices come from tensors")
-        node = replace(node, ir.Call, choose)
-        rest = tvm_ffi.structural_map(node, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
-        if any(v.same_as(row) for value in _values(rest) for v in collect(value, tirx.Var)):
+        node = tir.replace(node, ir.Call, choose)
+        rest = tir.relocated(node, place)
+        if any(v.same_as(row) for value in _values(rest) for v in tir.collect(value, tirx.Var)):
             raise NotTunableError("its values depend on the row")
         return rest
 
 
 def _values(node: Any) -> list[Any]:
     """What is stored, indices left out."""
-    stripped = replace([s.value for s in stores(node)], ir.TensorLoad, lambda x: tirx.const(0, dtype_of(x.source)))
+    stripped = tir.replace(
+        [s.value for s in tir.stores(node)], ir.TensorLoad, lambda x: tirx.const(0, tir.dtype_of(x.source))
+    )
     return list(stripped)
 
 
@@ -200,14 +186,14 @@ def _regions(accesses: Sequence[Any]) -> list[Any]:
         buffer = access.source if isinstance(access, ir.TensorLoad) else access.buffer
         region = tirx.BufferRegion(buffer, [ir.Range.from_min_extent(i, i32(1)) for i in access.indices])
         if buffer in found and not tvm_ffi.structural_equal(found[buffer], region):
-            region = tirx.BufferRegion(buffer, [ir.Range(0, d) for d in shape_of(buffer)])
+            region = tirx.BufferRegion(buffer, [ir.Range(0, d) for d in tir.shape_of(buffer)])
         found[buffer] = region
     return list(found.values())
 
 
 def _resized(buffer: Buffer, extents: Mapping[int, int]) -> Buffer:
-    shape = [extents.get(k, d) for k, d in enumerate(shape_of(buffer))]
-    return tirx.decl_buffer(shape, dtype_of(buffer), buffer.name)
+    shape = [extents.get(k, d) for k, d in enumerate(tir.shape_of(buffer))]
+    return tirx.decl_buffer(shape, tir.dtype_of(buffer), buffer.name)
 
 
 def splice(
@@ -235,19 +221,19 @@ class _Spliced(Assembly):
 
     def cut(self, lowered: PrimFunc, outputs: Sequence[Buffer]) -> Stmt:
         row = super().cut(lowered, outputs)
-        loops = [f for f in collect(row, tirx.For) if COLUMN in f.annotations]
-        if len(loops) != 1 or len(stores(row)) != len(stores(loops[0].body)):
+        loops = [f for f in tir.collect(row, tirx.For) if COLUMN in f.annotations]
+        if len(loops) != 1 or len(tir.stores(row)) != len(tir.stores(loops[0].body)):
             raise NotRowwiseError("some of the operator is computed outside of its column loop")
         rows, columns = self.form.rows, self.form.columns
         axis = self.access.output_axes[0]
         assert axis is not None
-        high, wide = shape_of(outputs[0])[axis : axis + 2]
+        high, wide = tir.shape_of(outputs[0])[axis : axis + 2]
         middle = [
             *_columns(loops[0], range(columns.start)),
             self._interior(lowered, outputs[0], axis),
             *_columns(loops[0], range(columns.stop, wide)),
         ]
-        inside: Stmt = tirx.SeqStmt(middle) if len(middle) > 1 else middle[0]
+        inside: Stmt = sequence(middle)
         guards = [self.y >= rows.start] if rows.start else []
         guards += [self.y < rows.stop] if rows.stop < high else []
         if not guards:
@@ -259,30 +245,22 @@ class _Spliced(Assembly):
         form = tvm.IRModule({"main": self.scheduled})
         function = lower_blocks(form)["main"]
         whole = dict(zip(function.params, lowered.params, strict=True))
-        moves: dict[Buffer, Callable[[list[Expr]], list[Expr]]] = {}
-        for x, window in zip(function.params, self.access.windows, strict=False):
-            if window is not None:
-                moves[x] = _shifted(axis, window_start(window, self.y))
+        starts = {
+            x: window_start(w, self.y)
+            for x, w in zip(function.params, self.access.windows, strict=False)
+            if w is not None
+        }
 
-        def load(access: Any) -> Any:
-            if access.source not in whole:
-                return access
-            move = moves.get(access.source, list)
-            return tirx.BufferLoad(whole[access.source], move(list(access.indices)))
+        def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
+            if buffer not in whole:
+                return None
+            if buffer in starts:
+                indices[axis] = indices[axis] + starts[buffer]
+            if whole[buffer].same_as(output):
+                indices[axis : axis + 2] = self.y, indices[axis + 1] + self.form.columns.start
+            return whole[buffer], indices
 
-        def store(access: Any) -> Any:
-            if access.buffer not in whole:
-                return access
-            indices = list(access.indices)
-            indices[axis] = self.y
-            indices[axis + 1] = indices[axis + 1] + self.form.columns.start
-            return tirx.BufferStore(output, access.value, indices)
-
-        return tvm_ffi.structural_map(function.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)], order="post")
-
-
-def _shifted(axis: int, by: Expr) -> Callable[[list[Expr]], list[Expr]]:
-    return lambda indices: [i + by if k == axis else i for k, i in enumerate(indices)]
+        return tir.relocated(function.body, place)
 
 
 def _columns(loop: Any, columns: range) -> list[Stmt]:
@@ -290,30 +268,19 @@ def _columns(loop: Any, columns: range) -> list[Stmt]:
     if not columns:
         return []
     step = tirx.Var(loop.loop_var.name, "int32")
-    body = _own_buffers(fresh(substitute(loop.body, {loop.loop_var: step + columns.start})))
-    return [tirx.For(step, i32(0), i32(len(columns)), tirx.ForKind.SERIAL, body)]
+    body = _own_buffers(fresh(tir.substitute(loop.body, {loop.loop_var: step + columns.start})))
+    return [for_range(step, len(columns), body)]
 
 
 def _own_buffers(body: Stmt) -> Stmt:
     """A copy of a body with buffers of its own."""
     own = {
-        a.buffer: tirx.decl_buffer(shape_of(a.buffer), dtype_of(a.buffer), a.buffer.name)
-        for a in collect(body, tirx.AllocBuffer)
+        a.buffer: tirx.decl_buffer(tir.shape_of(a.buffer), tir.dtype_of(a.buffer), a.buffer.name)
+        for a in tir.collect(body, tirx.AllocBuffer)
     }
 
-    def load(access: Any) -> Any:
-        return tirx.BufferLoad(own[access.source], access.indices) if access.source in own else access
-
-    def store(access: Any) -> Any:
-        if access.buffer not in own:
-            return access
-        return tirx.BufferStore(own[access.buffer], access.value, access.indices)
-
-    def alloc(stmt: Any) -> Any:
-        return tirx.AllocBuffer(own[stmt.buffer])
-
-    changes = [(ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.AllocBuffer, alloc)]
-    return tvm_ffi.structural_map(body, changes, order="post")
+    body = tir.relocated(body, lambda buffer, indices: (own[buffer], indices) if buffer in own else None)
+    return tir.replace(body, tirx.AllocBuffer, lambda stmt: tirx.AllocBuffer(own[stmt.buffer]))
 
 
 def serial(kernel: PrimFunc) -> PrimFunc:
@@ -326,4 +293,4 @@ def serial(kernel: PrimFunc) -> PrimFunc:
         return stmt.body if str(stmt.attr_key).startswith("pragma_") else stmt
 
     body = tvm_ffi.structural_map(kernel.body, [(tirx.For, on_for), (tirx.AttrStmt, on_attr)], order="post")
-    return tirx.PrimFunc(kernel.params, body, kernel.ret_type, attrs=kernel.attrs)
+    return kernel.with_body(body)

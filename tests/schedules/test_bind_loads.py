@@ -13,7 +13,8 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
 from tvm_cascade.micro import codegen
-from tvm_cascade.schedules.rules.emit import Builder, i32
+from tvm_cascade.schedules.rules.emit import Builder
+from tvm_cascade.schedules.tir import i32
 
 
 def kernel() -> tvm.IRModule:
