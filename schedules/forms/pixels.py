@@ -12,18 +12,9 @@ from dataclasses import dataclass, replace
 from tvm_cascade.graph import ITEM_BYTES, KernelFootprints, Tensor
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.driver.places import Place, tiles_are_contiguous
+from tvm_cascade.schedules.forms import narrow_rows
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
-from tvm_cascade.schedules.forms.narrow_rows import (
-    SLIDING,
-    Runs,
-    by_run,
-    columns_of,
-    is_single,
-    narrow_kernels,
-    narrow_values,
-    runs_of,
-    windows_of,
-)
+from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Runs
 from tvm_cascade.schedules.forms.row_table import RowTable, row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.pixel_kernel import has_pixels, reads_pixels
@@ -129,7 +120,7 @@ class PixelTileKernel(BuiltKernel):
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
-        body = by_run(self.steps, x0, lambda which: self._call(caller, which, y, x0))
+        body = narrow_rows.by_run(self.steps, x0, lambda which: self._call(caller, which, y, x0))
         wraps: list[Expr] = []
         for position, t in self.wrapping:
             slot = caller.output_pixel(0, y, x0) if position is None else caller.input_pixel(position, y, x0)
@@ -137,7 +128,7 @@ class PixelTileKernel(BuiltKernel):
         if wraps:
             offset = tirx.Var(f"pixel_{caller.op.index}", "int32")
             at = x0 + offset
-            single = by_run(self.singles, at, lambda which: self._call(caller, which, y, at))
+            single = narrow_rows.by_run(self.singles, at, lambda which: self._call(caller, which, y, at))
             each = for_range(offset, x1 - x0, single)
             body = tirx.IfThenElse(tirx.any(*wraps) if len(wraps) > 1 else wraps[0], each, body)
         return sequence([*bound, body])
@@ -157,7 +148,7 @@ class PixelTileKernel(BuiltKernel):
             Role.ROW_TABLE: lambda i: address("arena", "int32", scratch() + self.table_offset(i)),
             Role.OUTPUT: lambda i: _pixel(caller, caller.output(i), caller.output_pixel(i, y, x0)),
             Role.SCRATCH: lambda _: address("arena", "int8", scratch() + self.own_offset),
-            **narrow_values(y if any(self.tables) else i32(0)),
+            **narrow_rows.narrow_values(y if any(self.tables) else i32(0)),
         }
         return sequence([*calls, caller.call(y, own, which)])
 
@@ -175,13 +166,13 @@ class PixelTileKernel(BuiltKernel):
 
 def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
     """The row kernels of few columns for steps of `pixels` pixels, or why no performance schedule makes them."""
-    windows = windows_of(site)
+    windows = narrow_rows.windows_of(site)
     if isinstance(windows, str):
         return windows
     assert site.core is not None
     op, inputs, out = site.op, site.tensors[:-1], site.tensors[-1]
     tables = tuple(
-        None if is_single(pair) else row_table(tensor, out.rows, *pair, site.core)
+        None if narrow_rows.is_single(pair) else row_table(tensor, out.rows, *pair, site.core)
         for tensor, pair in zip(inputs, windows, strict=True)
     )
     if any(tables) and op.kind.removeprefix("concat_") not in SLIDING:
@@ -190,9 +181,9 @@ def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
         return "its row tables would not lie at words"
     across, width, pixels = windows[0][1], inputs[0].columns, min(pixels, out.columns)
     starts = range(0, out.columns, pixels)
-    whole = [columns_of(across, x, min(pixels, out.columns - x), width) for x in starts]
-    single = [columns_of(across, x, 1, width) for x in range(out.columns)]
-    made = narrow_kernels(
+    whole = [narrow_rows.columns_of(across, x, min(pixels, out.columns - x), width) for x in starts]
+    single = [narrow_rows.columns_of(across, x, 1, width) for x in range(out.columns)]
+    made = narrow_rows.narrow_kernels(
         site,
         windows,
         [*whole, *single],
@@ -201,8 +192,8 @@ def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
     if isinstance(made, str):
         return made
     order = list(made)
-    steps = runs_of(starts, (order.index(c) for c in whole))
-    singles = runs_of(range(out.columns), (order.index(c) for c in single))
+    steps = narrow_rows.runs_of(starts, (order.index(c) for c in whole))
+    singles = narrow_rows.runs_of(range(out.columns), (order.index(c) for c in single))
     return PixelTileKernel(tuple(made.values()), pixels, tables, tuple(c.valid for c in order), steps, singles)
 
 

@@ -14,6 +14,7 @@ from math import prod
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import ITEM_BYTES, Tensor, Window
+from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32, ir, pointer_var, sequence, tirx
 
 
@@ -117,7 +118,7 @@ _UNROLL = 8  # units a pass
 
 def _units(count: int, store: Callable[[Expr], Stmt]) -> Stmt:
     """`store` for every unit, some of them a pass."""
-    step = max(u for u in range(1, _UNROLL + 1) if count % u == 0)
+    step = best_step(count, _UNROLL)
     k = tirx.Var("k", "int32")
     stores: list[Stmt] = [store((k * step if count > step else i32(0)) + u) for u in range(step)]
     body = sequence(stores)

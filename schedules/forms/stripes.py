@@ -15,18 +15,9 @@ from dataclasses import dataclass
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, slot_of
 from tvm_cascade.schedules.driver.places import Place, first_of, row_slot
+from tvm_cascade.schedules.forms import narrow_rows
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
-from tvm_cascade.schedules.forms.narrow_rows import (
-    SLIDING,
-    Runs,
-    by_run,
-    columns_of,
-    is_single,
-    narrow_kernels,
-    narrow_values,
-    runs_of,
-    windows_of,
-)
+from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Runs
 from tvm_cascade.schedules.forms.row_table import ring_row_table
 from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
@@ -167,7 +158,7 @@ class NarrowStripeKernel(StripeSteps):
         return max(self.taps)
 
     def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
-        return by_run(self.stripes, lanes.stripe, lambda which: self._call(caller, lanes, which, y))
+        return narrow_rows.by_run(self.stripes, lanes.stripe, lambda which: self._call(caller, lanes, which, y))
 
     def _call(self, caller: Caller, lanes: Lanes, which: int, y: Expr) -> Stmt:
         if which == NONE:
@@ -185,7 +176,7 @@ class NarrowStripeKernel(StripeSteps):
             Role.INPUT: read,
             Role.ROW_TABLE: lambda _: tirx.address_of(caller.calls.row_table[i32(0)]),
             Role.OUTPUT: lambda i: lanes.pointer(caller.op.outputs[i], y, x0),
-            **narrow_values(y if any(self.taps) else i32(0)),
+            **narrow_rows.narrow_values(y if any(self.taps) else i32(0)),
         }
         call = caller.call(y, own, which)
         return sequence([*calls, call])
@@ -205,16 +196,18 @@ class NarrowStripeKernel(StripeSteps):
 
 def narrow_stripe_kernel(site: Site, columns: Sequence[tuple[int, int]]) -> NarrowStripeKernel | str:
     """The row kernels that make `columns` of an operator, by stripe; or why no performance schedule makes them all."""
-    windows = windows_of(site)
+    windows = narrow_rows.windows_of(site)
     if isinstance(windows, str):
         return windows
-    taps = tuple(0 if is_single(pair) else pair[0].extent for pair in windows)
+    taps = tuple(0 if narrow_rows.is_single(pair) else pair[0].extent for pair in windows)
     if any(taps) and (site.op.kind not in SLIDING or len(site.op.inputs) != 1):
         return f"kernels of {site.op.kind} read through no row table"
     across, width = windows[0][1], site.tensors[0].columns
-    wanted = [columns_of(across, begin, end - begin, width) if begin < end else None for begin, end in columns]
+    wanted = [
+        narrow_rows.columns_of(across, begin, end - begin, width) if begin < end else None for begin, end in columns
+    ]
     total = sum(end - begin for begin, end in columns)
-    made = narrow_kernels(
+    made = narrow_rows.narrow_kernels(
         site, windows, [c for c in wanted if c is not None], lambda c: 4 * c.pixels * wanted.count(c) < total
     )
     if isinstance(made, str):
@@ -223,4 +216,4 @@ def narrow_stripe_kernel(site: Site, columns: Sequence[tuple[int, int]]) -> Narr
         return "no stripe has columns of it"
     order = list(made)
     served = (NONE if c is None else order.index(c) for c in wanted)
-    return NarrowStripeKernel(tuple(made.values()), taps, runs_of(range(len(wanted)), served))
+    return NarrowStripeKernel(tuple(made.values()), taps, narrow_rows.runs_of(range(len(wanted)), served))

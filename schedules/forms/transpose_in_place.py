@@ -18,7 +18,7 @@ from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.rows import RowSteps
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
-from tvm_cascade.schedules.rules.emit import Builder, Value
+from tvm_cascade.schedules.rules.emit import Builder, Value, best_step
 from tvm_cascade.schedules.tir import dtype_of, i32, ir, leaf_blocks, outputs_of, pointer_var, shape_of, stores, tirx
 
 _UNROLL = 4  # elements a pass
@@ -119,7 +119,7 @@ class InPlacePasses:
         self.spare = self.k.view(scratch, planes.dtype, "spare")
 
     def _copy(self, to: Value, start: Value, source: Value, begin: Value, elements: int) -> None:
-        step = max(u for u in range(1, _UNROLL + 1) if elements % u == 0)
+        step = best_step(elements, _UNROLL)
         with self.k.loop(elements // step, "i") as i:
             for u in range(step):
                 self.k.store(to, start + i * step + u, source[begin + i * step + u])

@@ -21,22 +21,12 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.rules import geometry, parts
 from tvm_cascade.schedules.rules.emit import KernelBuilder
-from tvm_cascade.schedules.rules.geometry import (
-    Columns,
-    Sliding,
-    bias_index,
-    channel_table,
-    folded_bias,
-    row_bases,
-    row_offsets,
-    store_bases,
-    table_width,
-    valid_row,
-)
+from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import interleave
-from tvm_cascade.schedules.rules.parts import Gather, gathered_bytes, gathers, inputs_of, of_part, tables_of
+from tvm_cascade.schedules.rules.parts import Gather, Source
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.tir import Value, i32
@@ -70,14 +60,14 @@ class ConvRow(ABC):
     def __init__(self, conv: QuantizedConv, blocking: Blocking) -> None:
         self.blocking, self.offset = blocking, 0
         self._reads(conv)
-        summed = conv.parts if not gathers(conv) else ()
+        summed = conv.parts if not parts.gathers(conv) else ()
         self.part_kernels = [self._part_kernel(i) for i in range(len(summed))] or [self]
         weights = [t.pack_weights() for t in self.part_kernels]
         for part, before in zip(self.part_kernels[1:], accumulate(w.size for w in weights), strict=False):
             part.offset = before
-        constants = (np.concatenate(weights) if summed else weights[0], self.pack_table(), *tables_of(conv))
-        scratch = gathered_bytes(conv, blocking.pixels)
-        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], scratch, self.g.rows_by_table)
+        constants = (np.concatenate(weights) if summed else weights[0], self.pack_table(), *parts.tables_of(conv))
+        scratch = parts.gathered_bytes(conv, blocking.pixels)
+        self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.dtype], scratch, self.g.rows_by_table)
         self.gather = Gather(k, conv, blocking.pixels) if scratch else None
         for i, part in enumerate(self.part_kernels):
             part.x = k.view(k.inputs[i][0], conv.dtype, "xs") if self.gather is None else self.gather.x
@@ -96,7 +86,7 @@ class ConvRow(ABC):
     def _part_kernel(self, index: int) -> ConvRow:
         """What adds the products of a part: the same kernel over its channels alone."""
         part = copy(self)
-        part._reads(of_part(self.conv, index))
+        part._reads(parts.of_part(self.conv, index))
         return part
 
     def pack_weights(self) -> np.ndarray:
@@ -105,8 +95,8 @@ class ConvRow(ABC):
 
     def pack_table(self) -> np.ndarray:
         """What a channel needs beside."""
-        folded = folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
-        return channel_table(self.g, self.conv.requantize.table, folded)
+        folded = geometry.folded_bias(self.g, self.conv.weights, self.conv.bias, self.conv.input_zero_point)
+        return geometry.channel_table(self.g, self.conv.requantize.table, folded)
 
     def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """The weights by runs, arranged for each group of channels on its own."""
@@ -126,11 +116,11 @@ class ConvRow(ABC):
             self.rows = self.gather.rows()
         else:
             for i, part in enumerate(self.part_kernels):
-                part.rows = row_offsets(k, part.g, i) if self.written_out else row_bases(k, part.g, i)
+                part.rows = geometry.row_offsets(k, part.g, i) if self.written_out else geometry.row_bases(k, part.g, i)
         self.r0, self.r1 = g.bounds(k, k.y)
         for part in self.part_kernels:  # all but what it reads is the whole's
             vars(part).update({name: value for name, value in vars(self).items() if name not in vars(part)})
-        self.bias = bias_index(k, g, k.y)
+        self.bias = geometry.bias_index(k, g, k.y)
         for index, group in enumerate(g.column_groups()):
             self._columns(index, group)
         return k.kernel()
@@ -153,12 +143,12 @@ class ConvRow(ABC):
         with k.loop(g.tile_rows, "row") as row:
             y = k.let(k.y + row, "y") if g.tile_rows > 1 else k.y
             if table is None:
-                self.rows = row_offsets(k, g, start=row * g.strides[0])
+                self.rows = geometry.row_offsets(k, g, start=row * g.strides[0])
             else:
-                store_bases(k, g, table, start=row * g.strides[0])
+                geometry.store_bases(k, g, table, start=row * g.strides[0])
                 self.rows = table
             self.r0, self.r1 = g.bounds(k, y)
-            self.bias, self.below = bias_index(k, g, y), row * g.out_width
+            self.bias, self.below = geometry.bias_index(k, g, y), row * g.out_width
             for index, group in enumerate(g.column_groups()):
                 self._columns(index, group)
 
@@ -212,7 +202,7 @@ class ConvRow(ABC):
         weights = channel * self.taps + self.offset
         if self.written_out:
             for r, row in enumerate(self.rows):
-                with valid_row(k, g, r, self.r0, self.r1):
+                with geometry.valid_row(k, g, r, self.r0, self.r1):
                     at = k.let(row + column, "at")
                     self._kernel_row(acc, at, weights + r * runs * stride, stride, group, pixels, size)
         else:
@@ -235,7 +225,7 @@ class ConvRow(ABC):
 
     def start(self, index: int, channel: Value, pixels: int, size: int) -> Value:
         """Fresh accumulators [pixels][size] that hold the biases of column group `index`."""
-        k, width = self.k, table_width(self.g)
+        k, width = self.k, geometry.table_width(self.g)
         acc = k.local(pixels * size, "acc")
         for j in range(size):
             bias = k.let(self.table[(channel + j) * width + self.bias + index], "start")
@@ -278,7 +268,7 @@ class ConvRow(ABC):
     def outputs(self, acc: Value, x: Value, channel: Value, pixels: int, size: int) -> None:
         """Requantizes and stores a block."""
         k, q = self.k, self.conv.requantize
-        width = table_width(self.g)
+        width = geometry.table_width(self.g)
         for j in range(size):
             m, addend, shift = (k.let(self.table[(channel + j) * width + i], s) for i, s in enumerate(("m", "r", "e")))
             for p in range(pixels):
@@ -286,6 +276,38 @@ class ConvRow(ABC):
                 k.store(self.out, (x + p) * self.conv.outputs + channel + j, value.astype(self.conv.dtype))
 
 
-def best_step(count: int, most: int) -> int:
-    """The largest step up to `most` that divides `count`."""
-    return max(u for u in range(1, most + 1) if count % u == 0)
+class DepthwiseRow(ABC):
+    """Builder of one depthwise convolution's row kernel: blocks of columns, and in each all channels, record by record."""
+
+    first_bias = 0  # where the biases of row variants start
+
+    def __init__(self, conv: QuantizedConv, pixels: int) -> None:
+        self.conv, self.pixels = conv, pixels
+        self.g: Sliding = conv.window
+        folded = geometry.folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
+        constants = (self.pack(folded[:, 0]), *parts.tables_of(conv))
+        self.k = k = KernelBuilder(parts.inputs_of(conv), constants, [conv.dtype], row_table=self.g.rows_by_table)
+        self.sources = parts.sources(k, conv)
+        self.record = k.view(k.constants[0], "int32", "record")
+        self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
+        self.out = k.view(k.outputs[0], conv.dtype, "outs")
+
+    @abstractmethod
+    def pack(self, biases: np.ndarray) -> np.ndarray:
+        """The records; `biases` is [row variants, channels]."""
+
+    def build(self) -> RowKernel:
+        k, g = self.k, self.g
+        rows = [geometry.row_offsets(k, s.window, s.index) for s in self.sources]
+        self.r0, self.r1 = g.bounds(k, k.y)
+        variants = len(g.row_variants())
+        self.bias = self.first_bias if variants == 1 else k.let(g.variant(k.y) + self.first_bias, "bias")
+        for run in g.runs(self.pixels):
+            with k.loop(run.count, "xb") as xb:
+                for source, starts in zip(self.sources, rows, strict=True):
+                    self.channels(run, xb * self.pixels + run.start, source, starts)
+        return k.kernel()
+
+    @abstractmethod
+    def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
+        """All channels of a source for the block of columns from `x` on; `rows` are where the window's rows start."""

@@ -17,8 +17,9 @@ from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_scalar as scalar
-from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow
 from tvm_cascade.schedules.rules.dense import read_dense
+from tvm_cascade.schedules.rules.emit import best_step
 from tvm_cascade.schedules.rules.few_taps import MOST_TAPS, few_taps
 from tvm_cascade.schedules.rules.geometry import Columns
 from tvm_cascade.schedules.rules.intrinsics import call
@@ -28,13 +29,9 @@ from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 BLOCKING = Blocking(pixels=2, channels=2)
-OTHERS = (
-    Blocking(pixels=2, channels=2, unroll=2, step=2),
-    Blocking(pixels=2, channels=2, unroll=8, step=8),
-    Blocking(pixels=1, channels=4, unroll=2, step=2),
-    Blocking(pixels=2, channels=2, unroll=1, step=1),
-    Blocking(pixels=1, channels=2, unroll=2, step=2),
-    Blocking(pixels=1, channels=2, unroll=1, step=1),
+OTHERS = tuple(
+    Blocking(pixels, channels, unroll=step, step=step)
+    for pixels, channels, step in ((2, 2, 2), (2, 2, 8), (1, 4, 2), (2, 2, 1), (1, 2, 2), (1, 2, 1))
 )
 
 
@@ -48,25 +45,29 @@ class _Conv(ConvRow):
             self.singles(acc, at, weights, range(lo, hi), lo, pixels, size)
             return
         words = (min(hi, self.whole) - lo) // 4
-        step = words if words <= self.blocking.unroll else best_step(words, self.blocking.step)
         if words:
-            with self.k.loop(words // step, "i") as i:
-                for u in range(step):
-                    self._word(acc, at, weights, i * step + u, lo, pixels, size)
+            step = best_step(words, self.blocking.step, self.blocking.unroll)
+            for i in self.k.unrolled(words // step, step):
+                self._word(acc, at, weights, i, lo, pixels, size)
         self.singles(acc, at, weights, range(lo + words * 4, hi), lo, pixels, size)
 
     def _word(self, acc: Value, at: Value, weights: Value, i: Value, lo: int, pixels: int, size: int) -> None:
         k, g = self.k, self.g
+        widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
         pairs = []
         for p in range(pixels):
             word = k.let(call("ldr", tirx.address_of(self.x[at + i * 4 + p * g.strides[1] * g.channels])), "xw")
-            pairs.append((k.let(call("sxtb16", word), "xa"), k.let(call("sxtb16_ror8", word), "xb")))
+            pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
         for j in range(size):
-            word = k.let(call("ld32", tirx.address_of(self.w[self.place(weights, size, j, i * 4 + lo)])), "ww")
-            even, odd = k.let(call("sxtb16", word), "wa"), k.let(call("sxtb16_ror8", word), "wb")
+            even, odd = self._weights(self.place(weights, size, j, i * 4 + lo))
             for p, (xa, xb) in enumerate(pairs):
                 first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
                 k.store(acc, p * size + j, call("smlad", xb, odd, first))
+
+    def _weights(self, place: Value) -> tuple[Value, Value]:
+        """Weights 0 and 2, and 1 and 3, of the four at `place`."""
+        word = self.k.let(call("ld32", tirx.address_of(self.w[place])), "ww")
+        return self.k.let(call("sxtb16", word), "wa"), self.k.let(call("sxtb16_ror8", word), "wb")
 
 
 class _HalfwordConv(_Conv):
@@ -79,20 +80,9 @@ class _HalfwordConv(_Conv):
         moved = tap // 4 * 4 + PAIRED.index(tap % 4) if tap < self.whole else tap
         return super().single_place(weights, size, j, moved)
 
-    def _word(self, acc: Value, at: Value, weights: Value, i: Value, lo: int, pixels: int, size: int) -> None:
-        k, g = self.k, self.g
-        widen = "uxtb16" if self.conv.dtype == "uint8" else "sxtb16"
-        pairs = []
-        for p in range(pixels):
-            word = k.let(call("ldr", tirx.address_of(self.x[at + i * 4 + p * g.strides[1] * g.channels])), "xw")
-            pairs.append((k.let(call(widen, word), "xa"), k.let(call(f"{widen}_ror8", word), "xb")))
-        for j in range(size):
-            place = self.place(weights, size, j, i * 4 + lo)
-            even = k.let(call("ld32", tirx.address_of(self.w[place])), "wa")
-            odd = k.let(call("ld32", tirx.address_of(self.w[place + 2])), "wb")
-            for p, (xa, xb) in enumerate(pairs):
-                first = k.let(call("smlad", xa, even, acc[i32(p * size + j)]), "s")
-                k.store(acc, p * size + j, call("smlad", xb, odd, first))
+    def _weights(self, place: Value) -> tuple[Value, Value]:
+        even = self.k.let(call("ld32", tirx.address_of(self.w[place])), "wa")
+        return even, self.k.let(call("ld32", tirx.address_of(self.w[place + 2])), "wb")
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING, halfwords: bool = False) -> RowKernel:

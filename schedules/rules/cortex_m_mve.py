@@ -20,14 +20,14 @@ import numpy as np
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
-from tvm_cascade.schedules.rules.emit import KernelBuilder
-from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding, folded_bias, row_offsets, valid_row
+from tvm_cascade.schedules.rules.emit import best_step
+from tvm_cascade.schedules.rules.geometry import Columns, Run, folded_bias, valid_row
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
 from tvm_cascade.schedules.rules.packing import lane_records, lane_table, tailed_interleave
-from tvm_cascade.schedules.rules.parts import Source, in_eights, inputs_of, sources
+from tvm_cascade.schedules.rules.parts import Source, in_eights, tables_of
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.variants import Variant
@@ -59,7 +59,7 @@ class _LaneOutputs(ConvRow):
     def split(self, taps: int) -> tuple[int, int]:
         """Passes and steps a pass of the loop over `taps` of a kernel row."""
         count = taps // self.group
-        step = count if count <= self.blocking.unroll else best_step(count, self.blocking.step)
+        step = best_step(count, self.blocking.step, self.blocking.unroll)
         return (count // step, step) if count else (0, 0)
 
     def opaque(self, passes: int) -> Value:
@@ -111,9 +111,8 @@ class _Dot(_LaneOutputs):
         lo, hi = group.k0 * self.depth, group.k1 * self.depth
         passes, step = self.split(hi - lo)
         if passes:
-            with k.loop(self.opaque(passes), "i") as i:
-                for u in range(step):
-                    self._dot(acc, at, weights, (i * step + u) * self.group, lo, self.group, pixels, size)
+            for i in k.unrolled(self.opaque(passes), step):
+                self._dot(acc, at, weights, i * self.group, lo, self.group, pixels, size)
         if hi > self.whole:
             self._dot(acc, at, weights, i32(passes * step * self.group), lo, 8, pixels, size)
 
@@ -208,20 +207,10 @@ class _Outer(_LaneOutputs):
 
 DOT = Blocking(pixels=2, channels=LANES, unroll=4, step=3)
 OUTER = Blocking(pixels=4, channels=LANES, unroll=9, step=4)
-_OTHER_DOTS = (
-    Blocking(pixels=2, channels=LANES, unroll=6, step=6),
-    Blocking(pixels=2, channels=LANES, unroll=2, step=2),
-    Blocking(pixels=2, channels=LANES, unroll=1, step=1),
-    Blocking(pixels=1, channels=LANES, unroll=2, step=2),
-    Blocking(pixels=1, channels=LANES, unroll=1, step=1),
-)
-_OTHER_OUTERS = (
-    Blocking(pixels=6, channels=LANES, unroll=9, step=4),
-    Blocking(pixels=5, channels=LANES, unroll=9, step=4),
-    Blocking(pixels=3, channels=LANES, unroll=9, step=4),
-    Blocking(pixels=4, channels=LANES, unroll=3, step=3),
-    Blocking(pixels=4, channels=LANES, unroll=1, step=1),
-    Blocking(pixels=2, channels=LANES, unroll=1, step=1),
+_OTHER_DOTS = tuple(Blocking(p, LANES, unroll=n, step=n) for p, n in ((2, 6), (2, 2), (2, 1), (1, 2), (1, 1)))
+_OTHER_OUTERS = tuple(
+    Blocking(pixels, LANES, unroll, step)
+    for pixels, unroll, step in ((6, 9, 4), (5, 9, 4), (3, 9, 4), (4, 3, 3), (4, 1, 1), (2, 1, 1))
 )
 
 
@@ -250,40 +239,27 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 
 def depthwise(conv: QuantizedConv, pixels: int = 2) -> RowKernel | None:
-    """Depthwise convolution with channels in eights; None for others."""
-    if conv.multiplier != 1 or not in_eights(conv) or not conv.requantize.short or conv.weights.min() < -127:
+    """Depthwise convolution with channels in eights; None for others, and for parts that a table requantizes."""
+    if (
+        tables_of(conv)
+        or conv.multiplier != 1
+        or not in_eights(conv)
+        or not conv.requantize.short
+        or conv.weights.min() < -127
+    ):
         return None
     return _Depthwise(conv, pixels).build()
 
 
-class _Depthwise:
+class _Depthwise(DepthwiseRow):
     """The zero point, then records of eight channels: m, shift and biases of even and odd ones, weights, eight a tap."""
 
-    def __init__(self, conv: QuantizedConv, pixels: int) -> None:
-        self.conv, self.pixels = conv, pixels
-        self.g: Sliding = conv.window
-        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
-        records, self.words = lane_records(conv.weights, folded[:, 0], conv.requantize.table)
-        records = np.concatenate([np.array([conv.requantize.zero_point, 0, 0, 0], records.dtype), records])
-        self.weights_at = (4 + 2 * folded.shape[0]) * LANES
-        self.k = k = KernelBuilder(inputs_of(conv), (records,), ["int8"], row_table=self.g.rows_by_table)
-        self.sources = sources(k, conv)
-        self.record = k.view(k.constants[0], "int32", "record")
-        self.w = k.view(k.constants[0], "int8", "ws")
-        self.out = k.view(k.outputs[0], "int8", "outs")
+    def pack(self, biases: np.ndarray) -> np.ndarray:
+        records, self.words = lane_records(self.conv.weights, biases, self.conv.requantize.table)
+        self.weights_at = (4 + 2 * biases.shape[0]) * LANES
+        return np.concatenate([np.array([self.conv.requantize.zero_point, 0, 0, 0], records.dtype), records])
 
-    def build(self) -> RowKernel:
-        k, g = self.k, self.g
-        rows = [row_offsets(k, s.window, s.index) for s in self.sources]
-        self.r0, self.r1 = g.bounds(k, k.y)
-        self.bias = 0 if len(g.row_variants()) == 1 else k.let(g.variant(k.y), "bias")
-        for run in g.runs(self.pixels):
-            with k.loop(run.count, "xb") as xb:
-                for source, starts in zip(self.sources, rows, strict=True):
-                    self._channels(run, xb * self.pixels + run.start, source, starts)
-        return k.kernel()
-
-    def _channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
+    def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
         k, g = self.k, self.g
         pixels = range(len(run.taps))
         channels, first = source.window.channels, source.first // 8

@@ -10,40 +10,28 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, best_step
+from tvm_cascade.schedules.rules import geometry
+from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
 from tvm_cascade.schedules.rules.dense import read_dense
 from tvm_cascade.schedules.rules.elementwise import scalar_elementwise
-from tvm_cascade.schedules.rules.emit import KernelBuilder
-from tvm_cascade.schedules.rules.geometry import (
-    Columns,
-    Run,
-    Sliding,
-    fewest_blocks,
-    folded_bias,
-    row_offsets,
-    valid_row,
-)
+from tvm_cascade.schedules.rules.emit import best_step
+from tvm_cascade.schedules.rules.geometry import Columns, Run
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.packing import scalar_records
-from tvm_cascade.schedules.rules.parts import Source, inputs_of, sources, tables_of
+from tvm_cascade.schedules.rules.parts import Source
 from tvm_cascade.schedules.rules.quantized import QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32
 
 BLOCKING = Blocking(pixels=4, channels=2, unroll=9)
-OTHERS = (
-    Blocking(pixels=4, channels=2),
-    Blocking(pixels=2, channels=4, unroll=9),
-    Blocking(pixels=3, channels=2, unroll=9),
-    Blocking(pixels=2, channels=2),
-    Blocking(pixels=4, channels=2, unroll=1, step=2),
-    Blocking(pixels=2, channels=2, unroll=1, step=2),
-    Blocking(pixels=1, channels=2, unroll=1, step=2),
-)
+_SMALL = tuple(Blocking(pixels, 2, unroll=1, step=2) for pixels in (4, 2, 1))
+OTHERS = (Blocking(4, 2), Blocking(2, 4, unroll=9), Blocking(3, 2, unroll=9), Blocking(2, 2), *_SMALL)
 DEPTHWISE_PIXELS = (3, 4, 5, 6, 7)
 
 
@@ -53,17 +41,13 @@ class _Conv(ConvRow):
     def row(self, acc: Value, at: Value, weights: Value, group: Columns, pixels: int, size: int) -> None:
         k, g = self.k, self.g
         lo, hi = group.k0 * self.depth, group.k1 * self.depth
-        step = hi - lo if hi - lo <= self.blocking.unroll else best_step(hi - lo, self.blocking.step)
-        with k.loop((hi - lo) // step, "i") as i:
-            for u in range(step):
-                tap = i * step + u
-                values = [
-                    k.let(self.w[self.place(weights, size, j, tap + lo)].astype("int32"), "wv") for j in range(size)
-                ]
-                for p in range(pixels):
-                    x = k.let(self.x[at + tap + p * g.strides[1] * g.channels].astype("int32"), "xv")
-                    for j, value in enumerate(values):
-                        k.store(acc, p * size + j, call("mla", x, value, acc[i32(p * size + j)]))
+        step = best_step(hi - lo, self.blocking.step, self.blocking.unroll)
+        for tap in k.unrolled((hi - lo) // step, step):
+            values = [k.let(self.w[self.place(weights, size, j, tap + lo)].astype("int32"), "wv") for j in range(size)]
+            for p in range(pixels):
+                x = k.let(self.x[at + tap + p * g.strides[1] * g.channels].astype("int32"), "xv")
+                for j, value in enumerate(values):
+                    k.store(acc, p * size + j, call("mla", x, value, acc[i32(p * size + j)]))
 
 
 def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
@@ -73,39 +57,21 @@ def conv2d(conv: QuantizedConv, blocking: Blocking = BLOCKING) -> RowKernel:
 
 def depthwise(conv: QuantizedConv, pixels: int | None = None) -> RowKernel:
     """Depthwise convolution, any multiplier."""
-    return _Depthwise(conv, pixels or fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)).build()
+    return _Depthwise(conv, pixels or geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)).build()
 
 
-class _Depthwise:
+class _Depthwise(DepthwiseRow):
     """All that an output channel needs lies in one record: requantization, a bias per row variant, the weights."""
 
-    def __init__(self, conv: QuantizedConv, pixels: int) -> None:
-        self.conv, self.pixels = conv, pixels
-        self.g: Sliding = conv.window
-        folded = folded_bias(self.g, conv.weights, conv.bias, conv.input_zero_point, every_column=True)
-        records, self.words = scalar_records(conv.weights, folded[:, 0], conv.requantize.table)
-        self.weights_at = (3 + folded.shape[0]) * 4
-        item = conv.weights.dtype.itemsize
-        self.weights_at, self.weight_words = self.weights_at // item, self.words * 4 // item
-        constants = (records, *tables_of(conv))
-        self.k = k = KernelBuilder(inputs_of(conv), constants, [conv.dtype], row_table=self.g.rows_by_table)
-        self.sources = sources(k, conv)
-        self.record = k.view(k.constants[0], "int32", "record")
-        self.w = k.view(k.constants[0], str(conv.weights.dtype), "ws")
-        self.out = k.view(k.outputs[0], conv.dtype, "outs")
+    first_bias = 3
 
-    def build(self) -> RowKernel:
-        k, g = self.k, self.g
-        rows = [row_offsets(k, s.window, s.index) for s in self.sources]
-        self.r0, self.r1 = g.bounds(k, k.y)
-        self.bias = 3 if len(g.row_variants()) == 1 else k.let(g.variant(k.y) + 3, "bias")
-        for run in g.runs(self.pixels):
-            with k.loop(run.count, "xb") as xb:
-                for source, starts in zip(self.sources, rows, strict=True):
-                    self._channels(run, xb * self.pixels + run.start, source, starts)
-        return k.kernel()
+    def pack(self, biases: np.ndarray) -> np.ndarray:
+        records, words = scalar_records(self.conv.weights, biases, self.conv.requantize.table)
+        self.words, item = words, self.conv.weights.dtype.itemsize
+        self.weights_at, self.weight_words = (3 + biases.shape[0]) * 4 // item, words * 4 // item
+        return records
 
-    def _channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
+    def channels(self, run: Run, x: Value, source: Source, rows: list[Value]) -> None:
         k, g, times = self.k, self.g, self.conv.multiplier
         pixels = range(len(run.taps))
         column = (x * g.strides[1] - g.padding[1]) * source.window.channels
@@ -116,7 +82,7 @@ class _Depthwise:
             for p in pixels:
                 k.store(acc, p, start)
             for r in range(g.kernel[0]):
-                with valid_row(k, g, r, self.r0, self.r1):
+                with geometry.valid_row(k, g, r, self.r0, self.r1):
                     weights = channel * self.weight_words + self.weights_at + r * g.kernel[1]
                     self._row(acc, rows[r] + column + c, weights, run, source)
             m, addend, e = (k.let(self.record[channel * self.words + i], s) for i, s in enumerate(("m", "r", "e")))
@@ -153,7 +119,7 @@ def conv_variants(conv: QuantizedConv) -> list[Variant]:
 
 def depthwise_variants(conv: QuantizedConv) -> list[Variant]:
     """Depthwise kernels by pixels a block, the usual one first."""
-    usual = fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)
+    usual = geometry.fewest_blocks(conv.window.out_width, DEPTHWISE_PIXELS)
     pixels = sorted({usual, *(min(p, conv.window.out_width) for p in (1, 2, *DEPTHWISE_PIXELS))})
     pixels.sort(key=lambda p: p != usual)
     return [Variant(f"depthwise {p}", partial(depthwise, conv, p)) for p in pixels]

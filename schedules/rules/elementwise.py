@@ -134,9 +134,8 @@ class _Elements:
     def run(self, element: Any) -> RowKernel:
         """`element(values)` is the output for one value of every input, as int32."""
         k = self.k
-        with k.loop(max(self.count // 4, 1), "i") as i:
-            for u in range(min(4, self.count)):
-                self._one(element, i * 4 + u)
+        for i in k.unrolled(max(self.count // 4, 1), min(4, self.count)):
+            self._one(element, i)
         for rest in range(max(self.count // 4, 1) * 4, self.count):
             self._one(element, i32(rest))
         return k.kernel()

@@ -9,14 +9,8 @@ import numpy as np
 
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
-from tvm_cascade.schedules.rules.elementwise import (
-    HALF,
-    Binary,
-    product_requantize,
-    read_binary,
-    read_table,
-    sum_requantize,
-)
+from tvm_cascade.schedules.rules import elementwise
+from tvm_cascade.schedules.rules.elementwise import HALF, Binary
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, rescale_lanes, splat, vector
 from tvm_cascade.schedules.rules.requantize import Requantize
@@ -49,7 +43,7 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:
 
 def binary_kernel(op: Binary) -> RowKernel | None:
     """add, sub or mul, four lanes at a time; None where the proofs fail or rows are not a multiple of four."""
-    q = product_requantize(op) if op.kind == "mul" else sum_requantize(op)
+    q = elementwise.product_requantize(op) if op.kind == "mul" else elementwise.sum_requantize(op)
     if op.dtype != "int8" or not q.short or op.row_elements % LANES or any(s > 0 for _, s in op.ratios[:2]):
         return None
     return _Binary(op, q).build()
@@ -123,8 +117,8 @@ class _Binary:
 
 def vector_elementwise(spec: OperatorSpec) -> RowKernel | None:
     """A kernel for an element-wise operator on vectors, None where none here applies."""
-    table = read_table(spec)
+    table = elementwise.read_table(spec)
     if table is not None:
         return table_kernel(spec, table)
-    op = read_binary(spec)
+    op = elementwise.read_binary(spec)
     return None if op is None else binary_kernel(op)

@@ -18,6 +18,11 @@ from tvm_cascade.schedules.tir import Stmt, Value, i32, kernel_function, pointer
 _VIEW_ITEMS = 1 << 30  # extent of pointer views: the caller knows the size, nothing here depends on it
 
 
+def best_step(count: int, most: int, whole: int = 0) -> int:
+    """The largest step up to `most` that divides `count`; all of `count` where that is `whole` at most."""
+    return count if count <= whole else max(u for u in range(1, most + 1) if count % u == 0)
+
+
 class Builder:
     """Statements of one function, in order."""
 
@@ -74,6 +79,12 @@ class Builder:
         body = self._blocks.pop()
         if body:
             self.add(tirx.For(var, i32(start), i32(extent), tirx.ForKind.SERIAL, tirx.stmt_seq(*body)))
+
+    def unrolled(self, passes: Value, step: int, stem: str = "i") -> Iterator[Value]:
+        """The indices `[0, passes * step)`, `step` of them written out in each pass of a loop."""
+        with self.loop(passes, stem) as i:
+            for u in range(step):
+                yield i * step + u
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:

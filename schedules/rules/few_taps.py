@@ -9,15 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
-from tvm_cascade.schedules.rules.emit import KernelBuilder
-from tvm_cascade.schedules.rules.geometry import (
-    Columns,
-    Sliding,
-    channel_table,
-    folded_bias,
-    row_offsets,
-    valid_row,
-)
+from tvm_cascade.schedules.rules import geometry
+from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
+from tvm_cascade.schedules.rules.geometry import Columns, Sliding
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
 from tvm_cascade.schedules.rules.requantize import emit_requantize
@@ -43,8 +37,10 @@ class _FewTaps:
         halves = np.zeros((conv.outputs, 2 * self.pairs), np.int16)
         halves[:, : taps.shape[0]] = taps.T
         whole = Sliding(1, 1, 1, 1, 1, (1, 1), (1, 1), (0, 0))  # one set of valid taps: padding is in the pairs
-        bias = folded_bias(whole, conv.weights.sum(axis=(0, 1), keepdims=True), conv.bias, conv.input_zero_point)
-        table = channel_table(whole, conv.requantize.table, bias)
+        bias = geometry.folded_bias(
+            whole, conv.weights.sum(axis=(0, 1), keepdims=True), conv.bias, conv.input_zero_point
+        )
+        table = geometry.channel_table(whole, conv.requantize.table, bias)
         self.k = k = KernelBuilder([conv.dtype], (halves.ravel(), table), [conv.dtype], row_table=self.g.rows_by_table)
         self.x = k.view(k.inputs[0][0], conv.dtype, "xs")
         self.w = k.view(k.constants[0], "int32", "pairs")
@@ -53,7 +49,7 @@ class _FewTaps:
 
     def build(self) -> RowKernel:
         k, g = self.k, self.g
-        self.rows = row_offsets(k, g)
+        self.rows = geometry.row_offsets(k, g)
         self.r0, self.r1 = g.bounds(k, k.y)
         for group in g.column_groups():
             with k.loop(group.stop - group.start, "xb") as xb:
@@ -72,7 +68,7 @@ class _FewTaps:
         for tap in range(2 * self.pairs):
             k.store(taps, tap, i32(self.conv.input_zero_point if tap < kh * width else 0))
         for r in range(kh):
-            with valid_row(k, g, r, self.r0, self.r1):
+            with geometry.valid_row(k, g, r, self.r0, self.r1):
                 for i in inside:
                     place = i + i // g.channels * (g.dilation[1] - 1) * g.channels
                     k.store(taps, r * width + i, self.x[self.rows[r] + column + place].astype("int32"))
@@ -87,14 +83,10 @@ class _FewTaps:
 
     def _channels(self, pairs: list[Value], x: Value) -> None:
         k, outputs = self.k, self.conv.outputs
-        step = max(u for u in range(1, STEP + 1) if outputs % u == 0)
-        with k.loop(outputs // step, "ob") as ob:
-            for u in range(step):
-                channel = ob * step + u
-                m, addend, e, acc = (
-                    k.let(self.table[channel * 4 + i], s) for i, s in enumerate(("m", "r", "e", "acc"))
-                )
-                for p, pair in enumerate(pairs):
-                    acc = k.let(call("smlad", pair, self.w[channel * self.pairs + p], acc), "acc")
-                value = emit_requantize(k, self.conv.requantize, acc, m, addend, e)
-                k.store(self.out, x * outputs + channel, value.astype(self.conv.dtype))
+        step = best_step(outputs, STEP)
+        for channel in k.unrolled(outputs // step, step, "ob"):
+            m, addend, e, acc = (k.let(self.table[channel * 4 + i], s) for i, s in enumerate(("m", "r", "e", "acc")))
+            for p, pair in enumerate(pairs):
+                acc = k.let(call("smlad", pair, self.w[channel * self.pairs + p], acc), "acc")
+            value = emit_requantize(k, self.conv.requantize, acc, m, addend, e)
+            k.store(self.out, x * outputs + channel, value.astype(self.conv.dtype))

@@ -14,7 +14,7 @@ from math import gcd, prod
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
-from tvm_cascade.schedules.rules.emit import KernelBuilder
+from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.lanes import put, splat, vector
 from tvm_cascade.schedules.rules.variants import Variant
 from tvm_cascade.schedules.tir import Value, i32, tirx
@@ -144,13 +144,11 @@ class _Mover:
     def _run(self, run: Run, to: Value, block: Value) -> None:
         """One run: `_STEP` units a pass."""
         k, count = self.k, run.bytes // self.unit
-        step = max(u for u in range(1, _STEP + 1) if count % u == 0)
+        step = best_step(count, _STEP)
         hop = self.unit // self.each
         source = self.rows[run.source] + block + run.start // self.each if run.source >= 0 else None
-        with k.loop(count // step, "i") as i:
-            for u in range(step):
-                place = (i * step + u) * hop
-                self._unit(run, to + place, None if source is None else source + place)
+        for i in k.unrolled(count // step, step):
+            self._unit(run, to + i * hop, None if source is None else source + i * hop)
 
     def _unit(self, run: Run, to: Value, source: Value | None) -> None:
         k = self.k

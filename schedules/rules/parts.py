@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tvm_cascade.schedules.rules.emit import KernelBuilder
+from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.quantized import QuantizedConv
@@ -126,15 +126,11 @@ class Gather:
         words = source.table is None and (channels | source.first | self.g.channels) % 4 == 0
         unit = 1 if not words else 16 if channels % 16 == 0 else 4
         count = channels // unit
-        step = max(u for u in range(1, _UNROLL + 1) if count % u == 0)
-        with k.loop(count // step, "i") as i:
-            for u in range(step):
-                offset = (i * step + u) * unit
-                if unit > 1:
-                    k.evaluate(_move(unit, self.x[to + offset], source.x[at + offset]))
-                else:
-                    k.store(self.x, to + offset, source.load(at + offset).astype(source.x.dtype))
-
-
-def _move(count: int, to: Value, at: Value) -> Value:
-    return call(f"copy{count}", tirx.address_of(to), tirx.address_of(at))
+        step = best_step(count, _UNROLL)
+        for i in k.unrolled(count // step, step):
+            offset = i * unit
+            if unit == 1:
+                k.store(self.x, to + offset, source.load(at + offset).astype(source.x.dtype))
+                continue
+            ends = (tirx.address_of(self.x[to + offset]), tirx.address_of(source.x[at + offset]))
+            k.evaluate(call(f"copy{unit}", *ends))

@@ -16,7 +16,7 @@ import numpy as np
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.row_kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
-from tvm_cascade.schedules.rules.emit import KernelBuilder
+from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, requantize_lanes, splat, vector
@@ -147,10 +147,9 @@ class _Pooling(ABC):
 
     def _row(self, acc: Value, group: Columns, at: Value) -> None:
         k, taps = self.k, group.k1 - group.k0
-        step = taps if taps <= _WRITTEN_OUT else max(u for u in range(1, _WRITTEN_OUT + 1) if taps % u == 0)
-        with k.loop(taps // step, "i") as i:
-            for u in range(step):
-                self.tap(acc, at + (i * step + u) * self.g.channels)
+        step = best_step(taps, _WRITTEN_OUT)
+        for i in k.unrolled(taps // step, step):
+            self.tap(acc, at + i * self.g.channels)
 
     @abstractmethod
     def start(self) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_memory import foldable, without_concats
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
+from tvm_cascade.schedules.rules import cortex_m_mve
+from tvm_cascade.schedules.rules.quantized import read_conv
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.reference import virtual_machine
 
@@ -55,6 +58,17 @@ def test_every_reader_has_a_rule(target: str, backend: str) -> None:
         assert site is not None
         tiles = pixel_tile_kernel(site, 2)
         assert not isinstance(tiles, str) and all(v.rule != "generic" for v in tiles.variants)
+
+
+def test_vectors_do_not_read_parts_through_tables() -> None:
+    """Tables are looked up one value at a time: depthwise kernels on vectors leave such parts to others."""
+    prepared = prepare(cell("depthwise")[1], kernel_target("cortex-m55", "obj"))
+    reader = next(op for op in prepared.graph.ops if op.kind == "concat_depthwise_conv2d")
+    conv = read_conv(prepared.extracted.spec(reader.index))
+    assert conv is not None and cortex_m_mve.depthwise(conv) is not None
+    table = np.arange(256).astype("uint8").view("int8")
+    requantized = replace(conv, parts=(replace(conv.parts[0], table=table), *conv.parts[1:]))
+    assert cortex_m_mve.depthwise(requantized) is None
 
 
 def in_emulator(mod: tvm.IRModule, folder: Path, x: np.ndarray, **options: object) -> tuple[list[bytes], int | None]:
