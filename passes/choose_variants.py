@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.extract_graph import Extracted
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules.select import GENERIC, serves, variants_of
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tuning.counting import Counter, task_of

@@ -27,8 +27,9 @@ from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.driver.instrument import macs_of
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.channel_groups import grouped_row_kernel, groups_of, windows_of
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel, row_kernel
+from tvm_cascade.schedules.kernels.row_kernel import row_kernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
 from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
 

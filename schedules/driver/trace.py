@@ -29,53 +29,34 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`expand` gives the trace back."""
+    """Run `steps[run]` for the runs of every block, each as often as it counts."""
 
     steps: tuple[int, ...]
     runs: tuple[Loop, ...]  # over steps
     blocks: tuple[Loop, ...]  # over runs
 
-    def expand(self) -> list[int]:
-        """The trace."""
-        trace: list[int] = []
-        for block in self.blocks:
-            for _ in range(block.count):
-                for run in self.runs[block.start : block.start + block.length]:
-                    trace += self.steps[run.start : run.start + run.length] * run.count
-        return trace
-
-    @property
-    def bytes(self) -> int:
-        """Size of the tables."""
-        return len(self.steps) + 6 * (len(self.runs) + len(self.blocks))
-
 
 def compress(trace: Sequence[int]) -> Program:
     """The trace as a program; equal blocks are stored once."""
-    symbols = np.asarray(trace, np.int64)
-    steps: list[int] = []
-    placed: dict[tuple[int, ...], int] = {}
-    runs: list[Loop] = []
-    for loop in tandem_runs(symbols):
-        content = tuple(int(v) for v in symbols[loop.start : loop.start + loop.length])
-        runs.append(Loop(_place(content, steps, placed), loop.length, loop.count))
+    steps, runs = _packed(np.asarray(trace, np.int64))
     names: dict[Loop, int] = {}
-    sequence = np.array([names.setdefault(r, len(names)) for r in runs], np.int64)
+    table, blocks = _packed(np.array([names.setdefault(r, len(names)) for r in runs], np.int64))
     distinct = list(names)
-    table: list[int] = []
-    known: dict[tuple[int, ...], int] = {}
-    blocks: list[Loop] = []
-    for loop in tandem_runs(sequence):
-        content = tuple(int(v) for v in sequence[loop.start : loop.start + loop.length])
-        blocks.append(Loop(_place(content, table, known), loop.length, loop.count))
     return Program(tuple(steps), tuple(distinct[k] for k in table), tuple(blocks))
 
 
-def _place(content: tuple[int, ...], table: list[int], placed: dict[tuple[int, ...], int]) -> int:
-    if content not in placed:
-        placed[content] = len(table)
-        table += content
-    return placed[content]
+def _packed(symbols: np.ndarray) -> tuple[list[int], list[Loop]]:
+    """A table of the blocks of `symbols`, equal ones once, and `symbols` as loops over it."""
+    table: list[int] = []
+    placed: dict[tuple[int, ...], int] = {}
+    loops: list[Loop] = []
+    for loop in tandem_runs(symbols):
+        content = tuple(int(v) for v in symbols[loop.start : loop.start + loop.length])
+        if content not in placed:
+            placed[content] = len(table)
+            table += content
+        loops.append(Loop(placed[content], loop.length, loop.count))
+    return table, loops
 
 
 def tandem_runs(symbols: np.ndarray) -> list[Loop]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tvm_cascade.graph import KernelFootprints
+from tvm_cascade.operators.record import TensorType
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.narrow_rows import is_single, windows_of
 from tvm_cascade.schedules.forms.rows import check_rows
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.rules.variants import shape_key
 from tvm_cascade.schedules.tir import Expr, Stmt
@@ -91,4 +92,4 @@ def _joined(spec: OperatorSpec, rows: int) -> OperatorSpec:
 
 def _long(tensor: TensorType, rows: int) -> TensorType:
     batch, height, width, channels = tensor.shape
-    return replace(tensor, shape=(batch, height // rows, width * rows, channels))
+    return tensor._replace(shape=(batch, height // rows, width * rows, channels))

@@ -102,12 +102,12 @@ def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
     spec, single = site.spec, all(is_single(pair) for pair in windows)
     high = [1 if single else t.rows for t in site.tensors]
     inputs = tuple(
-        replace(t, shape=(1, rows, columns.valid, t.shape[3])) for rows, t in zip(high, spec.inputs, strict=False)
+        t._replace(shape=(1, rows, columns.valid, t.shape[3])) for rows, t in zip(high, spec.inputs, strict=False)
     )
     return replace(
         spec,
         inputs=inputs,
-        output=replace(spec.output, shape=(1, high[-1], columns.pixels, spec.output.shape[3])),
+        output=spec.output._replace(shape=(1, high[-1], columns.pixels, spec.output.shape[3])),
         attributes=replace(spec.attributes, padding=(windows[0][0].padding, columns.padding, 0, 0)),
         rows_by_table=not single,
     )

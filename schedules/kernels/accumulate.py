@@ -144,16 +144,18 @@ class _Parts:
         self.analyzer = sym.Analyzer()
         self.outputs = tir.outputs_of(func)
         self.acc = found.store.buffer
-        named = [("x0", func.params[0])]
-        named += [(f"c{i}", p) for i, p in enumerate(func.params[1 : 1 + constants])]
-        named += [("acc", self.acc)]
-        named += [("out" if i == 0 else f"out{i}", o) for i, o in enumerate(self.outputs)]
+        listed = [("x0", Role.INPUT, 0, func.params[0])]
+        listed += [(f"c{i}", Role.CONSTANT, i, p) for i, p in enumerate(func.params[1 : 1 + constants])]
+        listed += [("acc", Role.ACCUMULATOR, 0, self.acc)]
+        listed += [("out" if i == 0 else f"out{i}", Role.OUTPUT, i, o) for i, o in enumerate(self.outputs)]
         self.targets: dict[Buffer, Target] = {}
         self.declarations: list[Stmt] = []
-        for title, buffer in named:
+        self.pointers: list[tuple[Var, Param]] = []
+        for title, role, index, buffer in listed:
             handle, flat = pointer(title, tir.dtype_of(buffer), prod(tir.shape_of(buffer)))
             self.targets[buffer] = Target(handle, flat, row_major(tir.shape_of(buffer)))
             self.declarations.append(tirx.DeclBuffer(flat, data=handle))
+            self.pointers.append((handle, Param(role, index, tir.dtype_of(buffer))))
 
     def update(self, kept: int, granule: int) -> Stmt:
         """Add elements `[begin, end)`: one local sum for each accumulator."""
@@ -205,25 +207,12 @@ class _Parts:
         return rest
 
     def parameters(self, scratch: Var, scratch_bytes: int) -> tuple[list[Var], tuple[Param, ...]]:
-        params: list[Var] = []
-        roles: list[Param] = []
-        counts: dict[Role, int] = {}
-        for buffer, target in self.targets.items():
-            role = Role.CONSTANT
-            if buffer.same_as(self.func.params[0]):
-                role = Role.INPUT
-            elif buffer.same_as(self.acc):
-                role = Role.ACCUMULATOR
-                if scratch_bytes:
-                    params.append(scratch)
-                    roles.append(Param(Role.SCRATCH, 0, "int8"))
-            elif any(buffer.same_as(o) for o in self.outputs):
-                role = Role.OUTPUT
-            params.append(target.handle)
-            roles.append(Param(role, counts.get(role, 0), tir.dtype_of(buffer)))
-            counts[role] = counts.get(role, 0) + 1
-        ends = (Param(Role.BEGIN, 0, "int32"), Param(Role.END, 0, "int32"))
-        return [*params, self.begin, self.end], (*roles, *ends)
+        listed = list(self.pointers)
+        if scratch_bytes:
+            at = next(k for k, (_, param) in enumerate(listed) if param.role is Role.ACCUMULATOR)
+            listed.insert(at, (scratch, Param(Role.SCRATCH, 0, "int8")))
+        listed += [(self.begin, Param(Role.BEGIN, 0, "int32")), (self.end, Param(Role.END, 0, "int32"))]
+        return [var for var, _ in listed], tuple(param for _, param in listed)
 
 
 def _unravel(position: Expr, axes: Sequence[Var], extents: Mapping[Var, int]) -> dict[Var, Expr]:

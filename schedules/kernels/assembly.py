@@ -22,6 +22,8 @@ from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, stage
 class Assembly:
     """A row kernel (or one of a whole operator, where `access` is not row-wise) under construction."""
 
+    tells_strides = False  # whether parameters tell the strides of inputs whose rows are contiguous, too
+
     def __init__(self, access: RowAccess) -> None:
         self.access = access
         self.rowwise = access.rowwise
@@ -60,11 +62,12 @@ class Assembly:
         handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
         slot, height = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_height", Role.SLOTS, i)
         shape, axis, window = tir.shape_of(source), self.access.input_axes[i], self.access.windows[i]
-        if axis is None or window is None or (window.stride == 0 and prod(shape[:axis]) == 1):
+        contiguous = axis is None or prod(shape[:axis]) == 1
+        if axis is None or window is None or (window.stride == 0 and contiguous and not self.tells_strides):
             self.pointers[source] = Pointer(handle, flat, row_major(shape))
             return
         plane = row = None
-        if prod(shape[:axis]) > 1:
+        if self.tells_strides or not contiguous:
             plane = self.scalar(f"x{i}_plane", Role.PLANE, i)
             row = self.scalar(f"x{i}_row", Role.ROW_STRIDE, i)
         base = tirx.decl_buffer((1,), "int32", f"x{i}_base") if window.padding > 0 else None
@@ -139,6 +142,14 @@ def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name:
     reason = None if made.rowwise else made.access.opaque
     roles = tuple(made.roles)
     return RowKernel(kernel, tuple(constants), scratch_bytes, roles, not made.rowwise, reason)
+
+
+def build_if_possible(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name: str) -> RowKernel | str:
+    """`build`, or the reason why the operator cannot be computed in these parts."""
+    try:
+        return build(func, constants, made, name)
+    except NotRowwiseError as why:
+        return str(why)
 
 
 def _lazy(body: Stmt) -> Stmt:

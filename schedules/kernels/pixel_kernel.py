@@ -16,7 +16,7 @@ import numpy as np
 from tvm_cascade.graph import Window
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
-from tvm_cascade.schedules.kernels.assembly import Assembly, build
+from tvm_cascade.schedules.kernels.assembly import Assembly, build_if_possible
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, i32, sequence, tirx
 from tvm_cascade.schedules.tir.flatten import Pointer, row_major, window_start
@@ -33,14 +33,13 @@ def pixel_kernel(
     """
     if not access.rowwise or len(access.columns) != len(access.windows):
         return access.opaque or "the operator's rows are not known"
-    try:
-        return build(func, constants, PixelAssembly(access), name)
-    except NotRowwiseError as why:
-        return str(why)
+    return build_if_possible(func, constants, PixelAssembly(access), name)
 
 
 class PixelAssembly(Assembly):
     """A pixel kernel under construction."""
+
+    counts_pixels = True  # whether slots are those of pixels, where these are contiguous
 
     def __init__(self, access: RowAccess) -> None:
         super().__init__(access)
@@ -77,21 +76,22 @@ class PixelAssembly(Assembly):
 
     def input(self, i: int, source: Buffer) -> None:
         shape, axis, window = tir.shape_of(source), self.access.input_axes[i], self.access.windows[i]
-        if axis is None or window is None or not reads_pixels(shape, axis, window):
+        pixels = self.counts_pixels and reads_pixels(shape, axis, window)
+        if axis is None or window is None or not pixels:
             super().input(i, source)
             return
         handle, flat = self.tensor(f"x{i}", Role.INPUT, i, source)
-        slot, pixels = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_pixels", Role.SLOTS, i)
+        slot, count = self.scalar(f"x{i}_slot", Role.SLOT, i), self.scalar(f"x{i}_pixels", Role.SLOTS, i)
         start = first_pixel(window, self.access.columns[i], self.y, self.x0, shape[axis + 1])
         base = tirx.decl_buffer((1,), "int32", f"x{i}_base")
         self.starts += [tirx.AllocBuffer(base), tirx.BufferStore(base, slot - start, [i32(0)])]
-        self._address(source, handle, flat, axis, base[0], pixels)
+        self._address(source, handle, flat, axis, base[0], count)
 
     def output(self, i: int, target: Buffer) -> None:
         name = "out" if i == 0 else f"out{i}"
         axis = self.access.output_axes[i]
         assert axis is not None
-        if not has_pixels(tir.shape_of(target), axis):
+        if not self.counts_pixels or not has_pixels(tir.shape_of(target), axis):
             super().output(i, target)
             return
         handle, flat = self.tensor(name, Role.OUTPUT, i, target)

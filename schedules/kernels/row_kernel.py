@@ -14,12 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tvm_cascade.schedules.kernels.access import RowAccess
-from tvm_cascade.schedules.kernels.assembly import Assembly, build
-from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel, contract_params
+from tvm_cascade.schedules.kernels.assembly import Assembly, build, build_if_possible
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.tir import PrimFunc, outputs_of
-from tvm_cascade.schedules.tir.staging import NotRowwiseError
-
-__all__ = ["Param", "Role", "RowKernel", "contract_params", "row_kernel", "whole_kernel"]
 
 
 def row_kernel(
@@ -36,10 +33,10 @@ def row_kernel(
     """
     reason = access.opaque
     if access.rowwise and access.windows:  # what reads nothing but constants runs once
-        try:
-            return build(func, constants, Assembly(access), name)
-        except NotRowwiseError as why:
-            reason = str(why)
+        made = build_if_possible(func, constants, Assembly(access), name)
+        if not isinstance(made, str):
+            return made
+        reason = made
     return whole_kernel(func, constants, len(access.windows), name, reason)
 
 

@@ -14,15 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tvm_cascade.operators.record import TensorType
+
 KIND, ACTIVATIONS = "op_kind", "num_activations"  # attributes of a PrimFunc beside those of `Attributes`
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """Shape and element type of a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)

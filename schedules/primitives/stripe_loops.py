@@ -28,11 +28,6 @@ STRIPE = "stripe"  # annotation of a loop over stripes: [slices of a stripe, axi
 BlockOf = Callable[[Stage], Any]
 
 
-def own_block(stage: Stage) -> Any:
-    """The block of a stage as it is."""
-    return stage.realize.block
-
-
 @dataclass(frozen=True)
 class Cut:
     """One axis along which groups are cut: its loop, and what every group computes in one iteration."""
@@ -66,9 +61,7 @@ class Cut:
         return ([value >= 0] if low < 0 else []) + ([value < span.extent] if high > span.extent else [])
 
 
-def striped(
-    groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf = own_block, rolled: Collection[Group] = ()
-) -> Stmt:
+def striped(groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf, rolled: Collection[Group] = ()) -> Stmt:
     """All groups in the loops over stripes, those of the first cut innermost."""
     nests = [_rolled_nest(g, cuts, block_of) if g in rolled else _nest(g, cuts, block_of) for g in groups]
     body = sequence(nests)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules import geometry, parts
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.geometry import Columns, Run, Sliding

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.conv_row import Blocking, ConvRow, DepthwiseRow
 from tvm_cascade.schedules.rules.dense import read_dense

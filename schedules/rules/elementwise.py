@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import elementwise
 from tvm_cascade.schedules.rules.elementwise import HALF, Binary

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel, contract_params
+from tvm_cascade.schedules.kernels.kernel import RowKernel, contract_params
 from tvm_cascade.schedules.tir import Stmt, Value, i32, kernel_function, pointer_var, tirx
 
 _VIEW_ITEMS = 1 << 30  # extent of pointer views: the caller knows the size, nothing here depends on it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.rules import geometry
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding

@@ -12,8 +12,9 @@ from functools import partial
 from math import gcd, prod
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
-from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
+from tvm_cascade.operators.record import TensorType
+from tvm_cascade.schedules.kernels.kernel import RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.lanes import put, splat, vector
 from tvm_cascade.schedules.rules.variants import Variant

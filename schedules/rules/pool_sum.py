@@ -12,8 +12,7 @@ from math import prod
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.accumulate import Accumulating
-from tvm_cascade.schedules.kernels.kernel import Param, Role
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder, best_step
 from tvm_cascade.schedules.rules.geometry import Columns, Sliding, row_bases, row_offsets, valid_row
@@ -328,8 +327,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if target.dsp and narrow:
         forms.append(("words", _Words))
     forms.append(("channels", Scalar))
-    return [Variant(name, partial(_build, form, pool)) for name, form in forms]
-
-
-def _build(form: type[_Pooling], pool: Pool) -> RowKernel | None:
-    return form(pool).build()
+    return [Variant(name, lambda form=form: form(pool).build()) for name, form in forms]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
+from tvm_cascade.operators.record import TensorType
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.geometry import Sliding
 from tvm_cascade.schedules.rules.requantize import Requantize, accumulator_bounds, constant_channels, plan_requantize
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.schedules.kernels.access import RowAccess
-from tvm_cascade.schedules.kernels.kernel import Role
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, moves, pooling, softmax
 from tvm_cascade.schedules.rules.variants import Variant, first, shape_key

@@ -14,14 +14,13 @@ so one product of 32 by 32 bits added to a constant, of which the high word coun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from tvm_cascade.cores import KernelTarget
-from tvm_cascade.schedules.kernels.row_kernel import RowKernel
+from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
@@ -249,11 +248,6 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if op is None:
         return []
     vectors = target.vectors and op.classes >= LANES
-    forms = [("vectors", _Vectors)] if vectors else []
-    return [
-        Variant(name, partial(_build, form, op, spec.constants[0])) for name, form in [*forms, ("classes", _Scalar)]
-    ]
-
-
-def _build(form: type[_Scalar], op: Softmax, exps: np.ndarray) -> RowKernel:
-    return form(op, exps).build()
+    forms: list[tuple[str, type[_Scalar]]] = [("vectors", _Vectors)] if vectors else []
+    forms.append(("classes", _Scalar))
+    return [Variant(name, lambda form=form: form(op, spec.constants[0]).build()) for name, form in forms]

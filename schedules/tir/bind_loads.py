@@ -18,20 +18,26 @@ from typing import Any
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, collect, ir, is_if_then_else, loads, replace, tirx, tvm_ffi
 
 _REINTERPRET = "tirx.reinterpret"
+_STATEMENTS = {  # by kind: the expression that is evaluated first, and the statement with another one
+    tirx.BufferStore: ("value", lambda s, value: tirx.BufferStore(s.buffer, value, s.indices)),
+    tirx.Bind: ("value", lambda s, value: tirx.Bind(s.var, value)),
+    tirx.Evaluate: ("value", lambda _, value: tirx.Evaluate(value)),
+    tirx.IfThenElse: ("condition", lambda s, value: tirx.IfThenElse(value, s.then_case, s.else_case)),
+}
 
 
 def bind_loads(func: PrimFunc) -> PrimFunc:
     """`b[0] = max(a[0], 3); --> now = a[0]; b[0] = max(now, 3);`."""
     body = func.body
-    for kind, field in ((tirx.BufferStore, "value"), (tirx.Bind, "value"), (tirx.Evaluate, "value")):
-        body = replace(body, kind, lambda stmt, field=field: _bound(stmt, field))
-    body = replace(body, tirx.IfThenElse, lambda stmt: _bound(stmt, "condition"))
+    for kind in _STATEMENTS:
+        body = replace(body, kind, _bound)
     return func.with_body(body)
 
 
-def _bound(stmt: Any, field: str) -> Stmt:
+def _bound(stmt: Any) -> Stmt:
     """A statement behind the names of what its expression reads."""
     binds: list[Stmt] = []
+    field, rebuilt = _STATEMENTS[type(stmt)]
     value = getattr(stmt, field)
     lazy = [n for c in collect(value, ir.Call) if is_if_then_else(c) for b in c.args[1:] for n in _operators(b)]
 
@@ -51,17 +57,7 @@ def _bound(stmt: Any, field: str) -> Stmt:
     value = tvm_ffi.structural_map(value, [(k, change) for k in (tirx.Max, tirx.Min, ir.Call)], order="post")
     if not binds:
         return stmt
-    return tirx.SeqStmt([*binds, _with(stmt, value)])
-
-
-def _with(stmt: Any, value: Expr) -> Stmt:
-    if isinstance(stmt, tirx.BufferStore):
-        return tirx.BufferStore(stmt.buffer, value, stmt.indices)
-    if isinstance(stmt, tirx.Bind):
-        return tirx.Bind(stmt.var, value)
-    if isinstance(stmt, tirx.Evaluate):
-        return tirx.Evaluate(value)
-    return tirx.IfThenElse(value, stmt.then_case, stmt.else_case)
+    return tirx.SeqStmt([*binds, rebuilt(stmt, value)])
 
 
 def _operators(node: Any) -> list[Any]:

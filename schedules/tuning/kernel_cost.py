@@ -53,14 +53,9 @@ class _Walk:
             run, code = self.statement(stmt.then_case)
             other = self.statement(stmt.else_case)[1] if stmt.else_case is not None else 0.0
             return run + 2, code + other + 2
-        if isinstance(stmt, tirx.Bind):
-            each = self.value(stmt.value)
-            return each, each
-        if isinstance(stmt, tirx.BufferStore):
-            each = self.value(stmt.value) + (0 if stmt.buffer in self.registers else 1)
-            return each, each
-        if isinstance(stmt, tirx.Evaluate):
-            each = self.value(stmt.value)
+        if isinstance(stmt, (tirx.Bind, tirx.BufferStore, tirx.Evaluate)):
+            stores = isinstance(stmt, tirx.BufferStore) and stmt.buffer not in self.registers
+            each = self.value(stmt.value) + stores
             return each, each
         return 0.0, 0.0
 

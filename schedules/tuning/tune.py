@@ -11,7 +11,7 @@ a budget of code (a multiple-choice knapsack, by its Lagrangian).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -37,8 +37,17 @@ Options = Mapping[str, Count]  # variant -> what it takes
 class Database:
     """Counts by core and back end, shape and variant."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Iterable[tuple[str, str, Options]] = ()) -> None:
+        """`rows` hold a core and back end, a shape, and counts by variant."""
         self._entries: dict[str, dict[str, dict[str, Count]]] = {}
+        self._take(rows)
+
+    def _take(self, rows: Iterable[tuple[str, str, Options]]) -> None:
+        for name, shape, options in rows:
+            self._entries.setdefault(name, {}).setdefault(shape, {}).update(options)
+
+    def _rows(self) -> Iterator[tuple[str, str, Options]]:
+        return ((name, shape, o) for name, shapes in self._entries.items() for shape, o in shapes.items())
 
     def options(self, target: KernelTarget, shape: str) -> Options:
         """What is known of a shape on a core, or else on a compatible one."""
@@ -54,46 +63,40 @@ class Database:
         return self._entries.get(device(target), {})
 
     def add(self, target: KernelTarget, shape: str, variant: str, count: Count) -> None:
-        self._entries.setdefault(device(target), {}).setdefault(shape, {})[variant] = count
+        self._take([(device(target), shape, {variant: count})])
 
     def merge(self, other: Database) -> None:
         """Takes over what `other` knows."""
-        for name, shapes in other._entries.items():
-            for shape, options in shapes.items():
-                self._entries.setdefault(name, {}).setdefault(shape, {}).update(options)
+        self._take(other._rows())
 
     def difference(self, other: Database) -> Database:
         """What this knows and `other` does not."""
         made = Database()
-        for name, shapes in self._entries.items():
-            for shape, options in shapes.items():
-                theirs = other._entries.get(name, {}).get(shape, {})
-                new = {v: c for v, c in options.items() if theirs.get(v) != c}
-                if new:
-                    made._entries.setdefault(name, {})[shape] = new
+        for name, shape, options in self._rows():
+            theirs = other._entries.get(name, {}).get(shape, {})
+            if new := {v: c for v, c in options.items() if theirs.get(v) != c}:
+                made._take([(name, shape, new)])
         return made
 
     @classmethod
     def load(cls, path: Path) -> Database:
         """Reads a file; raises `LoadError` for one that is no such database."""
-        made = cls()
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            for name, shapes in data["counts"].items():
-                for shape, options in shapes.items():
-                    known = {v: Count(int(n), int(b), int(a)) for v, (n, b, a) in options.items()}
-                    made._entries.setdefault(name, {})[shape] = known
+            return cls(
+                (name, shape, {v: Count(int(n), int(b), int(a)) for v, (n, b, a) in options.items()})
+                for name, shapes in data["counts"].items()
+                for shape, options in shapes.items()
+            )
         except OSError as error:
             raise LoadError(path, error.strerror or "cannot be read") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise LoadError(path, f"is no database of counts: {error}") from None
-        return made
 
     def save(self, path: Path) -> None:
         """Writes a file, whole or not at all; raises `UsageError` where it cannot."""
         lines = []
-        for name in sorted(self._entries):
-            shapes = self._entries[name]
+        for name, shapes in sorted(self._entries.items()):
             rows = [f"   {json.dumps(s)}: {json.dumps(_row(shapes[s]), sort_keys=True)}" for s in sorted(shapes)]
             lines.append(f"  {json.dumps(name)}: {{\n" + ",\n".join(rows) + "\n  }")
         with whole_file(path) as partial:

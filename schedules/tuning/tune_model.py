@@ -62,7 +62,7 @@ class CountModel:
 
     def __init__(self, counted: Mapping[str, Mapping[str, Count]], seed: int = 0) -> None:
         self._device = AnalyticCost(find_device("cpu"))
-        self._trees: Any = None
+        self.trees: Any = None
         rows, wanted = [], []
         for key in sorted(counted):
             head = self._shape(key)
@@ -79,19 +79,15 @@ class CountModel:
             return
         settings = {"max_depth": 5, "eta": 0.15, "subsample": 0.9, "seed": seed, "nthread": 1}
         data = xgboost.DMatrix(np.array(rows), label=np.array(wanted))
-        self._trees = xgboost.train(settings, data, num_boost_round=120)
-
-    @property
-    def trained(self) -> bool:
-        return self._trees is not None
+        self.trees = xgboost.train(settings, data, num_boost_round=120)
 
     def predict(self, key: str, variants: Sequence[str], analytic: Sequence[KernelCost]) -> list[float]:
         """Instructions of each variant of a shape."""
-        if self._trees is None or not variants:
+        if self.trees is None or not variants:
             return [a.instructions for a in analytic]
         head = self._shape(key)
         rows = np.array([[*head, *variant_vector(v, a)] for v, a in zip(variants, analytic, strict=True)])
-        shifts = self._trees.inplace_predict(rows)
+        shifts = self.trees.inplace_predict(rows)
         return [a.instructions * exp(float(s)) for a, s in zip(analytic, shifts, strict=True)]
 
     def _shape(self, key: str) -> list[float]:

@@ -13,8 +13,9 @@ import tvm
 
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.micro.codegen import print_c
-from tvm_cascade.schedules.kernels.row_kernel import Role, RowKernel
-from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
+from tvm_cascade.operators.record import TensorType
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules import cortex_m_dsp, cortex_m_mve, cortex_m_scalar, elementwise
 from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise

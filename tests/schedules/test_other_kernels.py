@@ -14,10 +14,11 @@ import tvm
 from tvm_cascade import api
 from tvm_cascade.cores import KernelTarget, kernel_target
 from tvm_cascade.micro.codegen import print_c
+from tvm_cascade.operators.record import TensorType
 from tvm_cascade.passes.integer.dense import round_once
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
-from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules import moves, pooling
 from tvm_cascade.schedules.rules.dense import ROUNDING, plan_single, read_dense
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE

@@ -12,8 +12,9 @@ from tvm import te, tirx, topi
 
 from tvm_cascade.passes.windows import AccessPattern, row_windows
 from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
-from tvm_cascade.schedules.kernels.row_kernel import Role, RowKernel, row_kernel
+from tvm_cascade.schedules.kernels.row_kernel import row_kernel
 from tvm_cascade.schedules.tir import collect, ir, is_if_then_else
 from tvm_cascade.testing.host_call import run_pixels, run_rows
 

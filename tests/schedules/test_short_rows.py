@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tvm import tirx
 
-from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
+from tvm_cascade.operators.record import TensorType
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.elementwise import table_kernel
 from tvm_cascade.schedules.tir import collect
 

@@ -14,10 +14,11 @@ from tvm_cascade import api
 from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.micro.codegen import print_c
+from tvm_cascade.operators.record import TensorType
 from tvm_cascade.passes.integer.softmax import exponentials
 from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.kernels.spec import OperatorSpec, TensorType
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.select import first_rule
 

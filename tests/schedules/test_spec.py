@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 import numpy as np
 from tvm import te
 
-from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, TensorType, read_spec, with_spec
+from tvm_cascade.operators.record import TensorType
+from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec, read_spec, with_spec
 from tvm_cascade.schedules.rules.variants import shape_key
 
 CONV = OperatorSpec(

@@ -127,11 +127,11 @@ def test_trees_learn_what_the_analytic_model_misses() -> None:
     key = "conv2d int8[1,9,9,9] int8[1,9,9,8] w[1,1,9,8] s1,1 p0,0,0,0"
     names = ["m.conv 2x2 u4 s4", "m.conv 4x2 u4 s4"]
     model = CountModel(counted)
-    assert model.trained
+    assert model.trees is not None
     two, four = model.predict(key, names, costs)
     assert four < two
     few = CountModel(dict(list(counted.items())[:3]))
-    assert not few.trained and few.predict(key, names, costs) == [9000, 9500]
+    assert few.trees is None and few.predict(key, names, costs) == [9000, 9500]
     assert shape_features(key).macs == 9 * 9 * 9 * 8
 
 

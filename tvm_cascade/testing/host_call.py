@@ -12,8 +12,8 @@ import tvm
 
 from tvm_cascade.graph import Window
 from tvm_cascade.schedules.kernels.access import RowAccess
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.kernels.pixel_kernel import reads_pixels
-from tvm_cascade.schedules.kernels.row_kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.tir import ir, tirx
 
 GARBAGE = 77  # what storages hold where nothing was written
