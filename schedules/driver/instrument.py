@@ -11,18 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.schedules.tir import (
-    PrimFunc,
-    Var,
-    ir,
-    is_if_then_else,
-    is_own,
-    loads,
-    pointer_var,
-    tirx,
-    tvm_ffi,
-    uses,
-)
+from tvm_cascade.schedules import tir
+from tvm_cascade.schedules.tir import PrimFunc, Var, ir, tirx, tvm_ffi
 
 _MOST_POINTS = 1 << 24  # iterations of dependent loops that are enumerated one by one
 Loop = tuple[Var, Any, Any]  # variable, first value, extent
@@ -36,14 +26,14 @@ def is_mac(store: Any) -> bool:
     for own, other in ((value.a, value.b), (value.b, value.a)):
         while isinstance(other, tirx.Cast):
             other = other.value
-        if is_own(own, store) and isinstance(other, tirx.Mul):
-            return bool(loads(other.a)) and bool(loads(other.b))
+        if tir.is_own(own, store) and isinstance(other, tirx.Mul):
+            return bool(tir.loads(other.a)) and bool(tir.loads(other.b))
     return False
 
 
 def count_macs(func: PrimFunc, dtype: str = "int64") -> PrimFunc:
     """The kernel with a last parameter `macs` (pointer to one `dtype`), incremented at every multiply-accumulate."""
-    handle = pointer_var("macs", dtype)
+    handle = tir.pointer_var("macs", dtype)
     counter = tirx.decl_buffer((1,), dtype, "macs_data", data=handle)
     one = tirx.const(1, dtype)
 
@@ -97,7 +87,7 @@ def _iterations(loops: list[Loop]) -> int:
     """How often the innermost body of a loop nest runs; loops that depend on one another are enumerated together."""
     groups: list[list[Loop]] = []
     for loop in loops:
-        linked = [g for g in groups if any(uses(loop[1], v) or uses(loop[2], v) for v, _, _ in g)]
+        linked = [g for g in groups if any(tir.uses(loop[1], v) or tir.uses(loop[2], v) for v, _, _ in g)]
         groups = [g for g in groups if all(g is not other for other in linked)]
         groups.append([inner for g in linked for inner in g] + [loop])
     total = 1
@@ -112,7 +102,7 @@ def _enumerate(group: list[Loop]) -> int:
     for k, (var, low, extent) in enumerate(group):
         lows = np.broadcast_to(evaluate(low, env), weights.shape)
         extents = np.maximum(np.broadcast_to(evaluate(extent, env), weights.shape), 0)
-        if not any(uses(e, var) for _, *bounds in group[k + 1 :] for e in bounds):
+        if not any(tir.uses(e, var) for _, *bounds in group[k + 1 :] for e in bounds):
             weights = weights * extents
             continue
         if int(extents.sum()) > _MOST_POINTS:
@@ -159,7 +149,7 @@ def evaluate(expr: Any, env: Mapping[Var, Any]) -> Any:
         return np.logical_not(evaluate(expr.a, env))
     if type(expr) in _BINARY:
         return _BINARY[type(expr)](evaluate(expr.a, env), evaluate(expr.b, env))
-    if isinstance(expr, tirx.Select) or is_if_then_else(expr):
+    if isinstance(expr, tirx.Select) or tir.is_if_then_else(expr):
         parts = expr.args if isinstance(expr, ir.Call) else (expr.condition, expr.true_value, expr.false_value)
         return np.where(*(evaluate(p, env) for p in parts))
     raise ValueError(f"cannot evaluate {type(expr).__name__}")

@@ -14,23 +14,12 @@ import numpy as np
 from tvm.ir import GlobalVar, IRModule
 
 from tvm_cascade.cascading.plan import Plan, Segment
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.calls import BuiltKernel, Calls
 from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, overwrites, place_of
 from tvm_cascade.schedules.driver.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.driver.trace import Program, compress
-from tvm_cascade.schedules.tir import (
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    for_range,
-    i32,
-    ir,
-    pointer_var,
-    sequence,
-    tirx,
-    tvm_ffi,
-)
+from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, tirx, tvm_ffi
 
 __all__ = ["FlashItem", "Lowered", "lower_plan", "place_of"]
 
@@ -87,10 +76,10 @@ class _Driver:
         self.hook = hook
         self.can_fail = bool(self.streamed) or hook is not None
         self.done = tirx.decl_buffer((1,), "int32", "done")  # steps, for the hook
-        self.status_pointer = pointer_var("status", "int32")
+        self.status_pointer = tir.pointer_var("status", "int32")
         self.status = tirx.decl_buffer((1,), "int32", "status_data", data=self.status_pointer)
         self.flash = Flash()
-        self.macs = pointer_var("macs", "int64") if counted else None
+        self.macs = tir.pointer_var("macs", "int64") if counted else None
         self.globals = {n: GlobalVar(n) for n in (*(n for own in names for n in own), HOST_FETCH)}
         self.actors = [list(dict.fromkeys(s.trace)) for s in plan.segments]
         self.traces = [self._trace(k, s) for k, s in enumerate(plan.segments)]
@@ -137,7 +126,7 @@ class _Driver:
         stripe = tirx.Var(f"stripe{index}", "int32")
         self.calls.stripes[index] = (stripe, table)
         count = len(self.plan.segments[index].stripes)
-        return [for_range(stripe, count, tirx.SeqStmt(self._once(index)))]
+        return [tir.for_range(stripe, count, tirx.SeqStmt(self._once(index)))]
 
     def _once(self, index: int) -> list[Stmt]:
         actors, trace = self.actors[index], self.traces[index]
@@ -148,7 +137,7 @@ class _Driver:
         state = self.memory.view("arena", "int32")
         first = self.calls.offsets[f"state {index}"] // 4
         zero = tirx.Var(f"k{index}", "int32")
-        clear = for_range(zero, len(actors), tirx.BufferStore(state, i32(0), [zero + first]))
+        clear = tir.for_range(zero, len(actors), tirx.BufferStore(state, i32(0), [zero + first]))
         which = tirx.Var(f"which{index}", "int32")
         chain = self._advance(actors[-1], first + len(actors) - 1, index)
         for k in range(len(actors) - 2, -1, -1):
@@ -162,13 +151,13 @@ class _Driver:
         at = tirx.Var(f"step{index}", "int32")
         if len(program.runs) == len(program.blocks) == 1 and program.runs[0].count == program.blocks[0].count == 1:
             fetch = tirx.Bind(which, steps[at + trace.steps].astype("int32"))
-            return for_range(at, len(program.steps), tirx.SeqStmt([fetch, body]))
+            return tir.for_range(at, len(program.steps), tirx.SeqStmt([fetch, body]))
         fetch = tirx.Bind(which, steps[at].astype("int32"))
         inner = tirx.SeqStmt([fetch, body])
         run, again, block, round_ = (tirx.Var(f"{n}{index}", "int32") for n in ("run", "again", "block", "round"))
         inner = self._table_loop(trace, at, trace.steps, trace.runs, run, again, inner, f"_run{index}")
         inner = self._table_loop(trace, run, 0, trace.blocks, block, round_, inner, f"_block{index}")
-        return for_range(block, len(program.blocks), inner)
+        return tir.for_range(block, len(program.blocks), inner)
 
     def _table_loop(
         self,
@@ -189,8 +178,8 @@ class _Driver:
         ]
         offset = tirx.Var(f"{item.name}_offset", "int32")
         bind = tirx.Bind(item, offset + start + base)
-        each = for_range(offset, length, tirx.SeqStmt([bind, body]))
-        return tirx.SeqStmt([*binds, for_range(again, count, each)])
+        each = tir.for_range(offset, length, tirx.SeqStmt([bind, body]))
+        return tirx.SeqStmt([*binds, tir.for_range(again, count, each)])
 
     def _advance(self, actor: int, counter: int, segment: int) -> Stmt:
         """The next step of an operator, or of the source of a streamed input."""
@@ -228,7 +217,7 @@ class _Driver:
         if steps == 1:
             return self._unless_failed(self._step(actor, i32(0), segment))
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
-        return for_range(step, steps, self._unless_failed(self._step(actor, step, segment)))
+        return tir.for_range(step, steps, self._unless_failed(self._step(actor, step, segment)))
 
     def build(self) -> PrimFunc:
         steps = [s for k in range(len(self.plan.segments)) for s in self.segment(k)]
@@ -246,7 +235,7 @@ class _Driver:
             begin += [tirx.AllocBuffer(self.done), tirx.BufferStore(self.done, i32(0), [i32(0)])]
         # the LLVM back end returns constants only: what can fail goes through the status pointer
         stmts = [*self.memory.declarations(), *begin, *steps, tirx.Return(i32(STATUS_OK))]
-        body = sequence(stmts)  # nothing runs where all operators are views
+        body = tir.sequence(stmts)  # nothing runs where all operators are views
         return tirx.PrimFunc(params, body, ir.PrimType("int32"), attrs=ir.make_node("ir.DictAttrs", **{}))
 
 

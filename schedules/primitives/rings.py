@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.primitives.stripe_loops import Cut
 from tvm_cascade.schedules.primitives.striping import Group, Stage, ring_height
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    dtype_of,
-    i32,
-    int_value,
-    ir,
-    relocated,
-    s_tir,
-    shape_of,
-    stores,
-    tirx,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, i32, ir, s_tir, tirx
 
 
 class Rings:
@@ -48,12 +37,12 @@ class Rings:
         def slot(buffer: Buffer, axis: int, index: Expr) -> Expr:
             return tirx.floormod(index, i32(self._heights[buffer][axis]))
 
-        return _over(stage.realize.block, self.buffers, self._heights, slot, lambda r: int_value(r.extent) == 1)
+        return _over(stage.realize.block, self.buffers, self._heights, slot, lambda r: tir.int_value(r.extent) == 1)
 
 
 def _shortened(buffer: Buffer, heights: Mapping[int, int]) -> Buffer:
-    shape = [heights.get(k, d) for k, d in enumerate(shape_of(buffer))]
-    return tirx.decl_buffer(shape, dtype_of(buffer), buffer.name)
+    shape = [heights.get(k, d) for k, d in enumerate(tir.shape_of(buffer))]
+    return tirx.decl_buffer(shape, tir.dtype_of(buffer), buffer.name)
 
 
 def lengthened(realizes: Sequence[Any]) -> tuple[list[Any], dict[Buffer, Buffer]]:
@@ -61,7 +50,7 @@ def lengthened(realizes: Sequence[Any]) -> tuple[list[Any], dict[Buffer, Buffer]
     whole: dict[Buffer, Buffer] = {}
     axes: dict[Buffer, set[int]] = {}
     for realize in realizes:
-        store = next(iter(stores(realize.block.body)))
+        store = next(iter(tir.stores(realize.block.body)))
         extents = {iv.var: int(iv.dom.extent) for iv in realize.block.iter_vars}
         lengths = {k: extents[i.a] for k, i in enumerate(store.indices) if isinstance(i, tirx.FloorMod)}
         if lengths:
@@ -96,7 +85,7 @@ def _over(
     def region(old: Any) -> Any:
         if old.source not in buffers:
             return old
-        ranges, shape = list(old.region), shape_of(buffers[old.source])
+        ranges, shape = list(old.region), tir.shape_of(buffers[old.source])
         for axis in axes[old.source]:
             one = is_single(ranges[axis])
             low, extent = (at(old.source, axis, ranges[axis].min), 1) if one else (i32(0), shape[axis])
@@ -108,8 +97,8 @@ def _over(
         [region(r) for r in block.reads],
         [region(r) for r in block.writes],
         block.name_hint,
-        relocated(block.body, place),
-        None if block.init is None else relocated(block.init, place),
+        tir.relocated(block.body, place),
+        None if block.init is None else tir.relocated(block.init, place),
         block.alloc_buffers,
         block.match_buffers,
         block.annotations,

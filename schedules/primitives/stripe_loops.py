@@ -7,22 +7,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.primitives.striping import Group, Reader, Span, Stage, reaches, spans, warm_up
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    for_range,
-    i32,
-    ir,
-    s_tir,
-    sequence,
-    shape_of,
-    sym,
-    tirx,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, i32, ir, s_tir, sym, tirx
 
 STRIPE = "stripe"  # annotation of a loop over stripes: [slices of a stripe, axis of the output]
 BlockOf = Callable[[Stage], Any]
@@ -44,7 +31,7 @@ class Cut:
     def of(cls, groups: Sequence[Group], axis: int, size: int, loop: Var, rolled: Sequence[Group] = ()) -> Cut:
         axes, readers = reaches(groups, axis)
         made = spans(groups, axes, readers, size, rolled)
-        extent = shape_of(groups[-1].head.buffer)[axis]
+        extent = tir.shape_of(groups[-1].head.buffer)[axis]
         return cls(loop, size, axis, axes, readers, made, range(-warm_up(made, rolled), -(-extent // size)))
 
     def slice(self, group: Group, inner: Var) -> Expr:
@@ -64,7 +51,7 @@ class Cut:
 def striped(groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf, rolled: Collection[Group] = ()) -> Stmt:
     """All groups in the loops over stripes, those of the first cut innermost."""
     nests = [_rolled_nest(g, cuts, block_of) if g in rolled else _nest(g, cuts, block_of) for g in groups]
-    body = sequence(nests)
+    body = tir.sequence(nests)
     for cut in cuts:
         mark = {STRIPE: [i32(cut.size), i32(cut.axis)]}
         body = tirx.For(cut.loop, i32(0), i32(len(cut.iterations)), tirx.ForKind.SERIAL, body, None, mark)
@@ -91,7 +78,7 @@ def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[V
     place = [values.get(v) for v in head.target]
     body = [_at(stage, place, _all(guards), block_of) for stage in group.members[:-1]]
     body.append(_realized(head, values, _all(guards), block_of))
-    return _looped(sequence(body), [(loop, extents[v]) for v, loop in loops.items()])
+    return _looped(tir.sequence(body), [(loop, extents[v]) for v, loop in loops.items()])
 
 
 def _at(stage: Stage, place: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
@@ -127,7 +114,7 @@ def _rolled_nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf) -> Stmt:
 
 
 def _whole(region: Any) -> Any:
-    return tirx.BufferRegion(region.source, [ir.Range(0, d) for d in shape_of(region.source)])
+    return tirx.BufferRegion(region.source, [ir.Range(0, d) for d in tir.shape_of(region.source)])
 
 
 def _all(conditions: Sequence[Expr]) -> Expr:
@@ -136,7 +123,7 @@ def _all(conditions: Sequence[Expr]) -> Expr:
 
 def _looped(body: Stmt, loops: Sequence[tuple[Var, int]]) -> Stmt:
     for var, extent in reversed(loops):
-        body = for_range(var, extent, body)
+        body = tir.for_range(var, extent, body)
     return body
 
 

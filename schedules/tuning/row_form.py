@@ -26,21 +26,7 @@ from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.kernels.access import RowAccess
 from tvm_cascade.schedules.kernels.assembly import Assembly, build
 from tvm_cascade.schedules.kernels.kernel import RowKernel
-from tvm_cascade.schedules.tir import (
-    Buffer,
-    Expr,
-    PrimFunc,
-    Stmt,
-    Var,
-    for_range,
-    i32,
-    ir,
-    s_tir,
-    sequence,
-    sym,
-    tirx,
-    tvm_ffi,
-)
+from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, Var, i32, ir, s_tir, sym, tirx, tvm_ffi
 from tvm_cascade.schedules.tir.flatten import window_start
 from tvm_cascade.schedules.tir.splitting import fresh
 from tvm_cascade.schedules.tir.staging import COLUMN, NotRowwiseError, inlined, lower_blocks
@@ -113,7 +99,7 @@ class _Restriction:
                 raise NotTunableError("it has stages of other sizes than its output")
             self.buffers[buffer] = _resized(buffer, {self.axis: 1, self.axis + 1: len(self.columns)})
         statements = [self._nest(r) for r in realizes]
-        body = sequence(statements)
+        body = tir.sequence(statements)
         inner = [self.buffers[b] for b in own if not b.same_as(self.output)]
         root = s_tir.SBlock([], [], [], "root", body, None, inner, [], {})
         params = [self.buffers.get(p, p) for p in self.func.params]
@@ -142,7 +128,7 @@ class _Restriction:
         loops = [tirx.Var(iv.var.name.removeprefix("v_"), "int32") for iv in block.iter_vars]
         nest = s_tir.SBlockRealize(loops, tirx.const(True, "bool"), inner)
         for loop, extent in reversed(list(zip(loops, extents.values(), strict=True))):
-            nest = for_range(loop, extent, nest)
+            nest = tir.for_range(loop, extent, nest)
         return nest
 
     def _moved(self, node: Any, row: Var, column: Var, analyzer: Any) -> Any:
@@ -233,7 +219,7 @@ class _Spliced(Assembly):
             self._interior(lowered, outputs[0], axis),
             *_columns(loops[0], range(columns.stop, wide)),
         ]
-        inside: Stmt = sequence(middle)
+        inside: Stmt = tir.sequence(middle)
         guards = [self.y >= rows.start] if rows.start else []
         guards += [self.y < rows.stop] if rows.stop < high else []
         if not guards:
@@ -269,7 +255,7 @@ def _columns(loop: Any, columns: range) -> list[Stmt]:
         return []
     step = tirx.Var(loop.loop_var.name, "int32")
     body = _own_buffers(fresh(tir.substitute(loop.body, {loop.loop_var: step + columns.start})))
-    return [for_range(step, len(columns), body)]
+    return [tir.for_range(step, len(columns), body)]
 
 
 def _own_buffers(body: Stmt) -> Stmt:
