@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from tvm.ir import GlobalVar
@@ -17,7 +17,16 @@ from tvm.ir import GlobalVar
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ITEM_BYTES, Op, Tensor
-from tvm_cascade.schedules.driver.places import Memory, Place, first_of, places, row_slot, strides
+from tvm_cascade.schedules.driver.places import (
+    Memory,
+    Place,
+    first_inside,
+    pixel_slot,
+    places,
+    row_slot,
+    slot_of,
+    strides,
+)
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, tirx
 
@@ -61,45 +70,21 @@ class BuiltKernel(ABC):
         return [(kind + self.suffix, v.func) for v in self.variants] + [(HELPER, f) for f in self.helpers]
 
 
+@dataclass
 class Calls:
     """What all calls of a plan share."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        kernels: Sequence[BuiltKernel | None],
-        functions: Sequence[Sequence[GlobalVar]],
-        constants: Sequence[Sequence[Sequence[int]]],
-        memory: Memory,
-        macs: Var | None,
-        fetch: str | None,
-        host_fetch: GlobalVar,
-    ) -> None:
-        """`functions` are those of every operator's kernel, `constants` by operator and variant their offsets in flash."""
-        self.plan, self.graph, self.kernels = plan, plan.graph, kernels
-        self.functions, self.constants = functions, constants
-        self.memory, self.macs = memory, macs
-        self.fetch, self.host_fetch = fetch, host_fetch
-        self.places = places(plan)
-        self.offsets = dict(zip(plan.buffers, plan.allocation.offsets, strict=True))
-        self.stripes: dict[int, tuple[Expr, int]] = {}  # by segment: the stripe, and its table in the uint16 view
-        entries = max((k.table_entries for k in kernels if k is not None), default=0)
-        self.row_table: Any = tirx.decl_buffer((entries,), "int32", "rows") if entries else None
+    plan: Plan
+    functions: Sequence[Sequence[GlobalVar]]  # of every operator's kernel
+    constants: Sequence[Sequence[Sequence[int]]]  # by operator and variant: their offsets in flash
+    memory: Memory
+    macs: Var | None  # where multiply-accumulates are counted
+    row_table: Any  # on the driver's stack, None where no kernel needs it
+    stripes: dict[int, tuple[Expr, int]] = field(default_factory=dict)  # by segment: stripe, table in the uint16 view
 
-    def operator(self, index: int, step: Expr, segment: int) -> Stmt:
-        """Step `step` of an operator (all of it, with a kernel of the whole)."""
-        kernel = self.kernels[index]
-        assert kernel is not None
-        return kernel.step(Caller(self, kernel, self.graph.ops[index], segment), step)
-
-    def source(self, t: int, row: Expr) -> Expr:
-        """Ask the caller for a row of a streamed input."""
-        place, tensor = self.places[t], self.graph.tensors[t]
-        to = self.memory.address("arena", "int8", place.offset + slot_of(row, place, tensor) * place.row_bytes)
-        args = [self.memory.context, i32(self.graph.inputs.index(t)), row, to]
-        if self.fetch is None:
-            return ir.Call(self.host_fetch, args, ret_ty="int32")
-        return tirx.call_extern("int32", self.fetch, *args)
+    def __post_init__(self) -> None:
+        self.places = places(self.plan)
+        self.offsets = dict(zip(self.plan.buffers, self.plan.allocation.offsets, strict=True))
 
 
 class Caller:
@@ -107,7 +92,7 @@ class Caller:
 
     def __init__(self, calls: Calls, kernel: BuiltKernel, op: Op, segment: int) -> None:
         self.calls, self.kernel, self.op, self.number = calls, kernel, op, segment
-        self.plan, self.graph, self.memory = calls.plan, calls.graph, calls.memory
+        self.plan, self.graph, self.memory = calls.plan, calls.plan.graph, calls.memory
         self.segment = calls.plan.segments[segment]
         self.functions = calls.functions[op.index]
 
@@ -204,24 +189,12 @@ class Caller:
         across = self.op.columns[position] if self.op.columns else None
         if window is None or window.stride == 0:
             return i32(0)
-        row = first_of(window, y) - window.padding
-        row = tirx.max(row, i32(0)) if window.padding > 0 else row
-        pixel = row * tensor.columns
+        pixel = first_inside(window, y) * tensor.columns
         if across is not None and across.stride > 0:
-            column = first_of(across, x0) - across.padding
-            pixel = pixel + (tirx.max(column, i32(0)) if across.padding > 0 else column)
-        return _pixel_slot(pixel, place, tensor)
+            pixel = pixel + first_inside(across, x0)
+        return pixel_slot(pixel, place, tensor)
 
     def output_pixel(self, position: int, y: Expr, x0: Expr) -> Expr:
         """Slot of a pixel that is written."""
         place, tensor = self.output(position)
-        return _pixel_slot(y * tensor.columns + x0, place, tensor)
-
-
-def slot_of(row: Expr, place: Place, tensor: Tensor) -> Expr:
-    """Slot of a row in a tensor's storage."""
-    return row if place.height >= tensor.rows else tirx.truncmod(row, i32(place.height))
-
-
-def _pixel_slot(pixel: Expr, place: Place, tensor: Tensor) -> Expr:
-    return pixel if place.pixels >= tensor.rows * tensor.columns else tirx.truncmod(pixel, i32(place.pixels))
+        return pixel_slot(y * tensor.columns + x0, place, tensor)

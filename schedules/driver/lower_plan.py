@@ -15,8 +15,8 @@ from tvm.ir import GlobalVar, IRModule
 
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.schedules import tir
-from tvm_cascade.schedules.driver.calls import BuiltKernel, Calls
-from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, overwrites, place_of
+from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, Calls
+from tvm_cascade.schedules.driver.places import Flash, FlashItem, Memory, overwrites, place_of, slot_of
 from tvm_cascade.schedules.driver.streaming import HOST_FETCH, host_fetch, streamed_inputs
 from tvm_cascade.schedules.driver.trace import Program, compress
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, tirx, tvm_ffi
@@ -71,7 +71,7 @@ class _Driver:
         fetch: str | None,
         hook: str | None,
     ) -> None:
-        self.plan = plan
+        self.plan, self.kernels, self.fetch = plan, kernels, fetch
         self.streamed = streamed_inputs(plan)
         self.hook = hook
         self.can_fail = bool(self.streamed) or hook is not None
@@ -95,7 +95,9 @@ class _Driver:
         self.spare_bytes = _spare_bytes(plan, kernels)
         self.memory = Memory(plan.peak + self.spare_bytes, len(self.flash.data))
         functions = [[self.globals[n] for n in own] for own in names]
-        self.calls = Calls(plan, kernels, functions, constants, self.memory, self.macs, fetch, self.globals[HOST_FETCH])
+        entries = max((k.table_entries for k in kernels if k is not None), default=0)
+        row_table = tirx.decl_buffer((entries,), "int32", "rows") if entries else None
+        self.calls = Calls(plan, functions, constants, self.memory, self.macs, row_table)
 
     def _trace(self, index: int, segment: Segment) -> _Trace | None:
         local = {actor: k for k, actor in enumerate(self.actors[index])}
@@ -154,32 +156,21 @@ class _Driver:
             return tir.for_range(at, len(program.steps), tirx.SeqStmt([fetch, body]))
         fetch = tirx.Bind(which, steps[at].astype("int32"))
         inner = tirx.SeqStmt([fetch, body])
-        run, again, block, round_ = (tirx.Var(f"{n}{index}", "int32") for n in ("run", "again", "block", "round"))
-        inner = self._table_loop(trace, at, trace.steps, trace.runs, run, again, inner, f"_run{index}")
-        inner = self._table_loop(trace, run, 0, trace.blocks, block, round_, inner, f"_block{index}")
-        return tir.for_range(block, len(program.blocks), inner)
-
-    def _table_loop(
-        self,
-        trace: _Trace,
-        item: Var,
-        base: int,
-        table: int,
-        row: Var,
-        again: Var,
-        body: Stmt,
-        suffix: str,
-    ) -> Stmt:
-        """`for again in range(count): for item in range(base + start, ... + length): body`, from row `row` of a table."""
         loops = self.memory.view("flash", trace.loop_dtype)
-        start, length, count = (tirx.Var(f"{n}{suffix}", "int32") for n in ("start", "length", "count"))
-        binds = [
-            tirx.Bind(v, loops[row * 3 + (table + k)].astype("int32")) for k, v in enumerate((start, length, count))
-        ]
-        offset = tirx.Var(f"{item.name}_offset", "int32")
-        bind = tirx.Bind(item, offset + start + base)
-        each = tir.for_range(offset, length, tirx.SeqStmt([bind, body]))
-        return tirx.SeqStmt([*binds, tir.for_range(again, count, each)])
+
+        def repeated(level: str, again: str, table: int, item: Var, base: int, body: Stmt) -> tuple[Var, Stmt]:
+            """Of row `level` of a table: `for again in range(count): for item in range(base + start, ...): body`."""
+            row, again_var = tirx.Var(f"{level}{index}", "int32"), tirx.Var(f"{again}{index}", "int32")
+            names = [tirx.Var(f"{n}_{level}{index}", "int32") for n in ("start", "length", "count")]
+            binds = [tirx.Bind(v, loops[row * 3 + (table + k)].astype("int32")) for k, v in enumerate(names)]
+            start, length, count = names
+            offset = tirx.Var(f"{item.name}_offset", "int32")
+            each = tir.for_range(offset, length, tirx.SeqStmt([tirx.Bind(item, offset + start + base), body]))
+            return row, tirx.SeqStmt([*binds, tir.for_range(again_var, count, each)])
+
+        run, inner = repeated("run", "again", trace.runs, at, trace.steps, inner)
+        block, inner = repeated("block", "round", trace.blocks, run, 0, inner)
+        return tir.for_range(block, len(program.blocks), inner)
 
     def _advance(self, actor: int, counter: int, segment: int) -> Stmt:
         """The next step of an operator, or of the source of a streamed input."""
@@ -191,9 +182,20 @@ class _Driver:
         )
 
     def _step(self, actor: int, step: Expr, segment: int) -> Stmt:
-        if actor >= 0:
-            return self.calls.operator(actor, step, segment)
-        return tirx.BufferStore(self.status, self.calls.source(-1 - actor, step), [i32(0)])
+        if actor < 0:
+            return tirx.BufferStore(self.status, self._source(-1 - actor, step), [i32(0)])
+        kernel = self.kernels[actor]
+        assert kernel is not None
+        return kernel.step(Caller(self.calls, kernel, self.plan.graph.ops[actor], segment), step)
+
+    def _source(self, t: int, row: Expr) -> Expr:
+        """Ask the caller for a row of a streamed input."""
+        place, tensor = self.calls.places[t], self.plan.graph.tensors[t]
+        to = self.memory.address("arena", "int8", place.offset + slot_of(row, place, tensor) * place.row_bytes)
+        args = [self.memory.context, i32(self.plan.graph.inputs.index(t)), row, to]
+        if self.fetch is None:
+            return ir.Call(self.globals[HOST_FETCH], args, ret_ty="int32")
+        return tirx.call_extern("int32", self.fetch, *args)
 
     def _unless_failed(self, body: Stmt) -> Stmt:
         """`body`, and then the hook; skipped once a source or the hook has failed, where there is one."""

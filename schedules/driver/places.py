@@ -149,6 +149,22 @@ def first_of(window: Window, position: Expr) -> Expr:
     return first
 
 
+def first_inside(window: Window, position: Expr) -> Expr:
+    """The first row or column inside of the tensor that an output position may read."""
+    first = first_of(window, position) - window.padding
+    return tirx.max(first, i32(0)) if window.padding > 0 else first
+
+
+def slot_of(row: Expr, place: Place, tensor: Tensor) -> Expr:
+    """Slot of a row in a tensor's storage."""
+    return row if place.height >= tensor.rows else tirx.truncmod(row, i32(place.height))
+
+
+def pixel_slot(pixel: Expr, place: Place, tensor: Tensor) -> Expr:
+    """Slot of a pixel in a tensor's storage."""
+    return pixel if place.pixels >= tensor.rows * tensor.columns else tirx.truncmod(pixel, i32(place.pixels))
+
+
 def row_slot(window: Window | None, row: Expr, place: Place, rows: int) -> Expr:
     """Slot of the window's first row, counted modulo the ring also where it is padding."""
     if window is None or window.stride == 0:

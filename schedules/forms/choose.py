@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 from collections.abc import Sequence
 from functools import cache
@@ -14,6 +15,8 @@ from tvm_cascade.schedules import forms as room
 from tvm_cascade.schedules.driver.calls import BuiltKernel
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.kernels.pitch import pitched
+
+LOG = logging.getLogger("tvm_cascade")
 
 
 @cache
@@ -29,7 +32,10 @@ def footprints_of(site: Site) -> KernelFootprints:
     known = ROW_KERNEL_ONLY
     for form in forms():
         found = form.footprint(site, known)
-        known = known if isinstance(found, str) else found
+        if isinstance(found, str):
+            LOG.debug("%s: not planned %s by %s: %s", site.op.name, form.way.value, type(form).__name__, found)
+        else:
+            known = found
     return known
 
 

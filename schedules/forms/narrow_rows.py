@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tvm_cascade.graph import Op, Tensor, Window
+from tvm_cascade.graph import Window
 from tvm_cascade.schedules.driver.calls import OwnValues
 from tvm_cascade.schedules.forms.form import Site
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
@@ -47,32 +47,24 @@ def is_single(windows: tuple[Window, Window]) -> bool:
     return all(w.extent == 1 and w.stride == 1 and w.padding == 0 and w.denominator == 1 for w in windows)
 
 
-def sliding_windows(op: Op) -> Windows | None:
-    """Row and column window of every input, None where one is no sliding window."""
-    if not op.windows or not len(op.windows) == len(op.columns) == len(op.inputs):
-        return None
-    pairs: list[tuple[Window, Window]] = []
-    for row, column in zip(op.windows, op.columns, strict=True):
-        if row is None or column is None or 0 in (row.stride, column.stride):
-            return None
-        if row.denominator != 1 or column.denominator != 1 or row.dilation != 1 or column.dilation != 1:
-            return None
-        pairs.append((row, column))
-    return pairs
-
-
-def is_nhwc(tensor: Tensor) -> bool:
-    return len(tensor.shape) == 4 and tensor.shape[0] == 1 and (tensor.row_axis, tensor.col_axis) == (1, 2)
+def _slides(window: Window) -> bool:
+    return window.stride != 0 and window.denominator == window.dilation == 1
 
 
 def windows_of(site: Site) -> Windows | str:
     """The windows of an operator that row kernels of few columns may serve, or why they may not."""
+    op = site.op
     if not site.scheduled:
         return "no performance schedule serves it"
-    windows = sliding_windows(site.op)
-    if windows is None or len(site.op.outputs) != 1:
+    if not op.windows or not len(op.windows) == len(op.columns) == len(op.inputs) or len(op.outputs) != 1:
         return "its windows do not slide"
-    return windows if all(is_nhwc(t) for t in site.tensors) else "its tensors are not NHWC"
+    pairs: list[tuple[Window, Window]] = []
+    for row, column in zip(op.windows, op.columns, strict=True):
+        if row is None or column is None or not all(_slides(w) for w in (row, column)):
+            return "its windows do not slide"
+        pairs.append((row, column))
+    nhwc = all(len(t.shape) == 4 and t.shape[0] == 1 and (t.row_axis, t.col_axis) == (1, 2) for t in site.tensors)
+    return pairs if nhwc else "its tensors are not NHWC"
 
 
 def narrow_kernels(

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_cascade.graph import ITEM_BYTES
-from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller, slot_of
-from tvm_cascade.schedules.driver.places import Place, first_of, row_slot
+from tvm_cascade.schedules.driver.calls import BuiltKernel, Caller
+from tvm_cascade.schedules.driver.places import Place, first_inside, row_slot, slot_of
 from tvm_cascade.schedules.forms import narrow_rows
 from tvm_cascade.schedules.forms.form import KernelForm, Site, Use, Way
 from tvm_cascade.schedules.forms.narrow_rows import SLIDING, Runs
@@ -186,11 +186,16 @@ class NarrowStripeKernel(StripeSteps):
         window, across = caller.op.windows[position], caller.op.columns[position]
         assert window is not None and across is not None
         place, unit, pitch, first = lanes.lane(caller.op.inputs[position])
-        column = first_of(across, at[1]) - across.padding
-        column = tirx.max(column, i32(0)) if across.padding > 0 else column
         slot = row_slot(window, at[0], place, caller.input(position)[1].rows)
         table = tirx.address_of(caller.calls.row_table[i32(0)])
-        args = [table, i32(self.taps[position]), slot, i32(place.height), i32(pitch * unit), (column - first) * unit]
+        args = [
+            table,
+            i32(self.taps[position]),
+            slot,
+            i32(place.height),
+            i32(pitch * unit),
+            (first_inside(across, at[1]) - first) * unit,
+        ]
         return caller.help(0, args)
 
 

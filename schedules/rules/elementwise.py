@@ -155,7 +155,7 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel:
 
 def mul_kernel(op: Binary) -> RowKernel | None:
     """Product of two activations; None where its requantization is not a short one."""
-    q = product_requantize(op)
+    q = requantize_of(op)
     if not q.short:
         return None
     numbers = np.array([*q.table[0], *op.zero_points], np.int32)
@@ -169,18 +169,14 @@ def mul_kernel(op: Binary) -> RowKernel | None:
     return row.run(element)
 
 
-def product_requantize(op: Binary) -> Requantize:
-    """Requantization of the products of a mul."""
-    reach = op.reach(0) * op.reach(1)
-    m, s = (np.array([v]) for v in op.ratios[0])
-    return plan_requantize(m, s, np.array([-reach]), np.array([reach]), op.zero_out, op.clamp)
-
-
-def sum_requantize(op: Binary) -> Requantize:
-    """Requantization of the sums of an add or sub."""
-    reach = (op.reach(0) + op.reach(1)) << op.head_room
-    m, s = (np.array([v]) for v in op.ratios[2])
-    return plan_requantize(m, s, np.array([-reach]), np.array([reach]), op.zero_out, op.clamp)
+def requantize_of(op: Binary) -> Requantize:
+    """Requantization of the products of a mul, or of the sums of an add or sub."""
+    if op.kind == "mul":
+        reach, ratio = op.reach(0) * op.reach(1), op.ratios[0]
+    else:
+        reach, ratio = (op.reach(0) + op.reach(1)) << op.head_room, op.ratios[2]
+    m, s, low, high = (np.array([v]) for v in (*ratio, -reach, reach))
+    return plan_requantize(m, s, low, high, op.zero_out, op.clamp)
 
 
 def sum_kernel(op: Binary) -> RowKernel | None:
@@ -188,7 +184,7 @@ def sum_kernel(op: Binary) -> RowKernel | None:
 
     The sum is kept doubled, as `smmlar` wants it.
     """
-    q = sum_requantize(op)
+    q = requantize_of(op)
     if not q.short or HALF not in op.ratios[:2]:
         return None
     shifted = 0 if op.ratios[0] == HALF else 1  # the operand that a shift rescales

@@ -43,7 +43,7 @@ def table_kernel(spec: OperatorSpec, table: np.ndarray) -> RowKernel | None:
 
 def binary_kernel(op: Binary) -> RowKernel | None:
     """add, sub or mul, four lanes at a time; None where the proofs fail or rows are not a multiple of four."""
-    q = elementwise.product_requantize(op) if op.kind == "mul" else elementwise.sum_requantize(op)
+    q = elementwise.requantize_of(op)
     if op.dtype != "int8" or not q.short or op.row_elements % LANES or any(s > 0 for _, s in op.ratios[:2]):
         return None
     return _Binary(op, q).build()

@@ -8,13 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 
-def blocks(count: int, block: int) -> list[tuple[int, int]]:
-    """`(start, size)` of the blocks that cover `count`: full ones, then one remainder."""
-    full = [(i, block) for i in range(0, count - block + 1, block)]
-    rest = count - len(full) * block
-    return [*full, (len(full) * block, rest)] if rest else full
-
-
 def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     """[kh, kw, ic, oc] -> per block of outputs and kernel row `[groups][block][group]`, then the tail `[rest][block]`.
 
@@ -26,10 +19,10 @@ def interleave(weights: np.ndarray, block: int, group: int) -> np.ndarray:
     whole = length // group * group
     flat = weights.reshape(kh, length, oc)
     parts: list[np.ndarray] = []
-    for start, size in blocks(oc, block):
+    for start in range(0, oc, block):
         for row in range(kh):
-            taps = flat[row, :, start : start + size]
-            parts.append(taps[:whole].reshape(-1, group, size).transpose(0, 2, 1).ravel())
+            taps = flat[row, :, start : start + block]
+            parts.append(taps[:whole].reshape(-1, group, taps.shape[1]).transpose(0, 2, 1).ravel())
             parts.append(taps[whole:].ravel())
     return np.concatenate(parts).astype(weights.dtype)
 
