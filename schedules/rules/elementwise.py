@@ -17,12 +17,12 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
+from tvm_cascade.schedules.rules.quantized import RANGES
 from tvm_cascade.schedules.rules.requantize import Requantize, clamp_value, emit_requantize, plan_requantize, reference
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
 HALF = (1 << 30, 0)  # multiplier and shift of the ratio 1/2
 STORED = {"int8": (np.arange(256) + 128) % 256 - 128, "uint8": np.arange(256)}  # values by their byte
-RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
 @dataclass(frozen=True, eq=False)

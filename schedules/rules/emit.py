@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.schedules.kernels.kernel import RowKernel, contract_params
-from tvm_cascade.schedules.tir import Stmt, Value, i32, kernel_function, pointer_var, tirx
+from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel, contract_params
+from tvm_cascade.schedules.tir import Stmt, Value, Var, i32, kernel_function, pointer_var, tirx
 
 _VIEW_ITEMS = 1 << 30  # extent of pointer views: the caller knows the size, nothing here depends on it
 
@@ -99,6 +99,15 @@ class Builder:
         return self._blocks[0]
 
 
+_NAMES = {Role.INPUT: "x{}", Role.ROW_TABLE: "x{}_rows", Role.SLOT: "x{}_slot", Role.SLOTS: "x{}_height"}
+_NAMES |= {Role.CONSTANT: "w{}", Role.SCRATCH: "scratch", Role.OUTPUT: "out{}", Role.Y: "y"}
+
+
+def _variable(param: Param) -> Var:
+    name = _NAMES[param.role].format(param.index if param.index or param.role is not Role.OUTPUT else "")
+    return pointer_var(name, param.dtype) if param.is_pointer else tirx.Var(name, "int32")
+
+
 class KernelBuilder(Builder):
     """A row kernel: parameters in the order of the row-kernel contract, then its body.
 
@@ -118,23 +127,16 @@ class KernelBuilder(Builder):
         types = [str(c.dtype) for c in constants]
         self.roles = contract_params(inputs, types, outputs, scratch_bytes > 0, row_table)
         self.arrays, self.scratch_bytes = tuple(constants), scratch_bytes
-        self.inputs: list[Any] = [
-            (pointer_var(f"x{i}", dtype), pointer_var(f"x{i}_rows", "int32"))
-            if row_table
-            else (pointer_var(f"x{i}", dtype), tirx.Var(f"x{i}_slot", "int32"), tirx.Var(f"x{i}_height", "int32"))
-            for i, dtype in enumerate(inputs)
-        ]
+        self.params = [_variable(p) for p in self.roles]
+        told = (Role.ROW_TABLE,) if row_table else (Role.SLOT, Role.SLOTS)
+        self.inputs = list(zip(*(self._of(role) for role in (Role.INPUT, *told)), strict=True))
         self.row_tables = [self.view(x[1], "int32", "rows") for x in self.inputs] if row_table else None
-        self.constants = [pointer_var(f"w{i}", str(c.dtype)) for i, c in enumerate(constants)]
-        self.scratch = pointer_var("scratch", "int8") if scratch_bytes else None
-        self.outputs = [pointer_var("out" if i == 0 else f"out{i}", dtype) for i, dtype in enumerate(outputs)]
-        self.y = tirx.Var("y", "int32")
+        self.constants, self.outputs = self._of(Role.CONSTANT), self._of(Role.OUTPUT)
+        self.scratch = self._of(Role.SCRATCH)[0] if scratch_bytes else None
+        self.y = self.params[-1]
 
-    @property
-    def params(self) -> list[Any]:
-        flat = [p for triple in self.inputs for p in triple]
-        scratch = [] if self.scratch is None else [self.scratch]
-        return [*flat, *self.constants, *scratch, *self.outputs, self.y]
+    def _of(self, role: Role) -> list[Var]:
+        return [v for v, p in zip(self.params, self.roles, strict=True) if p.role is role]
 
     def row_offset(self, index: int, tap: Value, row_elements: int) -> Value:
         """Element offset of row `tap` of the window of input `index`, the ring's end minded."""

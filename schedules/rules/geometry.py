@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import Builder, KernelBuilder
 from tvm_cascade.schedules.tir import Value, i32, tirx
 
@@ -53,6 +54,20 @@ class Sliding:
     tile_rows: int = 0
     joined_rows: int = 1
 
+    @classmethod
+    def of(cls, spec: OperatorSpec, kernel: tuple[int, int]) -> Sliding:
+        """The windows of `kernel` rows and columns that an operator reads its first input by."""
+        (_, height, width, channels), (_, rows, columns, _) = spec.inputs[0].shape, spec.output.shape
+        given, whole = spec.attributes, (spec.rows_by_table, spec.tile_rows, spec.joined_rows)
+        strides, dilation = given.strides or (1, 1), given.dilation or (1, 1)
+        steps = ((strides[0], strides[1]), (given.padding or (0, 0))[:2], (dilation[0], dilation[1]))
+        return cls(height, width, channels, rows, columns, kernel, *steps, *whole)  # type: ignore[arg-type]
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """Valid kernel rows of every output row."""
+        return [self.taps(0, y) for y in range(self.out_height)]
+
     @property
     def row_elements(self) -> int:
         """Elements of a row of the tensor."""
@@ -72,15 +87,15 @@ class Sliding:
 
     def row_variants(self) -> list[tuple[int, int]]:
         """Valid kernel rows of every variant: the rows cut at the top, the full one, the rows cut at the bottom."""
-        rows = [self.taps(0, y) for y in range(self.out_height)]
-        full = (0, self.kernel[0])
-        top, bottom = self._cut(rows)
+        rows, full = self.rows, (0, self.kernel[0])
+        top, bottom = self._cut()
         if top + bottom >= self.out_height:
             return rows
         return [*rows[:top], full, *rows[self.out_height - bottom :]]
 
-    def _cut(self, rows: list[tuple[int, int]]) -> tuple[int, int]:
-        full = (0, self.kernel[0])
+    def _cut(self) -> tuple[int, int]:
+        """Output rows that are cut at the top, and at the bottom."""
+        rows, full = self.rows, (0, self.kernel[0])
         if full not in rows:
             return self.out_height, 0
         top = rows.index(full)
@@ -88,8 +103,7 @@ class Sliding:
 
     def variant(self, y: Value) -> Value:
         """Index into `row_variants` of output row `y`."""
-        rows = [self.taps(0, r) for r in range(self.out_height)]
-        top, bottom = self._cut(rows)
+        top, bottom = self._cut()
         if top + bottom >= self.out_height:
             return y
         index: Value = i32(0)
@@ -123,7 +137,7 @@ class Sliding:
 
     def bounds(self, b: Builder, y: Value) -> tuple[Value, Value]:
         """`r0` and `r1` of output row `y`, constants where they never change."""
-        rows = {self.taps(0, r) for r in range(self.out_height)}
+        rows = set(self.rows)
         if rows == {(0, self.kernel[0])}:
             return 0, self.kernel[0]
         first = b.let(self.padding[0] - y * self.strides[0], "above")
@@ -168,11 +182,10 @@ def store_bases(k: KernelBuilder, g: Sliding, table: Value, index: int = 0, star
 @contextmanager
 def valid_row(k: KernelBuilder, g: Sliding, tap: int, r0: Value, r1: Value) -> Iterator[None]:
     """What kernel row `tap` does, under a test only where that row is padding for some output row."""
-    rows = [g.taps(0, y) for y in range(g.out_height)]
     tests = []
-    if any(r[0] > tap for r in rows):
+    if any(r[0] > tap for r in g.rows):
         tests.append(tirx.LE(r0, i32(tap)))
-    if any(r[1] <= tap for r in rows):
+    if any(r[1] <= tap for r in g.rows):
         tests.append(tirx.GT(r1, i32(tap)))
     if not tests:
         yield

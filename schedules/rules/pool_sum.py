@@ -17,7 +17,7 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.emit import KernelBuilder
 from tvm_cascade.schedules.rules.intrinsics import call
 from tvm_cascade.schedules.rules.lanes import LANES, put, splat, vector
-from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, read_pool
+from tvm_cascade.schedules.rules.pooling import PAIR_TAPS, Pool, Scalar, halfword_sums, read_pool
 from tvm_cascade.schedules.tir import Value, i32, kernel_function, pointer_var, tirx
 
 
@@ -80,10 +80,7 @@ class _Words(_Sum):
             word = k.let(call("ldr", tirx.address_of(self.x[p * self.g.channels + channel])), "xw")
             k.store(pairs, 0, call("sxtab16", pairs[i32(0)], word))
             k.store(pairs, 1, call("sxtab16_ror8", pairs[i32(1)], word))
-        both = [k.let(pairs[i32(i)], "pair") for i in range(2)]
-        low = [p.astype("int16").astype("int32") for p in both]
-        high = [tirx.shift_right(p, i32(16)) for p in both]
-        for i, part in enumerate((low[0], low[1], high[0], high[1])):
+        for i, part in enumerate(halfword_sums(k, pairs)):
             k.store(self.sums, channel + i, k.let(self.sums[channel + i], "old") + part)
 
 
@@ -108,11 +105,8 @@ class _Vectors(_Sum):
 
 def _finished(k: KernelBuilder, acc: Value, begin: Value, end: Value) -> RowKernel:
     """A kernel with the parameters of `Accumulating`."""
-    types = [str(c.dtype) for c in k.arrays]
-    dtype = next(p.dtype for p in k.roles if p.role is Role.INPUT)
-    roles = [Param(Role.INPUT, 0, dtype), *(Param(Role.CONSTANT, i, t) for i, t in enumerate(types))]
-    roles += [Param(Role.ACCUMULATOR, 0, "int32"), Param(Role.OUTPUT, 0, dtype)]
-    roles += [Param(Role.BEGIN, 0, "int32"), Param(Role.END, 0, "int32")]
-    params = [k.inputs[0][0], *k.constants, acc, k.outputs[0], begin, end]
-    func = kernel_function("pool_sum", params, k.statements())
-    return RowKernel(func, k.arrays, 0, tuple(roles), rule="pool_sum")
+    kept = [(v, p) for v, p in zip(k.params, k.roles, strict=True) if p.role in (Role.INPUT, Role.CONSTANT)]
+    kept += [(acc, Param(Role.ACCUMULATOR, 0, "int32")), (k.outputs[0], Param(Role.OUTPUT, 0, kept[0][1].dtype))]
+    kept += [(begin, Param(Role.BEGIN, 0, "int32")), (end, Param(Role.END, 0, "int32"))]
+    func = kernel_function("pool_sum", [v for v, _ in kept], k.statements())
+    return RowKernel(func, k.arrays, 0, tuple(p for _, p in kept), rule="pool_sum")

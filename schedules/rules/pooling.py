@@ -60,8 +60,8 @@ def read_pool(spec: OperatorSpec) -> Pool | None:
         return _read_mean(spec, (lo, hi))
     if set(given.dilation or (1, 1)) != {1} or len(spec.output.shape) != 4 or given.pool_size is None:
         return None
-    window = _window(spec, given.pool_size)
-    whole = all(window.taps(0, y) == (0, window.kernel[0]) for y in range(window.out_height))
+    window = Sliding.of(spec, (given.pool_size[0], given.pool_size[1]))
+    whole = set(window.rows) == {(0, window.kernel[0])}
     if kind != "max_pool2d" and not (whole and len(window.column_groups()) == 1):  # the divisor differs by pixel
         return None
     if not window.wraps_once:
@@ -69,14 +69,6 @@ def read_pool(spec: OperatorSpec) -> Pool | None:
     if kind == "scaled_avg_pool2d":
         return _rescaled(given, window, (lo, hi))
     return Pool("max" if kind == "max_pool2d" else "average", window, data.dtype, (lo, hi))
-
-
-def _window(spec: OperatorSpec, kernel: tuple[int, ...]) -> Sliding:
-    (_, height, width, channels), (_, rows, columns, _) = spec.inputs[0].shape, spec.output.shape
-    (kh, kw), (sy, sx) = kernel, spec.attributes.strides or (1, 1)
-    top, left, *_ = spec.attributes.padding or (0, 0)
-    sizes = (height, width, channels, rows, columns)
-    return Sliding(*sizes, (kh, kw), (sy, sx), (top, left), rows_by_table=spec.rows_by_table)
 
 
 def _read_mean(spec: OperatorSpec, clamp: tuple[int, int]) -> Pool | None:
@@ -233,12 +225,16 @@ class _Words(_Pooling):
                 values = [tirx.bitwise_and(v, i32(255)) for v in values]
             values = [self.clamped(k.let(v, "v")) for v in values]
         else:
-            pairs = [k.let(acc[i32(i)], "pair") for i in range(2)]
-            low = [p.astype("int16").astype("int32") for p in pairs]
-            high = [tirx.shift_right(p, i32(16)) for p in pairs]
-            values = [self.averaged(k.let(v, "total")) for v in (low[0], low[1], high[0], high[1])]
+            values = [self.averaged(k.let(v, "total")) for v in halfword_sums(k, acc)]
         for i, value in enumerate(values):
             k.store(self.out, place + i, value.astype(self.pool.dtype))
+
+
+def halfword_sums(k: KernelBuilder, pairs: Value) -> list[Value]:
+    """The four sums of two pairs of halfwords, in the order of their channels."""
+    both = [k.let(pairs[i32(i)], "pair") for i in range(2)]
+    low, high = [p.astype("int16").astype("int32") for p in both], [tirx.shift_right(p, i32(16)) for p in both]
+    return [*low, *high]
 
 
 class _VectorMax(_Pooling):

@@ -74,7 +74,7 @@ def read_conv(spec: OperatorSpec) -> QuantizedConv | None:
         weights = weights.reshape(*weights.shape[:2], 1, -1)
     elif weights.shape[2] * groups != data.shape[3]:
         return None
-    window = _window(spec, weights)
+    window = Sliding.of(spec, (weights.shape[0], weights.shape[1]))
     if not window.wraps_once or (window.rows_by_table and window.dilation != (1, 1)):
         return None
     return _conv(spec, window, weights, depthwise)
@@ -97,26 +97,6 @@ def _read_parts(spec: OperatorSpec, kind: str) -> QuantizedConv | None:
     if conv is None or conv.groups > 1 or conv.window.dilation != (1, 1):
         return None
     return replace(conv, parts=parts)
-
-
-def _window(spec: OperatorSpec, weights: np.ndarray) -> Sliding:
-    (_, height, width, channels), (_, out_height, out_width, _) = spec.inputs[0].shape, spec.output.shape
-    given = spec.attributes
-    strides, padding, dilation = given.strides or (1, 1), given.padding or (0, 0), given.dilation or (1, 1)
-    return Sliding(
-        height,
-        width,
-        channels,
-        out_height,
-        out_width,
-        (weights.shape[0], weights.shape[1]),
-        (strides[0], strides[1]),
-        (padding[0], padding[1]),
-        (dilation[0], dilation[1]),
-        spec.rows_by_table,
-        spec.tile_rows,
-        spec.joined_rows,
-    )
 
 
 def _conv(spec: OperatorSpec, window: Sliding, weights: np.ndarray, depthwise: bool) -> QuantizedConv:

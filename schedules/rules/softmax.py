@@ -13,9 +13,9 @@ so one product of 32 by 32 bits added to a constant, of which the high word coun
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -89,11 +89,9 @@ class _Scalar:
         acc = k.local(1, "top")
         k.store(acc, 0, i32(int(np.iinfo(self.op.dtype).min)))
 
-        def take(place: Value) -> None:
+        for place in self.each():
             value, old = k.let(self.x[at + place].astype("int32"), "x"), k.let(acc[i32(0)], "old")
             k.store(acc, 0, tirx.max(old, value))
-
-        self.each(take)
         return k.let(acc[i32(0)], "top")
 
     def total(self, at: Value, top: Value) -> Value:
@@ -102,11 +100,9 @@ class _Scalar:
         acc = k.local(1, "sum")
         k.store(acc, 0, i32(0))
 
-        def take(place: Value) -> None:
+        for place in self.each():
             e = k.let(self.looked(at, place, top), "e")
             k.store(acc, 0, acc[i32(0)] + halves_up(e))
-
-        self.each(take)
         return acc[i32(0)]
 
     def looked(self, at: Value, place: Value, top: Value) -> Value:
@@ -116,26 +112,19 @@ class _Scalar:
         k = self.k
         half, drop = k.let(tirx.shift_left(i32(1), shift - 2), "half"), k.let(shift - 1, "drop")
 
-        def take(place: Value) -> None:
+        low = int(np.iinfo(self.op.dtype).min)
+        for place in self.each():
             e = k.let(self.looked(at, place, top), "e")
             value = k.let(call("smlalh", e, scale, i32(1 << 30), half), "wide")
-            self.store(to + place, tirx.shift_right(value, drop))
+            value = call("ssat8" if low else "usat8", tirx.shift_right(value, drop) + low)
+            k.store(self.out, to + place, value.astype(self.op.dtype))
 
-        self.each(take)
-
-    def store(self, place: Value, value: Value) -> None:
-        low = int(np.iinfo(self.op.dtype).min)
-        saturate = "ssat8" if low else "usat8"
-        self.k.store(self.out, place, call(saturate, value + low).astype(self.op.dtype))
-
-    def each(self, take: Any, first: int = 0) -> None:
-        """`take(place)` for every class from `first` on, some a pass."""
-        k, count = self.k, self.op.classes - first
-        with k.loop(count // _STEP, "i") as i:
-            for u in range(_STEP if count >= _STEP else 0):
-                take(i * _STEP + (first + u))
+    def each(self) -> Iterator[Value]:
+        """Every class, some a pass."""
+        count = self.op.classes
+        yield from self.k.unrolled(count // _STEP, _STEP if count >= _STEP else 0)
         for rest in range(count // _STEP * _STEP, count):
-            take(i32(first + rest))
+            yield i32(rest)
 
 
 class _Vectors(_Scalar):
@@ -150,11 +139,9 @@ class _Vectors(_Scalar):
         least = tirx.const(int(np.iinfo(op.dtype).min), dtype)
         put(k, acc, 0, splat(least, lanes), lanes)
 
-        def take(place: Value) -> None:
+        for place in self.overlapped(lanes):
             x = vector(self.x, at + place, lanes).astype(f"{dtype}x{lanes}")
             put(k, acc, 0, tirx.max(vector(acc, 0, lanes), x), lanes)
-
-        self.overlapped(take, lanes)
         unsigned = int(kind == "uint")
         start = i32(int(np.iinfo(op.dtype).min))
         return k.let(
@@ -196,21 +183,19 @@ class _Vectors(_Scalar):
         k, info = self.k, np.iinfo(self.op.dtype)
         down = k.let(0 - shift, "down")
 
-        def take(place: Value) -> None:
+        for place in self.overlapped(LANES):
             high = high_lanes(k, self.gathered(at, place, top), splat(scale))
             moved = k.let(rounded_lanes(high, splat(down)), "q", "int32x4") + splat(int(info.min))
             value: Value = tirx.min(moved, splat(int(info.max)))
             put(k, self.out, to + place, value.astype(f"{self.op.dtype}x4"), LANES)
 
-        self.overlapped(take, LANES)
-
-    def overlapped(self, take: Any, lanes: int) -> None:
-        """`take(place)` for vectors that cover the row."""
+    def overlapped(self, lanes: int) -> Iterator[Value]:
+        """Where vectors that cover the row start."""
         k, count = self.k, self.op.classes
         with k.loop(count // lanes, "i") as i:
-            take(i * lanes)
+            yield i * lanes
         if count % lanes:
-            take(i32(count - lanes))
+            yield i32(count - lanes)
 
 
 def halves_up(e: Value) -> Value:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -97,22 +97,27 @@ def tune(
     """
     search = search or Search()
     database = _database(Path(folder))
-    forms: list[RowForm | None] = []
     reasons: dict[str, str] = {}
-    for operator in operators:
-        found = None if operator is None else _form(operator, reasons)
-        forms.append(found)
-    distinct = _distinct([f.func for f in forms if f is not None])
+
+    def made(operator: Operator | None, make: Callable[[Operator], Any]) -> Any:
+        try:
+            return None if operator is None else make(operator)
+        except NotTunableError as why:
+            reasons[operator.name] = str(why)
+            return None
+
+    forms: list[RowForm | None] = [made(o, lambda o: row_form(o.func, o.access)) for o in operators]
+    distinct = list({tvm_ffi.structural_hash(f.func): f.func for f in forms if f is not None}.values())
     before = len(database)
     missing = [f for f in distinct if not database.has_workload(tvm.IRModule({"main": f}))]
     if missing and search.trials:
         progress(f"measuring {len(missing)} of {len(distinct)} kernels, {search.trials} candidates each, into {folder}")
         _measure(missing, Path(folder), database, search)
     scheduled = {tvm_ffi.structural_hash(f): _best(database, f) for f in distinct}
-    kernels = []
-    for operator, form in zip(operators, forms, strict=True):
-        best = None if form is None else scheduled[tvm_ffi.structural_hash(form.func)]
-        kernels.append(None if operator is None or form is None else _kernel(operator, form, best, reasons))
+    kernels = [
+        None if form is None else made(operator, lambda o, form=form: _kernel(o, form, scheduled))
+        for operator, form in zip(operators, forms, strict=True)
+    ]
     return Tuned(tuple(kernels), len(database) - before, len(distinct), reasons)
 
 
@@ -121,28 +126,13 @@ def plain(kernel: RowKernel) -> RowKernel:
     return replace(kernel, func=serial(kernel.func))
 
 
-def _form(operator: Operator, reasons: dict[str, str]) -> RowForm | None:
-    try:
-        return row_form(operator.func, operator.access)
-    except NotTunableError as why:
-        reasons[operator.name] = str(why)
-        return None
-
-
-def _kernel(operator: Operator, form: RowForm, scheduled: PrimFunc | None, reasons: dict[str, str]) -> RowKernel | None:
-    if scheduled is None:
-        reasons[operator.name] = "no candidate ran, or none was measured"
-        return None
-    try:
-        made = splice(operator.func, operator.constants, operator.access, form, scheduled, "row_kernel")
-    except NotTunableError as why:
-        reasons[operator.name] = str(why)
-        return None
+def _kernel(operator: Operator, form: RowForm, scheduled: Mapping[int, PrimFunc | None]) -> RowKernel:
+    """The kernel with the fastest schedule of its row form. Raises `NotTunableError`."""
+    best = scheduled[tvm_ffi.structural_hash(form.func)]
+    if best is None:
+        raise NotTunableError("no candidate ran, or none was measured")
+    made = splice(operator.func, operator.constants, operator.access, form, best, "row_kernel")
     return replace(made, rule=RULE)
-
-
-def _distinct(funcs: Sequence[PrimFunc]) -> list[PrimFunc]:
-    return list({tvm_ffi.structural_hash(f): f for f in funcs}.values())
 
 
 def require_json() -> None:
