@@ -323,4 +323,4 @@ def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
     if target.dsp and narrow:
         forms.append(("words", _Words))
     forms.append(("channels", Scalar))
-    return [Variant(name, lambda form=form: form(pool).build()) for name, form in forms]
+    return [Variant(name, lambda form=form, pool=pool: form(pool).build()) for name, form in forms]

@@ -100,8 +100,10 @@ def tune(
     reasons: dict[str, str] = {}
 
     def made(operator: Operator | None, make: Callable[[Operator], Any]) -> Any:
+        if operator is None:
+            return None
         try:
-            return None if operator is None else make(operator)
+            return make(operator)
         except NotTunableError as why:
             reasons[operator.name] = str(why)
             return None
