@@ -44,9 +44,7 @@ class Lowered:
     counted: bool = False
     spare_bytes: int = 0
     hooked: bool = False  # whether a function is called between steps
-    table_bytes: int = (
-        0  # at the start of `flash`: what the driver reads by index; the rest it hands to kernels by pointer
-    )
+    table_bytes: int = 0  # at the start of `flash`: what the driver reads by index; kernels get pointers to the rest
 
 
 @dataclass(frozen=True, slots=True)

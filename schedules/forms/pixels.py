@@ -140,11 +140,12 @@ class PixelTileKernel(BuiltKernel):
             if table is not None:
                 calls.append(self._fill(caller, len(calls), position, (y, x0), self.valid[which]))
 
+        def read(i: int) -> Expr:
+            return _pixel(caller, caller.input(i), caller.input_pixel(i, y, x0))
+
         address, scratch = caller.memory.address, lambda: caller.scratch_offset
         own = {
-            Role.INPUT: lambda i: (
-                _pixel(caller, caller.input(i), caller.input_pixel(i, y, x0)) if not self.tables[i] else None
-            ),
+            Role.INPUT: lambda i: None if self.tables[i] else read(i),
             Role.ROW_TABLE: lambda i: address("arena", "int32", scratch() + self.table_offset(i)),
             Role.OUTPUT: lambda i: _pixel(caller, caller.output(i), caller.output_pixel(i, y, x0)),
             Role.SCRATCH: lambda _: address("arena", "int8", scratch() + self.own_offset),

@@ -22,9 +22,7 @@ from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32,
 class RowTable:
     """The row table of one input in steps by pixels."""
 
-    fill: (
-        PrimFunc  # fill(x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
-    )
+    fill: PrimFunc  # (x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
     table_bytes: int  # of the table; the copied run lies behind it
     fixed_bytes: int  # of scratch for a step of n pixels: fixed_bytes + n * pixel_bytes
     pixel_bytes: int

@@ -13,9 +13,8 @@ It applies where one reduction reads the input, each element for its own place, 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -65,11 +64,7 @@ def accumulate_kernel(func: PrimFunc, constants: Sequence[np.ndarray]) -> Accumu
     Parameters of `func`: the activation, constants, outputs.
     """
     made = _accumulating(func, len(constants))
-    return (
-        made
-        if isinstance(made, str)
-        else dataclasses.replace(made, kernel=dataclasses.replace(made.kernel, constants=tuple(constants)))
-    )
+    return made if isinstance(made, str) else replace(made, kernel=replace(made.kernel, constants=tuple(constants)))
 
 
 @lru_cache(maxsize=64)  # operators of one shape share a function

@@ -38,13 +38,10 @@ def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
         if low is not None and extent is not None:
             analyzer.bind(loop.loop_var, ir.Range(low, low + extent))
     spread = _Spread(analyzer, unit, pitch)
-    for access in (
-        *tir.collect(body, ir.TensorLoad),
-        *tir.collect(body, tirx.BufferStore),
-    ):  # an error inside of a map is TVM's
-        buffer = access.source if isinstance(access, ir.TensorLoad) else access.buffer
+    accesses = [(x.source, x.indices) for x in tir.loads(body)] + [(s.buffer, s.indices) for s in tir.stores(body)]
+    for buffer, indices in accesses:  # an error inside of a map is TVM's
         if buffer in views:
-            spread.index(buffer, access.indices[0])
+            spread.index(buffer, indices[0])
 
     def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:
         return (buffer, [spread.index(buffer, indices[0])]) if buffer in views else None

@@ -103,34 +103,17 @@ def _conv(spec: OperatorSpec, window: Sliding, weights: np.ndarray, depthwise: b
     given, dtype, outputs = spec.attributes, spec.inputs[0].dtype, spec.output.shape[3]
     _, bias, *ratio = spec.constants
     zero_in, zero_out = given.input_zero_point or 0, given.output_zero_point or 0
-    clamp = given.clamp or RANGES[dtype]
-    m, s = (np.broadcast_to(a.ravel(), (outputs,)).astype(np.int64) for a in ratio)
-    weights, bias, m, s = _fold_constants(weights, bias.ravel(), m, s, zero_in, zero_out, (clamp[0], clamp[1]), dtype)
-    low, high = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[dtype])
-    requantize = plan_requantize(m, s, low, high, zero_out, (clamp[0], clamp[1]))
+    lo, hi = given.clamp or RANGES[dtype]
+    bias, (m, s) = bias.ravel(), (np.broadcast_to(a.ravel(), (outputs,)).astype(np.int64) for a in ratio)
+    bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[dtype])
+    constant, value = constant_channels(m, s, *bounds, zero_out, (lo, hi))
+    if constant.any():
+        # v is the accumulator 4 (v - zo) under the multiplier 2^30 and the shift -1, the short form: (2 (v - zo) + 1) >> 1
+        weights = np.where(constant, 0, weights).astype(weights.dtype)
+        bias = np.where(constant, 4 * (value - zero_out), bias).astype(bias.dtype)
+        m, s = np.where(constant, 1 << 30, m), np.where(constant, -1, s)
+        bounds = accumulator_bounds(weights.reshape(-1, outputs), bias, zero_in, RANGES[dtype])
+    requantize = plan_requantize(m, s, *bounds, zero_out, (lo, hi))
     times = outputs // window.channels if depthwise else 1
     groups = 1 if depthwise else given.groups or 1
     return QuantizedConv(window, weights, bias, zero_in, requantize, depthwise, times, dtype, groups=groups)
-
-
-def _fold_constants(
-    weights: np.ndarray,
-    bias: np.ndarray,
-    m: np.ndarray,
-    s: np.ndarray,
-    zero_in: int,
-    zero_out: int,
-    clamp: tuple[int, int],
-    dtype: str,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Weights, bias, multipliers and shifts with channels of constant output put in a form that requantizes shortly.
-
-    A constant v is the accumulator 4 (v - zo) under the multiplier 2^30 and the shift -1: (2 (v - zo) + 1) >> 1.
-    """
-    low, high = accumulator_bounds(weights.reshape(-1, weights.shape[-1]), bias, zero_in, RANGES[dtype])
-    constant, value = constant_channels(m, s, low, high, zero_out, clamp)
-    if not constant.any():
-        return weights, bias, m, s
-    folded = np.where(constant, 0, weights).astype(weights.dtype)
-    folded_bias = np.where(constant, 4 * (value - zero_out), bias).astype(bias.dtype)
-    return folded, folded_bias, np.where(constant, 1 << 30, m), np.where(constant, -1, s)

@@ -187,24 +187,15 @@ def _measure(forms: Sequence[PrimFunc], folder: Path, database: Any, search: Sea
             measure_callbacks=[ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel()],
             cost_model=ms.cost_model.XGBModel(num_warmup_samples=4 * search.batch, num_tuning_cores=1),
             task_scheduler="round-robin",
-            space=_space(),
+            space=ms.space_generator.ScheduleFn(
+                _design, sch_rules=[], postprocs=[], mutator_probs={ms.mutator.MutateTileSize(): 1.0}
+            ),
             strategy=ms.search_strategy.EvolutionarySearch(
                 population_size=32, init_min_unmeasured=8, genetic_num_iters=2, genetic_max_fail_count=4
             ),
             num_tuning_cores=1,
             seed=search.seed,
         )
-
-
-def _space() -> Any:
-    """One design with tile sizes to choose: every candidate is a kernel that one would write by hand."""
-    mutators = ms.mutator
-    return ms.space_generator.ScheduleFn(
-        _design,
-        sch_rules=[],
-        postprocs=[],
-        mutator_probs={mutators.MutateTileSize(): 1.0},
-    )
 
 
 def _design(sch: Any) -> None:
