@@ -15,12 +15,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tvm_cascade.operators.record import TensorType
 from tvm_cascade.operators.table import COMMUTATIVE, WRITERS, infer
 
-Attr = object  # int, float, str, bool or nested tuples of them: hashable and comparable
+Attr = Any  # int, float, str, bool or nested tuples of them: hashable and comparable
 _NAMED = ("input", "weight")  # leaves whose type is no function of their attributes
 
 
@@ -44,6 +44,15 @@ class Node:
 
     def get(self, name: str, default: Attr = None) -> Attr:
         return next((value for key, value in self.attrs if key == name), default)
+
+    @property
+    def result(self) -> Ref:
+        """The first output, the only one of most operators."""
+        return Ref(self, 0)
+
+    @property
+    def outputs(self) -> tuple[Ref, ...]:
+        return tuple([Ref(self, port) for port in range(len(self.types))])
 
     @property
     def type(self) -> TensorType:
@@ -85,7 +94,15 @@ class Pool:
 
     def make(self, kind: str, *inputs: Ref, **attrs: Attr) -> Ref:
         """The operator's output 0; types are inferred. Raises `GraphError` where operands do not fit."""
-        return Ref(self.node(kind, inputs, tuple(sorted(attrs.items()))), 0)
+        return self.node(kind, inputs, tuple(sorted(attrs.items()))).result
+
+    def like(self, node: Node, *inputs: Ref, **changes: Attr) -> Ref:
+        """Output 0 of `node`'s operator on other operands, some of its attributes changed."""
+        return self.make(node.kind, *inputs, **{**dict(node.attrs), **changes})
+
+    def split(self, whole: Ref, axis: int, sizes: Iterable[int]) -> tuple[Ref, ...]:
+        """The parts of `whole` of these sizes along an axis."""
+        return self.make("split", whole, axis=axis, sizes=tuple(sizes)).node.outputs
 
     def node(
         self,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import combinations, permutations
 
 from tvm_cascade.operators.table import COMMUTATIVE
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
@@ -33,45 +33,33 @@ def op(name: str, kinds: str | frozenset[str], *operands: Term | None) -> Term:
     return Term(name, frozenset(kinds.split()) if isinstance(kinds, str) else kinds, operands)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Match:
-    """Operators by the pattern's names."""
-
-    named: Mapping[str, Node]
-
-    def __getitem__(self, name: str) -> Node:
-        return self.named[name]
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        return tuple(dict.fromkeys(self.named.values()))
-
-
-Target = Mapping[Ref, Ref]
+Operators = Mapping[str, Node]  # of a match, by the pattern's names
+Target = Ref | Mapping[Ref, Ref] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """A substitution.
 
-    `target` builds the new operators and returns which references they replace, or None where the constraints on shapes
-    and attributes do not hold. Rules of one root depend on nothing but the root, those of several on their roots.
+    `target(pool, **operators)` takes the operators matched by the pattern's names and builds the new ones. It returns
+    what replaces the result of the first root, or which references are replaced by which, or None where the constraints
+    on shapes and attributes do not hold. Rules of one root depend on nothing but the root, those of several on their
+    roots. A rule with `sees_readers` must know who reads a result: its target is `target(dag, readers, **operators)`,
+    `readers` being `Dag.users`.
     """
 
     name: str
     before: str  # the source graph as an expression
     after: str  # the target graph
     roots: tuple[Term, ...]
-    target: Callable[[Pool, Match], Target | None]
-    shared: Callable[[Node], Ref] | None = None  # several roots: the operand they have in common
+    target: Callable[..., Target]
+    shared: int = 0  # several roots: the place of the operand that they have in common
     ordered: bool = False  # several roots: (a, b) and (b, a) are different matches
-    integer_exact: bool = False  # bit for bit on integers, not only up to reassociation
+    integer_exact: bool = True  # bit for bit on integers, not only up to reassociation
     folds_weights: bool = False  # needs constant weights, so it never fires in a training graph
-    whole_graph: bool = (
-        False  # a global rule: its operators may lie anywhere: tried on the whole graph before it is split
-    )
-    context: Callable[[Dag, Mapping[Ref, list[Node]], Node, Match], Target | None] | None = None
-    # `context` replaces `target` in rules that must see who reads a result.
+    eager: bool = False  # leaves no choice: what it removes no other rule needs
+    whole_graph: bool = False  # a global rule, whose operators may lie anywhere: tried before the graph is split
+    sees_readers: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +68,7 @@ class Site:
 
     rule: Rule
     nodes: tuple[Node, ...]
-    target: Target
+    target: Mapping[Ref, Ref]
 
 
 def matches(term: Term, node: Node) -> Iterator[dict[str, Node]]:
@@ -111,95 +99,88 @@ def _operands(terms: Sequence[Term | None], refs: Sequence[Ref]) -> Iterator[dic
             yield {**head, **tail}
 
 
+def _site(rule: Rule, operators: Operators, target: Target) -> Site | None:
+    """The site of a match, None where the rule's target refused it."""
+    if not target:
+        return None
+    root = operators[rule.roots[0].name]
+    replaced = {root.result: target} if isinstance(target, Ref) else target
+    read = (r.node for r in replaced) if rule.sees_readers else ()
+    return Site(rule, tuple(dict.fromkeys((*operators.values(), *read))), replaced)
+
+
 @dataclass(slots=True)
 class Matcher:
     """Finds the sites of `rules` in graphs of one pool, remembering what does not depend on the graph."""
 
     rules: tuple[Rule, ...]
     _single: dict[Node, tuple[Site, ...]] = field(default_factory=dict)
-    _roots: dict[tuple[str, int, Node], tuple[Match, ...]] = field(default_factory=dict)
-    _pairs: dict[tuple, Site | None] = field(default_factory=dict)
+    _roots: dict[tuple[str, int, Node], tuple[Operators, ...]] = field(default_factory=dict)
+    _pairs: dict[tuple[str, Node, Node], Site | None] = field(default_factory=dict)
 
     def sites(self, dag: Dag) -> list[Site]:
         """All sites in the graph: rules of one root operator by operator, then the others rule by rule."""
         found: list[Site] = []
-        pool, single = dag.pool, self._single
         by_kind: dict[str, list[Node]] = {}
         for node in dag.nodes:
-            known = single.get(node)
+            known = self._single.get(node)
             if known is None:
-                known = single[node] = tuple(self._at(pool, node))
+                known = self._single[node] = tuple(self._at(dag.pool, node))
             found += known
             by_kind.setdefault(node.kind, []).append(node)
-        users: dict[Ref, list[Node]] | None = None
+        readers: dict[Ref, list[Node]] | None = None
         for rule in self.rules:
+            if len(rule.roots) == 1 and not rule.sees_readers:
+                continue
+            nodes = [n for kind, alike in by_kind.items() if kind in rule.roots[0].kinds for n in alike]
             if len(rule.roots) > 1:
-                self._join(rule, dag, _of(by_kind, rule), found)
-            elif rule.context is not None and (nodes := _of(by_kind, rule)):
-                users = dag.users() if users is None else users
-                self._aware(rule, dag, users, nodes, found)
+                found += self._joint(rule, dag.pool, nodes)
+            elif nodes:
+                readers = dag.users() if readers is None else readers
+                made = (_site(rule, m, rule.target(dag, readers, **m)) for n in nodes for m in self._root(rule, 0, n))
+                found += [site for site in made if site is not None]
         return found
 
     def _at(self, pool: Pool, node: Node) -> Iterator[Site]:
+        """Sites of rules of one root at `node`."""
         for rule in self.rules:
-            root = rule.roots[0]
-            if len(rule.roots) > 1 or rule.context is not None or node.kind not in root.kinds:
+            if len(rule.roots) > 1 or rule.sees_readers or node.kind not in rule.roots[0].kinds:
                 continue
             seen: set[tuple[Ref, ...]] = set()
-            for named in matches(root, node):
-                match = Match(named)
-                target = rule.target(pool, match)
-                if target and (key := tuple(target.values())) not in seen:
+            for operators in matches(rule.roots[0], node):
+                site = _site(rule, operators, rule.target(pool, **operators))
+                if site is not None and (key := tuple(site.target.values())) not in seen:
                     seen.add(key)
-                    yield Site(rule, match.nodes, target)
+                    yield site
 
-    def _root(self, rule: Rule, place: int, node: Node) -> tuple[Match, ...]:
+    def _root(self, rule: Rule, place: int, node: Node) -> tuple[Operators, ...]:
+        """Matches of one of a rule's roots at `node`."""
         key = (rule.name, place, node)
-        known = self._roots.get(key)
-        if known is None:
-            known = self._roots[key] = tuple(Match(n) for n in matches(rule.roots[place], node))
-        return known
+        if key not in self._roots:
+            self._roots[key] = tuple(matches(rule.roots[place], node))
+        return self._roots[key]
 
-    def _join(self, rule: Rule, dag: Dag, nodes: Sequence[Node], found: list[Site]) -> None:
-        assert rule.shared is not None
-        buckets: dict[Ref, list[Node]] = {}
+    def _joint(self, rule: Rule, pool: Pool, nodes: Sequence[Node]) -> Iterator[Site]:
+        """Sites of a rule of two roots: pairs of operators that share an operand."""
+        sharing: dict[Ref, list[Node]] = {}
         for node in nodes:
-            buckets.setdefault(rule.shared(node), []).append(node)
-        for bucket in buckets.values():
-            for i, a in enumerate(bucket):
-                for b in bucket if rule.ordered else bucket[i + 1 :]:
-                    if a is not b:
-                        self._pair(rule, dag.pool, a, b, found)
+            sharing.setdefault(node.inputs[rule.shared], []).append(node)
+        for alike in sharing.values():
+            for a, b in permutations(alike, 2) if rule.ordered else combinations(alike, 2):
+                key = (rule.name, a, b)
+                if key not in self._pairs:
+                    self._pairs[key] = self._pair(rule, pool, a, b)
+                site = self._pairs[key]
+                if site is not None:
+                    yield site
 
-    def _pair(self, rule: Rule, pool: Pool, a: Node, b: Node, found: list[Site]) -> None:
-        key = (rule.name, a, b)
-        if key not in self._pairs:
-            self._pairs[key] = None
-            for left in self._root(rule, 0, a):
-                for right in self._root(rule, 1, b):
-                    match = Match({**left.named, **right.named})
-                    target = rule.target(pool, match)
-                    if target:
-                        self._pairs[key] = Site(rule, match.nodes, target)
-        site = self._pairs[key]
-        if site is not None:
-            found.append(site)
-
-    def _aware(
-        self, rule: Rule, dag: Dag, users: Mapping[Ref, list[Node]], nodes: Sequence[Node], found: list[Site]
-    ) -> None:
-        assert rule.context is not None
-        for node in nodes:
-            for match in self._root(rule, 0, node):
-                target = rule.context(dag, users, node, match)
-                if target:
-                    reads = [n for r in target for n in (r.node,) if n is not node]
-                    found.append(Site(rule, tuple(dict.fromkeys((*match.nodes, *reads))), target))
-
-
-def _of(by_kind: Mapping[str, list[Node]], rule: Rule) -> list[Node]:
-    """Operators that the rule's first root can match, kind by kind."""
-    return [n for kind, nodes in by_kind.items() if kind in rule.roots[0].kinds for n in nodes]
+    def _pair(self, rule: Rule, pool: Pool, a: Node, b: Node) -> Site | None:
+        found = None
+        for left in self._root(rule, 0, a):
+            for right in self._root(rule, 1, b):
+                operators = {**left, **right}
+                found = _site(rule, operators, rule.target(pool, **operators)) or found
+        return found
 
 
 def reaches(start: Ref, goal: Node) -> bool:

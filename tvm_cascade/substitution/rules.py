@@ -13,48 +13,7 @@ from tvm_cascade.substitution.rules_quantized import QUANTIZED_RULES
 ALL_RULES: tuple[Rule, ...] = (*CONV_RULES, *GROUP_RULES, *ALGEBRA_RULES, *LAYOUT_RULES, *QUANTIZED_RULES)
 _BY_NAME = {rule.name: rule for rule in ALL_RULES}
 
-# What MetaFlow's Table 3 searches with: the four printed substitutions and those of its artifact, biases inside.
-PAPER_RULES = tuple(
-    _BY_NAME[name]
-    for name in (
-        "enlarge_kernel",
-        "fuse_convs",
-        "fuse_convs_enlarged",
-        "fuse_conv_add",
-        "fuse_activation",
-        "merge_groups",
-        "concat_of_split",
-        "split_of_concat",
-        "flatten_split",
-        "exclusive_concat",
-        "distribute",
-        "reorder_sum",
-        "factor",
-        "merge_matmuls",
-        "fuse_elementwise",
-        "batch_unary",
-    )
-)
-
-# Rules without a choice to make: what they remove no other rule needs.
-EAGER_RULES = tuple(
-    _BY_NAME[name]
-    for name in (
-        "fold_batch_norm",
-        "fold_bias",
-        "fold_scale",
-        "matmul_bias",
-        "matmul_scale",
-        "drop_view",
-        "compose_transposes",
-        "compose_reshapes",
-        "concat_of_split",
-        "split_of_concat",
-        "flatten_concat",
-        "flatten_split",
-        "fuse_quantized_clip",
-    )
-)
+EAGER_RULES = tuple(rule for rule in ALL_RULES if rule.eager)
 
 
 def rules(*names: str) -> tuple[Rule, ...]:
@@ -68,3 +27,11 @@ def rules(*names: str) -> tuple[Rule, ...]:
 def integer_rules() -> tuple[Rule, ...]:
     """Rules that stay exact bit for bit on integers."""
     return tuple(r for r in ALL_RULES if r.integer_exact)
+
+
+# What MetaFlow's Table 3 searches with: the four printed substitutions and those of its artifact, biases inside.
+PAPER_RULES = rules(
+    "enlarge_kernel", "fuse_convs", "fuse_convs_enlarged", "fuse_conv_add", "fuse_activation", "merge_groups",
+    "concat_of_split", "split_of_concat", "flatten_split", "exclusive_concat", "distribute", "reorder_sum", "factor",
+    "merge_matmuls", "fuse_elementwise", "batch_unary",
+)  # fmt: skip

@@ -1,0 +1,122 @@
+"""What rules of all families share: operands by output channel, and operators that become one.
+
+Output channel o of a convolution reads row o of the weights alone, that of a product column o; all that belongs to the
+channel (bias, scales) is numbered by o. So operators on one input become one exactly by joining those operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tvm_cascade.operators.record import Family
+from tvm_cascade.operators.shapes import channel_axis
+from tvm_cascade.operators.table import OPERATORS
+from tvm_cascade.substitution.dag import Node, Pool, Ref
+from tvm_cascade.substitution.pattern import reaches
+
+
+def bias_of(node: Node) -> Ref | None:
+    return node.inputs[2] if len(node.inputs) > 2 else None
+
+
+def plus(pool: Pool, a: Ref | None, b: Ref) -> Ref:
+    """The sum of a bias, which may be missing, and a vector."""
+    return pool.make("add", a, b) if a else b
+
+
+def other_operand(node: Node, taken: Ref) -> Ref:
+    """The operand of a binary operator that is not `taken`."""
+    a, b = node.inputs
+    return b if a == taken else a
+
+
+def alike(refs: Iterable[Ref]) -> bool:
+    """Whether the operators behind all references are of one kind and have the same attributes."""
+    return len({(r.node.kind, r.node.attrs) for r in refs}) == 1
+
+
+def is_convolution(node: Node) -> bool:
+    return OPERATORS[node.kind].family is Family.CONVOLUTION
+
+
+def weights_axis(node: Node) -> int:
+    """The axis of a convolution's or product's weights along which outputs are numbered."""
+    return 0 if is_convolution(node) else len(node.inputs[1].shape) - 1
+
+
+def output_axis(node: Node) -> int:
+    """The axis of a convolution's or product's result that holds the output channels."""
+    return channel_axis(node["layout"]) if is_convolution(node) else len(node.shape) - 1
+
+
+def per_channel(pool: Pool, value: Ref, whole: tuple[int, ...], axis: int) -> Ref | None:
+    """A constant that varies along one axis of a tensor of shape `whole` at most, as a vector along it; else None."""
+    shape = (1,) * (len(whole) - len(value.shape)) + value.shape
+    if not value.node.constant or len(shape) != len(whole) or any(n != 1 for i, n in enumerate(shape) if i != axis):
+        return None
+    flat = pool.make("reshape", value, shape=(shape[axis],))
+    if shape[axis] == whole[axis]:
+        return flat
+    ones = pool.make("full", types=(((whole[axis],), value.type.dtype),), value=1)
+    return pool.make("mul", flat, ones) if shape[axis] == 1 else None
+
+
+def _zeros(pool: Pool, node: Node) -> Ref:
+    return pool.make("full", types=(((node.shape[output_axis(node)],), node.type.dtype),), value=0)
+
+
+def output_operands(pool: Pool, nodes: Sequence[Node]) -> list[tuple[Ref, ...]] | None:
+    """Operands that are numbered by output channel, each for all operators: weights, and zeros for a missing bias.
+
+    Those of quantized operators are scales and biases too; None where some have a bias and some have none.
+    """
+    if not OPERATORS[nodes[0].kind].unquantized and any(bias_of(n) for n in nodes):
+        return [tuple(n.inputs[1] for n in nodes), tuple(bias_of(n) or _zeros(pool, n) for n in nodes)]
+    if len({len(n.inputs) for n in nodes}) != 1 or len({n.inputs[1].type.dtype for n in nodes}) != 1:
+        return None
+    return list(zip(*(n.inputs[1:] for n in nodes), strict=True))
+
+
+def merged_outputs(pool: Pool, a: Node, b: Node) -> Ref | None:
+    """Convolutions or products of one input as one, the outputs of `a` before those of `b`; None where that is not exact.
+
+    Output channels do not see one another, so the operators have to agree in all that is not per channel: attributes
+    (of quantized ones the quantization of input and output, the zero point of the weights, the activation) and windows.
+    """
+    wa, wb, axis = a.inputs[1], b.inputs[1], weights_axis(a)
+    if a.attrs != b.attrs or a.get("groups", 1) != 1 or wa.type.dtype != wb.type.dtype:
+        return None
+    if wa.shape[:axis] + wa.shape[axis + 1 :] != wb.shape[:axis] + wb.shape[axis + 1 :]:
+        return None
+    if OPERATORS[a.kind].unquantized and not all(r.node.constant for n in (a, b) for r in n.inputs[1:]):
+        return None
+    if a.kind == "matmul" and (wa.shape[:-2] not in ((), a.shape[:-2]) or not _vector_biases(a, b)):
+        return None
+    operands = output_operands(pool, (a, b))
+    if operands is None or reaches(wa, b) or reaches(wb, a):
+        return None
+    joined = [pool.make("concat", *refs, axis=0 if i else axis) for i, refs in enumerate(operands)]
+    return pool.like(a, a.inputs[0], *joined)
+
+
+def _vector_biases(*products: Node) -> bool:
+    return all(len(r.shape) == 1 for n in products for r in n.inputs[2:])
+
+
+def merged_rows(pool: Pool, products: Sequence[Node]) -> Ref | None:
+    """Products by the same weights as one product of their stacked rows; None where that is not exact."""
+    first = products[0]
+    rows = dict.fromkeys(n.inputs[0] for n in products)
+    if any(n.attrs != first.attrs or n.inputs[1:] != first.inputs[1:] for n in products) or len(rows) != len(products):
+        return None
+    if any(len(r.shape) != 2 for r in (*rows, first.inputs[1])) or len({r.type.dtype for r in rows}) != 1:
+        return None
+    if not _vector_biases(first) or any(reaches(n.inputs[0], m) for n in products for m in products if n is not m):
+        return None
+    return pool.like(first, pool.make("concat", *rows, axis=0), *first.inputs[1:])
+
+
+def parts_for(pool: Pool, whole: Ref, axis: int, nodes: Sequence[Node]) -> dict[Ref, Ref]:
+    """The results of `nodes` as the parts of `whole` along an axis."""
+    parts = pool.split(whole, axis, (n.shape[axis] for n in nodes))
+    return {n.result: part for n, part in zip(nodes, parts, strict=True)}
