@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from tvm_cascade.passes.substitute_graph import Substituted, substitute
-from tvm_cascade.substitution.costs import AnyCost
+from tvm_cascade.substitution.costs import Cost
 from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
@@ -52,7 +52,7 @@ def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritt
     return Rewritten(mod, (), cost, cost, unit, reason)
 
 
-def search_main(mod: tvm.IRModule, cost: AnyCost, seconds: float) -> Substituted:
+def search_main(mod: tvm.IRModule, cost: Cost, seconds: float) -> Substituted:
     """The search of `substitute` in `main`, with the rules that the network allows."""
     return substitute(mod, cost, exact_rules(mod), _OPTIONS, seconds, functions=lambda name: name == MAIN)
 

@@ -17,8 +17,8 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.substitution_read import Read, read_function
 from tvm_cascade.passes.substitution_write import write_function
-from tvm_cascade.substitution.costs import AnyCost, Latency
-from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
+from tvm_cascade.substitution.costs import Cost, Latency
+from tvm_cascade.substitution.metaflow import Found, SearchOptions
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency, optimize_schedule
@@ -37,11 +37,10 @@ class Substituted:
 
 def substitute(
     mod: tvm.IRModule,
-    cost: AnyCost,
+    cost: Cost,
     rules: Sequence[Rule] = ALL_RULES,
     options: SearchOptions | None = None,
     total_seconds: float = 60.0,
-    progress: Progress | None = None,
     functions: Callable[[str], bool] = lambda name: True,
 ) -> Substituted:
     """The module with every readable function replaced by a cheaper one; `mod` stays as it is."""
@@ -59,9 +58,9 @@ def substitute(
             skipped[name] = str(error)
             continue
         if isinstance(cost, ScheduleLatency):
-            result = optimize_schedule(read.dag, cost, rules, options, progress, total_seconds)
+            result = optimize_schedule(read.dag, cost, rules, options, total_seconds)
         else:
-            result = optimize(read.dag, cost, rules, options, progress, total_seconds)
+            result = optimize(read.dag, cost, rules, options, total_seconds)
         found[name], reads[name] = result, read
         if result.steps:
             made.update_func(gv, write_function(result.dag, read, func.attrs))
@@ -89,7 +88,7 @@ class SubstituteGraph(CascadePass):
         b = parts[1]
     """
 
-    cost: AnyCost | None = None  # None: latency by the analytic model of the generic device for `target`
+    cost: Cost | None = None  # None: latency by the analytic model of the generic device for `target`
     rules: Sequence[Rule] = ALL_RULES
     options: SearchOptions | None = None  # of the search; None: the defaults
     target: str = "llvm"

@@ -70,7 +70,7 @@ def test_cut_is_minimum_by_brute_force(seed: int) -> None:
     random = np.random.default_rng(seed)
     capacity = {n: int(random.integers(1, 9)) for n in nodes}
     margin = max(1, len(nodes) // 4)
-    side = first_side(dag, capacity)
+    side = first_side(dag.nodes, capacity)
     assert closed(side, dag) and set(nodes[:margin]) <= side and not side & set(nodes[-margin:])
     middle = nodes[margin:-margin]
     every = (set(nodes[:margin]) | set(c) for k in range(len(middle) + 1) for c in combinations(middle, k))
@@ -97,7 +97,7 @@ def test_two_operators_split_in_two() -> None:
     pool = Pool()
     x = pool.input("x", (1, 4))
     dag = Dag(pool, (x,), (pool.make("tanh", pool.make("relu", x)),))
-    first, second = bisect(dag, {n: 1 for n in dag.nodes})
+    first, second = bisect(dag.nodes, {n: 1 for n in dag.nodes})
     assert [n.kind for n in first] == ["relu"] and [n.kind for n in second] == ["tanh"]
 
 
@@ -105,7 +105,7 @@ def test_cut_avoids_operators_that_substitutions_span() -> None:
     """In a chain of modules the cheapest cut is behind a concatenation, not inside of a module."""
     dag = chain_of_modules(4)
     capacity = capacities(dag, Matcher(rules("fuse_convs_enlarged", "fuse_activation")).sites(dag))
-    first, _ = bisect(dag, capacity)
+    first, _ = bisect(dag.nodes, capacity)
     assert first[-1].kind in ("concat", "relu") and capacity[first[-1]] == 1
 
 

@@ -107,6 +107,3 @@ class KernelLatency(Latency):
         except GraphError as error:
             self.refused[node.kind] = str(error)
             return 0.0
-
-    def fresh(self) -> KernelLatency:
-        return KernelLatency(self.name, self.engine, model=self.model, runner=self.runner, refused=self.refused)

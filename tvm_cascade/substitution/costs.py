@@ -1,7 +1,7 @@
 """Costs of a graph: the columns of MetaFlow's Table 2 (section 4.1), and mixes of them.
 
-All but peak memory are sums over operators of a figure that depends on the operator's signature alone. So a cost
-remembers figures by signature and a new graph pays only for operators never met before. Latencies come from the
+All but peak memory are sums over operators of a figure that depends on the operator's signature alone. So a graph's
+pool remembers figures by signature, and a new graph pays only for operators never met before. Latencies come from the
 project's shared cost models (analytic, measured, learned) through `OpFeatures`.
 """
 
@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import fsum, inf, prod
 from types import MappingProxyType
 from typing import Protocol
 
 from tvm_cascade.cost import CostModel, Device, OpFeatures, features
-from tvm_cascade.errors import UsageError
+from tvm_cascade.errors import InfeasibleError, UsageError
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.operators.elementwise import program_steps
 from tvm_cascade.operators.record import Family, Operator, Types
 from tvm_cascade.operators.table import OPERATORS
-from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
+from tvm_cascade.sizes import parse_size
+from tvm_cascade.substitution.dag import Dag, Node, Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Figures:
 class Cost(Protocol):
     """Anything that ranks graphs. `total` is infinite where a limit is broken."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def total(self, dag: Dag) -> float: ...
 
@@ -67,11 +69,11 @@ def is_view(node: Node, engine: Engine) -> bool:
     if node.kind == "reshape":
         return True
     if node.kind == "split":
-        return engine.views and prod(node.inputs[0].shape[: int(node["axis"])]) == 1  # type: ignore[call-overload]
+        return engine.views and prod(node.inputs[0].shape[: int(node["axis"])]) == 1
     if node.kind == "concat":
         return engine.in_place_concat and bool(node.get("in_place"))
     if node.kind == "transpose":
-        moved = [i for i in node["perm"] if node.inputs[0].shape[i] != 1]  # type: ignore[union-attr]
+        moved = [i for i in node["perm"] if node.inputs[0].shape[i] != 1]
         return moved == sorted(moved)
     return False
 
@@ -97,14 +99,10 @@ def bytes_of(refs: Sequence[Ref]) -> int:
     return sum(prod(r.shape) * ITEM_BYTES.get(r.type.dtype, 4) for r in dict.fromkeys(refs))
 
 
-def outputs_of(node: Node) -> list[Ref]:
-    return [Ref(node, p) for p in range(len(node.types))]
-
-
 def figures(node: Node, engine: Engine) -> Figures:
     if is_view(node, engine):
         return Figures(0, 0, 0)
-    return Figures(flops_of(node), bytes_of(node.inputs) + bytes_of(outputs_of(node)), 1)
+    return Figures(flops_of(node), bytes_of(node.inputs) + bytes_of(node.outputs), 1)
 
 
 def op_features(node: Node, engine: Engine) -> OpFeatures:
@@ -114,7 +112,7 @@ def op_features(node: Node, engine: Engine) -> OpFeatures:
     operator = OPERATORS[node.kind]
     kind, macs = operator.unquantized or node.kind, macs_of(node)
     if operator.family is Family.CONVOLUTION:
-        groups = int(node["groups"])  # type: ignore[call-overload]
+        groups = int(node["groups"])
         depthwise = groups > 1 and node.inputs[1].shape[1] == 1
         kind = "depthwise_conv2d" if depthwise else kind
         plain = not operator.unquantized and node["strides"] == node["dilation"] == (1, 1) and groups == 1
@@ -142,7 +140,7 @@ def _geometry(node: Node) -> tuple[int, ...]:
     found: list[int] = []
     for name, value in node.attrs:
         if name in names:
-            found += value if isinstance(value, tuple) else [int(value)]  # type: ignore[call-overload]
+            found += value if isinstance(value, tuple) else [int(value)]
     return (*found, *(node.inputs[1].shape if OPERATORS[node.kind].family is Family.CONVOLUTION else ()))
 
 
@@ -162,11 +160,11 @@ def peak_at(dag: Dag) -> tuple[int, str]:
     alive = bytes_of(dag.inputs)
     peak, where = alive, "input"
     for i, node in enumerate(dag.nodes):
-        alive += bytes_of(outputs_of(node))
+        alive += bytes_of(node.outputs)
         if alive > peak:
             peak, where = alive, node.kind
         dying = [r for r in dict.fromkeys(node.inputs) if last[r] == i and not r.node.constant]
-        alive -= bytes_of(dying) + bytes_of([r for r in outputs_of(node) if r not in last])
+        alive -= bytes_of(dying) + bytes_of([r for r in node.outputs if r not in last])
     return peak, where
 
 
@@ -176,28 +174,17 @@ class Additive(ABC):
 
     name: str
     engine: Engine = TVM
-    _known: dict[int, float] = field(default_factory=dict, repr=False)
-    _pool: Pool | None = field(default=None, repr=False)
 
     @abstractmethod
     def node(self, node: Node) -> float:
         """Of one operator."""
 
     def total(self, dag: Dag) -> float:
-        if dag.pool is not self._pool:  # signatures are numbered by pool
-            self._known, self._pool = {}, dag.pool
-        known = self._known
-        parts = []
+        known = dag.pool.memory(self)
         for node in dag.nodes:
-            value = known.get(node.signature)
-            if value is None:
-                value = known[node.signature] = self.node(node)
-            parts.append(value)
-        return fsum(parts)
-
-    @abstractmethod
-    def fresh(self) -> Additive:
-        """The same cost with a memory of its own, for graphs of another pool."""
+            if node.signature not in known:
+                known[node.signature] = self.node(node)
+        return fsum([known[node.signature] for node in dag.nodes])
 
 
 @dataclass(eq=False)
@@ -206,9 +193,6 @@ class Figure(Additive):
 
     def node(self, node: Node) -> float:
         return float(getattr(figures(node, self.engine), self.name))
-
-    def fresh(self) -> Figure:
-        return Figure(self.name, self.engine)
 
 
 @dataclass(eq=False)
@@ -221,9 +205,6 @@ class Latency(Additive):
         assert self.model is not None
         return self.model.op_ms(op_features(node, self.engine))
 
-    def fresh(self) -> Latency:
-        return Latency(self.name, self.engine, model=self.model)
-
 
 @dataclass(eq=False)
 class Weighted(Additive):
@@ -233,20 +214,6 @@ class Weighted(Additive):
 
     def node(self, node: Node) -> float:
         return fsum(weight * term.node(node) for weight, term in self.terms)
-
-    def fresh(self) -> Weighted:
-        return Weighted(self.name, self.engine, terms=self.terms)
-
-
-class Whole(Protocol):
-    """A cost of the graph as a whole, no sum over operators."""
-
-    @property
-    def name(self) -> str: ...
-
-    def total(self, dag: Dag) -> float: ...
-
-    def fresh(self) -> Whole: ...
 
 
 @dataclass(eq=False)
@@ -258,15 +225,12 @@ class PeakMemory:
     def total(self, dag: Dag) -> float:
         return peak_bytes(dag) + 1e-3 * len(dag.nodes)
 
-    def fresh(self) -> PeakMemory:
-        return PeakMemory()
-
 
 @dataclass(eq=False)
 class Limited:
     """`cost` where the peak memory stays within `limit` bytes, else infinite (section 4.1)."""
 
-    cost: Additive | Whole
+    cost: Cost
     limit: int
 
     @property
@@ -276,16 +240,16 @@ class Limited:
     def total(self, dag: Dag) -> float:
         return self.cost.total(dag) if peak_bytes(dag) <= self.limit else inf
 
-    def fresh(self) -> Limited:
-        return Limited(self.cost.fresh(), self.limit)
 
-
-AnyCost = Additive | Whole
+def limit_broken(cost: Cost, dag: Dag) -> InfeasibleError:
+    """The error for a graph whose cost is infinite."""
+    needed, where = peak_at(dag)
+    return InfeasibleError(needed, getattr(cost, "limit", 0), (where,), "raise the limit of the cost")
 
 
 def parse_cost(
-    text: str, model: CostModel, engine: Engine = TVM, named: Mapping[str, Additive | Whole] = MappingProxyType({})
-) -> AnyCost:
+    text: str, model: CostModel, engine: Engine = TVM, named: Mapping[str, Cost] = MappingProxyType({})
+) -> Cost:
     """A cost from words: 'latency', 'flops', 'traffic', 'launches', 'peak', a sum with weights such as
     'latency+1e-9*traffic', each optionally with a cap on memory: 'latency,peak<=262144'.
 
@@ -293,7 +257,7 @@ def parse_cost(
     else.
     """
     main, _, cap = text.replace(" ", "").partition(",")
-    cost: Additive | Whole
+    cost: Cost
     if main == "peak":
         cost = PeakMemory()
     elif main in named:
@@ -307,10 +271,10 @@ def parse_cost(
     head, sign, size = cap.partition("<=")
     if head != "peak" or not sign:
         raise UsageError(f"unknown limit {cap}: write peak<=BYTES")
-    return Limited(cost, _bytes(size))
+    return Limited(cost, parse_size(size))
 
 
-def _term(text: str, model: CostModel, engine: Engine, named: Mapping[str, Additive | Whole]) -> tuple[float, Additive]:
+def _term(text: str, model: CostModel, engine: Engine, named: Mapping[str, Cost]) -> tuple[float, Additive]:
     weight, star, name = text.replace("e~", "e-").rpartition("*")
     try:
         factor = float(weight) if star else 1.0
@@ -328,16 +292,3 @@ def _term(text: str, model: CostModel, engine: Engine, named: Mapping[str, Addit
     raise UsageError(
         f"unknown cost {name}: choose latency, flops, traffic, launches, peak{''.join(', ' + n for n in named)}"
     )
-
-
-def _bytes(text: str) -> int:
-    for suffix, unit in (("KiB", 1 << 10), ("MiB", 1 << 20), ("kB", 1000), ("MB", 10**6)):
-        if text.endswith(suffix):
-            text, scale = text[: -len(suffix)], unit
-            break
-    else:
-        scale = 1
-    try:
-        return int(float(text) * scale)
-    except ValueError:
-        raise UsageError(f"{text} is not a size: write bytes, or a number with KiB, MiB, kB or MB") from None

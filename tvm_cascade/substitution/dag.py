@@ -84,6 +84,11 @@ class Pool:
     def __init__(self) -> None:
         self._nodes: dict[tuple, Node] = {}
         self._signatures: dict[tuple, int] = {}
+        self._memories: dict[object, dict[int, Any]] = {}
+
+    def memory(self, owner: object) -> dict[int, Any]:
+        """What `owner` knows of operators, by the signatures that this pool has given them."""
+        return self._memories.setdefault(owner, {})
 
     def input(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Ref:
         return Ref(self.node("input", (), (("name", name),), (TensorType(tuple(shape), dtype),)), 0)
@@ -183,8 +188,8 @@ class Dag:
         return hashlib.sha256(" ".join(f"{hashes[r.node]}.{r.port}" for r in self.outputs).encode()).hexdigest()
 
 
-def postorder(outputs: Iterable[Ref]) -> list[Node]:
-    """Every node that `outputs` reach, operands first, in a fixed depth-first order."""
+def postorder(outputs: Iterable[Ref], cut: Callable[[Node], bool] | None = None) -> list[Node]:
+    """Every node that `outputs` reach, operands first, in a fixed depth-first order; nothing behind nodes that are `cut`."""
     done: dict[Node, None] = {}
     stack: list[Node] = [r.node for r in reversed(tuple(outputs))]
     while stack:
@@ -192,7 +197,8 @@ def postorder(outputs: Iterable[Ref]) -> list[Node]:
         if node in done:
             stack.pop()
             continue
-        waiting = [r.node for r in reversed(node.inputs) if r.node not in done]
+        end = cut is not None and cut(node)
+        waiting = [] if end else [r.node for r in reversed(node.inputs) if r.node not in done]
         if waiting:
             stack.extend(waiting)
         else:
@@ -214,8 +220,8 @@ def replaced(dag: Dag, mapping: Mapping[Ref, Ref]) -> tuple[Ref, ...]:
         inputs = tuple([moved.get(r, r) for r in node.inputs])
         types = None if any(a.type != b.type for a, b in zip(inputs, node.inputs, strict=True)) else node.types
         copy = pool.node(node.kind, inputs, node.attrs, types)
-        for port in range(len(node.types)):
-            moved.setdefault(Ref(node, port), Ref(copy, port))
+        for old, new in zip(node.outputs, copy.outputs, strict=True):
+            moved.setdefault(old, new)
     return tuple([moved.get(r, r) for r in dag.outputs])
 
 
@@ -228,32 +234,10 @@ def rebuild(outputs: Iterable[Ref], pool: Pool, leaf: Callable[[Ref], Ref | None
     """`outputs` rebuilt in `pool`; `leaf` may give another reference for any reference, else operands are rebuilt."""
     outputs = tuple(outputs)
     moved: dict[Ref, Ref] = {}
-
-    def put(node: Node) -> None:
-        replaced = [leaf(Ref(node, p)) for p in range(len(node.types))]
-        if all(r is not None for r in replaced):
-            copies = replaced
-        else:
+    for node in postorder(outputs, lambda n: all([leaf(r) is not None for r in n.outputs])):
+        given = [leaf(r) for r in node.outputs]
+        if None in given:
             copy = pool.node(node.kind, tuple(moved[r] for r in node.inputs), node.attrs, node.types)
-            copies = [r or Ref(copy, p) for p, r in enumerate(replaced)]
-        for port, ref in enumerate(copies):
-            moved[Ref(node, port)] = ref  # type: ignore[assignment]
-
-    for node in _postorder_until(outputs, leaf):
-        put(node)
+            given = [r or made for r, made in zip(given, copy.outputs, strict=True)]
+        moved.update((old, new) for old, new in zip(node.outputs, given, strict=True) if new is not None)
     return tuple(moved[r] for r in outputs)
-
-
-def _postorder_until(outputs: tuple[Ref, ...], leaf: Callable[[Ref], Ref | None]) -> list[Node]:
-    done: dict[Node, None] = {}
-    stack = [r.node for r in reversed(outputs)]
-    while stack:
-        node = stack[-1]
-        cut = all(leaf(Ref(node, p)) is not None for p in range(len(node.types)))
-        waiting = [] if cut or node in done else [r.node for r in reversed(node.inputs) if r.node not in done]
-        if waiting:
-            stack.extend(waiting)
-        else:
-            stack.pop()
-            done.setdefault(node, None)
-    return list(done)

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf, isinf
 
-from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.substitution.costs import AnyCost, peak_at
+from tvm_cascade.substitution.costs import Cost, limit_broken
 from tvm_cascade.substitution.dag import Dag, Node, Ref, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 from tvm_cascade.substitution.rules import EAGER_RULES
@@ -66,9 +65,6 @@ class Found:
     complete: bool
 
 
-Progress = Callable[[int, float], None]  # graphs so far, best cost so far
-
-
 @dataclass(slots=True)
 class _State:
     """A graph of the queue and how it was reached: the sites of one step, eager ones included."""
@@ -82,10 +78,9 @@ class _State:
 
 def search(
     dag: Dag,
-    cost: AnyCost,
+    cost: Cost,
     rules: Sequence[Rule],
     options: SearchOptions | None = None,
-    progress: Progress | None = None,
     matcher: Matcher | None = None,
 ) -> Found:
     """The cheapest graph found by Algorithm 1, without splitting.
@@ -122,16 +117,13 @@ def search(
                     continue
                 visited.add(child.dag.outputs)
             graphs += 1
-            if progress and graphs % 256 == 0:
-                progress(graphs, best.cost)
             better = child.cost < best.cost * (1 - _GAIN) or (isinf(best.cost) and child.cost < inf)
             if better:
                 best, best_at = child, graphs
             if better or child.cost < options.alpha * best.cost > best.cost or isinf(best.cost):
                 heapq.heappush(queue, (child.cost, graphs, child))
     if isinf(best.cost):
-        needed, where = peak_at(dag)
-        raise InfeasibleError(needed, getattr(cost, "limit", 0), (where,), "raise the limit of the cost")
+        raise limit_broken(cost, dag)
     if best is first and not first.cost < given.cost:
         best = given
     seconds = time.monotonic() - begin
@@ -149,7 +141,7 @@ def _spent(options: SearchOptions, graphs: int, best_at: int, begin: float) -> b
 class _GreedySimplifier:
     """Simplifies a new graph greedily: eager rules first, then sites that lower the cost alone, until neither is left."""
 
-    cost: AnyCost
+    cost: Cost
     eager: Matcher
     matcher: Matcher | None  # None: isolated gains are left to the search
     useless: dict[Site, None] = field(default_factory=dict)  # isolated sites that once gained nothing
@@ -191,7 +183,7 @@ class _GreedySimplifier:
         return None
 
 
-def _sequence(state: _State, cost: AnyCost) -> tuple[Step, ...]:
+def _sequence(state: _State, cost: Cost) -> tuple[Step, ...]:
     """The winning steps, oldest first, each with the cost after it."""
     steps: list[Step] = []
     at: _State | None = state

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tvm_cascade.cost import CostModel, OpFeatures
+from tvm_cascade.cost import CostModel
 from tvm_cascade.parallel.problem import Options
 from tvm_cascade.parallel.scheduler import Solved, latency_of
 from tvm_cascade.substitution.costs import TVM, Engine, Latency, op_features
-from tvm_cascade.substitution.dag import Dag, Pool
-from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions
+from tvm_cascade.substitution.dag import Dag
+from tvm_cascade.substitution.metaflow import Found, SearchOptions
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import EAGER_RULES
 from tvm_cascade.substitution.split import optimize
@@ -35,26 +35,18 @@ class ScheduleLatency:
     options: Options = QUICK
     name: str = "ios"
     _solved: Solved = field(default_factory=dict, repr=False)
-    _features: dict[int, OpFeatures] = field(default_factory=dict, repr=False)
-    _pool: Pool | None = field(default=None, repr=False)
 
     def total(self, dag: Dag) -> float:
         """The latency of `dag`; views cost nothing."""
-        if dag.pool is not self._pool:  # signatures are numbered by pool
-            self._features, self._pool = {}, dag.pool
+        known = dag.pool.memory(self)
         place = {node: i for i, node in enumerate(dag.nodes)}
         predecessors, features = [], []
         for node in dag.nodes:
-            found = self._features.get(node.signature)
-            if found is None:
-                found = self._features[node.signature] = op_features(node, self.engine)
-            features.append((found,))
+            if node.signature not in known:
+                known[node.signature] = op_features(node, self.engine)
+            features.append((known[node.signature],))
             predecessors.append(tuple(sorted({place[r.node] for r in node.inputs if r.node in place})))
         return latency_of(predecessors, features, self.model, self.options, self._solved)
-
-    def fresh(self) -> ScheduleLatency:
-        """The same cost for graphs of another pool; solved blocks are shared."""
-        return ScheduleLatency(self.model, self.engine, self.options, self.name, self._solved)
 
 
 def optimize_schedule(
@@ -62,7 +54,6 @@ def optimize_schedule(
     cost: ScheduleLatency,
     rules: Sequence[Rule],
     options: SearchOptions | None = None,
-    progress: Progress | None = None,
     total_seconds: float = 60.0,
 ) -> Found:
     """The cheapest graph for its schedule, searched from two sides.
@@ -78,10 +69,10 @@ def optimize_schedule(
     fusing = [r for r in rules if r.name in _FUSING]
     share = total_seconds / 4
     starts = [
-        optimize(dag, serial, rules, options, progress, share),
-        optimize(dag, serial, fusing, replace(options, alpha=1.0), progress, share),
+        optimize(dag, serial, rules, options, share),
+        optimize(dag, serial, fusing, replace(options, alpha=1.0), share),
     ]
-    ends = [optimize(s.dag, cost, rules, options, progress, share) for s in starts]
+    ends = [optimize(s.dag, cost, rules, options, share) for s in starts]
     best = min(range(len(ends)), key=lambda k: (ends[k].cost_after, k))
     graphs = sum(f.graphs for f in (*starts, *ends))
     seconds = time.monotonic() - begin

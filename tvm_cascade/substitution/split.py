@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from math import isinf
 
 import numpy as np
@@ -24,9 +25,9 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.substitution.costs import AnyCost, peak_at
-from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replaced
-from tvm_cascade.substitution.metaflow import Found, Progress, SearchOptions, Step, search
+from tvm_cascade.substitution.costs import Cost, limit_broken
+from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
+from tvm_cascade.substitution.metaflow import Found, SearchOptions, Step, search
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 
 _INFINITE = 1 << 28
@@ -50,9 +51,8 @@ def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
     return found
 
 
-def first_side(dag: Dag, capacity: Mapping[Node, int]) -> set[Node]:
-    """One side of a minimum vertex cut of at least two operators; the graph's last operators are never in it."""
-    nodes = dag.nodes
+def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]:
+    """One side of a minimum vertex cut of at least two operators; the last of them are never in it."""
     n = len(nodes)
     place = {node: i for i, node in enumerate(nodes)}
     margin = max(1, int(n * _MARGIN))
@@ -82,14 +82,14 @@ def first_side(dag: Dag, capacity: Mapping[Node, int]) -> set[Node]:
     return {node for i, node in enumerate(nodes) if 2 * i in reached}
 
 
-def bisect(dag: Dag, capacity: Mapping[Node, int]) -> tuple[list[Node], list[Node]]:
-    """The two sides in the graph's order, both non-empty."""
-    side = first_side(dag, capacity)
-    first = [n for n in dag.nodes if n in side]
-    second = [n for n in dag.nodes if n not in side]
+def bisect(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> tuple[list[Node], list[Node]]:
+    """The two sides in the order of `nodes`, both non-empty."""
+    side = first_side(nodes, capacity)
+    first = [n for n in nodes if n in side]
+    second = [n for n in nodes if n not in side]
     if not first or not second:  # only where the ties leave no finite cut
-        half = len(dag.nodes) // 2
-        return list(dag.nodes[:half]), list(dag.nodes[half:])
+        half = len(nodes) // 2
+        return list(nodes[:half]), list(nodes[half:])
     return first, second
 
 
@@ -104,42 +104,41 @@ def pieces(dag: Dag, rules: Sequence[Rule], threshold: int) -> list[list[Node]]:
         if len(part) <= threshold:
             done.append(part)
             continue
-        first, second = bisect(subgraph(dag, part)[0], capacity)
+        first, second = bisect(part, capacity)
         waiting += [second, first]
     return done
 
 
-def subgraph(dag: Dag, part: Sequence[Node]) -> tuple[Dag, tuple[Ref, ...]]:
-    """The graph of `part` over the same operators, whose inputs and outputs are references of `dag`."""
-    inside = set(part)
-    read = dict.fromkeys(r for n in part for r in n.inputs if r.node not in inside and not r.node.constant)
-    outside = {r for n in dag.nodes if n not in inside for r in n.inputs} | set(dag.outputs)
-    outputs = tuple(Ref(n, p) for n in part for p in range(len(n.types)) if Ref(n, p) in outside)
-    return _Cut(dag.pool, tuple(read), outputs, tuple(part)), outputs  # type: ignore[return-value]
-
-
-class _Cut(Dag):
-    """A view on some operators of a graph: what `bisect` needs, without copying."""
-
-    def __init__(self, pool: Pool, inputs: tuple[Ref, ...], outputs: tuple[Ref, ...], nodes: tuple[Node, ...]) -> None:
-        for name, value in (("pool", pool), ("inputs", inputs), ("outputs", outputs), ("nodes", nodes)):
-            object.__setattr__(self, name, value)
-
-    def __post_init__(self) -> None:
-        pass
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece with names of its own, so that equal pieces are one graph."""
+    """Some operators of a graph as a graph of their own, with names of its own, so that equal pieces are one graph."""
 
     dag: Dag
     leaves: tuple[Ref, ...]  # of the whole graph: what each input and weight of the piece stands for
+    outputs: tuple[Ref, ...]  # of the whole graph: what the piece's outputs stand for
+
+    def put_back(self, rewritten: Dag, pool: Pool, moved: dict[Ref, Ref]) -> None:
+        """Record in `moved` what the outputs become in the whole graph's pool, leaves read through `moved`."""
+        places = {f"#{i}": moved.get(r, r) for i, r in enumerate(self.leaves)}
+
+        def leaf(ref: Ref) -> Ref | None:
+            return places[ref.node["name"]] if ref.node.kind in ("input", "weight") else None
+
+        moved.update(zip(self.outputs, rebuild(rewritten.outputs, pool, leaf), strict=True))
 
 
-def lift(pool: Pool, part: Sequence[Node], inputs: Sequence[Ref], outputs: Sequence[Ref]) -> Piece:
+def outputs_of(dag: Dag, part: Sequence[Node]) -> tuple[Ref, ...]:
+    """What the rest of the graph, or its caller, reads of `part`."""
+    inside = set(part)
+    outside = {r for n in dag.nodes if n not in inside for r in n.inputs} | set(dag.outputs)
+    return tuple(r for n in part for r in n.outputs if r in outside)
+
+
+def lift(pool: Pool, dag: Dag, part: Sequence[Node]) -> Piece:
     """`part` as a graph in `pool`: inputs and constants become numbered leaves, constants that compute stay whole."""
     inside = set(part)
+    read = dict.fromkeys(r for n in part for r in n.inputs if r.node not in inside and not r.node.constant)
+    outputs = outputs_of(dag, part)
     named: dict[Ref, Ref] = {}
 
     def leaf(ref: Ref) -> Ref | None:
@@ -154,66 +153,56 @@ def lift(pool: Pool, part: Sequence[Node], inputs: Sequence[Ref], outputs: Seque
         return named[ref]
 
     made = rebuild(outputs, pool, leaf)
-    places = tuple(named[r] for r in inputs if r in named)
-    return Piece(Dag(pool, places, made), tuple(named))
-
-
-def lower(piece: Piece, outputs: Sequence[Ref], pool: Pool, moved: Mapping[Ref, Ref]) -> tuple[Ref, ...]:
-    """`outputs` of a rewritten piece rebuilt in the whole graph's pool, its leaves read through `moved`."""
-    places = {f"#{i}": moved.get(r, r) for i, r in enumerate(piece.leaves)}
-
-    def leaf(ref: Ref) -> Ref | None:
-        return places[str(ref.node["name"])] if ref.node.kind in ("input", "weight") else None
-
-    return rebuild(outputs, pool, leaf)
+    return Piece(Dag(pool, tuple(named[r] for r in read if r in named), made), tuple(named), outputs)
 
 
 @dataclass(slots=True)
 class _Worker:
     """Searches pieces, each distinct one once."""
 
-    cost: AnyCost
+    cost: Cost
     rules: tuple[Rule, ...]
     options: SearchOptions
-    progress: Progress | None
-    pool: Pool
-    matcher: Matcher
     deadline: float
-    known: dict[tuple[Ref, ...], Found]
-    steps: list[Step]
     running: float  # cost of the whole graph by now, where costs add up
+    matcher: Matcher
+    pool: Pool = field(default_factory=Pool)
+    known: dict[tuple[Ref, ...], Found] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
     graphs: int = 0
     complete: bool = True
 
-    def improve(self, dag: Dag, part: Sequence[Node], moved: dict[Ref, Ref], target: Pool) -> bool:
+    def improve(self, dag: Dag, part: Sequence[Node], moved: dict[Ref, Ref]) -> bool:
         """Searches `part` and records in `moved` what its outputs became; whether anything changed."""
-        cut, outputs = subgraph(dag, part)
-        piece = lift(self.pool, part, cut.inputs, outputs)
+        piece = lift(self.pool, dag, part)
         found = self.known.get(piece.dag.outputs)
         if found is None:
             left = max(0.0, self.deadline - time.monotonic())
-            options = replace(self.options, max_seconds=min(self.options.max_seconds, left))
+            options = changed(self.options, max_seconds=min(self.options.max_seconds, left))
             try:
-                found = search(piece.dag, self.cost, self.rules, options, self.progress, self.matcher)
+                found = search(piece.dag, self.cost, self.rules, options, self.matcher)
             except InfeasibleError:  # of a piece alone; the whole graph has the last word
                 found = Found(piece.dag, 0.0, 0.0, (), 1, 0.0, False)
             self.known[piece.dag.outputs] = found
             self.graphs += found.graphs
             self.complete &= found.complete
         for step in found.steps:
-            self.steps.append(replace(step, cost=self.running - (found.cost_before - step.cost)))
+            self.steps.append(changed(step, cost=self.running - (found.cost_before - step.cost)))
         self.running -= found.cost_before - found.cost_after
-        for old, new in zip(outputs, lower(piece, found.dag.outputs, target, moved), strict=True):
-            moved[old] = new
+        piece.put_back(found.dag, dag.pool, moved)
         return bool(found.steps)
+
+    def rewritten(self, dag: Dag, window: Sequence[Node]) -> Dag:
+        """The graph after a search in a window, which is convex, as it is a run of the order."""
+        moved: dict[Ref, Ref] = {}
+        return replace(dag, moved) if self.improve(dag, window, moved) else dag
 
 
 def optimize(
     dag: Dag,
-    cost: AnyCost,
+    cost: Cost,
     rules: Sequence[Rule],
     options: SearchOptions | None = None,
-    progress: Progress | None = None,
     total_seconds: float = 60.0,
 ) -> Found:
     """The whole of section 4: split, search every piece, stitch, search around every cut.
@@ -224,11 +213,9 @@ def optimize(
     begin = time.monotonic()
     before = cost.total(dag)
     if len(dag.nodes) <= (options.window or options.threshold):
-        budget = replace(options, max_seconds=min(options.max_seconds, total_seconds))
-        return search(dag, cost, rules, budget, progress)
-    pool = Pool()
-    worker = _Worker(cost.fresh(), tuple(rules), options, progress, pool, Matcher(tuple(rules)),
-                     begin + total_seconds, {}, [], before)  # fmt: skip
+        budget = changed(options, max_seconds=min(options.max_seconds, total_seconds))
+        return search(dag, cost, rules, budget)
+    worker = _Worker(cost, tuple(rules), options, begin + total_seconds, before, Matcher(tuple(rules)))
     start = _apply_global_rules(worker, dag, cost)
     parts = pieces(start, rules, options.threshold)
     stitched, cuts = _pass(worker, start, parts)
@@ -237,15 +224,14 @@ def optimize(
         stitched = _sweep(worker, stitched, options.window)
     after = cost.total(stitched)
     if isinf(after):
-        needed, where = peak_at(stitched)
-        raise InfeasibleError(needed, getattr(cost, "limit", 0), (where,), "raise the limit of the cost")
+        raise limit_broken(cost, stitched)
     seconds = time.monotonic() - begin
     if not after < before:
         return Found(dag, before, before, (), worker.graphs, seconds, worker.complete)
     return Found(stitched, before, after, tuple(worker.steps), worker.graphs, seconds, worker.complete)
 
 
-def _apply_global_rules(worker: _Worker, dag: Dag, cost: AnyCost) -> Dag:
+def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
     """The graph after every site of a global rule, or of an eager one before it, that lowers the cost."""
     eager = Matcher(tuple(r for r in worker.options.eager if r in worker.rules))
     matcher = Matcher(tuple(r for r in worker.rules if r.whole_graph))
@@ -256,7 +242,7 @@ def _apply_global_rules(worker: _Worker, dag: Dag, cost: AnyCost) -> Dag:
         for site in (*eager.sites(dag), *matcher.sites(dag)):
             if site.nodes[0] in refused:
                 continue
-            made = Dag(dag.pool, dag.inputs, replaced(dag, site.target))
+            made = replace(dag, site.target)
             after = cost.total(made)
             if not after < worker.running:
                 refused.add(site.nodes[0])
@@ -274,8 +260,8 @@ def _pass(worker: _Worker, dag: Dag, parts: Sequence[Sequence[Node]]) -> tuple[D
     moved: dict[Ref, Ref] = {}
     crossing: list[tuple[Ref, ...]] = []
     for part in parts:
-        worker.improve(dag, part, moved, dag.pool)
-        crossing.append(subgraph(dag, part)[1])
+        worker.improve(dag, part, moved)
+        crossing.append(outputs_of(dag, part))
     outputs = tuple(moved.get(r, r) for r in dag.outputs)
     return Dag(dag.pool, dag.inputs, outputs), [tuple(moved[r] for r in c) for c in crossing[:-1]]
 
@@ -290,10 +276,7 @@ def _around_cuts(worker: _Worker, dag: Dag, cuts: Sequence[tuple[Ref, ...]], thr
             continue
         middle = max(at)
         low = max(0, middle - threshold // 2)
-        window = dag.nodes[low : low + threshold]
-        moved: dict[Ref, Ref] = {}
-        if worker.improve(dag, window, moved, dag.pool):
-            dag = _replaced(dag, window, moved)
+        dag = worker.rewritten(dag, dag.nodes[low : low + threshold])
     return dag
 
 
@@ -301,30 +284,15 @@ def _sweep(worker: _Worker, dag: Dag, size: int, rounds: int = 3) -> Dag:
     """Windows of `size` operators, half overlapping, until a round changes nothing; alpha grows as they shrink."""
     whole = worker.options
     slack = (whole.alpha - 1) * max(1.0, whole.threshold / size)
-    worker.options = replace(whole, alpha=1 + slack)
+    worker.options = changed(whole, alpha=1 + slack)
     worker.known = {}
     for _ in range(rounds):
-        changed = False
+        before = dag
         low = 0
         while low < len(dag.nodes) and time.monotonic() < worker.deadline:
-            window = dag.nodes[low : low + size]
-            moved: dict[Ref, Ref] = {}
-            if worker.improve(dag, window, moved, dag.pool):
-                dag, changed = _replaced(dag, window, moved), True
+            dag = worker.rewritten(dag, dag.nodes[low : low + size])
             low += size // 2
-        if not changed:
+        if dag is before:
             break
     worker.options = whole
     return dag
-
-
-def _replaced(dag: Dag, window: Sequence[Node], moved: dict[Ref, Ref]) -> Dag:
-    """The graph with the window's outputs read from `moved`; a window is convex, as it is a run of the order."""
-    inside = set(window)
-    for node in dag.nodes:
-        if node in inside or not any(r in moved for r in node.inputs):
-            continue
-        copy = dag.pool.node(node.kind, tuple(moved.get(r, r) for r in node.inputs), node.attrs, node.types)
-        for port in range(len(node.types)):
-            moved.setdefault(Ref(node, port), Ref(copy, port))
-    return Dag(dag.pool, dag.inputs, tuple(moved.get(r, r) for r in dag.outputs))

@@ -18,11 +18,11 @@ from math import prod
 import numpy as np
 
 from tvm_cascade.errors import GraphError
-from tvm_cascade.substitution.costs import Additive, AnyCost
+from tvm_cascade.substitution.costs import Additive, Cost
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, rebuild, replace
 from tvm_cascade.substitution.metaflow import Found
 from tvm_cascade.substitution.pattern import Matcher, Rule
-from tvm_cascade.substitution.split import lift, lower, subgraph
+from tvm_cascade.substitution.split import lift
 
 REACH = 3  # operators in a row that a rule's pattern looks at, at most
 _GAIN = 1e-12  # relative: a smaller difference of costs is rounding
@@ -33,7 +33,7 @@ _Costs = tuple[float, ...]
 
 def exhaustive(
     dag: Dag,
-    cost: AnyCost,
+    cost: Cost,
     rules: Sequence[Rule],
     max_graphs: int = 10**9,
     visit: Callable[[float], None] = lambda cost: None,
@@ -76,7 +76,7 @@ def exhaustive_by_parts(
     With a smaller `reach` less is verified.
     """
     begin = time.monotonic()
-    search = _Parts(dag, cost.fresh(), tuple(rules), max_graphs)
+    search = _Parts(dag, cost, tuple(rules), max_graphs)
     parts = search.independent(_finest(dag))
     search.verify(parts, reach)
     moved: dict[Ref, Ref] = {}
@@ -140,10 +140,8 @@ class _Parts:
 
     def replace(self, part: Sequence[Node], moved: dict[Ref, Ref]) -> None:
         """Record in `moved` what the part's outputs become in its cheapest graph."""
-        cut, outputs = subgraph(self.dag, part)
-        piece = lift(self._pool, part, cut.inputs, outputs)
-        found = self._searched(part)[0]
-        moved.update(zip(outputs, lower(piece, found.dag.outputs, self.dag.pool, moved), strict=True))
+        piece = lift(self._pool, self.dag, part)
+        piece.put_back(self._searched(part)[0].dag, self.dag.pool, moved)
 
     def _product(self, parts: Sequence[tuple[Node, ...]]) -> bool:
         single = [np.array(self.costs(p)) for p in parts]
@@ -157,8 +155,7 @@ class _Parts:
         return len(sums) == len(joint) and bool(np.allclose(np.sort(sums), joint, rtol=_TOLERANCE, atol=0))
 
     def _searched(self, part: Sequence[Node]) -> tuple[Found, _Costs]:
-        cut, outputs = subgraph(self.dag, part)
-        piece = lift(self._pool, part, cut.inputs, outputs)
+        piece = lift(self._pool, self.dag, part)
         known = self._known.get(piece.dag.outputs)
         if known is None:
             costs: list[float] = []
