@@ -42,8 +42,10 @@ class AnalyticCost:
 
     def op_ms(self, op: OpFeatures) -> float:
         """The operator alone on the device, launch included."""
-        launch, busy = self._alone(op)
-        return launch + busy
+        if op.kind in VIEWS:
+            return 0.0
+        compute, memory, used = self._resources(op)
+        return self.device.launch_us / 1e3 + max(compute, memory) / used
 
     def stage_ms(self, groups: Groups) -> float:
         """A stage: groups at the same time, the operators of a group one after the other."""
@@ -79,21 +81,12 @@ class AnalyticCost:
             return max(compute, memory)
         return self.device.launch_us / 1e3 + max(compute, memory) / used
 
-    def _alone(self, op: OpFeatures) -> tuple[float, float]:
-        if op.kind in VIEWS:
-            return 0.0, 0.0
-        compute, memory, used = self._resources(op)
-        return self.device.launch_us / 1e3, max(compute, memory) / used
-
     def _resources(self, op: OpFeatures) -> tuple[float, float, float]:
         """C, M in milliseconds of the whole device, and u."""
         found = self._phases.get(op)
         if found is None:
-            device = self.device
-            rate = device.macs_per_s * efficiency(op.kind)
-            compute = op.work / rate * 1e3
-            found = compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
-            self._phases[op] = found
+            compute = op.work / (self.device.macs_per_s * efficiency(op.kind)) * 1e3
+            found = self._phases[op] = compute, self._memory_ms(op.bytes, op.bytes), self._used(op)
         return found
 
     def _memory_ms(self, moved: int, footprint: int) -> float:
@@ -126,10 +119,8 @@ class AnalyticCost:
 
     def _gpu_stage(self, groups: Groups) -> float:
         """The fluid model, event by event: an event is the end of a launch or of a kernel."""
-        known, queues = self._kernels, []
-        for (
-            group
-        ) in groups:  # by identity first: the search prices the same few operators hundreds of thousands of times
+        known, queues = self._kernels, []  # by identity first: a search prices the same few operators again and again
+        for group in groups:
             queue = []
             for op in group:
                 held = known.get(id(op))

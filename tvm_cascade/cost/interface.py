@@ -130,29 +130,20 @@ def features(
 
 
 def graph_features(graph: Graph) -> tuple[OpFeatures, ...]:
-    """Features of every operator of a graph, by index."""
-    return tuple(operator_features(graph, op) for op in graph.ops)
+    """Features of every operator of a graph, by index; a view costs no traffic and no launch."""
+    return tuple(_operator_features(graph, op) for op in graph.ops)
 
 
-def operator_features(graph: Graph, op: Op) -> OpFeatures:
-    """Features of one operator; a view costs no traffic and no launch."""
-    ins = [graph.tensors[t] for t in dict.fromkeys(op.inputs)]
-    outs = [graph.tensors[t] for t in op.outputs]
+def _operator_features(graph: Graph, op: Op) -> OpFeatures:
     if op.view:
         return OpFeatures(kind="view")
-    made = features(
-        op.kind,
-        [t.shape for t in ins],
-        [t.shape for t in outs],
-        outs[0].dtype if outs else "float32",
-        op.macs,
-        op.weight_bytes,
-        attribute_key(op),
-    )
-    return made
+    read = [graph.tensors[t].shape for t in dict.fromkeys(op.inputs)]
+    outs = [graph.tensors[t] for t in op.outputs]
+    dtype = outs[0].dtype if outs else "float32"
+    return features(op.kind, read, [t.shape for t in outs], dtype, op.macs, op.weight_bytes, _attribute_key(op))
 
 
-def attribute_key(op: Op) -> tuple[int, ...]:
+def _attribute_key(op: Op) -> tuple[int, ...]:
     """Windows and the integers among an operator's attributes, by name: what tells two kernels apart."""
     key: list[int] = []
     for window in (*op.windows, *op.columns):

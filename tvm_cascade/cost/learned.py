@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tvm_cascade.cost.analytic import AnalyticCost
-from tvm_cascade.cost.interface import NO_BOUND, Groups, OpBound, OpFeatures
-from tvm_cascade.cost.measured import MeasuredCost, Result, Stages
-from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, stage_key
+from tvm_cascade.cost.interface import Groups
+from tvm_cascade.cost.measured import MeasuredCost, RecordedCost, Result, Stages, moving
+from tvm_cascade.cost.records import MERGE, Record, stage_key
 from tvm_cascade.errors import MissingToolError
 
 BATCH = 4  # promising stages measured between two searches, at least, once the schedule found is measured
@@ -52,10 +52,8 @@ def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[
     ]
 
 
-class LearnedCost:
+class LearnedCost(RecordedCost):
     """Measured where known, predicted elsewhere. `refine` drives the measurements."""
-
-    fork_ms = 0.0
 
     def __init__(self, measured: MeasuredCost, analytic: AnalyticCost, seed: int = 0) -> None:
         self.measured, self.analytic, self.seed = measured, analytic, seed
@@ -63,22 +61,6 @@ class LearnedCost:
         self.asked: dict[str, tuple[str, Groups]] = {}  # stages that searches wanted to know
         self._guesses: dict[str, float] = {}
         self._trees: Any = None
-
-    def op_ms(self, op: OpFeatures) -> float:
-        """The operator alone."""
-        return self.stage_ms([[op]])
-
-    def stage_ms(self, groups: Groups) -> float:
-        """A concurrent stage."""
-        return self._cost(CONCURRENT, groups)
-
-    def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
-        """The merged operator."""
-        return self._cost(MERGE, [parts])
-
-    def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
-        """Neither measurements nor trees prove bounds."""
-        return NO_BOUND
 
     def train(self) -> None:
         """Fit the trees to all records of the device's store."""
@@ -116,18 +98,17 @@ class LearnedCost:
                 gains.append((self._guesses[key] - alone, key))
         return [self.asked[key] for _, key in sorted(gains)[:count]]
 
-    def _cost(self, strategy: str, groups: Groups) -> float:
-        moving = [[op for op in group if op.kind != "view"] for group in groups]
-        moving = [group for group in moving if group]
-        if not moving:
+    def price(self, strategy: str, groups: Groups) -> float:
+        kept = moving(groups)
+        if not kept:
             return 0.0
-        key = stage_key(strategy, moving)
+        key = stage_key(strategy, kept)
         known: Record | None = self.measured.store.get(key)
         if known is not None:
             return known.median
         if key not in self._guesses:
-            self.asked[key] = strategy, moving
-            self.predict([(strategy, moving)])
+            self.asked[key] = strategy, kept
+            self.predict([(strategy, kept)])
         return self._guesses[key]
 
     def _analytic(self, strategy: str, groups: Groups) -> float:

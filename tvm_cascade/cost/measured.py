@@ -7,6 +7,7 @@ winner's stages again and lets the search run once more, until the winner stays.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,51 +26,63 @@ class MeasureOptions:
     rounds: int = 3  # of re-measuring finalists
 
 
-class MeasuredCost:
-    """Costs from a `Runner`, through a `RecordStore`. Knows no bounds: the search prices every stage."""
+class RecordedCost(ABC):
+    """A cost model that knows whole stages: none of its prices is made of others, and none of its bounds is proven."""
 
     fork_ms = 0.0
+    name: str
 
-    def __init__(self, runner: Runner, store: RecordStore, options: MeasureOptions = MeasureOptions()) -> None:
-        self.runner, self.store, self.options = runner, store, options
-        self.name = f"measured:{runner.device}"
-        self.measurements = 0
+    @abstractmethod
+    def price(self, strategy: str, groups: Groups) -> float:
+        """Milliseconds of a stage; of a merge, `groups` is one group, the operators that are merged."""
 
     def op_ms(self, op: OpFeatures) -> float:
         """The operator alone."""
         return self.stage_ms([[op]])
 
     def stage_ms(self, groups: Groups) -> float:
-        """The median of a concurrent stage, measured unless the store knows it."""
-        return self.record(CONCURRENT, groups).median
+        """A concurrent stage."""
+        return self.price(CONCURRENT, groups)
 
     def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
-        """The median of the merged operator."""
-        return self.record(MERGE, [parts]).median
+        """The merged operator."""
+        return self.price(MERGE, [parts])
 
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
-        """Measurements prove no bounds."""
+        """Nothing is proven: the search prices every stage."""
         return NO_BOUND
+
+
+class MeasuredCost(RecordedCost):
+    """Costs from a `Runner`, through a `RecordStore`: medians, measured unless the store knows them."""
+
+    def __init__(self, runner: Runner, store: RecordStore, options: MeasureOptions = MeasureOptions()) -> None:
+        self.runner, self.store, self.options = runner, store, options
+        self.name = f"measured:{runner.device}"
+        self.measurements = 0
+
+    def price(self, strategy: str, groups: Groups) -> float:
+        return self.record(strategy, groups).median
 
     def record(self, strategy: str, groups: Groups) -> Record:
         """The stage's record, measured now where it is new."""
-        moving = _moving(groups)
-        known = self.store.get(stage_key(strategy, moving))
+        kept = moving(groups)
+        known = self.store.get(stage_key(strategy, kept))
         if known is not None:
             return known
-        if not moving:
+        if not kept:
             return Record("", strategy, (), (0.0,))
         self.measurements += 1
-        found = self.store.add(strategy, moving, self._run(strategy, moving, self.options.first))
+        found = self.store.add(strategy, kept, self._run(strategy, kept, self.options.first))
         while len(found.samples) < self.options.most and not self._precise(found):
-            found = self.store.add(strategy, moving, self._run(strategy, moving, len(found.samples)))
+            found = self.store.add(strategy, kept, self._run(strategy, kept, len(found.samples)))
         return found
 
     def again(self, strategy: str, groups: Groups) -> None:
         """Add a fresh set of samples to a stage's record."""
-        moving = _moving(groups)
-        if moving:
-            self.store.add(strategy, moving, self._run(strategy, moving, self.options.first))
+        kept = moving(groups)
+        if kept:
+            self.store.add(strategy, kept, self._run(strategy, kept, self.options.first))
 
     def _run(self, strategy: str, groups: Groups, repeats: int) -> list[float]:
         return self.runner.run_merged(groups[0], repeats) if strategy == MERGE else self.runner.run(groups, repeats)
@@ -79,7 +92,7 @@ class MeasuredCost:
         return high - low <= 2 * self.options.precision * record.median
 
 
-def _moving(groups: Groups) -> list[list[OpFeatures]]:
+def moving(groups: Groups) -> list[list[OpFeatures]]:
     """Groups without views, which cost nothing."""
     found = [[op for op in group if op.kind != "view"] for group in groups]
     return [group for group in found if group]
@@ -99,7 +112,7 @@ def confirm(model: MeasuredCost, search: Callable[[], tuple[Result, Stages]]) ->
         for strategy, groups in stages:
             model.again(strategy, groups)
         result, after = search()
-        same = [stage_key(s, _moving(g)) for s, g in after] == [stage_key(s, _moving(g)) for s, g in stages]
+        same = [stage_key(s, moving(g)) for s, g in after] == [stage_key(s, moving(g)) for s, g in stages]
         stages = after
         if same:
             break

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tvm_cascade.cost.interface import OpBound
-from tvm_cascade.parallel.lattice import Pairs, admitted
+from tvm_cascade.parallel.lattice import Pairs, admitted, mergeable
 from tvm_cascade.parallel.problem import Block, members
 
 
@@ -37,7 +37,7 @@ class Bounds:
             np.maximum(rest, (1.0 - inside) * tails[v], out=rest)
         np.maximum(rest, (works[:, -1:] - works).max(axis=0), out=rest)
         single = admitted(block, space.endings, None, 1)
-        forks = np.where(single | _mergeable(block, space.endings), 0.0, fork_ms)
+        forks = np.where(single | mergeable(block, space.endings), 0.0, fork_ms)
         return cls(works, alone, rest, _spans(block, space.endings, found), forks, single)
 
     def stage(self, state: np.ndarray, before: np.ndarray, ending: np.ndarray) -> np.ndarray:
@@ -46,14 +46,6 @@ class Bounds:
         np.maximum(least, self.spans[ending], out=least)
         least += self.forks[ending]
         return np.where(self.single[ending], np.maximum(least, self.alone[state] - self.alone[before]), least)
-
-
-def _mergeable(block: Block, endings: np.ndarray) -> np.ndarray:
-    """Endings whose every two members may be merged."""
-    fine = np.zeros(len(endings), dtype=bool)
-    for whole in block.mergeable:
-        fine |= endings & ~np.int64(whole) == 0
-    return fine
 
 
 def _tails(block: Block, bounds: Sequence[OpBound]) -> list[float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.parallel.lattice import Neighbours, distinct
+from tvm_cascade.parallel.lattice import Neighbours, distinct, mergeable
 from tvm_cascade.parallel.problem import Block, members
 
 _BITS = 62  # of numbers that are packed into one
@@ -25,9 +25,7 @@ def stage_classes(block: Block, endings: np.ndarray) -> np.ndarray:
     number = [names.setdefault(tuple(block.kinds[v] for v in members(m)), len(names)) for m in masks.tolist()]
     groups = np.sort(np.array(number, dtype=np.int64)[index.reshape(-1, len(endings))], axis=0)
     classes = _numbered(groups, len(names))
-    alone = np.zeros(len(endings), dtype=bool)
-    for whole in block.mergeable:
-        alone |= endings & ~np.int64(whole) == 0
+    alone = mergeable(block, endings)
     classes[alone] = classes.max() + 1 + np.arange(np.count_nonzero(alone))
     return np.unique(classes, return_inverse=True)[1]
 

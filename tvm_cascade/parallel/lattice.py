@@ -134,6 +134,14 @@ def admitted(block: Block, endings: np.ndarray, r: int | None, s: int | None) ->
     return fine
 
 
+def mergeable(block: Block, sets: np.ndarray) -> np.ndarray:
+    """Which sets are subsets of one of the block's sets of nodes that may be merged."""
+    fine = np.zeros(len(sets), dtype=bool)
+    for whole in block.mergeable:
+        fine |= sets & ~np.int64(whole) == 0
+    return fine
+
+
 class Neighbours:
     """Union of the neighbours of every node of each set in an array, by tables over 16 bits."""
 

@@ -117,25 +117,16 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
     """
     start = perf_counter()
     units = unit_graph(graph, options.unit)
-    classes = merge_classes(units)
-    may_merge = frozenset(m for c in classes for m in c)
-    ranges, whole = split(units.predecessors, options)
     solved: Solved = {}
-    prices = Prices(model)
+    blocks = _Blocks(units.predecessors, units.features, Prices(model), options, solved, units)
     stages: list[Stage] = []
     totals = [0.0, 0.0, 0.0]
-    transitions = priced = 0
+    ranges, whole = split(units.predecessors, options)
     for nodes in ranges:
-        block = block_of(units.predecessors, nodes, classes, [prices.kind(units.features[v]) for v in nodes])
-        key = (block, tuple(units.features[v] for v in nodes))
-        known = solved.get(key)
-        if known is None:
-            cost = BlockCost(units, units.features, nodes, prices, may_merge)
-            known = solved[key] = _solve(block, cost, options)
-            transitions += known[0].transitions
-            priced += known[0].priced
+        known = blocks.solve(nodes)
         totals = [t + s.cost_ms for t, s in zip(totals, known, strict=True)]
         stages += [_operators(units, nodes, stage) for stage in known[0].stages]
+    transitions, priced = (sum(getattr(s[0], name) for s in solved.values()) for name in ("transitions", "priced"))
     searched = options.variant not in ("sequential", "greedy")
     found = Schedule(tuple(stages), totals[0], transitions, priced, searched and whole, perf_counter() - start)
     return NetworkSchedule(found, totals[1], totals[2], units, tuple(len(r) for r in ranges))
@@ -148,17 +139,34 @@ def latency_of(
 
     `solved` remembers blocks by structure and may be shared between graphs, for one model and options.
     """
-    total = 0.0
-    prices = Prices(model)
-    for nodes in split(predecessors, options)[0]:
-        block = block_of(predecessors, nodes, kinds=[prices.kind(features[v]) for v in nodes])
-        key = (block.preds, tuple(features[v] for v in nodes))
-        known = solved.get(key)
-        if known is None:
-            cost = BlockCost(None, features, nodes, prices, frozenset())
-            known = solved[key] = _solve(block, cost, options)
-        total += known[0].cost_ms
-    return total
+    blocks = _Blocks(predecessors, features, Prices(model), options, solved)
+    return sum(blocks.solve(nodes)[0].cost_ms for nodes in split(predecessors, options)[0])
+
+
+@dataclass
+class _Blocks:
+    """The blocks of one graph, each distinct one solved once; without `units` nothing is merged."""
+
+    predecessors: Sequence[Sequence[int]]
+    features: Features
+    prices: Prices
+    options: Options
+    solved: Solved
+    units: UnitGraph | None = None
+
+    def __post_init__(self) -> None:
+        self.classes = () if self.units is None else merge_classes(self.units)
+        self.mergeable = frozenset(m for c in self.classes for m in c)
+
+    def solve(self, nodes: range) -> tuple[Schedule, Schedule, Schedule]:
+        """The schedule of the block of these nodes, and its sequential and greedy ones."""
+        kinds = [self.prices.kind(self.features[v]) for v in nodes]
+        block = block_of(self.predecessors, nodes, self.classes, kinds)
+        key = (block.preds, block.mergeable, tuple(self.features[v] for v in nodes))
+        if key not in self.solved:
+            cost = BlockCost(self.units, self.features, nodes, self.prices, self.mergeable)
+            self.solved[key] = _solve(block, cost, self.options)
+        return self.solved[key]
 
 
 def _solve(block: Block, cost: BlockCost, options: Options) -> tuple[Schedule, Schedule, Schedule]:
@@ -182,13 +190,10 @@ def _operators(units: UnitGraph, nodes: range, stage: Stage) -> Stage:
 
 def priced_stages(found: NetworkSchedule) -> tuple[tuple[str, list[list[OpFeatures]]], ...]:
     """Stages as cost models know them: strategy, and the kernels of each group (of a merge: its parts)."""
-    units = found.units
-    owner = {i: unit.index for unit in units.units for i in unit.ops}
-    stages = []
+    units, stages = found.units, []
     for stage in found.schedule.stages:
         if stage.strategy == MERGE:
-            parts = [units.features[v][0] for v in dict.fromkeys(owner[i] for i in stage.members)]
-            stages.append((records.MERGE, [parts]))
+            stages.append((records.MERGE, [[units.features[v][0] for v in _units_of(units, stage.members)]]))
         else:
             stages.append((records.CONCURRENT, features_of(units, stage)))
     return tuple(stages)
@@ -196,8 +201,11 @@ def priced_stages(found: NetworkSchedule) -> tuple[tuple[str, list[list[OpFeatur
 
 def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:
     """Kernels of each group of a stage given in operators."""
-    owner = {i: unit.index for unit in units.units for i in unit.ops}
     if stage.strategy == MERGE:
-        merged = tuple(dict.fromkeys(owner[i] for i in stage.members))
-        return [[merged_features(units, merged)]]
-    return [[k for v in dict.fromkeys(owner[i] for i in group) for k in units.features[v]] for group in stage.groups]
+        return [[merged_features(units, _units_of(units, stage.members))]]
+    return [[k for v in _units_of(units, group) for k in units.features[v]] for group in stage.groups]
+
+
+def _units_of(units: UnitGraph, ops: Sequence[int]) -> tuple[int, ...]:
+    """The units of some operators, in their order."""
+    return tuple(dict.fromkeys(units.owner[i] for i in ops))

@@ -24,7 +24,7 @@ import numpy as np
 
 from tvm_cascade.parallel.bounds import Bounds
 from tvm_cascade.parallel.classes import stage_classes
-from tvm_cascade.parallel.lattice import Pairs, admitted, pairs
+from tvm_cascade.parallel.lattice import Pairs, admitted, mergeable, pairs
 from tvm_cascade.parallel.problem import CONCURRENT, MERGE, Block, Options, Schedule, Stage, StageCost, members
 
 _LARGE = 12  # nodes; a larger block is first searched with groups of _QUICK[0] nodes, _QUICK[1] groups
@@ -52,14 +52,12 @@ class Pricer:
         single = not mask & (mask - 1)
         if single or self.variant != "merge":
             best = self.cost.concurrent(self.block.groups(mask)), CONCURRENT
-        if not single and self.variant in ("merge", "both") and self._may_merge(mask):
+        may_merge = any(mask & whole == mask for whole in self.block.mergeable)
+        if not single and self.variant in ("merge", "both") and may_merge:
             merged = self.cost.merged(members(mask))
             if merged is not None and merged < best[0]:
                 best = merged, MERGE
         return best
-
-    def _may_merge(self, mask: int) -> bool:
-        return any(mask & whole == mask for whole in self.block.mergeable)
 
     def stage(self, mask: int) -> Stage:
         """The stage that `mask` was priced as; a merged stage has one group."""
@@ -157,7 +155,4 @@ def _allowed(block: Block, endings: np.ndarray, variant: str) -> np.ndarray:
     """Endings that the variant can run at all: merging alone runs one operator or one merged set."""
     if variant != "merge":
         return np.ones(len(endings), dtype=bool)
-    fine = np.bitwise_count(endings) == 1
-    for whole in block.mergeable:
-        fine |= endings & ~np.int64(whole) == 0
-    return fine
+    return (np.bitwise_count(endings) == 1) | mergeable(block, endings)

@@ -21,12 +21,13 @@ class Bar:
     stream: int
     start: float
     stop: float
-    label: str
+    operators: tuple[str, ...]  # names, without views
     merged: bool
 
 
 def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, ...]:
     """Groups laid out by the model: each as long as alone, all stretched so that the longest fills its stage."""
+    ops = units.graph.ops
     found: list[Bar] = []
     now = 0.0
     for number, stage in enumerate(schedule.stages):
@@ -34,25 +35,19 @@ def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, .
         cost = model.stage_ms(kernels)
         alone = [sum(model.op_ms(k) for k in group) for group in kernels]
         stretch = cost / max(max(alone), 1e-12)
-        names = [[units.graph.ops[i].name for i in group if not units.graph.ops[i].view] for group in stage.groups]
-        for stream, (length, group) in enumerate(zip(alone, names, strict=True)):
-            stop = now + min(length * stretch, cost)
-            found.append(
-                Bar(number, stream, now, stop, " + ".join(group[:1] + group[1:][-1:]), stage.strategy == MERGE)
-            )
+        for stream, (length, group) in enumerate(zip(alone, stage.groups, strict=True)):
+            names = tuple(ops[i].name for i in group if not ops[i].view)
+            found.append(Bar(number, stream, now, now + min(length * stretch, cost), names, stage.strategy == MERGE))
         now += cost
     return tuple(found)
 
 
 def text_timeline(units: UnitGraph, schedule: Schedule, model: CostModel) -> str:
     """One line per group: stage, stream, milliseconds, operators."""
-    names = [op.name for op in units.graph.ops]
     lines = []
     for bar in bars(units, schedule, model):
-        stage = schedule.stages[bar.stage]
-        group = " -> ".join(names[i] for i in stage.groups[bar.stream] if not units.graph.ops[i].view)
-        mark = "merge " if bar.merged else ""
-        lines.append(f"{bar.stage:4d}  stream {bar.stream}  {bar.start:9.4f} .. {bar.stop:9.4f} ms  {mark}{group}")
+        group = ("merge " if bar.merged else "") + " -> ".join(bar.operators)
+        lines.append(f"{bar.stage:4d}  stream {bar.stream}  {bar.start:9.4f} .. {bar.stop:9.4f} ms  {group}")
     return "\n".join(lines)
 
 

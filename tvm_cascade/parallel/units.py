@@ -14,6 +14,7 @@ leaves a unit and comes back, so the units form a directed acyclic graph again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tvm_cascade.cost.interface import OpFeatures, graph_features
 from tvm_cascade.graph import Graph, Op
@@ -40,6 +41,11 @@ class UnitGraph:
     predecessors: tuple[tuple[int, ...], ...]
     features: tuple[tuple[OpFeatures, ...], ...]  # per unit, one entry per kernel it launches
     kernels: tuple[tuple[tuple[int, ...], ...], ...]  # per unit and kernel, the operators in it; a view stands alone
+
+    @cached_property
+    def owner(self) -> dict[int, int]:
+        """The unit of each operator."""
+        return {i: unit.index for unit in self.units for i in unit.ops}
 
 
 def unit_graph(graph: Graph, unit: str) -> UnitGraph:
@@ -187,23 +193,23 @@ def _anchors(op: Op) -> bool:
 
 
 def _fuse(graph: Graph, ops: tuple[int, ...], single: tuple[OpFeatures, ...]) -> OpFeatures:
-    moving = ops
+    """Features of one kernel that runs these operators, the one with the most work being its anchor."""
     if len(ops) == 1:
         return single[ops[0]]
     inside = set(ops)
     made = {t for i in ops for t in graph.ops[i].outputs}
     reads = {t for i in ops for t in graph.ops[i].inputs} - made
     writes = [t for t in made if t in graph.outputs or set(graph.consumers[t]) - inside]
-    anchor = single[max(moving, key=lambda i: (single[i].macs, single[i].work, -i))]
+    anchor = single[max(ops, key=lambda i: (single[i].macs, single[i].work, -i))]
     outs = writes or graph.ops[ops[-1]].outputs
     return OpFeatures(
         kind=anchor.kind,
-        macs=sum(single[i].macs for i in moving),
+        macs=sum(single[i].macs for i in ops),
         bytes_in=sum(graph.tensors[t].bytes for t in reads),
         bytes_out=sum(graph.tensors[t].bytes for t in outs),
-        weight_bytes=sum(single[i].weight_bytes for i in moving),
+        weight_bytes=sum(single[i].weight_bytes for i in ops),
         output_elements=anchor.output_elements,
         reduction=anchor.reduction,
         parallel_rows=anchor.parallel_rows,
-        shape=anchor.shape + tuple(x for i in moving for x in (-3, *map(ord, graph.ops[i].kind[:4]))),
+        shape=anchor.shape + tuple(x for i in ops for x in (-3, *map(ord, graph.ops[i].kind[:4]))),
     )
