@@ -208,10 +208,7 @@ def tile_convolution(sch: Schedule, tiling: Tiling, parallel: bool) -> Schedule:
     *_, lanes = (int(d) for d in sch.get(acc).writes[0].source.ty.shape)
     channels_first = _channel_axis(sch, acc, last) == 1
     n, c, y, x = sch.get_loops(last) if channels_first else [sch.get_loops(last)[i] for i in (0, 3, 1, 2)]
-    if tiling.blocks is None:
-        outer, *inner = sch.split(c, [None, lanes])
-    else:
-        outer, *inner = sch.split(c, [None, tiling.blocks, lanes])
+    outer, *inner = sch.split(c, [None, lanes] if tiling.blocks is None else [None, tiling.blocks, lanes])
     x_outer, x_inner = sch.split(x, [None, tiling.pixels])
     loops = (n, y, x_outer, outer) if tiling.rows_first else (n, outer, y, x_outer)
     sch.reorder(*loops, *inner[:-1], x_inner, inner[-1])
@@ -311,22 +308,17 @@ def _product(sch: Schedule, parallel: bool) -> Schedule | None:
     last = _inline_around(sch, acc)
     if last is None:
         return None
-    loops = sch.get_loops(last)
-    if any(_iters(sch, last)):
-        *outer, column, depth = loops
-        lanes = max(d for d in range(1, LANES + 1) if int(sch.get(column).extent) % d == 0)
-        j, v = sch.split(column, [None, lanes])
-        sch.reorder(*outer, j, depth, v)
-        _thread(sch, (*outer, j), parallel)
-        sch.vectorize(v)
-        sch.vectorize(sch.get_loops(sch.decompose_reduction(acc, depth))[-1])
-        return sch
-    *outer, column = loops
+    fused, loops = any(_iters(sch, last)), sch.get_loops(last)
+    *outer, column = loops[:-1] if fused else loops
     lanes = max(d for d in range(1, LANES + 1) if int(sch.get(column).extent) % d == 0)
     j, v = sch.split(column, [None, lanes])
-    sch.compute_at(acc, j, preserve_unit_loops=True)
-    *space, depth = sch.get_loops(acc)[len(outer) + 1 :]
-    sch.reorder(depth, *space)
+    if fused:
+        depth, space = loops[-1], [v]
+        sch.reorder(*outer, j, depth, v)
+    else:
+        sch.compute_at(acc, j, preserve_unit_loops=True)
+        *space, depth = sch.get_loops(acc)[len(outer) + 1 :]
+        sch.reorder(depth, *space)
     sch.vectorize(space[-1])
     _thread(sch, (*outer, j), parallel)
     sch.vectorize(sch.get_loops(sch.decompose_reduction(acc, depth))[-1])

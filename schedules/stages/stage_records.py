@@ -100,11 +100,6 @@ class TunedKernels:
             return schedule_cpu(func, parallel) if self._cpu else func
         return threaded(made) if parallel and self._cpu else made
 
-    def has(self, func: PrimFunc) -> bool:
-        """Whether a record has a schedule for the kernel."""
-        found = None if self.records is None else self.records.get(func, self.target)
-        return found is not None and found.trace is not None
-
     @property
     def digest(self) -> str:
         """Of the schedules that are used for the target; empty where all are defaults."""

@@ -26,7 +26,7 @@ def describe(node: Node) -> str:
     """A box's text: 'conv 3x3 s2 -> 256 relu'."""
     if node.kind in ("conv2d", "qconv2d"):
         out, _, kh, kw = node.inputs[1].shape
-        stride = node["strides"][0]  # type: ignore[index]
+        stride = node["strides"][0]
         parts = [f"conv {kh}x{kw}", f"s{stride}" if stride != 1 else "", f"x{out}", str(node["act"])]
         return " ".join(p for p in parts if p)
     if node.kind in ("matmul", "qmatmul"):
@@ -74,8 +74,6 @@ def _boxes(axes, dag: Dag, place: Mapping[Node, tuple[int, int]]) -> None:
         x, y = place[node]
         for ref in dict.fromkeys(r.node for r in node.inputs if r.node in place):
             a, b = place[ref]
-            axes.annotate(
-                "", (x, y - 0.3), (a, b + 0.3), arrowprops={"arrowstyle": "->", "lw": 0.6, "color": "#666666"}
-            )
+            axes.annotate("", (x, y - 0.3), (a, b + 0.3), arrowprops=_ARROW)
         box = {"boxstyle": "round,pad=0.25", "fc": _COLOURS.get(node.kind, "#f3f3f3"), "ec": "#888888", "lw": 0.5}
         axes.text(x, y, describe(node), ha="center", va="center", fontsize=6, bbox=box)
