@@ -1,9 +1,9 @@
 """Cutting a network into blocks that are scheduled one by one, and telling which blocks are the same.
 
-A node that every other node precedes or follows ends a block: no stage across it can run two groups (everything in the
-stage hangs together through it), so cutting there loses nothing. These are the cuts at a single tensor of IOS,
-section 4.2, and those with skips past the node. Blocks that are still too large for the search are cut at their
-narrowest place, which may lose something and is reported as not optimal. (NASNet's cells carry two tensors.)
+A node ends a block if every other node precedes or follows it. A stage across such a node has one group, as all of its
+nodes are connected through it, so the cut loses no schedule. IOS (MLSys 2021, section 4.2) cuts where a single tensor
+passes; here tensors may also skip the node. A block that is too large for the search is cut again where fewest tensors
+pass, which may lose the optimum: such a schedule is not reported as optimal. (NASNet's cells pass two tensors on.)
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class StageCost(Protocol):
 
     @property
     def fork_ms(self) -> float:
-        """Least cost of several groups at once, on top of the other bounds; 0 where nothing is known."""
+        """Milliseconds that several groups cost at least on top of the other bounds; 0 where nothing is known."""
         ...
 
     def concurrent(self, groups: tuple[tuple[int, ...], ...]) -> float:

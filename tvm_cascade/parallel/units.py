@@ -1,10 +1,11 @@
 """Scheduling units: what the search moves as one.
 
 IOS, section 5, leaves the unit to the user. `op`: every operator that moves data. `fused`: an operator with the
-element-wise ones that alone read it (Conv-Relu), as a compiler's fusion runs them. `sepconv`: also what is
+element-wise ones that alone read it (Conv-Relu), as compilers fuse them. `sepconv`: also what is
 element-wise in front of a depthwise convolution, and that convolution with the 1x1 one behind it (Relu-SepConv). `cell`:
 also what is element-wise in front of any convolution, and the sums that only a concatenation or another sum reads: the
-operators that IOS counts in NASNet and RandWire. What reads the last place where branches meet stays apart there.
+operators that IOS counts in NASNet and RandWire; the element-wise reader of the last operator where branches meet is a
+unit of its own there.
 
 Views always belong to their producer, and an explicit padding to the one operator that reads it. A unit is an anchor,
 operators that nothing outside of it reads in front, and operators that read nothing outside of it behind: no path
@@ -66,16 +67,16 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
 
 
 def _behind_branches(graph: Graph) -> int | None:
-    """The element-wise operator that alone reads the last result of several: the authors of IOS do not fuse it."""
+    """The element-wise operator that alone reads the last operator of several inputs: the authors of IOS do not fuse it."""
     joins = [op.index for op in graph.ops if len(graph.predecessors[op.index]) > 1]
     readers = graph.successors[joins[-1]] if joins else ()
     return readers[0] if len(readers) == 1 and graph.ops[readers[0]].kind in ELEMENTWISE else None
 
 
 def _leading(graph: Graph, unit: str, excluded: int | None) -> list[bool]:
-    """Element-wise operators that only lead to one convolution or concatenation: activations, sums of inputs.
+    """Whether each operator is an element-wise one that belongs to the convolution or concatenation behind it.
 
-    In front of a depthwise convolution all of them; elsewhere not what follows another kernel and rides with that.
+    In front of a depthwise convolution all of them do; elsewhere those that are no epilogue of the kernel before.
     """
     separable, other = [False] * len(graph.ops), [False] * len(graph.ops)
     if unit not in ("sepconv", "cell"):

@@ -48,7 +48,7 @@ def cudnn(device: Device) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One operator's share of Table 2."""
+    """The columns of Table 2, of one operator."""
 
     flops: int  # two per multiply-accumulate, one per element-wise step
     traffic: int  # bytes of activations and weights, each once
@@ -90,16 +90,18 @@ def macs_of(node: Node) -> int:
 
 
 def flops_of(node: Node) -> int:
-    """Nominal: padding counted, no Winograd."""
+    """Nominal arithmetic operations: those on padding count, Winograd does not."""
     operator, read = _entry(node)
     return operator.steps(read, node.types, dict(node.attrs))
 
 
 def bytes_of(refs: Sequence[Ref]) -> int:
+    """Bytes of tensors, each once."""
     return sum(prod(r.shape) * ITEM_BYTES.get(r.type.dtype, 4) for r in dict.fromkeys(refs))
 
 
 def figures(node: Node, engine: Engine) -> Figures:
+    """One operator's share of Table 2 when `engine` runs it."""
     if is_view(node, engine):
         return Figures(0, 0, 0)
     return Figures(flops_of(node), bytes_of(node.inputs) + bytes_of(node.outputs), 1)
@@ -134,6 +136,7 @@ def op_features(node: Node, engine: Engine) -> OpFeatures:
 
 
 def _geometry(node: Node) -> tuple[int, ...]:
+    """Attributes and kernel sizes by which a table of measurements tells operators apart."""
     if node.kind == "fused":
         return (program_steps(node["program"]),)
     names = ("strides", "padding", "dilation", "groups", "kernel", "axis", "sizes")
@@ -177,7 +180,7 @@ class Additive(ABC):
 
     @abstractmethod
     def node(self, node: Node) -> float:
-        """Of one operator."""
+        """The cost of one operator."""
 
     def total(self, dag: Dag) -> float:
         known = dag.pool.memory(self)

@@ -31,7 +31,7 @@ _GAIN = 1e-12  # relative: a smaller difference of costs is rounding
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Every knob of the search."""
+    """What the searches of a graph may do, and for how long."""
 
     alpha: float = 1.05  # relaxation; 1 is greedy, infinity visits everything reachable
     max_graphs: int = 2000  # graphs whose cost is taken, per subgraph

@@ -16,6 +16,7 @@ from tvm_cascade.substitution.pattern import reaches
 
 
 def bias_of(node: Node) -> Ref | None:
+    """The bias of a convolution or product of floats."""
     return node.inputs[2] if len(node.inputs) > 2 else None
 
 

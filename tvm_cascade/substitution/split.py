@@ -1,15 +1,15 @@
 """Flow-based recursive graph split: MetaFlow (SysML 2019), section 4.3, Algorithm 2.
 
-Cap(o) counts the substitution sites that need operator o on both sides of a cut through its output. Algorithm 2 cuts at
-a minimum vertex cut and may return the whole graph as one side. Here the first and the last operators of the order are
-tied to the two sides, so neither is empty, and edges of infinite capacity against the flow keep the first side closed
-under predecessors, so the two sides can run one after the other.
+Cap(o) counts the substitution sites that a cut through the output of operator o disables. Algorithm 2 cuts at a minimum
+vertex cut and may return the whole graph as one side. Here the first operators of the order are tied to one side and the
+last to the other, so neither side is empty. Edges of infinite capacity against the flow keep the first side closed under
+predecessors, so the two sides can run one after the other.
 
 Rules that join operators from anywhere (`Rule.whole_graph`) are tried on the whole graph first, as any cut disables them.
-Pieces are optimized on their own. Pieces that are equal up to names are optimized once. After stitching, the graph is
-searched again in a window of operators around every cut, for the substitutions that the cut had disabled. A last sweep
-searches small overlapping windows with the relaxation that a whole piece would have had: gains elsewhere in a piece
-hide a local detour from Algorithm 1 (metaflow.py), in a window there is little elsewhere.
+Then every piece is optimized on its own; of pieces that are equal up to names only one is searched. The results are put
+together, and the graph is searched again in a window of operators around every cut, for the substitutions that the cut
+had disabled. A last sweep searches small overlapping windows, with a relaxation that is as large as that of a whole
+piece: in a large piece, gains at other operators lower the bound of Algorithm 1 (metaflow.py) and hide a local detour.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tvm_cascade.substitution.metaflow import Found, SearchOptions, Step, search
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 
 _INFINITE = 1 << 28
+_SITE = 4  # capacity that a substitution site adds to an operator, which has 1 by itself
 _MARGIN = 0.25  # share of the operators tied to each side
 _AROUND = 12  # operators around a cut that are searched again, at least
 
@@ -38,7 +39,6 @@ _AROUND = 12  # operators around a cut that are searched again, at least
 def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
     """Sites that a cut through the output of each operator may disable, plus one so that small cuts win ties."""
     found = {node: 1 for node in dag.nodes}
-    scale = 4
     for site in sites:
         if len(site.nodes) < 2:
             continue
@@ -47,7 +47,7 @@ def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
         joint = len(site.rule.roots) > 1
         for node in site.nodes:
             if node in found and (joint or node in read & inside):
-                found[node] += scale
+                found[node] += _SITE
     return found
 
 
@@ -161,7 +161,6 @@ class _Worker:
     """Searches pieces, each distinct one once."""
 
     cost: Cost
-    rules: tuple[Rule, ...]
     options: SearchOptions
     deadline: float
     running: float  # cost of the whole graph by now, where costs add up
@@ -180,7 +179,7 @@ class _Worker:
             left = max(0.0, self.deadline - time.monotonic())
             options = changed(self.options, max_seconds=min(self.options.max_seconds, left))
             try:
-                found = search(piece.dag, self.cost, self.rules, options, self.matcher)
+                found = search(piece.dag, self.cost, self.matcher.rules, options, self.matcher)
             except InfeasibleError:  # of a piece alone; the whole graph has the last word
                 found = Found(piece.dag, 0.0, 0.0, (), 1, 0.0, False)
             self.known[piece.dag.outputs] = found
@@ -215,7 +214,7 @@ def optimize(
     if len(dag.nodes) <= (options.window or options.threshold):
         budget = changed(options, max_seconds=min(options.max_seconds, total_seconds))
         return search(dag, cost, rules, budget)
-    worker = _Worker(cost, tuple(rules), options, begin + total_seconds, before, Matcher(tuple(rules)))
+    worker = _Worker(cost, options, begin + total_seconds, before, Matcher(tuple(rules)))
     start = _apply_global_rules(worker, dag, cost)
     parts = pieces(start, rules, options.threshold)
     stitched, cuts = _pass(worker, start, parts)
@@ -233,8 +232,8 @@ def optimize(
 
 def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
     """The graph after every site of a global rule, or of an eager one before it, that lowers the cost."""
-    eager = Matcher(tuple(r for r in worker.options.eager if r in worker.rules))
-    matcher = Matcher(tuple(r for r in worker.rules if r.whole_graph))
+    eager = Matcher(tuple(r for r in worker.options.eager if r in worker.matcher.rules))
+    matcher = Matcher(tuple(r for r in worker.matcher.rules if r.whole_graph))
     if not matcher.rules or not matcher.sites(dag):
         return dag
     refused: set[Node] = set()
