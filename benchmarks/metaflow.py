@@ -234,7 +234,7 @@ def figure10(device: str) -> list[dict]:
     rows = []
     for label, chosen in (("compound", ALL_RULES), ("apart", apart)):
         for alpha in (1.0, 1.02, 1.05, 1.08, 1.12, 1.2):
-            found = optimize(dag, latency(device), chosen, SearchOptions(alpha=alpha), total_seconds=120)
+            found = optimize(dag, latency(device), chosen, SearchOptions(alpha=alpha, total_seconds=120))
             row = {"rules": label, "alpha": alpha, "ms": found.cost_after, "seconds": found.seconds}
             rows.append({**row, "graphs": found.graphs})
             print(f"{label:8} {alpha:.2f}: {found.cost_after:.4f} ms, {found.seconds:.1f} s, {found.graphs} graphs",

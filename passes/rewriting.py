@@ -9,7 +9,7 @@ Searches for arenas end by the graphs they have seen, never by a clock: the same
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import tvm
@@ -54,7 +54,8 @@ def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritt
 
 def search_main(mod: tvm.IRModule, cost: Cost, seconds: float) -> Substituted:
     """The search of `substitute` in `main`, with the rules that the network allows."""
-    return substitute(mod, cost, exact_rules(mod), _OPTIONS, seconds, functions=lambda name: name == MAIN)
+    options = replace(_OPTIONS, total_seconds=seconds)
+    return substitute(mod, cost, exact_rules(mod), options, functions=lambda name: name == MAIN)
 
 
 def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:

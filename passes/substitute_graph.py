@@ -7,7 +7,7 @@ cannot be read (control flow, symbolic shapes) stays as it is; `Substituted.skip
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import tvm
 from tvm import relax
@@ -40,7 +40,6 @@ def substitute(
     cost: Cost,
     rules: Sequence[Rule] = ALL_RULES,
     options: SearchOptions | None = None,
-    total_seconds: float = 60.0,
     functions: Callable[[str], bool] = lambda name: True,
 ) -> Substituted:
     """The module with every readable function replaced by a cheaper one; `mod` stays as it is."""
@@ -58,9 +57,9 @@ def substitute(
             skipped[name] = str(error)
             continue
         if isinstance(cost, ScheduleLatency):
-            result = optimize_schedule(read.dag, cost, rules, options, total_seconds)
+            result = optimize_schedule(read.dag, cost, rules, options)
         else:
-            result = optimize(read.dag, cost, rules, options, total_seconds)
+            result = optimize(read.dag, cost, rules, options)
         found[name], reads[name] = result, read
         if result.steps:
             made.update_func(gv, write_function(result.dag, read, func.attrs))
@@ -97,5 +96,6 @@ class SubstituteGraph(CascadePass):
     def call(self, mod: tvm.IRModule) -> PassResult:
         """The module with its functions rewritten."""
         cost = self.cost or Latency("latency", model=AnalyticCost(find_device(None, self.target)))
-        done = substitute(mod, cost, tuple(self.rules), self.options, self.total_seconds)
+        options = replace(self.options or SearchOptions(), total_seconds=self.total_seconds)
+        done = substitute(mod, cost, tuple(self.rules), options)
         return PassResult(done.mod, any(f.steps for f in done.found.values()))

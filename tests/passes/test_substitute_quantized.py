@@ -15,6 +15,7 @@ from tvm_cascade.passes.substitution_write import write_function
 from tvm_cascade.runtime import Session
 from tvm_cascade.substitution.costs import CUDNN, Figure, Latency
 from tvm_cascade.substitution.dag import replace
+from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules, rules
 from tvm_cascade.testing.builder import Net
@@ -165,6 +166,6 @@ def test_public_networks_keep_every_bit(test_data, name):
     from tvm_cascade import frontend
 
     mod = frontend.load(test_data / "models" / f"{name}.tflite")
-    done = substitute(mod, LAUNCHES, integer_rules(), total_seconds=10)
+    done = substitute(mod, LAUNCHES, integer_rules(), SearchOptions(total_seconds=10))
     assert done.found["main"].steps
     check(mod, done.mod)

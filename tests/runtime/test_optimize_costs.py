@@ -19,6 +19,7 @@ from tvm_cascade.runtime import Session
 from tvm_cascade.runtime.optimize_measured import Effort, optimize_measured
 from tvm_cascade.runtime.optimize_module import optimize_module
 from tvm_cascade.substitution.costs import CUDNN, Latency
+from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.report import format_report
 from tvm_cascade.substitution.rules import ALL_RULES, rules
 from tvm_cascade.substitution.schedule_cost import ScheduleLatency, optimize_schedule
@@ -47,7 +48,7 @@ def test_a_search_for_schedules_beats_the_schedule_of_the_best_sequence():
     dag = read_function(inception_e()["main"]).dag
     staged = ScheduleLatency(V100, CUDNN)
     apart = optimize(dag, Latency("latency", CUDNN, model=V100), ALL_RULES)
-    together = optimize_schedule(dag, staged, ALL_RULES, total_seconds=20)
+    together = optimize_schedule(dag, staged, ALL_RULES, SearchOptions(total_seconds=20))
     assert together.cost_after <= staged.total(apart.dag) * (1 + 1e-9)
     assert together.cost_after < together.cost_before == staged.total(dag)
     assert together.cost_after == pytest.approx(staged.total(together.dag))

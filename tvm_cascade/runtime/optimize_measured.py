@@ -64,6 +64,10 @@ class Effort:
     runs: int = 7  # of every candidate
     clock: Callable[[], float] = time.perf_counter  # seconds
 
+    def within(self, seconds: float) -> SearchOptions:
+        """The options of one search of so many seconds."""
+        return replace(self.options or SearchOptions(), total_seconds=seconds)
+
 
 def optimize_measured(
     mod: tvm.IRModule,
@@ -87,7 +91,7 @@ def optimize_measured(
     def within(cost: Latency) -> Latency | Limited:
         return cost if limit is None else Limited(cost, limit)
 
-    guess = optimize(read.dag, within(serial), effort.rules, effort.options, effort.seconds / 2)
+    guess = optimize(read.dag, within(serial), effort.rules, effort.within(effort.seconds / 2))
     effort = replace(effort, seconds=effort.seconds - guess.seconds)
     if learned:
         model = LearnedCost(measured, analytic)
@@ -95,7 +99,7 @@ def optimize_measured(
         found = _refined(model, cost, within, (read.dag, guess.dag), effort)
     else:
         cost = KernelLatency("latency", runner.engine, model=measured, runner=runner)
-        found = optimize(read.dag, within(cost), effort.rules, effort.options, effort.seconds)
+        found = optimize(read.dag, within(cost), effort.rules, effort.within(effort.seconds))
     results = [Found(read.dag, found.cost_before, found.cost_before, (), 1, 0.0, True), guess, found]
     modules = [mod, *(_written(mod, read, f.dag) for f in results[1:])]
     choice = fastest(modules, runs=effort.runs, clock=effort.clock, build=staged)
@@ -125,7 +129,7 @@ def _refined(
 
     def search():
         left = max(0.0, end - time.monotonic())
-        found = optimize(known[0], within(replace(cost)), effort.rules, effort.options, left)
+        found = optimize(known[0], within(replace(cost)), effort.rules, effort.within(left))
         return found, stages(found.dag)
 
     first = dict.fromkeys(op[0][0] for dag in known for _, op in stages(dag))

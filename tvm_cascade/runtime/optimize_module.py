@@ -90,13 +90,13 @@ def optimize_module(
     UsageError
         The cost or device has an unknown name, or measuring is asked for another target than this machine's CPU.
     """
-    options = SearchOptions(alpha=alpha, max_graphs=budget)
+    options = SearchOptions(alpha=alpha, max_graphs=budget, total_seconds=seconds)
     main, _, _ = cost.replace(" ", "").partition(",")
     if main in ("measured", "learned"):
         return _measured(mod, target, cost, options, seconds, database)
     model = AnalyticCost(find_device(device, target))
     priced = parse_cost(cost, model, TVM, {"ios": ScheduleLatency(model, TVM)})
-    done = substitute(mod, priced, options=options, total_seconds=seconds, functions=lambda name: name == "main")
+    done = substitute(mod, priced, options=options, functions=lambda name: name == "main")
     if "main" not in done.found:
         raise GraphError(done.skipped.get("main", "the module has no function main"))
     found, read = done.found["main"], done.read["main"]

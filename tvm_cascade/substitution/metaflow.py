@@ -37,6 +37,7 @@ class SearchOptions:
     max_graphs: int = 2000  # graphs whose cost is taken, per subgraph
     patience: int = 400  # graphs without a better one after which a search gives up; 0: never
     max_seconds: float = 30.0  # per subgraph; the result then depends on the machine's speed
+    total_seconds: float = 60.0  # for the whole graph
     threshold: int = 30  # operators above which a graph is split (section 4.3)
     eager: tuple[Rule, ...] = EAGER_RULES  # applied wherever they fit after every step, not searched
     isolated: bool = True  # a gain at a site that no other site touches is taken at once, not searched

@@ -50,11 +50,7 @@ class ScheduleLatency:
 
 
 def optimize_schedule(
-    dag: Dag,
-    cost: ScheduleLatency,
-    rules: Sequence[Rule],
-    options: SearchOptions | None = None,
-    total_seconds: float = 60.0,
+    dag: Dag, cost: ScheduleLatency, rules: Sequence[Rule], options: SearchOptions | None = None
 ) -> Found:
     """The cheapest graph for its schedule, searched from two sides.
 
@@ -67,12 +63,9 @@ def optimize_schedule(
     before = cost.total(dag)
     serial = Latency("latency", cost.engine, model=cost.model)
     fusing = [r for r in rules if r.name in _FUSING]
-    share = total_seconds / 4
-    starts = [
-        optimize(dag, serial, rules, options, share),
-        optimize(dag, serial, fusing, replace(options, alpha=1.0), share),
-    ]
-    ends = [optimize(s.dag, cost, rules, options, share) for s in starts]
+    options = replace(options, total_seconds=options.total_seconds / 4)
+    starts = [optimize(dag, serial, rules, options), optimize(dag, serial, fusing, replace(options, alpha=1.0))]
+    ends = [optimize(s.dag, cost, rules, options) for s in starts]
     best = min(range(len(ends)), key=lambda k: (ends[k].cost_after, k))
     graphs = sum(f.graphs for f in (*starts, *ends))
     seconds = time.monotonic() - begin

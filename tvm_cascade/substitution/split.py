@@ -197,13 +197,7 @@ class _Worker:
         return replace(dag, moved) if self.improve(dag, window, moved) else dag
 
 
-def optimize(
-    dag: Dag,
-    cost: Cost,
-    rules: Sequence[Rule],
-    options: SearchOptions | None = None,
-    total_seconds: float = 60.0,
-) -> Found:
+def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions | None = None) -> Found:
     """The whole of section 4: split, search every piece, stitch, search around every cut.
 
     Raises `InfeasibleError` where a limit is broken by the given graph and by the result.
@@ -212,9 +206,9 @@ def optimize(
     begin = time.monotonic()
     before = cost.total(dag)
     if len(dag.nodes) <= (options.window or options.threshold):
-        budget = changed(options, max_seconds=min(options.max_seconds, total_seconds))
+        budget = changed(options, max_seconds=min(options.max_seconds, options.total_seconds))
         return search(dag, cost, rules, budget)
-    worker = _Worker(cost, options, begin + total_seconds, before, Matcher(tuple(rules)))
+    worker = _Worker(cost, options, begin + options.total_seconds, before, Matcher(tuple(rules)))
     start = _apply_global_rules(worker, dag, cost)
     parts = pieces(start, rules, options.threshold)
     stitched, cuts = _pass(worker, start, parts)
