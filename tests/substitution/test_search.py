@@ -320,16 +320,12 @@ def test_every_combination_of_heuristics_reaches_the_optimum(eager, isolated: bo
 
 
 def test_a_budget_ends_the_search_and_is_reported() -> None:
-    seen: list[tuple[int, float]] = []
     options = SearchOptions(max_graphs=40, alpha=1.1, eager=(), isolated=False)
-    found = search(inception_e(), latency("v100"), PAPER_RULES, options, lambda n, c: seen.append((n, c)))
+    found = search(inception_e(), latency("v100"), PAPER_RULES, options)
     assert found.graphs == 40 and not found.complete
     assert found.cost_after < found.cost_before
     report = optimize_report(inception_e(), found, engine=CUDNN)
     assert "budget ended the search" in format_report(report)
-    more = SearchOptions(max_graphs=1000, alpha=1.1, eager=(), isolated=False, patience=0)
-    search(inception_e(), latency("v100"), PAPER_RULES, more, lambda n, c: seen.append((n, c)))
-    assert [n for n, _ in seen] == [256, 512, 768]
 
 
 def test_no_seconds_means_the_given_graph() -> None:
