@@ -1,7 +1,8 @@
-"""What rules of all families share: operands by output channel, and operators that become one.
+"""What rules of all families share: operands that are numbered by output channel, and operators that become one.
 
-Output channel o of a convolution reads row o of the weights alone, that of a product column o; all that belongs to the
-channel (bias, scales) is numbered by o. So operators on one input become one exactly by joining those operands.
+Output channel o of a convolution reads row o of its weights, output o of a product column o; bias and scales are numbered
+by o as well. So several operators on one input become one, exactly, by concatenating these operands (`fuse conv ops` in
+Figure 4a of MetaFlow, SysML 2019).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def alike(refs: Iterable[Ref]) -> bool:
 
 
 def is_convolution(node: Node) -> bool:
+    """Whether the operator is a convolution, of floats or quantized."""
     return OPERATORS[node.kind].family is Family.CONVOLUTION
 
 

@@ -184,17 +184,14 @@ class Matcher:
 
 
 def reaches(start: Ref, goal: Node) -> bool:
-    """Whether `goal` is `start`'s operator or one of its ancestors."""
-    if start.node.index < goal.index and not start.node.inputs:
-        return False
+    """Whether `goal` is `start`'s operator or one of its ancestors. A pool numbers operands before their operator."""
     seen: set[Node] = set()
     stack = [start.node]
     while stack:
         node = stack.pop()
         if node is goal:
             return True
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.extend(r.node for r in node.inputs if not r.node.constant)
+        if node.index > goal.index and node not in seen:
+            seen.add(node)
+            stack.extend(r.node for r in node.inputs if not r.node.constant)
     return False
