@@ -10,7 +10,7 @@ whose attributes say what it computes; views stay `relax.reshape`. What could no
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,40 +18,16 @@ import tvm
 
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.float_remains import with_remains
-from tvm_cascade.passes.integer import (  # noqa: F401  (registers their lowering functions)
-    comparisons,
-    elementwise,
-    int16_lookup,
-    log_softmax,
-    lookup,
-    reduction,
-    roots,
-    softmax,
-)
+
+# the modules below register their lowering functions
+from tvm_cascade.passes.integer import comparisons, elementwise, log_softmax, lookup, reduction, roots  # noqa: F401
+from tvm_cascade.passes.integer import island as integer
 from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
-from tvm_cascade.passes.integer.expressions import (
-    NotLowered,
-    attributes,
-    constant_of,
-    dtype_of,
-    name_of,
-    number_of,
-    shape_of,
-)
-from tvm_cascade.passes.integer.island import (
-    STORED_TYPES,
-    Emitter,
-    Island,
-    Output,
-    Reader,
-    activation_bounds,
-    activation_range,
-    positive,
-)
+from tvm_cascade.passes.integer.expressions import NotLowered, attributes, dtype_of, name_of, number_of, shape_of
+from tvm_cascade.passes.integer.island import STORED_TYPES, Emitter, Island, Output, Reader
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
-from tvm_cascade.passes.integer.registry import DIRECT, FLOAT, INDEX, ISLANDS, TESTS
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.rename_variables import substitute
 
@@ -188,22 +164,21 @@ class _Lowering:
         if operator == "relax.dequantize":
             return self._dequantize(value, emitter)
         counted = self.reader.define(value.args[0]) if operator == "relax.astype" else value
-        if name_of(counted) in INDEX.functions:
-            output = Output(shape_of(last), dtype_of(last), np.float32(0), 0, 0, 0)
-            return INDEX.functions[name_of(counted)](Island(counted, output, self.reader, emitter))
-        if dtype_of(last) == "float32" and operator in FLOAT.functions:
-            output = Output(shape_of(last), "float32", np.float32(0), 0, 0, 0)
-            return FLOAT.functions[operator](Island(value, output, self.reader, emitter))
-        if dtype_of(last) == "bool" and operator in TESTS.functions:
-            output = Output(shape_of(last), "bool", np.float32(0), 0, 0, 0)
-            return TESTS.functions[operator](Island(value, output, self.reader, emitter))
+        unquantized = Output(shape_of(last), dtype_of(last), np.float32(0), 0, 0, 0)
+        for core, registry, applies in (
+            (counted, integer.INDEX, True),
+            (value, integer.FLOAT, unquantized.dtype == "float32"),
+            (value, integer.TESTS, unquantized.dtype == "bool"),
+        ):
+            if applies and name_of(core) in registry.functions:
+                return registry.functions[name_of(core)](Island(core, unquantized, self.reader, emitter))
         if dtype_of(last) not in STORED_TYPES:
             return None
         if operator == "relax.astype":
             return self._average(value, last, clip, emitter)
         if operator in _VIEWS:
             return emitter.reshape(emitter.new(value.args[0]), shape_of(last))
-        function = DIRECT.functions.get(operator)
+        function = integer.DIRECT.functions.get(operator)
         if function is None:
             return None
         return function(Island(value, self._stored_output(last, clip), self.reader, emitter))
@@ -214,22 +189,22 @@ class _Lowering:
             moves.append(source)
             source = self.reader.define(source).args[0]
         core = self.reader.define(source)
-        scale, zero_point = (constant_of(self.reader.define(a)) for a in quantize.args[1:3])
-        if scale is None or zero_point is None or scale.size != 1:
+        quantum = self.reader.quantum(quantize)
+        if quantum is None:
             raise NotLowered("its scale is not one constant")
         if dtype_of(last) not in STORED_TYPES:
             raise NotLowered(f"a result of type {dtype_of(last)}")
-        step, zero = positive(np.float32(scale.reshape(-1)[0])), int(zero_point.reshape(-1)[0])
+        step, zero = integer.positive(quantum[0]), quantum[1]
         if 0 in shape_of(last):
             raise NotLowered("an empty tensor")
-        bounds = activation_bounds(core)
+        bounds = integer.activation_bounds(core)
         if bounds is not None:
             behind = core.args[0]
             while name_of(self.reader.define(behind)) in _VIEWS:
                 behind = self.reader.define(behind).args[0]
             if name_of(self.reader.define(behind)) in _ACTIVATED:
                 core, source = self.reader.define(behind), behind
-        lo, hi = _clipped(*activation_range(bounds, step, zero, dtype_of(last)), clip)
+        lo, hi = _clipped(*integer.activation_range(bounds, step, zero, dtype_of(last)), clip)
         output = Output(shape_of(source), dtype_of(last), step, zero, lo, hi)
         lowered = self._lowered_core(source, Island(core, output, self.reader, emitter, bounds))
         for move in reversed(moves):
@@ -241,7 +216,7 @@ class _Lowering:
 
     def _lowered_core(self, source: Value, island: Island) -> Value:
         """The integer form of an island; where it has none, its quantize of `source` alone, as the reference computes it."""
-        function = ISLANDS.functions.get(name_of(island.core))
+        function = integer.ISLANDS.functions.get(name_of(island.core))
         reason = None
         for tried in (lower_chain, function) if island.explicit else (function, lower_chain):
             try:
@@ -281,11 +256,11 @@ class _Lowering:
         return lower_split_part(Island(split, self._stored_output(last, None), self.reader, emitter), item.index)
 
     def _stored_output(self, last: Value, clip: Binding | None) -> Output:
-        info = np.iinfo(dtype_of(last))
         if 0 in shape_of(last):
             raise NotLowered("an empty tensor")
-        lo, hi = _clipped(int(info.min), int(info.max), clip)
-        return Output(shape_of(last), dtype_of(last), np.float32(0), 0, lo, hi)
+        whole = Output.unbounded(shape_of(last), dtype_of(last))
+        lo, hi = _clipped(*whole.clamp, clip)
+        return replace(whole, lo=lo, hi=hi)
 
     def _clips_of_islands(self) -> dict[Value, Binding]:
         """The clip on integers behind each quantize, pool or cast that nothing else reads."""

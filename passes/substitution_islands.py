@@ -46,11 +46,10 @@ class IslandReader:
     def read(self, quantize: Any) -> Ref | None:
         """The operator that the island is, None where no rule knows it. Raises `NotLowered` for scales and zero points
         that no integer operator has."""
-        scale, zero = (constant_of(self._define(a)) for a in quantize.args[1:3])
-        dtype = dtype_of(quantize)
-        if scale is None or zero is None or scale.size != 1 or zero.size != 1 or dtype not in BYTE_TYPES:
+        read, dtype = self._reader.quantum(quantize), dtype_of(quantize)
+        if read is None or dtype not in BYTE_TYPES:
             return None
-        quantum = float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0])
+        quantum = float(read[0]), read[1]
         core = self._define(quantize.args[0])
         bounds = activation_bounds(core)
         if bounds is not None:

@@ -8,53 +8,30 @@ bias's own scale is ignored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import (
-    INT32_MAX,
-    i32,
-    once_rounded,
-    quantize_multipliers,
-    te_clamp,
-    te_rescale_channel,
-    te_rescale_once,
-)
-from tvm_cascade.passes.integer.island import Island, Quantized, Reader
-from tvm_cascade.passes.integer.registry import ISLANDS
-from tvm_cascade.passes.integer.untyped import Call, Index, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
-
-
-@dataclass(frozen=True, slots=True)
-class _Geometry:
-    strides: tuple[int, int]
-    padding: tuple[int, int, int, int]  # top, left, bottom, right
-    dilation: tuple[int, int]
-    height: int  # of the output
-    width: int
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX
+from tvm_cascade.passes.integer.island import ISLANDS, Island, Quantized, Reader
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 
 @ISLANDS.lowers("nn.conv2d")
 def lower_conv2d(island: Island) -> Value:
     """Convolution without bias."""
-    return _lower(island, island.core, None)
+    return lower_biased(island, island.core, None)
 
 
-def lower_biased(island: Island, core: Call, bias: np.ndarray) -> Value:
-    """Convolution `core` plus a constant bias of stored int32."""
-    return _lower(island, core, bias)
-
-
-def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    attrs = core.attrs
+def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
+    """Convolution `core`, plus a constant bias of stored int32 where there is one."""
+    attrs, out = core.attrs, island.output
     if str(attrs.data_layout) != "NHWC" or str(attrs.kernel_layout) not in ("HWIO", "HWOI"):
         raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}")
-    x = island.reader.dequantized(core.args[0])
-    if x is None or x.constant is not None:
-        raise NotLowered("its input is not dequantized from integers")
+    x = island.activation(core.args[0])
     groups = int(attrs.groups)
     kernel, data = _kernel(island.reader, core, str(attrs.kernel_layout), groups)
     depthwise = str(attrs.kernel_layout) == "HWOI" or (groups > 1 and data.shape[2] == 1)
@@ -62,98 +39,83 @@ def _lower(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         data = data.reshape(*data.shape[:2], groups, -1)
     channels = data.shape[2] * data.shape[3] if depthwise else data.shape[3]
     source, padding = fold_pad(island.reader, x, tuple(int(p) for p in attrs.padding))
-    geometry = _geometry(core, island.output.shape, padding)
-    bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
-    multiplier, shift = channel_multipliers(x, kernel, island.output.scale, channels)
-    bound = accumulator_bound(data, kernel.zero_point, x, bias, depthwise)
-    is_int16 = x.dtype == "int16"
-    if is_int16:
-        multiplier = once_rounded(multiplier)
-        if int(shift.max()) > 14:
-            raise NotLowered("scales that the reference's 64-bit rounding cannot shift by")
-    compute = _Computation(island, geometry, x.zero_point, kernel.zero_point, shift, bound, depthwise, groups, is_int16)
+    (sy, sx), (dy, dx) = ([int(v) for v in window] for window in (attrs.strides, attrs.dilation))
+    scaling = scaling_of(island, x, kernel, data, channel_bias(bias, channels), depthwise)
+    kind = "depthwise_conv2d" if depthwise else "conv2d"
+    sums = Sums(kind, x, kernel, scaling, groups, (sy, sx), (dy, dx))
+
+    def compute(a: Tensor, *constants: Tensor) -> Tensor:
+        return sums.stored(te_pad2d(a, padding, x.zero_point, f"{kind}_pad"), *constants)
+
     return island.emitter.call(
-        "depthwise_conv2d" if depthwise else "conv2d",
+        kind,
         compute,
-        [source],
-        [data, bias, multiplier, shift],
-        Attributes(
-            strides=geometry.strides,
-            padding=geometry.padding,
-            dilation=geometry.dilation,
-            groups=groups,
-            accumulator=compute.accumulator,
-            input_zero_point=x.zero_point,
-            weight_zero_point=kernel.zero_point,
-            output_zero_point=island.output.zero_point,
-            clamp=(island.output.lo, island.output.hi),
-            layout="NHWC",
-            kernel_layout="HWCM" if depthwise else "HWIO",
-        ),
+        [source, data, *scaling.constants],
+        strides=(sy, sx),
+        padding=padding,
+        dilation=(dy, dx),
+        groups=groups,
+        accumulator=sums.accumulator,
+        input_zero_point=x.zero_point,
+        weight_zero_point=kernel.zero_point,
+        **out.described,
+        layout="NHWC",
+        kernel_layout="HWCM" if depthwise else "HWIO",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Computation:
-    """The TE of one convolution: placeholders in, output tensor out."""
+class Sums:
+    """The TE of a convolution over a padded stage, `depthwise_conv2d` or dense, and of what it stores."""
 
-    island: Island
-    geometry: _Geometry
-    input_zero: int
-    weight_zero: int
-    shifts: np.ndarray
-    bound: int  # of the accumulator with its bias
-    depthwise: bool
+    kind: str
+    x: Quantized
+    kernel: Quantized
+    scaling: ChannelScaling
     groups: int
-    is_int16: bool  # int16 activations: no zero points, one rounding in 64 bits
+    strides: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
 
     @property
     def accumulator(self) -> str:
-        return "int64" if self.bound > INT32_MAX else "int32"
+        """The element type of the sums."""
+        return "int64" if self.scaling.bound > INT32_MAX else "int32"
 
-    def __call__(self, x: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
-        kind = "depthwise_conv2d" if self.depthwise else "conv2d"
-        out = self.island.output
-        padded = te_pad2d(x, self.geometry.padding, self.input_zero, f"{kind}_pad")
-        acc = self._depthwise(padded, w, kind) if self.depthwise else self._dense(padded, w, kind)
+    def stored(self, padded: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
+        """The output, of the weights [kh, kw, in (of one group), out], or [kh, kw, channel, multiplier] of a depthwise one,
+        and of what `ChannelScaling.stored` takes."""
+        shape, scaling = self.scaling.output.shape, self.scaling
+        sums = self._depthwise if self.kind == "depthwise_conv2d" else self._dense
+        acc = te.compute(shape, sums(padded, w), name=f"{self.kind}_acc")
+        return te.compute(shape, lambda n, y, xx, c: scaling.stored(acc[n, y, xx, c], c, b, m, s), name=self.kind)
 
-        def finish(n: Index, y: Index, xx: Index, c: Index) -> object:
-            if self.is_int16:
-                total = acc[n, y, xx, c].astype("int64") + b[c].astype("int64")
-                return te_clamp(te_rescale_once(total, m[c], s[c]), out.lo, out.hi, out.dtype)
-            scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], self.shifts, self.bound)
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
-
-        return te.compute(out.shape, finish, name=kind)
-
-    def _dense(self, x: Tensor, w: Tensor, kind: str) -> Tensor:
+    def _dense(self, x: Tensor, w: Tensor) -> Callable[[Index, Index, Index, Index], Scalar]:
         kh, kw, depth, outputs = (int(d) for d in w.shape)
         ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, depth), "rc")
-        at, each = self._at, outputs // self.groups
+        group = outputs // self.groups  # output channels that share their inputs
 
-        def product(n: Index, y: Index, xx: Index, c: Index) -> object:
-            channel = rc if self.groups == 1 else tirx.floordiv(c, each) * depth + rc
-            value = x[(n, *at(y, xx, ry, rx), channel)].astype("int32") - i32(self.input_zero)
-            weight = w[ry, rx, rc, c].astype("int32") - i32(self.weight_zero)
+        def product(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
+            channel = rc if self.groups == 1 else tirx.floordiv(c, group) * depth + rc
+            value = self.x.centred(x[(n, *self._at(y, xx, ry, rx), channel)])
+            weight = self.kernel.centred(w[ry, rx, rc, c])
             return te.sum((value * weight).astype(self.accumulator), axis=[ry, rx, rc])
 
-        return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
+        return product
 
-    def _depthwise(self, x: Tensor, w: Tensor, kind: str) -> Tensor:
+    def _depthwise(self, x: Tensor, w: Tensor) -> Callable[[Index, Index, Index, Index], Scalar]:
         kh, kw, _, times = (int(d) for d in w.shape)
         ry, rx = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx")
-        at = self._at
 
-        def product(n: Index, y: Index, xx: Index, c: Index) -> object:
+        def product(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
             channel, copy = (c, 0) if times == 1 else (tirx.floordiv(c, times), tirx.floormod(c, times))
-            value = x[(n, *at(y, xx, ry, rx), channel)].astype("int32") - i32(self.input_zero)
-            weight = w[ry, rx, channel, copy].astype("int32") - i32(self.weight_zero)
+            value = self.x.centred(x[(n, *self._at(y, xx, ry, rx), channel)])
+            weight = self.kernel.centred(w[ry, rx, channel, copy])
             return te.sum((value * weight).astype(self.accumulator), axis=[ry, rx])
 
-        return te.compute(self.island.output.shape, product, name=f"{kind}_acc")
+        return product
 
-    def _at(self, y: Index, x: Index, ry: Index, rx: Index) -> tuple[object, object]:
-        (sy, sx), (dy, dx) = self.geometry.strides, self.geometry.dilation
+    def _at(self, y: Index, x: Index, ry: Index, rx: Index) -> tuple[Scalar, Scalar]:
+        (sy, sx), (dy, dx) = self.strides, self.dilation
         return y * sy + ry * dy, x * sx + rx * dx
 
 
@@ -216,27 +178,15 @@ def _kernel(reader: Reader, core: Call, layout: str, groups: int) -> tuple[Quant
     return kernel, data.reshape(shape[0], shape[1], groups, channels // groups)
 
 
-def _geometry(core: Call, out: tuple[int, ...], padding: tuple[int, int, int, int]) -> _Geometry:
-    attrs = core.attrs
-    sy, sx = (int(v) for v in attrs.strides)
-    dy, dx = (int(v) for v in attrs.dilation)
-    return _Geometry((sy, sx), padding, (dy, dx), out[1], out[2])
-
-
-def channel_multipliers(x: Quantized, w: Quantized, out: np.float32, channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """`QM` of every output channel, as two int32 arrays."""
-    scales = np.broadcast_to(w.scale.reshape(-1), channels)
+def scaling_of(
+    island: Island, x: Quantized, w: Quantized, data: np.ndarray, bias: np.ndarray, depthwise: bool
+) -> ChannelScaling:
+    """That of the sums over weights `data`, [kh, kw, in, out] or [kh, kw, channel, multiplier] of a depthwise one."""
+    scales = np.broadcast_to(w.scale.reshape(-1), bias.size)
     if w.dtype == "uint8":
-        real = (x.step * scales).astype("float64") / np.float64(out)
+        real = (x.step * scales).astype("float64") / np.float64(island.output.scale)
     else:
-        real = np.float64(x.step) * scales.astype("float64") / np.float64(out)
-    multiplier, shift = quantize_multipliers(real)
-    if shift.max() > 30:
-        raise NotLowered(f"the scales multiply to {real.max():g}")
-    return multiplier, shift
-
-
-def accumulator_bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray, depthwise: bool) -> int:
-    """Bound on any partial sum of any channel, bias included."""
-    weights = np.abs(w.astype("int64") - wz).sum((0, 1) if depthwise else (0, 1, 2)).reshape(-1)
-    return int((weights * x.reach + np.abs(bias.astype("int64"))).max())
+        real = np.float64(x.step) * scales.astype("float64") / np.float64(island.output.scale)
+    weights = np.abs(data.astype("int64") - w.zero_point).sum((0, 1) if depthwise else (0, 1, 2)).reshape(-1)
+    bound = int((weights * x.reach + np.abs(bias.astype("int64"))).max())
+    return ChannelScaling.of(island.output, real, bias, bound, x.dtype == "int16")

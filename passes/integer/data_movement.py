@@ -13,10 +13,8 @@ from tvm_cascade.passes.integer.elementwise import lower_requantize
 from tvm_cascade.passes.integer.expressions import NotLowered, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, round_half_away
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
-from tvm_cascade.passes.integer.island import Emitter, Island, Output, Quantized
-from tvm_cascade.passes.integer.registry import DIRECT, ISLANDS
+from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Emitter, Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @ISLANDS.lowers("concat")
@@ -31,31 +29,25 @@ def lower_concat(island: Island) -> Value:
         raise NotLowered("an input of it is not dequantized from integers")
     out = island.output
     axis = int(island.core.attrs.axis) % len(out.shape)
-    full = (out.lo, out.hi) == (np.iinfo(out.dtype).min, np.iinfo(out.dtype).max)
     types = {out.dtype, *(p.dtype for p in stored)}
-    if full and len(types) == 1 and any(p.constant is not None for p in stored):
+    if out.whole and len(types) == 1 and any(p.constant is not None for p in stored):
         return _concat_with_constants(island, stored, axis)
-    if full and types == {"uint8"}:
+    if out.whole and types == {"uint8"}:
         return _tabulated_concat(island, stored, axis)
-    values = []
-    for field, part in zip(fields.fields, stored, strict=True):
-        output = Output(part.shape, out.dtype, out.scale, out.zero_point, out.lo, out.hi)
-        values.append(lower_requantize(replace(island, core=island.reader.define(field), output=output, bounds=None)))
+    outputs = [replace(out, shape=part.shape) for part in stored]
+    values = [
+        lower_requantize(island.writing(output, island.reader.define(field)))
+        for field, output in zip(fields.fields, outputs, strict=True)
+    ]
     return _copied(island, values, axis)
 
 
 def _tabulated_concat(island: Island, stored: Sequence[Quantized], axis: int) -> Value:
-    out = island.output
-    tables = [_concat_table(p, out) for p in stored]
+    tables = [_concat_table(p, island.output) for p in stored]
     kept = [t for t in tables if t is not None]
     places = list(accumulate((t is not None for t in tables), initial=0))
     which = [-1 if t is None else place for t, place in zip(tables, places, strict=False)]
-
-    def compute(*args: Tensor) -> Tensor:
-        return _te_concat(args[: len(stored)], args[len(stored) :], which, axis, out.shape)
-
-    attributes = Attributes(axis=axis, table_of_input=tuple(which))
-    return island.emitter.call("concat", compute, [p.value for p in stored], kept, attributes)
+    return _copied(island, [p.value for p in stored], axis, kept, which)
 
 
 def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int) -> Value:
@@ -63,20 +55,12 @@ def _concat_with_constants(island: Island, parts: Sequence[Quantized], axis: int
     tables = [_concat_table(p, island.output) for p in parts]
     if any(t is not None and p.constant is None for p, t in zip(parts, tables, strict=True)):
         raise NotLowered("a concatenation of constants and tensors of unequal scales")
-    data = [
-        p.constant if t is None or p.constant is None else t[p.constant] for p, t in zip(parts, tables, strict=True)
-    ]
-    order = sorted(range(len(parts)), key=lambda k: data[k] is not None)
-    activations = [parts[k].value for k in order if data[k] is None]
-    if not activations:
-        raise NotLowered("a concatenation of constants")
+    operands = [p.operand if t is None else t[p.constant] for p, t in zip(parts, tables, strict=True)]
 
-    def compute(*args: Tensor) -> Tensor:
-        given = [args[order.index(k)] for k in range(len(parts))]
+    def compute(*given: Tensor) -> Tensor:
         return _te_concat(given, (), [-1] * len(parts), axis, island.output.shape)
 
-    constants = [d for d in (data[k] for k in order) if d is not None]
-    return island.emitter.call("concat_constants", compute, activations, constants, Attributes(axis=axis))
+    return island.emitter.call("concat_constants", compute, operands, axis=axis)
 
 
 @DIRECT.lowers("concat")
@@ -86,13 +70,16 @@ def lower_stored_concat(island: Island) -> Value:
     return _copied(island, fields, int(island.core.attrs.axis) % len(island.output.shape))
 
 
-def _copied(island: Island, values: Sequence[Value], axis: int) -> Value:
-    which = [-1] * len(values)
+def _copied(
+    island: Island, values: Sequence[Value], axis: int, tables: Sequence[np.ndarray] = (), which: Sequence[int] = ()
+) -> Value:
+    """A concatenation, value `k` by the table `which[k]`; by none where that is -1, or no table is given."""
+    which = which or [-1] * len(values)
 
     def compute(*args: Tensor) -> Tensor:
-        return _te_concat(args, (), which, axis, island.output.shape)
+        return _te_concat(args[: len(values)], args[len(values) :], which, axis, island.output.shape)
 
-    return island.emitter.call("concat", compute, values, attributes=Attributes(axis=axis, table_of_input=tuple(which)))
+    return island.emitter.call("concat", compute, [*values, *tables], axis=axis, table_of_input=tuple(which))
 
 
 @DIRECT.lowers("nn.pad")
@@ -108,8 +95,8 @@ def lower_pad_island(island: Island) -> Value:
     source, out = island.core.args[0], island.output
     if str(island.core.attrs.pad_mode) != "constant" or island.reader.dequantized(source) is None:
         raise NotLowered("padding of a tensor that is not dequantized from integers")
-    inner = Output(shape_of(source), out.dtype, out.scale, out.zero_point, out.lo, out.hi)
-    value = lower_requantize(replace(island, core=island.reader.define(source), output=inner, bounds=None))
+    inner = replace(out, shape=shape_of(source))
+    value = lower_requantize(island.writing(inner, island.reader.define(source)))
     real = np.clip(np.float32(number_of(island.core.attrs.pad_value)) / out.scale, -(1 << 20), 1 << 20)
     return _padded(island, value, int(np.clip(round_half_away(real) + out.zero_point, out.lo, out.hi)))
 
@@ -121,16 +108,13 @@ def _padded(island: Island, source: Value, fill: int) -> Value:
     if min(widths, default=0) < 0:
         raise NotLowered("a negative padding")
 
-    def compute(a: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            inside = [i >= b for i, b in zip(index, before, strict=True) if b]
-            inside += [i < b + d for i, b, d, e in zip(index, before, shape, after, strict=True) if e]
-            value = a[tuple(i - b for i, b in zip(index, before, strict=True))]
-            return tirx.if_then_else(tirx.all(*inside), value, tirx.const(fill, a.dtype)) if inside else value
+    def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
+        inside = [i >= b for i, b in zip(index, before, strict=True) if b]
+        inside += [i < b + d for i, b, d, e in zip(index, before, shape, after, strict=True) if e]
+        value = a[tuple(i - b for i, b in zip(index, before, strict=True))]
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(fill, a.dtype)) if inside else value
 
-        return te.compute(island.output.shape, at, name="pad")
-
-    return island.emitter.call("pad", compute, [source], attributes=Attributes(pad_width=tuple(widths), value=fill))
+    return island.elementwise("pad", element, [source], pad_width=tuple(widths), value=fill)
 
 
 @DIRECT.lowers("permute_dims")
@@ -155,7 +139,7 @@ def transposed(emitter: Emitter, source: Value, axes: Sequence[int]) -> Value:
 
         return te.compute([shape[k] for k in axes], at, name="transpose")
 
-    return emitter.call("transpose", compute, [source], attributes=Attributes(axes=tuple(axes)))
+    return emitter.call("transpose", compute, [source], axes=tuple(axes))
 
 
 @DIRECT.lowers("strided_slice")
@@ -174,16 +158,13 @@ def lower_strided_slice(island: Island) -> Value:
 
 def slice_of(island: Island, source: Value, begin: Sequence[int], stride: Sequence[int]) -> Value:
     """`source[begin + i * stride]`, of the island's output shape."""
-
-    def compute(a: Tensor) -> Tensor:
-        return te.compute(
-            island.output.shape,
-            lambda *index: a[tuple(i * s + b for i, b, s in zip(index, begin, stride, strict=True))],
-            name="strided_slice",
-        )
-
-    attributes = Attributes(begin=tuple(begin), strides=tuple(stride))
-    return island.emitter.call("strided_slice", compute, [source], attributes=attributes)
+    return island.elementwise(
+        "strided_slice",
+        lambda index, a: a[tuple(i * s + b for i, b, s in zip(index, begin, stride, strict=True))],
+        [source],
+        begin=tuple(begin),
+        strides=tuple(stride),
+    )
 
 
 def lower_split_part(island: Island, index: int) -> Value:

@@ -12,12 +12,11 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.batch_matmul import lower_batch_matmul
+from tvm_cascade.passes.integer.channel_scaling import channel_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, te_clamp
-from tvm_cascade.passes.integer.island import Island, Output, Quantized
-from tvm_cascade.passes.integer.registry import ISLANDS
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers
+from tvm_cascade.passes.integer.island import ISLANDS, Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 _EXACT_BITS = 53  # of a double's mantissa
 _LOW_BITS = 25  # of it that are multiplied on their own, for products with sums of up to 35 bits to fit 64
@@ -37,7 +36,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     x, weights, data = _operands(island, core)
     out = island.output
     units, depth = data.shape
-    bias = np.zeros(units, "int32") if bias is None else bias.reshape(-1).astype("int32")
+    bias = channel_bias(bias, units)
     scales = np.broadcast_to(weights.scale.reshape(-1), units).astype("float64")
     real = np.float64(x.step) * scales / np.float64(out.scale)
     total = _bound(data, weights.zero_point, x, bias)
@@ -55,8 +54,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
         rc = te.reduce_axis((0, depth), "rc")
 
         def product(n: Index, c: Index) -> Scalar:
-            value = a[n, rc].astype("int32") - i32(x.zero_point)
-            return te.sum((value * (w[c, rc].astype("int32") - i32(weights.zero_point))).astype(sums), axis=[rc])
+            return te.sum((x.centred(a[n, rc]) * weights.centred(w[c, rc])).astype(sums), axis=[rc])
 
         acc = te.compute(out.shape, product, name="dense_acc")
         limit = int(bound.max())
@@ -66,23 +64,19 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
             if wide:  # beyond these every channel's output saturates
                 sum_of_all = tirx.max(tirx.min(sum_of_all, i64(limit)), i64(-limit))
             scaled = _te_round_once(sum_of_all, m[c], s[c], in_two_parts=exact or wide, wide=wide)
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+            return out.stored(scaled)
 
         return te.compute(out.shape, finish, name="dense")
 
     return island.emitter.call(
         "dense",
         compute,
-        [x.value],
-        [data, bias, multiplier, shift],
-        Attributes(
-            input_zero_point=x.zero_point,
-            weight_zero_point=weights.zero_point,
-            output_zero_point=out.zero_point,
-            clamp=(out.lo, out.hi),
-            rounding="once, half away from zero",
-            kernel_layout="OI",
-        ),
+        [x.value, data, bias, multiplier, shift],
+        input_zero_point=x.zero_point,
+        weight_zero_point=weights.zero_point,
+        **out.described,
+        rounding="once, half away from zero",
+        kernel_layout="OI",
     )
 
 

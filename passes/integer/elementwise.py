@@ -7,24 +7,21 @@ mul and relu with their ratio in float32, quantize in double.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
 from tvm_cascade.passes.integer.bias import stored_bias
-from tvm_cascade.passes.integer.broadcast import te_broadcast
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of
-from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import Island, Quantized, bounded_multiplier
-from tvm_cascade.passes.integer.lookup import elu_input, lower_elu
-from tvm_cascade.passes.integer.prelu import lower_sloped, sloped_input
-from tvm_cascade.passes.integer.registry import ISLANDS
+from tvm_cascade.passes.integer.fixed_point import i32, te_rescale
+from tvm_cascade.passes.integer.island import ISLANDS, Island, Quantized, bounded_multiplier, te_broadcast
+from tvm_cascade.passes.integer.lookup import ELU, lower_elu
+from tvm_cascade.passes.integer.prelu import SLOPED, lower_sloped
 from tvm_cascade.passes.integer.requantize import requantized, rescaled, stored
 from tvm_cascade.passes.integer.roots import differences, squared_difference
 from tvm_cascade.passes.integer.sums import lower_summands, summands
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
-from tvm_cascade.schedules.kernels.spec import Attributes
+from tvm_cascade.passes.integer.untyped import Scalar, Value
 
 _BIASED = {
     "relax.nn.conv2d": convolution.lower_biased,
@@ -41,11 +38,11 @@ def lower_add(island: Island) -> Value:
     left, bias = island.reader.define(core.args[0]), island.reader.dequantized(core.args[1])
     biased = _BIASED.get(name_of(left))
     if biased is None:
-        elu, sloped = elu_input(island), sloped_input(island)
+        elu, sloped = island.reader.match(core, ELU), island.reader.match(core, SLOPED)
         if sloped is not None:
-            return lower_sloped(island, *sloped)
+            return lower_sloped(island, sloped["x"], sloped["slopes"])
         if elu is not None:
-            return lower_elu(island, elu)
+            return lower_elu(island, elu["x"])
         several = summands(island)
         return _sum(island, "add") if several is None else lower_summands(island, several)
     if bias is None or bias.constant is None:
@@ -66,17 +63,16 @@ def lower_multiply(island: Island) -> Value:
     pair = differences(island)
     if pair is not None:
         square, ratios = squared_difference(*pair, island.output)
-        return _binary(island, "squared_difference", *pair, square, ratios)
+        return _binary(island, "squared_difference", *pair, square, **ratios)
     a, b = stored(island.operand(0)), stored(island.operand(1))
     out = island.output
     m, s = bounded_multiplier(np.float64(np.float32(np.float32(a.step * b.step) / out.scale)))
     bound = a.reach * b.reach
 
     def value(x: Scalar, y: Scalar) -> Scalar:
-        product = (x.astype("int32") - i32(a.zero_point)) * (y.astype("int32") - i32(b.zero_point))
-        return te_rescale(product, m, s, bound)
+        return te_rescale(a.centred(x) * b.centred(y), m, s, bound)
 
-    return _binary(island, "mul", a, b, value, Attributes(multiplier=m, shift=s))
+    return _binary(island, "mul", a, b, value, multiplier=m, shift=s)
 
 
 @ISLANDS.lowers("nn.relu", "clip")
@@ -104,50 +100,27 @@ def _sum(island: Island, kind: str) -> Value:
     mo, so = bounded_multiplier(twice / np.float64(np.float32(high) * out.scale))
 
     def value(x: Scalar, y: Scalar) -> Scalar:
-        left = te_rescale((x.astype("int32") - i32(a.zero_point)) * i32(high), ma, sa, a.reach * high)
-        right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, b.reach * high)
+        left = te_rescale(a.centred(x) * i32(high), ma, sa, a.reach * high)
+        right = te_rescale(b.centred(y) * i32(high), mb, sb, b.reach * high)
         total = left + right if kind == "add" else left - right
         return te_rescale(total, mo, so, (a.reach + b.reach) * high // 2 + 2)
 
-    ratios = Attributes(head_room=_HEAD_ROOM[out.dtype], multipliers=(ma, mb, mo), shifts=(sa, sb, so))
-    return _binary(island, kind, a, b, value, ratios)
+    return _binary(
+        island, kind, a, b, value, head_room=_HEAD_ROOM[out.dtype], multipliers=(ma, mb, mo), shifts=(sa, sb, so)
+    )
 
 
 def _binary(
-    island: Island,
-    kind: str,
-    a: Quantized,
-    b: Quantized,
-    value: Callable[[Scalar, Scalar], Scalar],
-    ratios: Attributes,
+    island: Island, kind: str, a: Quantized, b: Quantized, value: Callable[[Scalar, Scalar], Scalar], **ratios: Any
 ) -> Value:
     """Emits an operator on two stored tensors, broadcast; a constant one moves behind the activation."""
     out = island.output
-    swapped = a.constant is not None
-    if swapped and b.constant is not None:
-        raise NotLowered("both operands are constant")
-
-    def compute(p: Tensor, q: Tensor) -> Tensor:
-        x, y = (q, p) if swapped else (p, q)
-
-        def at(*index: Index) -> Scalar:
-            scaled = value(te_broadcast(x, index), te_broadcast(y, index))
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
-
-        return te.compute(out.shape, at, name=kind)
-
-    constants = [c for c in (a.constant, b.constant) if c is not None]
-    activations = [q.value for q in (a, b) if q.constant is None]
-    return island.emitter.call(
+    return island.elementwise(
         kind,
-        compute,
-        activations,
-        constants,
-        replace(
-            ratios,
-            input_zero_points=(a.zero_point, b.zero_point),
-            output_zero_point=out.zero_point,
-            clamp=(out.lo, out.hi),
-            constant_first=swapped,
-        ),
+        lambda index, x, y: out.stored(value(te_broadcast(x, index), te_broadcast(y, index))),
+        [a.operand, b.operand],
+        input_zero_points=(a.zero_point, b.zero_point),
+        **out.described,
+        constant_first=a.constant is not None,
+        **ratios,
     )

@@ -20,6 +20,12 @@ from tvm_cascade.passes.integer.untyped import Scalar, tirx
 INT32_MAX = (1 << 31) - 1
 
 
+def range_of(dtype: str) -> tuple[int, int]:
+    """The smallest and the largest number of an integer type."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
 def round_half_away(x: float | np.floating) -> int:
     """`std::round`: to the nearest integer, ties away from zero."""
     whole = np.trunc(x)

@@ -6,19 +6,18 @@ term.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
 
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_clamp, te_rounding_divide
-from tvm_cascade.passes.integer.island import Island
-from tvm_cascade.passes.integer.one_scale import from_scale_of, in_scale_of
-from tvm_cascade.passes.integer.registry import DIRECT, FLOAT, ISLANDS
+from tvm_cascade.passes.integer.fixed_point import i32, range_of, round_half_away, te_clamp, te_rounding_divide
+from tvm_cascade.passes.integer.island import DIRECT, FLOAT, ISLANDS, Island, te_broadcast
+from tvm_cascade.passes.integer.one_scale import in_scale_of
+from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
 
@@ -35,46 +34,30 @@ def lower_gather(island: Island) -> Value:
     if table.size and not (int(table.min()) >= 0 and int(table.max()) < shape[axis]):
         raise NotLowered("a gather by indices outside of its input")
 
-    def compute(a: Tensor, t: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            chosen = t[tuple(index[axis : axis + table.ndim])] if table.ndim else t[()]
-            return a[(*index[:axis], chosen, *index[axis + table.ndim :])]
+    def element(index: tuple[Index, ...], a: Tensor, t: Tensor) -> Scalar:
+        chosen = t[tuple(index[axis : axis + table.ndim])] if table.ndim else t[()]
+        return a[(*index[:axis], chosen, *index[axis + table.ndim :])]
 
-        return te.compute(island.output.shape, at, name="gather")
-
-    return island.emitter.call("gather", compute, [data], [table.astype("int32")], Attributes(axis=axis))
+    return island.elementwise("gather", element, [data, table.astype("int32")], axis=axis)
 
 
 @DIRECT.lowers("tile")
 def lower_tile(island: Island) -> Value:
     data = island.core.args[0]
     shape = shape_of(data)
+    extents = island.output.shape[len(island.output.shape) - len(shape) :]
 
-    def compute(a: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            own = index[len(index) - len(shape) :]
-            return a[tuple(i if d == e else i % d for i, d, e in zip(own, shape, extents, strict=True))]
-
-        extents = island.output.shape[len(island.output.shape) - len(shape) :]
-        return te.compute(island.output.shape, at, name="tile")
+    def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
+        own = index[len(index) - len(shape) :]
+        return a[tuple(i if d == e else i % d for i, d, e in zip(own, shape, extents, strict=True))]
 
     repeats = tuple(int(r) for r in island.core.attrs.repeats)
-    return island.emitter.call("tile", compute, [data], attributes=Attributes(repeats=repeats))
+    return island.elementwise("tile", element, [data], repeats=repeats)
 
 
 @DIRECT.lowers("broadcast_to")
 def lower_broadcast(island: Island) -> Value:
-    data = island.core.args[0]
-    shape = shape_of(data)
-
-    def compute(a: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            own = index[len(index) - len(shape) :]
-            return a[tuple(0 if d == 1 else i for i, d in zip(own, shape, strict=True))]
-
-        return te.compute(island.output.shape, at, name="broadcast")
-
-    return island.emitter.call("broadcast", compute, [data])
+    return island.elementwise("broadcast", lambda index, a: te_broadcast(a, index), [island.core.args[0]])
 
 
 def lower_moving_pad(island: Island) -> Value:
@@ -88,13 +71,10 @@ def lower_moving_pad(island: Island) -> Value:
         raise NotLowered(f"padding of mode {mode}, negative or wider than its input")
     place = {"reflect": _reflected, "replicate": _at_edge, "circular": _around}[mode]
 
-    def compute(a: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            return a[tuple(place(i, *side) for i, side in zip(index, sides, strict=True))]
+    def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
+        return a[tuple(place(i, *side) for i, side in zip(index, sides, strict=True))]
 
-        return te.compute(island.output.shape, at, name="mirror_pad")
-
-    return island.emitter.call("mirror_pad", compute, [data], attributes=Attributes(pad_width=tuple(widths), mode=mode))
+    return island.elementwise("mirror_pad", element, [data], pad_width=tuple(widths), mode=mode)
 
 
 @DIRECT.lowers("image.resize2d")
@@ -117,7 +97,7 @@ def lower_resize_nearest(island: Island) -> Value:
 
         return te.compute(island.output.shape, at, name="resize_nearest")
 
-    return island.emitter.call("resize_nearest", compute, [island.core.args[0]], tables, _resize_attributes(grids))
+    return island.emitter.call("resize_nearest", compute, [island.core.args[0], *tables], **_flags(grids[0]))
 
 
 @ISLANDS.lowers("image.resize2d")
@@ -125,21 +105,14 @@ def lower_resize_bilinear(island: Island) -> Value:
     if str(island.core.attrs.method) != "linear":
         raise NotLowered(f"a resize by {island.core.attrs.method}")
     x, out = island.operand(0), island.output
-    if x.step != out.scale or x.zero_point != out.zero_point or x.dtype != out.dtype:
+    if not out.same_as(x):
         if not island.real or x.step > out.scale:
             raise NotLowered("a resize with unequal scales, to smaller steps or in TFLite")
-        return from_scale_of(island, x, lower_resize_bilinear(in_scale_of(island, x)))
+        own = in_scale_of(island, x)
+        return from_own_scale(island, own.output, lower_resize_bilinear(own))
     rows, columns = _grids(island)
     blend = _te_blend_uint8 if island.output.dtype == "uint8" else _te_blend_fixed
-
-    def compute(a: Tensor) -> Tensor:
-        return te.compute(
-            island.output.shape,
-            lambda n, y, xx, c: blend(a, n, c, rows, y, columns, xx),
-            name="resize_bilinear",
-        )
-
-    return island.emitter.call("resize_bilinear", compute, [x.value], attributes=_resize_attributes((rows, columns)))
+    return _bilinear(island, x.value, rows, lambda a, n, y, xx, c: blend(a, n, c, rows, y, columns, xx))
 
 
 @FLOAT.lowers("image.resize2d")
@@ -154,17 +127,19 @@ def lower_float_resize(island: Island) -> Value | None:
     if str(attrs.method) != "linear":
         return None
     rows, columns = _grids(island)
-
-    def compute(a: Tensor) -> Tensor:
-        return te.compute(
-            island.output.shape,
-            lambda n, y, xx, c: _te_blend(a, n, c, _te_float_place(rows, y), _te_float_place(columns, xx)),
-            name="resize_bilinear",
-        )
-
-    return island.emitter.call(
-        "resize_bilinear", compute, [island.core.args[0]], attributes=_resize_attributes((rows, columns))
+    return _bilinear(
+        island,
+        island.core.args[0],
+        rows,
+        lambda a, n, y, xx, c: _te_blend(a, n, c, _te_float_place(rows, y), _te_float_place(columns, xx)),
     )
+
+
+def _bilinear(island: Island, source: Value, grid: Grid, element: Callable[..., Scalar]) -> Value:
+    def compute(a: Tensor) -> Tensor:
+        return te.compute(island.output.shape, lambda n, y, xx, c: element(a, n, y, xx, c), name="resize_bilinear")
+
+    return island.emitter.call("resize_bilinear", compute, [source], **_flags(grid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +185,8 @@ def _grids(island: Island) -> tuple[Grid, Grid]:
     return Grid(height, rows, *flags), Grid(width, columns, *flags)
 
 
-def _resize_attributes(grids: Sequence[Grid]) -> Attributes:
-    return Attributes(align_corners=int(grids[0].align_corners), half_pixel=int(grids[0].half_pixel))
+def _flags(grid: Grid) -> dict[str, int]:
+    return {"align_corners": int(grid.align_corners), "half_pixel": int(grid.half_pixel)}
 
 
 def _reflected(i: Index, extent: int, before: int, after: int) -> Scalar:
@@ -260,10 +235,9 @@ def _te_blend_fixed(a: Tensor, n: Index, c: Index, rows: Grid, y: Index, columns
         + part(y0, x1, (one - wy) * wx)
         + part(y1, x1, wy * wx)
     )
-    info = np.iinfo(str(a.dtype))
     # half away from zero by shifts: TVM narrows the comparison of a wide number with zero to 32 bits
     rounded = te_rounding_divide(total, 2 * _FRACTION_BITS, int(wide[3:])).astype("int32")
-    return te_clamp(rounded, int(info.min), int(info.max), str(a.dtype))
+    return te_clamp(rounded, *range_of(str(a.dtype)), str(a.dtype))
 
 
 def _te_float_place(grid: Grid, i: Index) -> tuple[Scalar, Scalar, Scalar]:

@@ -10,23 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered
-from tvm_cascade.passes.integer.fixed_point import (
-    i32,
-    quantize_multiplier,
-    round_half_away,
-    te_clamp,
-    te_rescale,
-)
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, round_half_away, te_rescale
 from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 _INTEGER_BITS = 3  # of the power-of-two input scale that needs no multiplier
 # where the reference's table lies one above `round(65536 sigmoid(i / 24))`
@@ -51,10 +43,8 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
     if x.constant is not None or out.dtype != "int16" or out.zero_point or x.zero_point:
         raise NotLowered(f"a {function} of int16 with zero points, or to another type")
     if island.real and float(out.scale) * (1 << 15) > 1:
-        info = np.iinfo("int16")
-        own = Output(out.shape, "int16", np.float32(1 / (1 << 15)), 0, int(info.min), int(info.max))
-        value = lower_int16_function(replace(island, output=own, bounds=None), x, function)
-        return from_own_scale(island, own, value)
+        own = Output.unbounded(out.shape, "int16", 1 / (1 << 15))
+        return from_own_scale(island, own, lower_int16_function(island.writing(own), x, function))
     if float(out.scale) != 1 / (1 << 15):
         raise NotLowered(f"a {function} of int16 whose output scale is not 1/32768")
     m, s = _input_multiplier(float(x.step))
@@ -73,8 +63,9 @@ def lower_int16_function(island: Island, x: Quantized, function: str) -> Value:
 
         return te.compute(out.shape, finish, name="wide_lut")
 
-    attributes = Attributes(function=function, multiplier=m, shift=s)
-    return island.emitter.call("wide_lut", compute, [x.value], [sigmoid_table()], attributes)
+    return island.emitter.call(
+        "wide_lut", compute, [x.value, sigmoid_table()], function=function, multiplier=m, shift=s
+    )
 
 
 def te_sigmoid(v: Scalar, table: Tensor, bits: int) -> Scalar:
@@ -124,18 +115,12 @@ def lower_int16_leaky_relu(island: Island, x: Quantized, alpha: float) -> Value:
         raise NotLowered("a leaky relu whose scales are too far apart")
     sign = -1 if m < 0 else 1
 
-    def compute(a: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            d = a[index].astype("int32") - i32(x.zero_point)
-            below = te_rescale(d, abs(m), s, 1 << 16) * i32(sign)
-            scaled = tirx.Select(d >= i32(0), te_rescale(d, *above, 1 << 16), below)
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+    def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
+        d = x.centred(a[index])
+        below = te_rescale(d, abs(m), s, 1 << 16) * i32(sign)
+        return out.stored(tirx.Select(d >= i32(0), te_rescale(d, *above, 1 << 16), below))
 
-        return te.compute(out.shape, at, name="leaky_relu")
-
-    return island.emitter.call(
-        "leaky_relu", compute, [x.value], attributes=Attributes(output_zero_point=out.zero_point)
-    )
+    return island.elementwise("leaky_relu", element, [x.operand], output_zero_point=out.zero_point)
 
 
 def lower_int16_abs(island: Island, x: Quantized) -> Value:
@@ -149,7 +134,7 @@ def lower_int16_abs(island: Island, x: Quantized) -> Value:
         value = tirx.Select(v < i32(0), i32(0) - v, v)
         return value if x.step == out.scale else te_rescale(value, m, s, 1 << 15)
 
-    return _elementwise(island, x, "abs", magnitude)
+    return island.elementwise("abs", lambda index, a: out.clamped(magnitude(a[index].astype("int32"))), [x.operand])
 
 
 def lower_int16_negative(island: Island, x: Quantized) -> Value:
@@ -159,7 +144,12 @@ def lower_int16_negative(island: Island, x: Quantized) -> Value:
     if island.real and x.step != out.scale:
         raise NotLowered("a negation of real numbers between scales")
     lowest = i32(_HIGHEST if island.real else _LOWEST)
-    return _elementwise(island, x, "negative", lambda v: tirx.Select(v == i32(_LOWEST), lowest, i32(0) - v))
+
+    def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
+        v = a[index].astype("int32")
+        return out.clamped(tirx.Select(v == i32(_LOWEST), lowest, i32(0) - v))
+
+    return island.elementwise("negative", element, [x.operand])
 
 
 def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callable[[np.float32], float]) -> Value:
@@ -170,11 +160,9 @@ def lower_int16_table(island: Island, x: Quantized, kind: str, function: Callabl
     if not np.all(np.isfinite(samples)):
         raise NotLowered(f"a function {kind} that is infinite within its input's range")
     table = samples.astype("int16")
-
-    def compute(a: Tensor, t: Tensor) -> Tensor:
-        return te.compute(out.shape, lambda *i: te_interpolated(t, a[i].astype("int32")).astype("int16"), name=kind)
-
-    return island.emitter.call(kind, compute, [x.value], [table])
+    return island.elementwise(
+        kind, lambda index, a, t: te_interpolated(t, a[index].astype("int32")).astype("int16"), [x.operand, table]
+    )
 
 
 def te_interpolated(table: Tensor, v: Scalar) -> Scalar:
@@ -219,15 +207,3 @@ def _symmetric(island: Island, x: Quantized, what: str) -> Output:
     if x.constant is not None or out.dtype != "int16" or x.zero_point or out.zero_point:
         raise NotLowered(f"a {what} of int16 with zero points, or to another type")
     return out
-
-
-def _elementwise(island: Island, x: Quantized, kind: str, function: Callable[[Scalar], Scalar]) -> Value:
-    out = island.output
-
-    def compute(a: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            return te_clamp(function(a[index].astype("int32")), out.lo, out.hi, "int16")
-
-        return te.compute(out.shape, at, name=kind)
-
-    return island.emitter.call(kind, compute, [x.value])

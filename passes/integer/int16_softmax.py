@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -25,8 +24,8 @@ from tvm_cascade.passes.integer.fixed_point import (
 from tvm_cascade.passes.integer.int16_lookup import te_interpolated
 from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
+from tvm_cascade.passes.integer.rows import Row, Rows
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
 
 _HIGHEST = (1 << 15) - 1
 _LOWEST = -(1 << 15)
@@ -37,8 +36,8 @@ def lower_int16_softmax(island: Island, x: Quantized, beta: float) -> Value:
     """Softmax of int16 along the last axis, to 1/32768ths."""
     out = island.output
     if island.real and not out.zero_point and float(out.scale) * (1 << 15) > 1 and out.dtype == "int16":
-        own = Output(out.shape, "int16", np.float32(1 / (1 << 15)), 0, _LOWEST, _HIGHEST)
-        return from_own_scale(island, own, lower_int16_softmax(replace(island, output=own, bounds=None), x, beta))
+        own = Output.unbounded(out.shape, "int16", 1 / (1 << 15))
+        return from_own_scale(island, own, lower_int16_softmax(island.writing(own), x, beta))
     if x.constant is not None or out.dtype != "int16" or out.zero_point or float(out.scale) != 1 / (1 << 15):
         raise NotLowered("a softmax of int16 to another type or scale")
     if out.shape[-1] > 1 << 16:
@@ -51,8 +50,8 @@ def lower_int16_softmax(island: Island, x: Quantized, beta: float) -> Value:
     def compute(a: Tensor, exps: Tensor, inverses: Tensor) -> Tensor:
         return _te_softmax(a, exps, inverses, (m, s))
 
-    attributes = Attributes(axis=len(out.shape) - 1, multiplier=m, shift=s)
-    return island.emitter.call("wide_softmax", compute, [x.value], tables, attributes)
+    axis = len(out.shape) - 1
+    return island.emitter.call("wide_softmax", compute, [x.value, *tables], axis=axis, multiplier=m, shift=s)
 
 
 def _table(function: Callable[[float], float], low: float, high: float) -> np.ndarray:
@@ -74,48 +73,35 @@ def _table(function: Callable[[float], float], low: float, high: float) -> np.nd
 
 
 def _te_softmax(x: Tensor, exps: Tensor, inverses: Tensor, scaling: tuple[int, int]) -> Tensor:
-    shape = [int(d) for d in x.shape]
-    flat, classes, lead = len(shape) == 1, shape[-1], shape[:-1] or [1]
-    rk, rs = te.reduce_axis((0, classes), "rk"), te.reduce_axis((0, classes), "rs")
+    rows = Rows(x, "wide_softmax")
+    rk, rs = rows.axis("rk"), rows.axis("rs")
+    top = rows.stage("max_acc", lambda *r: te.max(rows.element(r, rk), axis=[rk]))
 
-    def element(row: tuple[Index, ...], k: object) -> Scalar:
-        return (x[k] if flat else x[(*row, k)]).astype("int32")
+    def place(row: Row, k: Index) -> Scalar:
+        scaled = te_rescale(rows.element(row, k) - top[row], *scaling, (1 << 16) - 1)
+        return _te_bounded(scaled + i32(_HIGHEST))
 
-    def split(index: tuple[Index, ...]) -> tuple[tuple[Index, ...], Index]:
-        return (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
+    places = rows.elements(place, "place")
+    e = rows.elements(lambda row, k: te_interpolated(exps, rows.of(places, row, k)), "exp")
+    total = rows.stage("sum_acc", lambda *r: te.sum(rows.of(e, r, rs), axis=[rs]))
+    zeros = rows.stage("zeros", lambda *r: te_leading_zeros(total[r]))
 
-    top = te.compute(lead, lambda *r: te.max(element(r, rk), axis=[rk]), name="wide_softmax_max_acc")
+    def mantissa_of(*r: Index) -> Scalar:
+        shifted = total[r].astype("int64") << (zeros[r] - i32(1)).astype("int64")
+        return ((shifted + i64(1 << 13)) >> i64(14)).astype("int32") - i32((1 << 15) + (1 << 16))
 
-    def place(*index: Index) -> Scalar:
-        row, k = split(index)
-        scaled = te_rescale(element(row, k) - top[row], *scaling, (1 << 16) - 1)
-        return tirx.max(tirx.min(scaled + i32(_HIGHEST), i32(_HIGHEST)), i32(_LOWEST))
+    mantissa = rows.stage("mantissa", mantissa_of)
+    inverse = rows.stage("inverse", lambda *r: te_interpolated(inverses, _te_bounded(mantissa[r])))
 
-    places = te.compute(shape, place, name="wide_softmax_place")
-    e = te.compute(shape, lambda *i: te_interpolated(exps, places[i]), name="wide_softmax_exp")
-    total = te.compute(lead, lambda *r: te.sum(e[rs] if flat else e[(*r, rs)], axis=[rs]), name="wide_softmax_sum_acc")
-    zeros = te.compute(lead, lambda *r: te_leading_zeros(total[r]), name="wide_softmax_zeros")
-    mantissa = te.compute(
-        lead,
-        lambda *r: (
-            (((total[r].astype("int64") << (zeros[r] - i32(1)).astype("int64")) + i64(1 << 13)) >> i64(14)).astype(
-                "int32"
-            )
-            - i32((1 << 15) + (1 << 16))
-        ),
-        name="wide_softmax_mantissa",
-    )
-    inverse = te.compute(
-        lead,
-        lambda *r: te_interpolated(inverses, tirx.max(tirx.min(mantissa[r], i32(_HIGHEST)), i32(_LOWEST))),
-        name="wide_softmax_inverse",
-    )
-
-    def finish(*index: Index) -> Scalar:
-        row, _ = split(index)
-        right = i32(31) - zeros[row]
-        product = e[index].astype("int64") * inverse[row].astype("int64")
-        value = ((product + ((i64(1) << right.astype("int64")) >> i64(1))) >> right.astype("int64")).astype("int32")
+    def finish(row: Row, k: Index) -> Scalar:
+        right = (i32(31) - zeros[row]).astype("int64")
+        product = rows.of(e, row, k).astype("int64") * inverse[row].astype("int64")
+        value = ((product + ((i64(1) << right) >> i64(1))) >> right).astype("int32")
         return te_clamp(value, 0, _HIGHEST, "int16")
 
-    return te.compute(shape, finish, name="wide_softmax")
+    return rows.elements(finish)
+
+
+def _te_bounded(v: Scalar) -> Scalar:
+    """An int32 within the range of int16."""
+    return te_clamp(v, _LOWEST, _HIGHEST, "int32")

@@ -8,18 +8,46 @@ stored integers. Both reach their function as an `Island`; the function returns 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, number_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import quantize_multiplier, round_half_away
-from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Tensor, Value, relax, te
-from tvm_cascade.schedules.kernels.spec import NO_ATTRIBUTES, Attributes, with_spec
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, range_of, round_half_away, te_clamp
+from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Index, Scalar, Tensor, Value, relax, te
+from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
 STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
 BYTE_TYPES = ("int8", "uint8")
 EXPLICIT_AXIS = -1  # of a dequantize, with one scale, that is an operator of the file and no part of a quantized one
+
+Operand = Value | np.ndarray  # a Relax value, or the data of a constant
+Pattern = str | float | tuple[Any, ...]  # of float operators: see `Reader.match`
+LoweringFunction = Callable[["Island"], Value]  # an expression, or None from those of `FLOAT`
+
+
+@dataclass(slots=True)
+class Registry:
+    """Lowering functions by the Relax operator at an island's core, one registry for each place where it stands."""
+
+    functions: dict[str, LoweringFunction] = field(default_factory=dict)
+
+    def lowers(self, *operators: str) -> Callable[[LoweringFunction], LoweringFunction]:
+        """Registers a function for Relax operators, given without the `relax.` in front."""
+
+        def register(function: LoweringFunction) -> LoweringFunction:
+            self.functions.update({f"relax.{operator}": function for operator in operators})
+            return function
+
+        return register
+
+
+ISLANDS = Registry()  # dequantize -> operator -> quantize
+DIRECT = Registry()  # operators on stored integers
+FLOAT = Registry()  # operators on floats whose legal form in Relax is not the reference's; None leaves one as it is
+INDEX = Registry()  # operators from stored integers to indices
+TESTS = Registry()  # dequantize -> comparison, to booleans
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +70,29 @@ class Quantized:
     @property
     def reach(self) -> int:
         """Bound on `|stored - zero_point|`."""
-        info = np.iinfo(self.dtype)
-        return max(int(info.max) - self.zero_point, self.zero_point - int(info.min))
+        lowest, highest = range_of(self.dtype)
+        return max(highest - self.zero_point, self.zero_point - lowest)
+
+    @property
+    def span(self) -> int:
+        """From the smallest to the largest stored value."""
+        lowest, highest = range_of(self.dtype)
+        return highest - lowest
 
     @property
     def constant(self) -> np.ndarray | None:
         """The data of a weight; None for an activation."""
         return constant_of(self.value)
+
+    @property
+    def operand(self) -> Operand:
+        """The value, or the data of a weight."""
+        data = self.constant
+        return self.value if data is None else data
+
+    def centred(self, element: Scalar) -> Scalar:
+        """`stored - zero_point` of an element, as int32."""
+        return element.astype("int32") - i32(self.zero_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +105,40 @@ class Output:
     zero_point: int
     lo: int
     hi: int
+
+    @classmethod
+    def unbounded(
+        cls, shape: tuple[int, ...], dtype: str, scale: np.floating | float = 0, zero_point: int = 0
+    ) -> Output:
+        """With the whole range of an integer type."""
+        return cls(shape, dtype, np.float32(scale), zero_point, *range_of(dtype))
+
+    @property
+    def clamp(self) -> tuple[int, int]:
+        """`[lo, hi]`."""
+        return self.lo, self.hi
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What kernels are told of it."""
+        return {"output_zero_point": self.zero_point, "clamp": self.clamp}
+
+    @property
+    def whole(self) -> bool:
+        """Whether no activation bounds the stored range."""
+        return self.clamp == range_of(self.dtype)
+
+    def same_as(self, x: Quantized) -> bool:
+        """Whether `x` has this quantization."""
+        return (x.step, x.zero_point, x.dtype) == (self.scale, self.zero_point, self.dtype)
+
+    def clamped(self, stored: Scalar) -> Scalar:
+        """An int32 as the stored type, within the bounds."""
+        return te_clamp(stored, self.lo, self.hi, self.dtype)
+
+    def stored(self, scaled: Scalar) -> Scalar:
+        """An int32 in units of the scale, as it is stored."""
+        return self.clamped(scaled + i32(self.zero_point))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +170,28 @@ class Island:
             raise NotLowered(f"operand {index} of {name_of(self.core)} is not dequantized from integers")
         return found
 
+    def activation(self, expr: Value) -> Quantized:
+        """The computed tensor of integers that `expr` was dequantized from."""
+        found = self.reader.dequantized(expr)
+        if found is None or found.constant is not None:
+            raise NotLowered("its input is not dequantized from integers")
+        return found
+
+    def writing(self, output: Output, core: Call | None = None) -> Island:
+        """This operator, or `core`, with another output and no activation."""
+        return replace(self, core=self.core if core is None else core, output=output, bounds=None)
+
+    def elementwise(
+        self, kind: str, element: Callable[..., Scalar], operands: Sequence[Operand], name: str = "", **attributes: Any
+    ) -> Value:
+        """Emits the operator whose output is `element(index, *placeholders)` at every index; see `Emitter.call`. `name` is
+        that of its buffers, by default `kind`."""
+
+        def compute(*given: Tensor) -> Tensor:
+            return te.compute(self.output.shape, lambda *index: element(index, *given), name=name or kind)
+
+        return self.emitter.call(kind, compute, operands, **attributes)
+
 
 @dataclass(slots=True)
 class Reader:
@@ -105,6 +205,35 @@ class Reader:
         while isinstance(expr, relax.Var) and expr in self.definitions:
             expr = self.definitions[expr]
         return expr
+
+    def match(self, expr: Value, pattern: Pattern, found: dict[str, Value] | None = None) -> dict[str, Value] | None:
+        """The values at the names of a pattern; None where `expr` has another form.
+
+        A pattern is an operator and the patterns of its arguments, or a number that a constant or scalar argument is, or
+        the name of a value, the same wherever the name stands.
+        """
+        found = {} if found is None else found
+        if isinstance(pattern, str):
+            return found if found.setdefault(pattern, expr).same_as(expr) else None
+        call = self.define(expr)
+        if not isinstance(pattern, tuple):
+            data = constant_of(call)
+            if data is None:
+                return found if hasattr(call, "value") and number_of(call) == pattern else None
+            return found if np.all(data == pattern) else None
+        operator, *inner = pattern
+        if name_of(call) != f"relax.{operator}":
+            return None
+        return (
+            found if all(self.match(a, p, found) is not None for a, p in zip(call.args, inner, strict=True)) else None
+        )
+
+    def quantum(self, quantize: Call) -> tuple[np.float32, int] | None:
+        """Scale and zero point of a quantize; None where they are not one constant each."""
+        scale, zero_point = (constant_of(self.define(a)) for a in quantize.args[1:3])
+        if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
+            return None
+        return np.float32(scale.reshape(-1)[0]), int(zero_point.reshape(-1)[0])
 
     def dequantized(self, expr: Value) -> Quantized | None:
         """The integer tensor that `expr` was dequantized from."""
@@ -139,14 +268,7 @@ class Emitter:
         """The new function's counterpart of a value of the old one."""
         return self.renamed.get(expr, expr) if isinstance(expr, relax.Var) else expr
 
-    def call(
-        self,
-        kind: str,
-        compute: Callable[..., Tensor],
-        activations: Sequence[Value],
-        constants: Sequence[np.ndarray] = (),
-        attributes: Attributes = NO_ATTRIBUTES,
-    ) -> Value:
+    def call(self, kind: str, compute: Callable[..., Tensor], operands: Sequence[Operand], **attributes: Any) -> Value:
         """Emits `call_tir` of the PrimFunc that `compute` describes.
 
         Parameters
@@ -154,27 +276,33 @@ class Emitter:
         kind : str
             The field's word for the operator, and the name of the PrimFunc.
         compute : function
-            From placeholders (activations, then constants) to the output.
-        activations : values of the old function
-        constants : arrays, kept inline
-        attributes : the numbers that define the operator, for hand-optimised kernels
+            From placeholders, in the order of `operands`, to the output.
+        operands : values of the old function or the new one, and arrays, which are kept inline
+            The PrimFunc takes the arrays last.
+        attributes : fields of `Attributes`, the numbers that define the operator, for hand-optimised kernels
+
+        Raises
+        ------
+        NotLowered
+            Where all operands are arrays.
         """
-        arguments = [self.new(a) for a in activations] + [relax.const(c, str(c.dtype)) for c in constants]
+        order = sorted(range(len(operands)), key=lambda k: isinstance(operands[k], np.ndarray))
+        activations = sum(not isinstance(o, np.ndarray) for o in operands)
+        if not activations:
+            raise NotLowered("all of its operands are constant")
+        given = [operands[k] for k in order]
+        arguments = [relax.const(o, str(o.dtype)) if isinstance(o, np.ndarray) else self.new(o) for o in given]
         places = [te.placeholder(shape_of(a), dtype_of(a), f"p{i}") for i, a in enumerate(arguments)]
-        func = te.create_prim_func([*places, compute(*places)], index_dtype_override="int32")
-        return self.call_func(kind, func.without_attr("global_symbol"), arguments, len(activations), attributes)
+        output = compute(*(places[order.index(k)] for k in range(len(order))))
+        func = te.create_prim_func([*places, output], index_dtype_override="int32").without_attr("global_symbol")
+        return self.call_func(kind, func, arguments, activations, **attributes)
 
     def call_func(
-        self,
-        kind: str,
-        func: Function,
-        arguments: Sequence[Value],
-        activations: int,
-        attributes: Attributes = NO_ATTRIBUTES,
+        self, kind: str, func: Function, arguments: Sequence[Value], activations: int, **attributes: Any
     ) -> Value:
         """Emits `call_tir` of a PrimFunc of one output; `arguments` are values of the new function, of which the first
         `activations` are no constants."""
-        gvar = self.builder.add_func(with_spec(func, kind, activations, attributes), kind)
+        gvar = self.builder.add_func(with_spec(func, kind, activations, Attributes(**attributes)), kind)
         output = func.params[-1]
         out_type = relax.TensorType([int(d) for d in output.shape], output.dtype)
         return self.builder.emit(relax.call_tir(gvar, arguments, out_type), name_hint=self.name)
@@ -184,6 +312,12 @@ class Emitter:
         if shape_of(value) == tuple(shape):
             return value
         return self.builder.emit(relax.op.reshape(value, list(shape)), name_hint=self.name)
+
+
+def te_broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
+    """The element of `x` at `index` of the shape that it broadcasts to."""
+    own = index[len(index) - len(x.shape) :]
+    return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]
 
 
 def positive(scale: np.float32) -> np.float32:
@@ -215,8 +349,7 @@ def activation_range(
     bounds: tuple[float, float | None] | None, scale: np.float32, zero_point: int, dtype: str
 ) -> tuple[int, int]:
     """Stored bounds of an activation with real bounds, rounded half away in float32; None is unbounded."""
-    info = np.iinfo(dtype)
-    lo, hi = int(info.min), int(info.max)
+    lo, hi = range_of(dtype)
     if bounds is None:
         return lo, hi
     lo = max(lo, zero_point + round_half_away(np.float32(bounds[0]) / scale))

@@ -6,30 +6,29 @@ one in Q3.28, one multiplier and shift a row. Source: TFLite's `GetInvSqrtQuanti
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
+from functools import partial
 
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     INT32_MAX,
     i32,
     i64,
+    range_of,
     te_clamp,
     te_leading_zeros,
     te_saturate,
     te_srdhm,
 )
 from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Reader
+from tvm_cascade.passes.integer.rows import Row, Rows, Stage
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 _OUTPUT_BITS = 7  # fraction bits of the result
-_NEWTON_STEPS = 5
-_ONE, _HALF_OF_THREE = 1 << 28, (1 << 28) + (1 << 27)  # Q3.28
-_HALF_SQRT_2 = 1518500250  # Q0.31
+NEWTON_STEPS = 5
+ONE, HALF_OF_THREE = 1 << 28, (1 << 28) + (1 << 27)  # Q3.28
+HALF_SQRT_2 = 1518500250  # Q0.31
 _LARGEST_SUM = 1 << 29  # exclusive, of what is left after division by four
-_BASE_SHIFT = 11
+BASE_SHIFT = 11
 
 
 def normalized(reader: Reader, core: Call) -> Value | None:
@@ -63,27 +62,27 @@ def lower_l2_normalization(island: Island) -> Value:
     def compute(a: Tensor) -> Tensor:
         return _te_normalized(a, x.zero_point, middle, out.dtype)
 
-    attributes = Attributes(axis=len(x.shape) - 1, input_zero_point=x.zero_point, output_zero_point=out.zero_point)
-    return island.emitter.call("l2_normalization", compute, [x.value], attributes=attributes)
+    return island.emitter.call(
+        "l2_normalization",
+        compute,
+        [x.value],
+        axis=len(x.shape) - 1,
+        input_zero_point=x.zero_point,
+        output_zero_point=out.zero_point,
+    )
 
 
 def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tensor:
-    shape = [int(d) for d in x.shape]
-    flat, lead = len(shape) == 1, shape[:-1] or [1]
-    rk = te.reduce_axis((0, shape[-1]), "rk")
+    rows = Rows(x, "l2_normalization")
+    rk = rows.axis("rk")
 
-    def element(row: tuple[Index, ...], k: object) -> Scalar:
-        return (x[k] if flat else x[(*row, k)]).astype("int32") - i32(zero_point)
+    def element(row: Row, k: object) -> Scalar:
+        return rows.element(row, k) - i32(zero_point)
 
-    def stage(name: str, at: Callable[..., Scalar]) -> Tensor:
-        return te.compute(lead, at, name=f"l2_normalization_{name}")
+    total = rows.stage("acc", lambda *r: te.sum(element(r, rk) * element(r, rk), axis=[rk]))
+    inverse, shift = _te_inverse_root(total, rows.stage)
 
-    total = stage("acc", lambda *r: te.sum(element(r, rk) * element(r, rk), axis=[rk]))
-    inverse, shift = _te_inverse_root(total, stage)
-    info = np.iinfo(dtype)
-
-    def finish(*index: Index) -> Scalar:
-        row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
+    def finish(row: Row, k: Index) -> Scalar:
         d = element(row, k).astype("int64")
         if middle:
             high = te_srdhm(d * i64(1 << _OUTPUT_BITS), inverse[row])
@@ -94,12 +93,12 @@ def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tenso
             e = tirx.max(i64(0) - left, i64(0))
         sign = tirx.Select(e > i64(0), high >> i64(63), i64(0))
         rounded = ((high + sign + ((i64(1) << e) >> i64(1))) >> e).astype("int32")
-        return te_clamp(rounded + i32(middle), int(info.min), int(info.max), dtype)
+        return te_clamp(rounded + i32(middle), *range_of(dtype), dtype)
 
-    return te.compute(shape, finish, name="l2_normalization")
+    return rows.elements(finish)
 
 
-def _te_inverse_root(total: Tensor, stage: Callable[[str, Callable[..., Scalar]], Tensor]) -> tuple[Tensor, Tensor]:
+def _te_inverse_root(total: Tensor, stage: Stage) -> tuple[Tensor, Tensor]:
     """Multiplier (Q0.31 as int64) and right shift (int32) of `1 / sqrt(total)`."""
     quarter = stage(
         "reduced", lambda *r: tirx.Select(total[r] >= i32(_LARGEST_SUM), total[r] >> i32(2), tirx.max(total[r], i32(2)))
@@ -108,30 +107,30 @@ def _te_inverse_root(total: Tensor, stage: Callable[[str, Callable[..., Scalar]]
     half = stage(
         "half", lambda *r: (((quarter[r] << (pairs[r] + pairs[r])) >> i32(1)) + i32(1)).astype("int64") >> i64(1)
     )
-    x = stage("newton", lambda *r: _te_step(half[r], i64(_ONE)))
-    for _ in range(_NEWTON_STEPS - 1):
-        x = _next(half, x, stage)
+    x = stage("newton", lambda *r: _te_step(half[r], i64(ONE)))
+    for _ in range(NEWTON_STEPS - 1):
+        x = stage("newton", partial(_te_next, half, x))
     shift = stage(
         "shift",
-        lambda *r: tirx.Select(total[r] >= i32(_LARGEST_SUM), i32(_BASE_SHIFT + 1), i32(_BASE_SHIFT)) - pairs[r],
+        lambda *r: tirx.Select(total[r] >= i32(_LARGEST_SUM), i32(BASE_SHIFT + 1), i32(BASE_SHIFT)) - pairs[r],
     )
     inverse = stage(
         "inverse",
         lambda *r: tirx.Select(
             total[r] <= i32(1),
             i64(INT32_MAX),
-            te_srdhm(x[r], i64(_HALF_SQRT_2)) << tirx.max(i32(0) - shift[r], i32(0)).astype("int64"),
+            te_srdhm(x[r], i64(HALF_SQRT_2)) << tirx.max(i32(0) - shift[r], i32(0)).astype("int64"),
         ),
     )
     used = stage("right", lambda *r: tirx.Select(total[r] <= i32(1), i32(0), tirx.max(shift[r], i32(0))))
     return inverse, used
 
 
-def _next(half: Tensor, x: Tensor, stage: Callable[[str, Callable[..., Scalar]], Tensor]) -> Tensor:
-    return stage("newton", lambda *r: _te_step(half[r], x[r]))
+def _te_next(half: Tensor, x: Tensor, *r: Index) -> Scalar:
+    return _te_step(half[r], x[r])
 
 
 def _te_step(half: Scalar, x: Scalar) -> Scalar:
     """`x (3/2 - half x^2)` in Q3.28, rounded and saturated where the reference does."""
     cube = te_saturate(te_srdhm(te_srdhm(x, x), x) * i64(1 << 6))
-    return te_saturate((te_srdhm(i64(_HALF_OF_THREE), x) - te_srdhm(half, cube)) * i64(1 << 3))
+    return te_saturate((te_srdhm(i64(HALF_OF_THREE), x) - te_srdhm(half, cube)) * i64(1 << 3))

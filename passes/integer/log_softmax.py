@@ -8,8 +8,6 @@ stage of its own, in int64 raw values. Source: TFLite's integer_ops/log_softmax.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered
@@ -17,6 +15,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     i32,
     i64,
     quantize_multiplier,
+    range_of,
     srdhm,
     te_clamp,
     te_leading_zeros,
@@ -24,8 +23,8 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_saturate,
     te_srdhm,
 )
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Island
-from tvm_cascade.passes.integer.registry import ISLANDS
+from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island
+from tvm_cascade.passes.integer.rows import Row, Rows, Stage
 from tvm_cascade.passes.integer.softmax import (
     INPUT_BITS,
     SUM_BITS,
@@ -36,7 +35,6 @@ from tvm_cascade.passes.integer.softmax import (
     te_newton,
 )
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 _OUTPUT_BITS = 4  # integer bits of the result, Q4.4 in eight
 _DROPPED = 31 - INPUT_BITS - _OUTPUT_BITS  # bits of Q5.26 that the result has not
@@ -55,7 +53,7 @@ def lower_log_softmax(island: Island) -> Value:
         raise NotLowered("a log softmax that is not along the last axis")
     if x.dtype not in BYTE_TYPES or x.constant is not None or out.dtype != x.dtype:
         raise NotLowered("a log softmax of something other than stored bytes")
-    if (float(out.scale), out.zero_point) != (1 / 16, int(np.iinfo(out.dtype).max)):
+    if (float(out.scale), out.zero_point) != (1 / 16, range_of(out.dtype)[1]):
         raise NotLowered("a log softmax whose output has other than the reference's quantization")
     if out.shape[-1] > 1 << SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
@@ -69,8 +67,8 @@ def lower_log_softmax(island: Island) -> Value:
     def compute(a: Tensor, exps: Tensor, steps: Tensor) -> Tensor:
         return _te_log_softmax(a, exps, steps, out.dtype, scaling)
 
-    attributes = Attributes(axis=rank - 1, clamp=(out.lo, out.hi))
-    return island.emitter.call("log_softmax", compute, [x.value], [table, _steps(m, s, lowest)], attributes)
+    operands = [x.value, table, _steps(m, s, lowest)]
+    return island.emitter.call("log_softmax", compute, operands, axis=rank - 1, clamp=out.clamp)
 
 
 def _steps(m: int, s: int, lowest: int) -> np.ndarray:
@@ -81,33 +79,23 @@ def _steps(m: int, s: int, lowest: int) -> np.ndarray:
 
 def _te_log_softmax(x: Tensor, exps: Tensor, steps: Tensor, dtype: str, scaling: tuple[int, int, int]) -> Tensor:
     back, back_shift, lowest = scaling
-    shape = [int(d) for d in x.shape]
-    flat, classes = len(shape) == 1, shape[-1]
-    lead = shape[:-1] or [1]
-    rk, rs = te.reduce_axis((0, classes), "rk"), te.reduce_axis((0, classes), "rs")
+    rows = Rows(x, "log_softmax")
+    rk, rs = rows.axis("rk"), rows.axis("rs")
+    top = rows.stage("max_acc", lambda *r: te.max(rows.element(r, rk), axis=[rk]))
+    total = rows.stage("sum_acc", lambda *r: te.sum(te_halves_up(exps[top[r] - rows.element(r, rs)]), axis=[rs]))
+    log = _te_log(total, rows.stage)
+    cut = rows.stage("cut", lambda *r: _te_cut(log[r], back, back_shift, lowest).astype("int32"))
+    narrow = rows.stage("narrow", lambda *r: log[r].astype("int32"))
+    low, high = range_of(dtype)
 
-    def element(row: tuple[Index, ...], k: object) -> Scalar:
-        return (x[k] if flat else x[(*row, k)]).astype("int32")
-
-    def stage(name: str, at: Callable[..., Scalar]) -> Tensor:
-        return te.compute(lead, at, name=f"log_softmax_{name}")
-
-    top = stage("max_acc", lambda *r: te.max(element(r, rk), axis=[rk]))
-    total = stage("sum_acc", lambda *r: te.sum(te_halves_up(exps[top[r] - element(r, rs)]), axis=[rs]))
-    log = _te_log(total, stage)
-    cut = stage("cut", lambda *r: _te_cut(log[r], back, back_shift, lowest).astype("int32"))
-    narrow = stage("narrow", lambda *r: log[r].astype("int32"))
-    info = np.iinfo(dtype)
-
-    def finish(*index: Index) -> Scalar:
-        row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
-        distance = top[row] - element(row, k)
+    def finish(row: Row, k: Index) -> Scalar:
+        distance = top[row] - rows.element(row, k)
         # the logarithm of at most 2^12 terms leaves the difference within 32 bits
         rounded = te_rounding_divide(steps[distance] - narrow[row], _DROPPED)
-        stored = te_clamp(rounded + i32(int(info.max)), int(info.min), int(info.max), dtype)
-        return tirx.Select(distance < i32(0) - cut[row], stored, tirx.const(int(info.min), dtype))
+        stored = te_clamp(rounded + i32(high), low, high, dtype)
+        return tirx.Select(distance < i32(0) - cut[row], stored, tirx.const(low, dtype))
 
-    return te.compute(shape, finish, name="log_softmax")
+    return rows.elements(finish)
 
 
 def _te_cut(log: Scalar, back: int, shift: int, lowest: int) -> Scalar:
@@ -116,7 +104,7 @@ def _te_cut(log: Scalar, back: int, shift: int, lowest: int) -> Scalar:
     return tirx.max(te_rounding_divide(high, max(-shift, 0), bits=64), i64(lowest - 1))
 
 
-def _te_log(total: Tensor, stage: Callable[[str, Callable[..., Scalar]], Tensor]) -> Tensor:
+def _te_log(total: Tensor, stage: Stage) -> Tensor:
     """The natural logarithm in Q5.26, as int64, of a sum of at least one in Q12.19."""
     unit = 31 - _WIDE_BITS
     wide = stage("total", lambda *r: total[r].astype("int64"))
@@ -145,7 +133,7 @@ def _te_log(total: Tensor, stage: Callable[[str, Callable[..., Scalar]], Tensor]
     inner = stage("inner", lambda *r: i64(_ALPHA_I) + q[r] + te_srdhm(i64(_ALPHA_D), square[r]))
     rest = stage("rest", lambda *r: te_srdhm(p[r], inner[r]) + te_srdhm(i64(_ALPHA_F), q[r]))
     half = stage("half", lambda *r: (rest[r] + i64(1 << 31)) >> i64(1))
-    guess = te_newton(half, [int(d) for d in half.shape], "log_softmax")
+    guess = te_newton(half, stage)
     return stage(
         "log",
         lambda *r: te_saturate(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, number_of
-from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, rounding_divide, srdhm
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, range_of, rounding_divide, srdhm
 from tvm_cascade.passes.integer.gelu import gelu, gelu_tanh
 from tvm_cascade.passes.integer.int16_lookup import (
     lower_int16_abs,
@@ -20,25 +20,25 @@ from tvm_cascade.passes.integer.int16_lookup import (
     lower_int16_negative,
     lower_int16_table,
 )
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Output, Quantized
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.l2_normalization import lower_l2_normalization, normalized
-from tvm_cascade.passes.integer.registry import ISLANDS
-from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te
-from tvm_cascade.schedules.kernels.spec import Attributes
+from tvm_cascade.passes.integer.untyped import Value
 
+# as importers spell them
+ELU = ("add", ("multiply", -1.0, ("nn.relu", ("subtract", 1.0, ("exp", "x")))), ("nn.relu", "x"))
+HARD_SWISH = ("divide", ("multiply", "x", ("clip", ("add", "x", 3.0), 0.0, 6.0)), 6.0)
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 
 
 @ISLANDS.lowers("sigmoid", "tanh", "exp", "nn.gelu", "nn.gelu_tanh")
 def lower_float_function(island: Island) -> Value:
     """Functions that the reference itself tabulates from float32."""
-    int16 = _int16_operand(island, island.core.args[0])
-    if int16 is not None:
+    x = _operand(island, island.core.args[0])
+    if x.dtype == "int16":
         kind = name_of(island.core).removeprefix("relax.")
         if kind in _INTERPOLATED:
-            return lower_int16_table(island, int16, kind.removeprefix("nn."), _INTERPOLATED[kind])
-        return lower_int16_function(island, int16, kind)
-    x = _operand(island, island.core.args[0])
+            return lower_int16_table(island, x, kind.removeprefix("nn."), _INTERPOLATED[kind])
+        return lower_int16_function(island, x, kind)
     return lookup(island, x, float_table(_TABULATED[name_of(island.core)], x, island.output))
 
 
@@ -46,15 +46,14 @@ def lower_float_function(island: Island) -> Value:
 def lower_log(island: Island) -> Value:
     """The logarithm, of what is not positive the lowest output."""
     out = island.output
-    lowest = np.float32(np.float32(np.iinfo(out.dtype).min - out.zero_point) * out.scale)
+    lowest = np.float32(np.float32(range_of(out.dtype)[0] - out.zero_point) * out.scale)
 
     def log(v: float | np.float32) -> float:
         return math.log(v) if v > 0 else float(lowest)
 
-    int16 = _int16_operand(island, island.core.args[0])
-    if int16 is not None:
-        return lower_int16_table(island, int16, "log", log)
     x = _operand(island, island.core.args[0])
+    if x.dtype == "int16":
+        return lower_int16_table(island, x, "log", log)
     return lookup(island, x, float_table(lambda values: np.array([log(v) for v in values.tolist()], "float32"), x, out))
 
 
@@ -62,10 +61,9 @@ def lower_log(island: Island) -> Value:
 def lower_negative(island: Island) -> Value:
     """The reference negates stored values and wraps, whatever the zero points and scales say. A negation of real numbers
     saturates."""
-    int16 = _int16_operand(island, island.core.args[0])
-    if int16 is not None:
-        return lower_int16_negative(island, int16)
     x, out = _operand(island, island.core.args[0]), island.output
+    if x.dtype == "int16":
+        return lower_int16_negative(island, x)
     if not island.real and x.dtype == out.dtype:
         return lookup(island, x, (-_centred(x) - x.zero_point).astype(out.dtype))
     if x.zero_point or out.zero_point or x.step != out.scale:
@@ -76,10 +74,9 @@ def lower_negative(island: Island) -> Value:
 @ISLANDS.lowers("nn.leakyrelu")
 def lower_leaky_relu(island: Island) -> Value:
     """`MBQM` with one multiplier on each side of zero; a negative slope is applied after rounding."""
-    int16 = _int16_operand(island, island.core.args[0])
-    if int16 is not None:
-        return lower_int16_leaky_relu(island, int16, float(island.core.attrs.alpha))
     x, out = _operand(island, island.core.args[0]), island.output
+    if x.dtype == "int16":
+        return lower_int16_leaky_relu(island, x, float(island.core.attrs.alpha))
     slope = np.float32(x.step * np.float32(island.core.attrs.alpha))
     d = _centred(x)
     above = rescale(d, *quantize_multiplier(float(np.float32(x.step / out.scale))))
@@ -91,10 +88,9 @@ def lower_leaky_relu(island: Island) -> Value:
 @ISLANDS.lowers("abs")
 def lower_abs(island: Island) -> Value:
     """`MBQM(|x - xz|)`, a copy of the magnitude where the scales are equal."""
-    int16 = _int16_operand(island, island.core.args[0])
-    if int16 is not None:
-        return lower_int16_abs(island, int16)
     x, out = _operand(island, island.core.args[0]), island.output
+    if x.dtype == "int16":
+        return lower_int16_abs(island, x)
     magnitude = np.abs(_centred(x))
     if x.step != out.scale:
         magnitude = rescale(magnitude, *quantize_multiplier(float(np.float32(x.step / out.scale))))
@@ -117,44 +113,30 @@ def lower_elu(island: Island, x: Value) -> Value:
     return lookup(island, stored, float_table(_elu, stored, island.output))
 
 
-def elu_input(island: Island) -> Value | None:
-    """The x of `-1 * relu(1 - exp(x)) + relu(x)`, as the importer spells an elu; None for another sum."""
-    define = island.reader.define
-    below, above = define(island.core.args[0]), define(island.core.args[1])
-    if name_of(below) != "relax.multiply" or name_of(above) != "relax.nn.relu":
-        return None
-    minus, gate = constant_of(define(below.args[0])), define(below.args[1])
-    if minus is None or minus.size != 1 or float(minus.reshape(-1)[0]) != -1.0 or name_of(gate) != "relax.nn.relu":
-        return None
-    rest = define(gate.args[0])
-    if name_of(rest) != "relax.subtract" or name_of(define(rest.args[1])) != "relax.exp":
-        return None
-    one, x = constant_of(define(rest.args[0])), define(rest.args[1]).args[0]
-    if one is None or one.size != 1 or float(one.reshape(-1)[0]) != 1.0 or not x.same_as(above.args[0]):
-        return None
-    return x
-
-
 def lower_hard_swish(island: Island) -> Value:
     """`x * relu6(x + 3) / 6`, as the importer spells it, in the reference's 16 bits."""
-    x, out = _operand(island, _hard_swish_input(island)), island.output
-    return lookup(island, x, hard_swish_table(x, out))
+    found = island.reader.match(island.core, HARD_SWISH)
+    if found is None:
+        raise NotLowered("no integer form of a division")
+    x = _operand(island, found["x"])
+    if x.dtype == "int16":
+        raise NotLowered("a hard swish of int16, which the reference does not have")
+    return lookup(island, x, hard_swish_table(x, island.output))
 
 
 def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
     """Emits `table[x - lowest]`, of one shape with `x`."""
     if x.shape != island.output.shape:
         raise NotLowered(f"a table from the shape {x.shape} to {island.output.shape}")
-    lowest = int(np.iinfo(x.dtype).min)
-
-    def compute(a: Tensor, t: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            return t[a[index].astype("int32") - i32(lowest)]
-
-        return te.compute(island.output.shape, at, name="lut")
-
-    attributes = Attributes(input_zero_point=x.zero_point, output_zero_point=island.output.zero_point, lowest=lowest)
-    return island.emitter.call("lut", compute, [x.value], [table.astype(island.output.dtype)], attributes)
+    lowest = range_of(x.dtype)[0]
+    return island.elementwise(
+        "lut",
+        lambda index, a, t: t[a[index].astype("int32") - i32(lowest)],
+        [x.operand, table.astype(island.output.dtype)],
+        input_zero_point=x.zero_point,
+        output_zero_point=island.output.zero_point,
+        lowest=lowest,
+    )
 
 
 def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out: Output) -> np.ndarray:
@@ -195,42 +177,17 @@ def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
     return _clipped(_wrap16(rounding_divide(product, -output_exponent) + out.zero_point), out, add_zero=False)
 
 
-def _hard_swish_input(island: Island) -> Value:
-    """The x of `multiply(x, clip(add(x, 3), 0, 6)) / 6`."""
-    define = island.reader.define
-    product, six = define(island.core.args[0]), constant_of(define(island.core.args[1]))
-    refusal = NotLowered("no integer form of a division")
-    if name_of(product) != "relax.multiply" or six is None or six.size != 1 or float(six.reshape(-1)[0]) != 6.0:
-        raise refusal
-    gate: Call = define(product.args[1])
-    if name_of(gate) != "relax.clip" or [number_of(a) for a in gate.args[1:3]] != [0.0, 6.0]:
-        raise refusal
-    moved = define(gate.args[0])
-    if name_of(moved) != "relax.add" or not moved.args[0].same_as(product.args[0]):
-        raise refusal
-    three = constant_of(define(moved.args[1]))
-    if three is None or three.size != 1 or float(three.reshape(-1)[0]) != 3.0:
-        raise refusal
-    return product.args[0]
-
-
-def _int16_operand(island: Island, value: Value) -> Quantized | None:
-    """The operand, where it is int16: too many values for a table of them all."""
-    x = island.reader.dequantized(value)
-    return x if x is not None and x.dtype == "int16" else None
-
-
 def _operand(island: Island, value: Value) -> Quantized:
-    x = island.reader.dequantized(value)
-    if x is None or x.constant is not None or x.dtype not in BYTE_TYPES:
+    x = island.activation(value)
+    if x.dtype not in STORED_TYPES:
         raise NotLowered("its input is not dequantized from integers")
     return x
 
 
 def _centred(x: Quantized) -> np.ndarray:
     """`v - xz` for every stored v, as int64."""
-    info = np.iinfo(x.dtype)
-    return np.arange(info.min, info.max + 1, dtype="int64") - x.zero_point
+    lowest, highest = range_of(x.dtype)
+    return np.arange(lowest, highest + 1, dtype="int64") - x.zero_point
 
 
 def _clipped(values: np.ndarray, out: Output, add_zero: bool = True) -> np.ndarray:

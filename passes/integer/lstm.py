@@ -25,6 +25,7 @@ from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import (
     i32,
     quantize_multiplier,
+    quantize_multipliers,
     rounding_divide,
     te_clamp,
     te_rescale,
@@ -33,7 +34,6 @@ from tvm_cascade.passes.integer.fixed_point import (
 )
 from tvm_cascade.passes.integer.island import Emitter
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 GATE_BITS = 12  # fraction bits of a gate before its function
 LARGEST_CELL = 4  # integer bits of the cell state: above, gemmlowp's 16-bit tanh is no tanh any more
@@ -109,19 +109,12 @@ def lower_lstm(emitter: Emitter, x: Value, shape: Sequence[int], major: bool, ga
     places = [tirx.decl_buffer(shape_of(v), dtype_of(v), f"p{i}") for i, v in enumerate(values)]
     out = tirx.decl_buffer((*shape[:2], units), "int8", "out")
     loops = _Loops(places, out, inputs, recurrent, states, major, fraction)
-    attributes = Attributes(units=units, coupled=gates.coupled)
-    return emitter.call_func("lstm", loops.function(), values, 1, attributes)
+    return emitter.call_func("lstm", loops.function(), values, 1, units=units, coupled=gates.coupled)
 
 
 def _products(weights: np.ndarray, bias: np.ndarray, scales: Sequence[np.float32], zero: int) -> _Products:
-    pairs = [quantize_multiplier(float(s)) for s in scales]
     sums = bias.astype("int64") - zero * weights.astype("int64").sum(axis=-1)
-    return _Products(
-        weights,
-        sums.astype("int32"),
-        np.array([m for m, _ in pairs], "int32"),
-        np.array([s for _, s in pairs], "int32"),
-    )
+    return _Products(weights, sums.astype("int32"), *quantize_multipliers(float(s) for s in scales))
 
 
 def exponentials(fraction: int) -> np.ndarray:

@@ -8,18 +8,13 @@ not; only real operators come here.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from tvm_cascade.passes.integer.chains import quantized
 from tvm_cascade.passes.integer.elementwise import lower_requantize
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
-from tvm_cascade.passes.integer.island import Island, Output, Quantized
-from tvm_cascade.passes.integer.requantize import requantized
+from tvm_cascade.passes.integer.island import Island, Operand, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Value
-
-Operand = tuple[Value, np.ndarray | None]  # a value, of the old function or the new one, and its data if it is constant
 
 
 def in_output_scale(island: Island, expr: Value) -> Operand:
@@ -35,21 +30,13 @@ def in_output_scale(island: Island, expr: Value) -> Operand:
     if found is not None and found.constant is not None and found.scale.size == 1:
         data = (found.constant.astype("int64") - found.zero_point).astype("float32") * found.step
     if data is not None and data.dtype == np.float32:
-        return expr, quantized(data.reshape(-1), out).reshape(data.shape).astype(out.dtype)
+        return quantized(data.reshape(-1), out).reshape(data.shape).astype(out.dtype)
     if found is None or found.constant is not None:
         raise NotLowered(f"an operand of {name_of(island.core)} is not dequantized from integers")
-    info = np.iinfo(out.dtype)
-    inner = Output(shape_of(expr), out.dtype, out.scale, out.zero_point, int(info.min), int(info.max))
-    return lower_requantize(replace(island, core=core, output=inner, bounds=None)), None
+    inner = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point)
+    return lower_requantize(island.writing(inner, core))
 
 
 def in_scale_of(island: Island, x: Quantized) -> Island:
     """The island, its output in the quantization of its operand."""
-    info = np.iinfo(x.dtype)
-    output = Output(island.output.shape, x.dtype, x.step, x.zero_point, int(info.min), int(info.max))
-    return replace(island, output=output, bounds=None)
-
-
-def from_scale_of(island: Island, x: Quantized, value: Value) -> Value:
-    """`value`, which `in_scale_of(island, x)` wrote, in the quantization of the island's output."""
-    return requantized(island, Quantized(value, x.scale, x.zero_point, x.dtype, island.output.shape))
+    return island.writing(Output.unbounded(island.output.shape, x.dtype, x.step, x.zero_point))

@@ -8,26 +8,16 @@ their padding, where there is one multiplier for every count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from math import prod
 
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import te_pad2d
 from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import (
-    INT32_MAX,
-    i32,
-    quantize_multiplier,
-    te_clamp,
-    te_rescale,
-    te_rescale_channel,
-)
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier
-from tvm_cascade.passes.integer.registry import DIRECT, ISLANDS
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_rescale, te_rescale_channel
+from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 _NONE = (0, 0, 0, 0)
 _HEAD_ROOM = 8  # bits that the sum of an average is shifted up by, so that the first of its two roundings turns nothing
@@ -36,7 +26,6 @@ _OUTSIDE = "an average with a window outside of its map"
 
 @DIRECT.lowers("nn.max_pool2d")
 def lower_max_pool2d(island: Island) -> Value:
-    x = island.core.args[0]
     out = island.output
     (kh, kw), (sy, sx), (dy, dx), padding = _window(island)
 
@@ -48,13 +37,9 @@ def lower_max_pool2d(island: Island) -> Value:
             lambda n, y, xx, c: te.max(padded[n, y * sy + ry * dy, xx * sx + rx * dx, c], axis=[ry, rx]),
             name="max_pool2d_acc",
         )
-        return te.compute(
-            out.shape,
-            lambda *i: te_clamp(acc[i].astype("int32"), out.lo, out.hi, out.dtype),
-            name="max_pool2d",
-        )
+        return te.compute(out.shape, lambda *i: out.clamped(acc[i].astype("int32")), name="max_pool2d")
 
-    return island.emitter.call("max_pool2d", compute, [x], attributes=_attributes(island, padding))
+    return island.emitter.call("max_pool2d", compute, [island.core.args[0]], **_attributes(island, padding))
 
 
 @ISLANDS.lowers("nn.avg_pool2d")
@@ -96,11 +81,11 @@ def _average(island: Island, source: Value) -> Value:
             count, total = rows * columns, acc[n, y, xx, c]
             half = tirx.truncdiv(count, i32(2))
             average = tirx.truncdiv(total + tirx.Select(total > i32(0), half, i32(0) - half), count)
-            return te_clamp(average, out.lo, out.hi, out.dtype)
+            return out.clamped(average)
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
-    return island.emitter.call("avg_pool2d", compute, [source], attributes=_attributes(island, padding))
+    return island.emitter.call("avg_pool2d", compute, [source], **_attributes(island, padding))
 
 
 def _window_sums(island: Island, a: Tensor) -> Tensor:
@@ -118,11 +103,11 @@ def _window_sums(island: Island, a: Tensor) -> Tensor:
 def _scaled_average(island: Island, x: Quantized) -> Value:
     """`rescale(sum of (x - z), s / (s_out n))`, n the pixels inside of the map or, where it counts its padding, inside of
     that. A table has the multiplier and the shift of every n, where there are several."""
-    out, info = island.output, np.iinfo(x.dtype)
+    out = island.output
     (kh, kw), (sy, sx), dilation, padding = _window(island)
     if dilation != (1, 1) or x.constant is not None:
         raise NotLowered("a dilated average, or one of a constant")
-    bound = kh * kw * (int(info.max) - int(info.min))
+    bound = kh * kw * x.span
     if bound > INT32_MAX:
         raise NotLowered("an average whose sum exceeds 32 bits")
     head_room = _HEAD_ROOM if bound << _HEAD_ROOM <= INT32_MAX >> 1 else 0
@@ -159,21 +144,20 @@ def _scaled_average(island: Island, x: Quantized) -> Value:
                 scaled = te_rescale_channel(centred, given[0][at], given[1][at], shifts, bound)
             else:
                 scaled = te_rescale(centred, *next(iter(pairs.values())), bound)
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+            return out.stored(scaled)
 
         return te.compute(out.shape, finish, name="avg_pool2d")
 
-    attributes = replace(
-        _attributes(island, padding),
+    (m, s), single = next(iter(pairs.values())), len(pairs) == 1
+    return island.emitter.call(
+        "scaled_avg_pool2d",
+        compute,
+        [x.value, *(() if single else tables)],
         input_zero_point=x.zero_point,
         output_zero_point=out.zero_point,
         head_room=head_room,
-    )
-    if len(pairs) == 1:
-        m, s = next(iter(pairs.values()))
-        attributes = replace(attributes, multiplier=m, shift=s)
-    return island.emitter.call(
-        "scaled_avg_pool2d", compute, [x.value], list(tables) if len(pairs) > 1 else (), attributes
+        **_attributes(island, padding),
+        **({"multiplier": m, "shift": s} if single else {}),
     )
 
 
@@ -188,11 +172,11 @@ def _multiplier_tables(pairs: Mapping[int, tuple[int, int]]) -> np.ndarray:
 @ISLANDS.lowers("mean")
 def lower_mean(island: Island) -> Value:
     """The count divides the multiplier, shifted up by as many bits as leave it in 31."""
-    x, axes = island.operand(0), _axes(island)
-    count = prod(x.shape[a] for a in axes)
+    x = island.operand(0)
+    count = prod(x.shape[a] for a in reduced_axes(island))
     m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
     bits = min(count.bit_length() - 1, 32, 31 + s)
-    return _rescaled_sum(island, "mean", x, axes, (m << bits) // count, s - bits)
+    return _rescaled_sum(island, "mean", x, (m << bits) // count, s - bits)
 
 
 @ISLANDS.lowers("sum")
@@ -200,55 +184,57 @@ def lower_sum(island: Island) -> Value:
     """As the reference sums uint8. (Its sums of int8 and int16 read their input as unsigned bytes; this one does not.)"""
     x = island.operand(0)
     m, s = quantize_multiplier(float(np.float64(x.step) / np.float64(island.output.scale)))
-    return _rescaled_sum(island, "sum", x, _axes(island), m, s)
+    return _rescaled_sum(island, "sum", x, m, s)
 
 
-def _rescaled_sum(island: Island, kind: str, x: Quantized, axes: list[int], m: int, s: int) -> Value:
-    out, rank = island.output, len(x.shape)
+def _rescaled_sum(island: Island, kind: str, x: Quantized, m: int, s: int) -> Value:
+    out, axes = island.output, reduced_axes(island)
     count = prod(x.shape[a] for a in axes)
-    info = np.iinfo(x.dtype)
-    bound = count * (info.max - info.min)
+    bound = count * x.span
     if s > 30 or bound > INT32_MAX:
         raise NotLowered(f"a {kind} whose sum or multiplier exceeds 32 bits")
-    kept = bool(island.core.attrs.keepdims)
 
     def compute(a: Tensor) -> Tensor:
-        reduced = {axis: te.reduce_axis((0, x.shape[axis]), f"r{axis}") for axis in axes}
-
-        def total(*index: Index) -> Scalar:
-            left = list(index) if kept else _with_gaps(index, axes, rank)
-            at = [reduced.get(axis, left[axis]) for axis in range(rank)]
-            return te.sum(a[tuple(at)].astype("int32"), axis=list(reduced.values()))
-
-        acc = te.compute(out.shape, total, name=f"{kind}_acc")
+        acc = te_reduced(island, a, te.sum, lambda element: element.astype("int32"), f"{kind}_acc")
 
         def finish(*index: Index) -> Scalar:
-            scaled = te_rescale(acc[index] - i32(x.zero_point * count), m, s, bound)
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+            return out.stored(te_rescale(acc[index] - i32(x.zero_point * count), m, s, bound))
 
         return te.compute(out.shape, finish, name=kind)
 
-    attributes = Attributes(
+    return island.emitter.call(
+        kind,
+        compute,
+        [x.value],
         axes=tuple(axes),
         input_zero_point=x.zero_point,
-        output_zero_point=out.zero_point,
         multiplier=m,
         shift=s,
-        clamp=(out.lo, out.hi),
+        **out.described,
     )
-    return island.emitter.call(kind, compute, [x.value], attributes=attributes)
 
 
-def _axes(island: Island) -> list[int]:
+def reduced_axes(island: Island) -> list[int]:
     """The axes that a reduction reduces, ascending."""
     rank, given = len(island.operand(0).shape), island.core.attrs.axis
     return sorted({int(a) % rank for a in given} if given is not None else range(rank))
 
 
-def _with_gaps(index: tuple[Index, ...], axes: list[int], rank: int) -> list[Index | int]:
-    """The index of an output without its reduced axes, spread over the input's axes."""
-    own = iter(index)
-    return [0 if axis in axes else next(own) for axis in range(rank)]
+def te_reduced(
+    island: Island, a: Tensor, reduce: Callable[..., Scalar], element: Callable[[Scalar], Scalar], name: str
+) -> Tensor:
+    """`reduce` over `element` of what the reduction of an island reads, of its output's shape."""
+    axes, rank = reduced_axes(island), len(a.shape)
+    kept = bool(island.core.attrs.keepdims)
+    reduced = {axis: te.reduce_axis((0, int(a.shape[axis])), f"r{axis}") for axis in axes}
+
+    def at(*index: Index) -> Scalar:
+        own = iter(index)
+        left = list(index) if kept else [0 if axis in axes else next(own) for axis in range(rank)]
+        place = tuple(reduced.get(axis, left[axis]) for axis in range(rank))
+        return reduce(element(a[place]), axis=list(reduced.values()))
+
+    return te.compute(island.output.shape, at, name=name)
 
 
 def _inside(y: Index, stride: int, before: int, kernel: int, low: int, high: int) -> Scalar:
@@ -280,13 +266,6 @@ def _declared_padding(pool: Call) -> tuple[int, int, int, int]:
     return top, left, bottom, right
 
 
-def _attributes(island: Island, padding: tuple[int, ...]) -> Attributes:
-    attrs = island.core.attrs
-    return Attributes(
-        pool_size=tuple(int(v) for v in attrs.pool_size),
-        strides=tuple(int(v) for v in attrs.strides),
-        dilation=tuple(int(v) for v in attrs.dilation),
-        padding=padding,
-        clamp=(island.output.lo, island.output.hi),
-        layout="NHWC",
-    )
+def _attributes(island: Island, padding: tuple[int, ...]) -> dict[str, object]:
+    window = {k: tuple(int(v) for v in island.core.attrs[k]) for k in ("pool_size", "strides", "dilation")}
+    return {**window, "padding": padding, "clamp": island.output.clamp, "layout": "NHWC"}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
-from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale, te_rescale_channel
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier
-from tvm_cascade.passes.integer.registry import ISLANDS
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
+from tvm_cascade.passes.integer.fixed_point import i32, te_rescale, te_rescale_channel
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier, te_broadcast
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 
 _HEAD_ROOM = 8  # bits
+SLOPED = ("add", ("nn.relu", "x"), ("multiply", "slopes", ("minimum", "x", 0.0)))  # as importers spell slopes by place
 
 
 @ISLANDS.lowers("nn.prelu")
@@ -41,34 +40,13 @@ def _by_floats(island: Island, x: Quantized, slopes: np.ndarray, axis: int) -> V
     pairs = [bounded_multiplier(ratio * slope) for slope in slopes]
     m, s = (np.array(numbers, "int32") for numbers in zip(*pairs, strict=True))
 
-    def compute(a: Tensor, multipliers: Tensor, shifts: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            d = (a[index].astype("int32") - i32(x.zero_point)) * i32(1 << _HEAD_ROOM)
-            channel = index[axis] if slopes.size > 1 else i32(0)
-            scaled = tirx.Select(
-                d >= i32(0),
-                te_rescale(d, *above, bound),
-                te_rescale_channel(d, multipliers[channel], shifts[channel], s, bound),
-            )
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
+    def element(index: tuple[Index, ...], a: Tensor, multipliers: Tensor, shifts: Tensor) -> Scalar:
+        d = x.centred(a[index]) * i32(1 << _HEAD_ROOM)
+        channel = index[axis] if slopes.size > 1 else i32(0)
+        below = te_rescale_channel(d, multipliers[channel], shifts[channel], s, bound)
+        return out.stored(tirx.Select(d >= i32(0), te_rescale(d, *above, bound), below))
 
-        return te.compute(out.shape, at, name="prelu")
-
-    return island.emitter.call("scaled_prelu", compute, [x.value], [m, s])
-
-
-def sloped_input(island: Island) -> tuple[Value, Value] | None:
-    """x and the slopes of `relu(x) + slopes * min(x, 0)`, as the importer spells slopes by place; None for another
-    sum."""
-    define = island.reader.define
-    above, product = define(island.core.args[0]), define(island.core.args[1])
-    if name_of(above) != "relax.nn.relu" or name_of(product) != "relax.multiply":
-        return None
-    below = define(product.args[1])
-    if name_of(below) != "relax.minimum" or not below.args[0].same_as(above.args[0]):
-        return None
-    zero = constant_of(define(below.args[1]))
-    return (above.args[0], product.args[0]) if zero is not None and not zero.any() else None
+    return island.elementwise("scaled_prelu", element, [x.operand, m, s], "prelu")
 
 
 def lower_sloped(island: Island, value: Value, alpha: Value) -> Value:
@@ -91,29 +69,19 @@ def _sloped(island: Island, x: Quantized, slopes: Quantized, data: np.ndarray, a
     above = bounded_multiplier(np.float64(np.float32(x.step / out.scale)))
     below = bounded_multiplier(np.float64(np.float32(np.float32(x.step * slopes.step) / out.scale)))
 
-    def compute(a: Tensor, alpha: Tensor) -> Tensor:
-        def slope(index: tuple[Index, ...]) -> Scalar:
-            if axis is not None:
-                return alpha[index[axis]]
-            own = index[len(index) - data.ndim :]
-            return alpha[tuple(0 if d == 1 else i for i, d in zip(own, data.shape, strict=True))]
+    def element(index: tuple[Index, ...], a: Tensor, alpha: Tensor) -> Scalar:
+        d = x.centred(a[index])
+        slope = slopes.centred(te_broadcast(alpha, index) if axis is None else alpha[index[axis]])
+        scaled = te_rescale(d * slope, *below, x.reach * slopes.reach)
+        return out.stored(tirx.Select(d >= i32(0), te_rescale(d, *above, x.reach), scaled))
 
-        def at(*index: Index) -> Scalar:
-            d = a[index].astype("int32") - i32(x.zero_point)
-            scaled = tirx.Select(
-                d >= i32(0),
-                te_rescale(d, *above, x.reach),
-                te_rescale(d * (slope(index).astype("int32") - i32(slopes.zero_point)), *below, x.reach * slopes.reach),
-            )
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
-
-        return te.compute(out.shape, at, name="prelu")
-
-    attributes = Attributes(
+    return island.elementwise(
+        "prelu",
+        element,
+        [x.operand, data],
         input_zero_point=x.zero_point,
         slope_zero_point=slopes.zero_point,
         output_zero_point=out.zero_point,
         multipliers=(above[0], below[0]),
         shifts=(above[1], below[1]),
     )
-    return island.emitter.call("prelu", compute, [x.value], [data], attributes)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered
-from tvm_cascade.passes.integer.fixed_point import i32, te_clamp, te_rescale
+from tvm_cascade.passes.integer.fixed_point import te_rescale
 from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized, bounded_multiplier
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
-from tvm_cascade.schedules.kernels.spec import Attributes
+from tvm_cascade.passes.integer.untyped import Value
 
 
 def requantized(island: Island, found: Quantized) -> Value:
     """A stored tensor, of the old function or the new one, in the quantization of the island's output."""
     x, out = stored(found), island.output
-    if (x.step, x.zero_point, x.dtype, out.lo, out.hi) == (out.scale, out.zero_point, out.dtype, *_range(out.dtype)):
+    if out.same_as(x) and out.whole:
         return island.emitter.new(x.value)
-    return rescaled(island, "requantize", x, np.float64(x.step) / np.float64(island.output.scale))
+    return rescaled(island, "requantize", x, np.float64(x.step) / np.float64(out.scale))
 
 
 def from_own_scale(island: Island, own: Output, value: Value) -> Value:
@@ -30,18 +29,15 @@ def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Valu
         raise NotLowered("its input is constant")
     out = island.output
     m, s = bounded_multiplier(ratio)
-
-    def compute(a: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            scaled = te_rescale(a[index].astype("int32") - i32(x.zero_point), m, s, x.reach)
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
-
-        return te.compute(out.shape, at, name=kind)
-
-    attributes = Attributes(
-        input_zero_point=x.zero_point, output_zero_point=out.zero_point, multiplier=m, shift=s, clamp=(out.lo, out.hi)
+    return island.elementwise(
+        kind,
+        lambda index, a: out.stored(te_rescale(x.centred(a[index]), m, s, x.reach)),
+        [x.operand],
+        input_zero_point=x.zero_point,
+        multiplier=m,
+        shift=s,
+        **out.described,
     )
-    return island.emitter.call(kind, compute, [x.value], attributes=attributes)
 
 
 def stored(x: Quantized) -> Quantized:
@@ -49,8 +45,3 @@ def stored(x: Quantized) -> Quantized:
     if x.dtype not in STORED_TYPES:
         raise NotLowered(f"an operand of type {x.dtype}")
     return x
-
-
-def _range(dtype: str) -> tuple[int, int]:
-    info = np.iinfo(dtype)
-    return int(info.min), int(info.max)

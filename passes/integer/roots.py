@@ -10,20 +10,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tvm_cascade.passes.integer import l2_normalization as newton
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of
-from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, te_rescale
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, quantize_multiplier, srdhm, te_rescale
 from tvm_cascade.passes.integer.int16_lookup import lower_int16_table
-from tvm_cascade.passes.integer.island import Island, Output, Quantized
+from tvm_cascade.passes.integer.island import ISLANDS, Island, Output, Quantized
 from tvm_cascade.passes.integer.lookup import lookup, rescale
-from tvm_cascade.passes.integer.registry import ISLANDS
 from tvm_cascade.passes.integer.untyped import Scalar, Value
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 _ROOT_BITS = 20  # fraction bits of the inverse root before it is scaled
-_NEWTON_STEPS = 5
-_ONE, _HALF_OF_THREE = 1 << 28, (1 << 28) + (1 << 27)  # Q3.28
-_HALF_SQRT_2 = 1518500250  # Q0.31
-_BASE_SHIFT = 11
 _HEAD_ROOM = 7  # bits that a squared difference shifts its operands up by
 
 
@@ -61,18 +56,13 @@ def _inverse_root(value: int) -> tuple[int, int]:
     if value <= 1:
         return INT32_MAX, 0
     pairs = (32 - value.bit_length() - 1) // 2 - 1
-    shift = _BASE_SHIFT - pairs
+    shift = newton.BASE_SHIFT - pairs
     half = (((value << 2 * pairs) >> 1) + 1) >> 1
-    x = _ONE
-    for _ in range(_NEWTON_STEPS):
-        cube = _product(_product(x, x), x) << 6
-        x = (_product(_HALF_OF_THREE, x) - _product(half, cube)) << 3
-    return _product(x, _HALF_SQRT_2) << max(-shift, 0), -max(shift, 0)
-
-
-def _product(a: int, b: int) -> int:
-    """`SRDHM`."""
-    return (a * b + (1 << 30)) >> 31
+    x = newton.ONE
+    for _ in range(newton.NEWTON_STEPS):
+        cube = srdhm(srdhm(x, x), x) << 6
+        x = (srdhm(newton.HALF_OF_THREE, x) - srdhm(half, cube)) << 3
+    return int(srdhm(x, newton.HALF_SQRT_2)) << max(-shift, 0), -max(shift, 0)
 
 
 def differences(island: Island) -> tuple[Quantized, Quantized] | None:
@@ -87,7 +77,7 @@ def differences(island: Island) -> tuple[Quantized, Quantized] | None:
 
 def squared_difference(
     a: Quantized, b: Quantized, out: Output
-) -> tuple[Callable[[Scalar, Scalar], Scalar], Attributes]:
+) -> tuple[Callable[[Scalar, Scalar], Scalar], dict[str, object]]:
     """The arithmetic on two elements, and its attributes. The reference has it for int8 alone."""
     if {a.dtype, b.dtype, out.dtype} != {"int8"}:
         raise NotLowered(f"a squared difference of {a.dtype}, which the reference does not have")
@@ -99,8 +89,8 @@ def squared_difference(
         raise NotLowered("a squared difference whose output scale is too small for the reference")
 
     def value(x: Scalar, y: Scalar) -> Scalar:
-        left = te_rescale((x.astype("int32") - i32(a.zero_point)) * i32(high), ma, sa, a.reach * high)
-        right = te_rescale((y.astype("int32") - i32(b.zero_point)) * i32(high), mb, sb, b.reach * high)
+        left = te_rescale(a.centred(x) * i32(high), ma, sa, a.reach * high)
+        right = te_rescale(b.centred(y) * i32(high), mb, sb, b.reach * high)
         return te_rescale((left - right) * (left - right), mo, so, (255 * high) ** 2)
 
-    return value, Attributes(head_room=_HEAD_ROOM, multipliers=(ma, mb, mo), shifts=(sa, sb, so))
+    return value, {"head_room": _HEAD_ROOM, "multipliers": (ma, mb, mo), "shifts": (sa, sb, so)}

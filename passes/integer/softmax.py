@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from tvm_cascade.passes.integer.fixed_point import (
     i32,
     i64,
     quantize_multiplier,
+    range_of,
     rounding_divide,
     srdhm,
     te_clamp,
@@ -27,11 +29,10 @@ from tvm_cascade.passes.integer.fixed_point import (
     te_srdhm,
 )
 from tvm_cascade.passes.integer.int16_softmax import lower_int16_softmax
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Output, Quantized
-from tvm_cascade.passes.integer.registry import ISLANDS
+from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
+from tvm_cascade.passes.integer.rows import Row, Rows, Stage
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 INPUT_BITS = 5  # integer bits of the scaled difference, Q5.26
 SUM_BITS = 12  # integer bits of the sum, Q12.19
@@ -50,9 +51,7 @@ def lower_softmax(island: Island) -> Value:
     rank = len(island.output.shape)
     axis = int(island.core.attrs.axis) % rank
     logits, beta = _logits(island)
-    x = island.reader.dequantized(logits)
-    if x is None or x.constant is not None:
-        raise NotLowered("its input is not dequantized from integers")
+    x = island.activation(logits)
     if axis == rank - 1:
         return _along_last(island, x, beta)
     order = [*(a for a in range(rank) if a != axis), axis]
@@ -68,13 +67,12 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
         return lower_int16_softmax(island, x, beta)
     if x.dtype not in BYTE_TYPES:
         raise NotLowered("its input is not dequantized from integers")
-    zero_point = int(np.iinfo(out.dtype).min)
+    zero_point = range_of(out.dtype)[0]
     if abs(float(out.scale) * 256 - 1) > _SCALE_TOLERANCE or out.zero_point != zero_point:
         if not island.real or out.scale * 256 < 1 or out.dtype not in BYTE_TYPES:
             raise NotLowered(f"a softmax whose result has not the scale 1/256 and the zero point {zero_point}")
-        own = Output(out.shape, out.dtype, np.float32(1 / 256), zero_point, zero_point, zero_point + 255)
-        value = _along_last(replace(island, output=own, bounds=None), x, beta)
-        return from_own_scale(island, own, value)
+        own = Output.unbounded(out.shape, out.dtype, 1 / 256, zero_point)
+        return from_own_scale(island, own, _along_last(island.writing(own), x, beta))
     if out.shape[-1] > 1 << SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
     table = exponentials(float(x.step), beta)
@@ -82,8 +80,7 @@ def _along_last(island: Island, x: Quantized, beta: float) -> Value:
     def compute(a: Tensor, exps: Tensor) -> Tensor:
         return _te_softmax(a, exps, out.dtype)
 
-    attributes = Attributes(axis=len(out.shape) - 1, clamp=(out.lo, out.hi))
-    return island.emitter.call("softmax", compute, [x.value], [table], attributes)
+    return island.emitter.call("softmax", compute, [x.value, table], axis=len(out.shape) - 1, clamp=out.clamp)
 
 
 def exponentials(scale: float, beta: float) -> np.ndarray:
@@ -136,34 +133,23 @@ def _logits(island: Island) -> tuple[Value, float]:
 
 
 def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
-    *lead, classes = (int(d) for d in x.shape)
-    rk, rs = te.reduce_axis((0, classes), "rk"), te.reduce_axis((0, classes), "rs")
-    lead = lead or [1]
-    flat = len(x.shape) == 1
+    rows = Rows(x, "softmax")
+    rk, rs = rows.axis("rk"), rows.axis("rs")
+    top = rows.stage("max_acc", lambda *r: te.max(rows.element(r, rk), axis=[rk]))
+    total = rows.stage("sum_acc", lambda *r: te.sum(te_halves_up(exps[top[r] - rows.element(r, rs)]), axis=[rs]))
+    zeros = rows.stage("zeros", lambda *r: te_leading_zeros(total[r]))
+    half = rows.stage("half", lambda *r: _te_half_denominator(total[r], zeros[r]))
+    guess = te_newton(half, rows.stage)
+    low, high = range_of(dtype)
 
-    def element(row: tuple[Index, ...], k: object) -> Scalar:
-        return (x[k] if flat else x[(*row, k)]).astype("int32")
-
-    top = te.compute(lead, lambda *r: te.max(element(r, rk), axis=[rk]), name="softmax_max_acc")
-    total = te.compute(
-        lead,
-        lambda *r: te.sum(te_halves_up(exps[top[r] - element(r, rs)]), axis=[rs]),
-        name="softmax_sum_acc",
-    )
-    zeros = te.compute(lead, lambda *r: te_leading_zeros(total[r]), name="softmax_zeros")
-    half = te.compute(lead, lambda *r: _te_half_denominator(total[r], zeros[r]), name="softmax_half")
-    guess = te_newton(half, lead, "softmax")
-
-    def finish(*index: Index) -> Scalar:
-        row, k = (tuple(index[:-1]), index[-1]) if not flat else ((i32(0),), index[0])
-        product = te_srdhm(exps[top[row] - element(row, k)].astype("int64"), te_saturate(guess[row] * i64(2)))
+    def finish(row: Row, k: Index) -> Scalar:
+        product = te_srdhm(exps[top[row] - rows.element(row, k)].astype("int64"), te_saturate(guess[row] * i64(2)))
         e = (i32(SUM_BITS + 31 - 8) - zeros[row]).astype("int64")
         # both factors are positive: rounding half away is rounding half up
         value = ((product + (i64(1) << (e - i64(1)))) >> e).astype("int32")
-        low = int(np.iinfo(dtype).min)
-        return te_clamp(value + i32(low), low, int(np.iinfo(dtype).max), dtype)
+        return te_clamp(value + i32(low), low, high, dtype)
 
-    return te.compute([int(d) for d in x.shape], finish, name="softmax")
+    return rows.elements(finish)
 
 
 def te_halves_up(e: Scalar) -> Scalar:
@@ -177,22 +163,15 @@ def _te_half_denominator(total: Scalar, zeros: Scalar) -> Scalar:
     return (fraction + i64(1 << 31)) >> i64(1)
 
 
-def te_newton(half: Tensor, shape: list[int], kind: str) -> Tensor:
+def te_newton(half: Tensor, stage: Stage) -> Tensor:
     """`1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, one stage each. It may reach one: saturate
     its double."""
-    guess = te.compute(
-        shape,
-        lambda *r: te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17),
-        name=f"{kind}_newton",
-    )
+    guess = stage("newton", lambda *r: te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17))
     for _ in range(3):
-        guess = _te_newton_step(half, guess, shape, kind)
+        guess = stage("newton", partial(_te_newton_step, half, guess))
     return guess
 
 
-def _te_newton_step(half: Tensor, x: Tensor, shape: list[int], kind: str) -> Tensor:
-    def at(*r: Index) -> Scalar:
-        error = te_srdhm(x[r], i64(1 << 29) - te_srdhm(half[r], x[r]))
-        return x[r] + te_saturate(error * i64(4))
-
-    return te.compute(shape, at, name=f"{kind}_newton")
+def _te_newton_step(half: Tensor, x: Tensor, *r: Index) -> Scalar:
+    error = te_srdhm(x[r], i64(1 << 29) - te_srdhm(half[r], x[r]))
+    return x[r] + te_saturate(error * i64(4))

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.passes.integer.broadcast import te_broadcast
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of
-from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_clamp, te_rescale
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_rescale
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Quantized, bounded_multiplier, te_broadcast
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value
 
 _HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # bits above a summand, and above what doubles the largest scale
 
@@ -34,6 +33,7 @@ def summands(island: Island) -> list[Quantized] | None:
 
 
 def lower_summands(island: Island, parts: list[Quantized]) -> Value:
+    """The sum of the stored tensors `parts`."""
     out = island.output
     high = 1 << (_HEAD_ROOM[out.dtype] - (len(parts) - 1).bit_length())
     largest = np.float64(2) * max(float(p.step) for p in parts)
@@ -42,20 +42,11 @@ def lower_summands(island: Island, parts: list[Quantized]) -> Value:
     bound = sum(p.reach for p in parts) * high // 2 + len(parts)
     if bound > INT32_MAX or max(p.reach for p in parts) * high > INT32_MAX:
         raise NotLowered(f"a sum of {len(parts)} tensors, which may exceed 32 bits")
-    order = sorted(range(len(parts)), key=lambda k: parts[k].constant is not None)
 
-    def compute(*given: Tensor) -> Tensor:
-        def at(*index: Index) -> Scalar:
-            total: Scalar = i32(0)
-            for k, (part, pair) in enumerate(zip(parts, scaling, strict=True)):
-                centred = te_broadcast(given[order.index(k)], index).astype("int32") - i32(part.zero_point)
-                total = total + te_rescale(centred * i32(high), *pair, part.reach * high)
-            return te_clamp(te_rescale(total, *final, bound) + i32(out.zero_point), out.lo, out.hi, out.dtype)
+    def element(index: tuple[Index, ...], *given: Tensor) -> Scalar:
+        total: Scalar = i32(0)
+        for part, pair, x in zip(parts, scaling, given, strict=True):
+            total = total + te_rescale(part.centred(te_broadcast(x, index)) * i32(high), *pair, part.reach * high)
+        return out.stored(te_rescale(total, *final, bound))
 
-        return te.compute(out.shape, at, name="add_several")
-
-    activations = [parts[k].value for k in order if parts[k].constant is None]
-    constants = [c for c in (parts[k].constant for k in order) if c is not None]
-    if not activations:
-        raise NotLowered("a sum of constants")
-    return island.emitter.call("add_several", compute, activations, constants)
+    return island.elementwise("add_several", element, [p.operand for p in parts])

@@ -9,20 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.passes.integer.convolution import accumulator_bound, channel_multipliers
+from tvm_cascade.passes.integer.channel_scaling import channel_bias
+from tvm_cascade.passes.integer.convolution import Sums, scaling_of
 from tvm_cascade.passes.integer.expressions import NotLowered
-from tvm_cascade.passes.integer.fixed_point import (
-    INT32_MAX,
-    i32,
-    once_rounded,
-    te_clamp,
-    te_rescale_channel,
-    te_rescale_once,
-)
-from tvm_cascade.passes.integer.island import Island
-from tvm_cascade.passes.integer.registry import FLOAT, ISLANDS
+from tvm_cascade.passes.integer.island import FLOAT, ISLANDS, Island
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, relax, te, tirx
-from tvm_cascade.schedules.kernels.spec import Attributes
 
 
 @ISLANDS.lowers("nn.conv2d_transpose")
@@ -32,7 +23,7 @@ def lower_conv2d_transpose(island: Island) -> Value:
 
 
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
-    """Transposed convolution `core` plus a constant bias of stored int32."""
+    """Transposed convolution `core`, plus a constant bias of stored int32 where there is one."""
     attrs, out, groups = core.attrs, island.output, int(core.attrs.groups)
     if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NHWC", "IOHW"):
         raise NotLowered(f"the layout {attrs.data_layout}/{attrs.kernel_layout}")
@@ -43,52 +34,29 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     if kernel.scale.size > 1 and (axis % 4 != 1 or groups > 1):
         raise NotLowered("weights without one scale an output channel")
     flipped = _flipped(kernel.constant, groups, [int(d) for d in attrs.dilation], kernel.zero_point)
-    kh, kw, depth, channels = flipped.shape
-    group = channels // groups  # output channels that share their inputs
-    bias = np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
-    multiplier, shift = channel_multipliers(x, kernel, out.scale, channels)
-    bound = accumulator_bound(flipped, kernel.zero_point, x, bias, depthwise=False)
+    kh, kw, _, channels = flipped.shape
+    scaling = scaling_of(island, x, kernel, flipped, channel_bias(bias, channels), depthwise=False)
     strides, padding = [int(s) for s in attrs.strides], [int(p) for p in attrs.padding]
-    is_int16 = x.dtype == "int16"  # no zero points, one rounding in 64 bits
-    if is_int16:
-        multiplier = once_rounded(multiplier)
-        if int(shift.max()) > 14:
-            raise NotLowered("scales that the reference's 64-bit rounding cannot shift by")
     top, left = kh - 1 - padding[0], kw - 1 - padding[1]
+    extents = out.shape[1] + kh - 1, out.shape[2] + kw - 1
+    sums = Sums("conv2d_transpose", x, kernel, scaling, groups)
 
-    def compute(a: Tensor, w: Tensor, b: Tensor, m: Tensor, s: Tensor) -> Tensor:
-        spread = _te_spread(a, strides, (top, left), (out.shape[1] + kh - 1, out.shape[2] + kw - 1), x.zero_point)
-        ry, rx, rc = te.reduce_axis((0, kh), "ry"), te.reduce_axis((0, kw), "rx"), te.reduce_axis((0, depth), "rc")
+    def compute(a: Tensor, *constants: Tensor) -> Tensor:
+        return sums.stored(_te_spread(a, strides, (top, left), extents, x.zero_point), *constants)
 
-        def product(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
-            source = rc if groups == 1 else c // group * depth + rc
-            value = spread[n, y + ry, xx + rx, source].astype("int32") - i32(x.zero_point)
-            product = value * (w[ry, rx, rc, c].astype("int32") - i32(kernel.zero_point))
-            return te.sum(product.astype("int64") if bound > INT32_MAX else product, axis=[ry, rx, rc])
-
-        acc = te.compute(out.shape, product, name="conv2d_transpose_acc")
-
-        def finish(n: Index, y: Index, xx: Index, c: Index) -> Scalar:
-            if is_int16:
-                total = acc[n, y, xx, c].astype("int64") + b[c].astype("int64")
-                return te_clamp(te_rescale_once(total, m[c], s[c]), out.lo, out.hi, out.dtype)
-            scaled = te_rescale_channel(acc[n, y, xx, c] + b[c], m[c], s[c], shift, bound)
-            return te_clamp(scaled + i32(out.zero_point), out.lo, out.hi, out.dtype)
-
-        return te.compute(out.shape, finish, name="conv2d_transpose")
-
-    described = Attributes(
+    return island.emitter.call(
+        "conv2d_transpose",
+        compute,
+        [x.value, flipped, *scaling.constants],
         strides=tuple(strides),
         padding=tuple(padding),
         groups=groups,
         input_zero_point=x.zero_point,
         weight_zero_point=kernel.zero_point,
-        output_zero_point=out.zero_point,
-        clamp=(out.lo, out.hi),
+        **out.described,
         layout="NHWC",
         kernel_layout="HWIO, flipped",
     )
-    return island.emitter.call("conv2d_transpose", compute, [x.value], [flipped, bias, multiplier, shift], described)
 
 
 @FLOAT.lowers("nn.conv2d_transpose")
@@ -102,10 +70,7 @@ def lower_float(island: Island) -> Value | None:
     result = relax.op.nn.conv2d_transpose(
         planes,
         island.emitter.new(core.args[1]),
-        strides=[int(v) for v in attrs.strides],
-        padding=[int(v) for v in attrs.padding],
-        output_padding=[int(v) for v in attrs.output_padding],
-        dilation=[int(v) for v in attrs.dilation],
+        **{k: [int(v) for v in attrs[k]] for k in ("strides", "padding", "output_padding", "dilation")},
         groups=int(attrs.groups),
         data_layout="NCHW",
         kernel_layout="IOHW",

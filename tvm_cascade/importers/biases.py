@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.values import Value, data_of, name_of, relax, shape_of
+from tvm_cascade.importers.values import Rewriting, Value, data_of, name_of, relax, shape_of
+from tvm_cascade.passes.rename_variables import substitute
 
 _PRODUCTS = ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose")))
 _LARGEST = np.iinfo("int32").max
@@ -22,61 +23,40 @@ def store_biases(mod: tvm.IRModule) -> tvm.IRModule:
     return _Storing(mod).run()
 
 
-class _Storing:
-    """One walk over `main`, emitting its replacement."""
-
+class _Storing(Rewriting):
     def __init__(self, mod: Any) -> None:
-        self.mod, self.main = mod, mod["main"]
-        self.bb = relax.BlockBuilder(tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
+        super().__init__(mod)
         self.renamed: dict[Value, Value] = {}
-        self.definitions = {b.var: b.value for block in self.main.body.blocks for b in block.bindings}
 
-    def run(self) -> tvm.IRModule:
-        attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
-        with self.bb.function("main", list(self.main.params), attrs=attrs):
-            with self.bb.dataflow():
-                for binding in (b for block in self.main.body.blocks for b in block.bindings):
-                    folded = _folded_cast(binding.value)
-                    self.renamed[binding.var] = (
-                        self.bb.emit(self._stored(binding.value), name_hint=binding.var.name)
-                        if folded is None
-                        else folded
-                    )
-                result = self.bb.emit_output(self._new(self.main.body.body))
-            self.bb.emit_func_output(result)
-        return relax.transform.DeadCodeElimination()(self.bb.finalize())
+    def _bind(self, var: Value, value: Value) -> None:
+        folded = _folded_cast(value)
+        self.renamed[var] = self.bb.emit(self._stored(value), name_hint=var.name) if folded is None else folded
 
-    def _new(self, value: Value) -> Value:
-        if isinstance(value, relax.Tuple):
-            return relax.Tuple([self._new(f) for f in value.fields])
-        if isinstance(value, relax.TupleGetItem):
-            return relax.TupleGetItem(self._new(value.tuple_value), value.index)
-        if isinstance(value, relax.Call):
-            return relax.Call(value.op, [self._new(a) for a in value.args], value.attrs, value.ty_args)
-        return self.renamed.get(value, value) if isinstance(value, relax.Var) else value
+    def _returned(self, value: Value) -> Value:
+        return substitute(value, self.renamed)
 
     def _stored(self, value: Value) -> Value:
         """An addition of a float constant to a quantized product, rewritten; anything else as it is."""
         product = self._define(value.args[0]) if name_of(value) == "add" else None
         if name_of(product) not in _PRODUCTS:
-            return self._new(value)
+            return self._returned(value)
         shaped, result = self._define(value.args[1]), shape_of(value)
         data = data_of(self._define(shaped.args[0]) if name_of(shaped) == "reshape" else shaped)
         channel = len(result) - 1 if name_of(product) == "matmul" else 1
         scales = self._scales(product)
         if data is None or scales is None or data.dtype != np.float32 or scales.size not in (1, result[channel]):
-            return self._new(value)
+            return self._returned(value)
         if result != shape_of(value.args[0]) or not _along(shape_of(shaped), len(result), channel):
-            return self._new(value)
+            return self._returned(value)
         real = np.broadcast_to(data.reshape(-1).astype("float64"), result[channel : channel + 1])
         whole = np.rint(real / np.broadcast_to(scales, real.shape))
         if np.abs(whole).max() > _LARGEST:
-            return self._new(value)
+            return self._returned(value)
         stored = relax.const(whole.astype("int32"))
         bias = self.bb.emit(relax.op.dequantize(stored, relax.const(scales.astype("float32")), _zeros(scales), axis=0))
         if channel < len(result) - 1:
             bias = self.bb.emit(relax.op.reshape(bias, [-1 if a == channel else 1 for a in range(len(result))]))
-        return relax.op.add(self._new(value.args[0]), bias)
+        return relax.op.add(self._returned(value.args[0]), bias)
 
     def _scales(self, product: Value) -> np.ndarray | None:
         """`sx * sw`, one or one a channel; None for what is not dequantized."""
@@ -91,11 +71,6 @@ class _Storing:
             found.append(scale.reshape(-1).astype("float64"))
         scales = found[0] * found[1]
         return scales if np.all(np.isfinite(scales)) and np.all(scales > 0) else None
-
-    def _define(self, value: Value) -> Value:
-        while isinstance(value, relax.Var) and value in self.definitions:
-            value = self.definitions[value]
-        return value
 
 
 def _along(shape: tuple[int, ...], rank: int, axis: int) -> bool:

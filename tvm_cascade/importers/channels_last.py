@@ -9,84 +9,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
 
 import tvm
 
 from tvm_cascade.importers.channels_last_moves import LAST_AXIS, Moves, Placed
 from tvm_cascade.importers.one_row import to_one_row
-from tvm_cascade.importers.values import Value, data_of, name_of, relax, scales_of, shape_of
+from tvm_cascade.importers.values import Value, data_of, elementwise, name_of, relax, scales_of, shape_of, window_of
 
+_CONVOLUTIONS = {"nn.conv2d": ("OIHW", 0), "nn.conv2d_transpose": ("IOHW", 1)}  # layout of weights, axis of outputs
 _TESTS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
 _BINARY = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "power"}) | _TESTS
-_UNARY = frozenset(
-    {
-        "quantize",
-        "dequantize",
-        "nn.relu",
-        "clip",
-        "nn.leakyrelu",
-        "sigmoid",
-        "tanh",
-        "exp",
-        "log",
-        "abs",
-        "negative",
-        "square",
-        "sqrt",
-        "rsqrt",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "erf",
-        "sin",
-        "cos",
-        "nn.silu",
-        "nn.softplus",
-        "nn.gelu",
-        "nn.gelu_tanh",
-        "astype",
-    }
-)
-
-
-def is_quantized(mod: tvm.IRModule) -> bool:
-    """Whether anything in `main` is dequantized."""
-    main: Any = mod["main"]
-    return any(name_of(b.value) == "dequantize" for block in main.body.blocks for b in block.bindings)
+_UNARY = frozenset((
+    "quantize", "dequantize", "nn.relu", "clip", "nn.leakyrelu", "sigmoid", "tanh", "exp", "log", "abs", "negative", "square",
+    "sqrt", "rsqrt", "sign", "floor", "ceil", "round", "erf", "sin", "cos", "nn.silu", "nn.softplus", "nn.gelu",
+    "nn.gelu_tanh", "astype",
+))  # fmt: skip
 
 
 def to_channels_last(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` with `main` rewritten; its parameters and results keep their layout."""
-    return _Rewriting(to_one_row(mod, _UNARY, _BINARY)).run()
+    return _ChannelsLast(to_one_row(mod, _UNARY, _BINARY)).run()
 
 
-class _Rewriting(Moves):
-    """One walk over `main`, emitting its replacement."""
-
+class _ChannelsLast(Moves):
     def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__()
-        self.main: Any = mod["main"]
-        untyped: Any = mod
-        self.bb: Any = relax.BlockBuilder(
-            tvm.IRModule({gv: f for gv, f in untyped.functions.items() if gv.name_hint != "main"})
-        )
+        super().__init__(mod)
         self.handlers: dict[str, Callable[[Value], Placed]] = {
-            "nn.conv2d": self._conv2d,
-            "nn.max_pool2d": self._pool,
-            "nn.avg_pool2d": self._pool,
+            **dict.fromkeys(_CONVOLUTIONS, self._convolution),
+            **dict.fromkeys(("nn.max_pool2d", "nn.avg_pool2d"), self._pool),
             **dict.fromkeys(("mean", "sum", "max", "min"), self._reduce),
             **dict.fromkeys(("nn.softmax", "nn.log_softmax"), self._softmax),
             "matmul": self._matmul,
-            "nn.conv2d_transpose": self._conv2d_transpose,
             "concat": self._concat,
             "split": self._split,
             "strided_slice": self._slice,
-            "reshape": self._view,
-            "squeeze": self._view,
-            "flatten": self._view,
-            "expand_dims": self._view,
+            **dict.fromkeys(("reshape", "squeeze", "flatten", "expand_dims"), self._view),
             "permute_dims": self._permute,
             "nn.pad": self._pad,
             "image.resize2d": self._resize,
@@ -99,68 +56,37 @@ class _Rewriting(Moves):
             **dict.fromkeys(_UNARY, self._unary),
         }
 
-    def run(self) -> tvm.IRModule:
-        attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"}
-        for param in self.main.params:
-            self.placed[param] = Placed(param)
-        with self.bb.function("main", list(self.main.params), attrs=attrs):
-            with self.bb.dataflow():
-                for binding in (b for block in self.main.body.blocks for b in block.bindings):
-                    handler = self.handlers.get(name_of(binding.value), self._other)
-                    self.placed[binding.var] = handler(binding.value)
-                result = self.bb.emit_output(self._first_of(self.main.body.body))
-            self.bb.emit_func_output(result)
-        return relax.transform.DeadCodeElimination()(self.bb.finalize())
+    def _bind(self, var: Value, value: Value) -> None:
+        self.placed[var] = self.handlers.get(name_of(value), self._other)(value)
+
+    def _returned(self, value: Value) -> Value:
+        return self._first_of(value)
 
     # operators -------------------------------------------------------------------------------------------------------
 
-    def _conv2d(self, call: Value) -> Placed:
-        attrs = call.attrs
+    def _convolution(self, call: Value) -> Placed:
+        """The weights of a transposed one stay `[in, out, h, w]`, the layout that lowering reads."""
+        attrs, (own_layout, outputs) = call.attrs, _CONVOLUTIONS[name_of(call)]
         weights = self._definition(self._place(call.args[1]).value)
-        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW") or name_of(weights) != "dequantize":
+        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", own_layout) or name_of(
+            weights
+        ) != "dequantize":
             return self._other(call)
-        if scales_of(weights) > 1 and int(weights.attrs.axis) % 4 != 0:
+        if scales_of(weights) > 1 and int(weights.attrs.axis) % 4 != outputs:
             return self._other(self._with_real_weights(call))
-        data, groups = data_of(weights.args[0]), int(attrs.groups)
-        channels = shape_of(call.args[0])[1]
-        depthwise = groups > 1 and groups == channels
-        if data is None:
+        groups, window = int(attrs.groups), window_of(attrs, "strides", "padding", "dilation")
+        if own_layout == "IOHW":
+            source, kernel, layout = self._last_of(call.args[0]), self._place(call.args[1]).value, own_layout
+            window |= window_of(attrs, "output_padding")
+        elif data_of(weights.args[0]) is None:
             return self._other(call)
-        order, layout, axis = ([2, 3, 0, 1], "HWOI", 2) if depthwise else ([2, 3, 1, 0], "HWIO", 3)
-        kernel = relax.op.dequantize(
-            self._permuted(weights.args[0], order), weights.args[1], weights.args[2], axis=axis
-        )
-        result = relax.op.nn.conv2d(
-            self._last_of(call.args[0]),
-            self.bb.emit(kernel),
-            strides=[int(v) for v in attrs.strides],
-            padding=[int(v) for v in attrs.padding],
-            dilation=[int(v) for v in attrs.dilation],
-            groups=groups,
-            data_layout="NHWC",
-            kernel_layout=layout,
-        )
-        return Placed(self.bb.emit(result), last=True)
-
-    def _conv2d_transpose(self, call: Value) -> Placed:
-        """Its weights stay `[in, out, h, w]`, the layout that lowering reads."""
-        attrs = call.attrs
-        weights = self._definition(self._place(call.args[1]).value)
-        if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "IOHW") or name_of(weights) != "dequantize":
-            return self._other(call)
-        if scales_of(weights) > 1 and int(weights.attrs.axis) % 4 != 1:
-            return self._other(self._with_real_weights(call))
-        result = relax.op.nn.conv2d_transpose(
-            self._last_of(call.args[0]),
-            self._place(call.args[1]).value,
-            strides=[int(v) for v in attrs.strides],
-            padding=[int(v) for v in attrs.padding],
-            output_padding=[int(v) for v in attrs.output_padding],
-            dilation=[int(v) for v in attrs.dilation],
-            groups=int(attrs.groups),
-            data_layout="NHWC",
-            kernel_layout="IOHW",
-        )
+        else:
+            depthwise = 1 < groups == shape_of(call.args[0])[1]
+            order, layout, axis = ([2, 3, 0, 1], "HWOI", 2) if depthwise else ([2, 3, 1, 0], "HWIO", 3)
+            stored, source = self._permuted(weights.args[0], order), self._last_of(call.args[0])
+            kernel = self.bb.emit(relax.op.dequantize(stored, *weights.args[1:], axis=axis))
+        operator = getattr(relax.op.nn, name_of(call).removeprefix("nn."))
+        result = operator(source, kernel, groups=groups, data_layout="NHWC", kernel_layout=layout, **window)
         return Placed(self.bb.emit(result), last=True)
 
     def _pool(self, call: Value) -> Placed:
@@ -169,10 +95,7 @@ class _Rewriting(Moves):
             return self._other(call)
         kind = getattr(relax.op.nn, name_of(call).removeprefix("nn."))
         window = {
-            "pool_size": [int(v) for v in attrs.pool_size],
-            "strides": [int(v) for v in attrs.strides],
-            "padding": [int(v) for v in attrs.padding],
-            "dilation": [int(v) for v in attrs.dilation],
+            **window_of(attrs, "pool_size", "strides", "padding", "dilation"),
             "ceil_mode": bool(attrs.ceil_mode),
             "count_include_pad": bool(attrs.count_include_pad),
             "layout": "NHWC",
@@ -259,10 +182,6 @@ class _Rewriting(Moves):
         """Elementwise in whatever layout the input has; quantization along the channels follows them."""
         placed = self._place(call.args[0])
         rest = list(call.args[1:])
-        if not placed.last or name_of(call) not in ("quantize", "dequantize"):
-            return Placed(self.bb.emit(relax.Call(call.op, [placed.value, *rest], call.attrs)), placed.last)
-        axis = LAST_AXIS[int(call.attrs.axis) % 4]
-        if name_of(call) == "dequantize":
-            return Placed(self.bb.emit(relax.op.dequantize(placed.value, *rest, axis=axis)), last=True)
-        stored = relax.op.quantize(placed.value, *rest, axis=axis, out_dtype=str(call.attrs.out_dtype))
-        return Placed(self.bb.emit(stored), last=True)
+        if not placed.last:
+            return Placed(self.bb.emit(relax.Call(call.op, [placed.value, *rest], call.attrs)))
+        return Placed(self.bb.emit(elementwise(call, placed.value, rest, LAST_AXIS)), last=True)

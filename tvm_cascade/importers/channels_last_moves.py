@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources
-from tvm_cascade.importers.values import Value, data_of, name_of, relax, scales_of, shape_of
+from tvm_cascade.importers.values import Rewriting, Value, data_of, name_of, relax, scales_of, shape_of
 
 TO_LAST = [0, 2, 3, 1]
 TO_FIRST = [0, 3, 1, 2]
@@ -29,12 +29,11 @@ class Placed:
     last: bool = False
 
 
-class Moves:
+class Moves(Rewriting):
     """Rules for operators that move elements, and the values that they read."""
 
-    bb: Value  # the builder of the new function
-
-    def __init__(self) -> None:
+    def __init__(self, mod: Value) -> None:
+        super().__init__(mod)
         self.placed: dict[Value, Placed] = {}
         self.moved: dict[tuple[Value, bool], Value] = {}
         self.split: dict[Value, Value] = {}  # parts of stored integers, with the dequantize that follows each

@@ -15,13 +15,14 @@ import tvm
 
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
-from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import MAX_ELEMENTS, attach, check_sizes
+from tvm_cascade.importers.channels_last import to_channels_last
+from tvm_cascade.importers.interface import MAX_ELEMENTS, check_inputs, check_sizes, tensor_spec, with_interface
 from tvm_cascade.importers.limits import check_scales
+from tvm_cascade.importers.values import bindings_of, is_quantized
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
-from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
+_STATIC = ": write sizes that the model computes as constants (onnxsim, or torch.onnx.export with dynamo=True)"
 _RECURRENT = frozenset(("LSTM", "GRU", "RNN"))
 
 
@@ -96,9 +97,9 @@ def _check_operators(path: Path, model: Any, known: Mapping[str, object]) -> Non
 
 def _check_static(path: Path, mod: Any) -> None:
     """Every tensor has a size once those of the inputs are known."""
-    for binding in (b for block in mod["main"].body.blocks for b in block.bindings):
+    for binding in bindings_of(mod["main"]):
         if hasattr(binding.var.ty, "dtype") and hasattr(binding.var.ty, "shape"):
-            _spec(path, str(binding.var.name), binding.var.ty)
+            tensor_spec(path, str(binding.var.name), binding.var.ty, _STATIC)
 
 
 def _check_filled(path: Path, model: Any) -> None:
@@ -118,12 +119,9 @@ def _array(tensor: Any) -> Any:
 
 
 def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
-    """The shape of every true input (initializers may be listed as inputs too), symbols replaced."""
-    weights = {w.name for w in model.graph.initializer}
-    inputs = [i for i in model.graph.input if i.name not in weights]
-    unknown = [name for name in wanted if name not in {i.name for i in inputs}]
-    if unknown:
-        raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(i.name for i in inputs)}")
+    """The shape of every input, symbols replaced."""
+    inputs = _inputs(model)
+    check_inputs(wanted, [i.name for i in inputs])
     return {i.name: _static_shape(path, i, wanted.get(i.name)) for i in inputs}
 
 
@@ -147,29 +145,13 @@ def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> lis
 
 
 def _finished(path: Path, model: Any, mod: tvm.IRModule) -> tvm.IRModule:
-    main = mod["main"]
-    names = _input_names(model)
-    if len(names) != len(main.params):
+    names = [i.name for i in _inputs(model)]
+    if len(names) != len(mod["main"].params):
         raise LoadError(path, "the importer lost an input")
-    inputs = tuple(_spec(path, n, p.ty) for n, p in zip(names, main.params, strict=True))
-    result: Any = main.ret_ty
-    types = list(result.fields) if hasattr(result, "fields") else [result]
-    outputs = tuple(_spec(path, o.name, t) for o, t in zip(model.graph.output, types, strict=True))
-    return with_real_operators(attach(mod, IoSpec(inputs, outputs)))
+    return with_real_operators(with_interface(path, mod, names, [o.name for o in model.graph.output], _STATIC))
 
 
-def _input_names(model: Any) -> list[str]:
+def _inputs(model: Any) -> list[Any]:
+    """The true inputs: initializers may be listed as inputs too."""
     weights = {w.name for w in model.graph.initializer}
-    return [i.name for i in model.graph.input if i.name not in weights]
-
-
-def _spec(path: Path, name: str, kind: Any) -> TensorSpec:
-    try:
-        shape = tuple(int(d) for d in kind.shape.values)
-    except (AttributeError, TypeError) as error:
-        raise LoadError(
-            path,
-            f"tensor {printable(name)} has no static shape: write sizes that the model computes as constants "
-            "(onnxsim, or torch.onnx.export with dynamo=True)",
-        ) from error
-    return TensorSpec(name, shape, str(kind.dtype))
+    return [i for i in model.graph.input if i.name not in weights]

@@ -15,7 +15,7 @@ from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
-from tvm_cascade.importers.interface import attach, check_sizes
+from tvm_cascade.importers.interface import attach, check_inputs, check_sizes
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
 from tvm_cascade.importers.values import blocks_closed
@@ -121,10 +121,7 @@ def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: Io
 
 def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[str, tuple[int, ...]]) -> IoSpec:
     """`spec` with the extents that the file leaves open as `wanted`; a leading batch that it leaves open is 1."""
-    names = [s.name for s in spec.inputs]
-    unknown = [name for name in wanted if name not in names]
-    if unknown:
-        raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(names)}")
+    check_inputs(wanted, [s.name for s in spec.inputs])
     graph = model.Subgraphs(0)
     inputs = []
     for k, declared in enumerate(spec.inputs):

@@ -22,14 +22,13 @@ from tvm import relax as _relax
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
-from tvm_cascade.importers.channels_last import is_quantized, to_channels_last
-from tvm_cascade.importers.interface import attach, check_sizes
+from tvm_cascade.importers.channels_last import to_channels_last
+from tvm_cascade.importers.interface import check_inputs, check_sizes, with_interface
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
-from tvm_cascade.importers.values import blocks_closed
+from tvm_cascade.importers.values import blocks_closed, is_quantized
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
-from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 relax: Any = _relax  # its nodes get their fields at run time
 
@@ -119,20 +118,15 @@ def _finished(path: Path, exported: Any, mod: Any, wanted: Mapping[str, tuple[in
         mod = to_channels_last(store_biases(mod))
     else:
         mod = relax.transform.FoldBatchnormToConv2D()(mod)
-    main = mod["main"]
-    inputs = tuple(_spec(path, str(p.name), p.ty) for p in main.params)
-    types = list(main.ret_ty.fields) if hasattr(main.ret_ty, "fields") else [main.ret_ty]
-    names = [str(name) for name in exported.graph_signature.user_outputs]
-    outputs = tuple(_spec(path, name, t) for name, t in zip(names, types, strict=True))
-    return with_real_operators(attach(mod, IoSpec(inputs, outputs)))
+    inputs = [str(p.name) for p in mod["main"].params]
+    outputs = [str(name) for name in exported.graph_signature.user_outputs]
+    return with_real_operators(with_interface(path, mod, inputs, outputs))
 
 
 def _sizes(path: Path, params: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """A number for every symbolic size."""
     given = {str(p.name): p for p in params}
-    unknown = [name for name in wanted if name not in given]
-    if unknown:
-        raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(given)}")
+    check_inputs(wanted, given)
     sizes: dict[str, int] = {}
     for name, param in given.items():
         stored = [d for d in param.ty.shape.values]
@@ -158,11 +152,3 @@ def _sizes(path: Path, params: Any, wanted: Mapping[str, tuple[int, ...]]) -> di
 
 def _text(dims: Any) -> str:
     return f"[{', '.join(printable(str(d)) for d in dims)}]"
-
-
-def _spec(path: Path, name: str, kind: Any) -> TensorSpec:
-    try:
-        shape = tuple(int(d) for d in kind.shape.values)
-    except (AttributeError, TypeError) as error:
-        raise LoadError(path, f"tensor {printable(name)} has no static shape") from error
-    return TensorSpec(name, shape, str(kind.dtype))

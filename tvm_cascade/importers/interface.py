@@ -7,7 +7,7 @@ Relax renames parameters freely and has no names for outputs, so the interface t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from math import prod
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import tvm
 
 from tvm_cascade.errors import LoadError, UsageError
+from tvm_cascade.importers.values import bindings_of
+from tvm_cascade.messages import printable
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 INTERFACE_ATTR = "cascade_interface"
@@ -54,7 +56,7 @@ def check_sizes(path: object, mod: Any) -> None:
     LoadError
         Naming the tensor.
     """
-    for binding in (b for block in mod["main"].body.blocks for b in block.bindings):
+    for binding in bindings_of(mod["main"]):
         dims = getattr(getattr(binding.var.ty, "shape", None), "values", None) or ()
         extents = [int(d) for d in dims if hasattr(d, "value")]
         if any(extent < 0 for extent in extents):
@@ -63,6 +65,38 @@ def check_sizes(path: object, mod: Any) -> None:
             raise LoadError(path, f"a tensor has the shape {extents}: no element is left of its input")
         if prod(extents) > MAX_ELEMENTS:
             raise LoadError(path, f"a tensor of shape {extents} exceeds {MAX_ELEMENTS} elements")
+
+
+def tensor_spec(path: object, name: str, kind: Any, remedy: str = "") -> TensorSpec:
+    """Of a tensor of the Relax type `kind`.
+
+    Raises
+    ------
+    LoadError
+        Where its shape is not static; `remedy` says what helps.
+    """
+    try:
+        shape = tuple(int(d) for d in kind.shape.values)
+    except (AttributeError, TypeError) as error:
+        raise LoadError(path, f"tensor {printable(name)} has no static shape{remedy}") from error
+    return TensorSpec(name, shape, str(kind.dtype))
+
+
+def with_interface(
+    path: object, mod: tvm.IRModule, inputs: Sequence[str], outputs: Sequence[str], remedy: str = ""
+) -> tvm.IRModule:
+    """`mod` with the interface of its `main`, by the model's names."""
+    main: Any = mod["main"]
+    types = list(main.ret_ty.fields) if hasattr(main.ret_ty, "fields") else [main.ret_ty]
+    read = [(name, p.ty) for name, p in zip(inputs, main.params, strict=True)], zip(outputs, types, strict=True)
+    return attach(mod, IoSpec(*(tuple(tensor_spec(path, name, kind, remedy) for name, kind in side) for side in read)))
+
+
+def check_inputs(wanted: Iterable[str], inputs: Collection[str]) -> None:
+    """Refuses a shape that is wanted of an input that the model does not have."""
+    unknown = [name for name in wanted if name not in inputs]
+    if unknown:
+        raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(inputs)}")
 
 
 def _names(mod: Any) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvm_cascade.errors import LoadError
-from tvm_cascade.importers.values import Value, name_of, relax
+from tvm_cascade.importers.values import Value, bindings_of, name_of, relax
 from tvm_cascade.messages import printable
 
 _NO_KERNELS = ("float16", "bfloat16", "float8", "float4")
@@ -52,7 +52,7 @@ def check_scales(path: object, mod: Any) -> None:
 def _computed(main: Any) -> Iterator[tuple[Value, Value]]:
     """Variables that depend on inputs, with their definitions, in order."""
     found = set(main.params)
-    for binding in (b for block in main.body.blocks for b in block.bindings):
+    for binding in bindings_of(main):
         value = getattr(binding, "value", None)
         if value is not None and any(v in found for v in relax.analysis.free_vars(value)):
             found.add(binding.var)

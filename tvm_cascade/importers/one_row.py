@@ -11,7 +11,17 @@ from typing import Any
 
 import tvm
 
-from tvm_cascade.importers.values import Value, ir, name_of, relax, shape_of
+from tvm_cascade.importers.values import (
+    Rewriting,
+    Value,
+    bindings_of,
+    data_of,
+    elementwise,
+    name_of,
+    relax,
+    scales_of,
+    shape_of,
+)
 
 _AXIS = {0: 0, 1: 1, 2: 3}  # where an axis of rank 3 lies in rank 4
 _CONVOLUTIONS = {
@@ -23,42 +33,30 @@ _REDUCTIONS = ("mean", "sum", "max", "min")
 _VIEWS = ("reshape", "squeeze", "flatten", "expand_dims")
 
 
-def to_one_row(mod: tvm.IRModule, elementwise: frozenset[str], binary: frozenset[str]) -> tvm.IRModule:
+def to_one_row(mod: tvm.IRModule, unary: frozenset[str], binary: frozenset[str]) -> tvm.IRModule:
     """`mod` with its convolutions and pools of rank 3 in rank 4, and what stands between them: operators of the names in
-    `elementwise`, and in `binary` those of two operands."""
-    main: Any = mod["main"]
+    `unary`, and in `binary` those of two operands."""
     known = {*_CONVOLUTIONS, *_POOLS}
-    if not any(name_of(b.value) in known for block in main.body.blocks for b in block.bindings):
+    if not any(name_of(b.value) in known for b in bindings_of(mod["main"])):
         return mod
-    return _Widening(mod, elementwise, binary).run()
+    return _Widening(mod, unary, binary).run()
 
 
-class _Widening:
-    """One walk over `main`, emitting its replacement."""
-
-    def __init__(self, mod: Any, elementwise: frozenset[str], binary: frozenset[str]) -> None:
-        self.main: Any = mod["main"]
-        others = {gv: f for gv, f in mod.functions.items() if gv.name_hint != "main"}
-        self.bb: Any = relax.BlockBuilder(tvm.IRModule(others))
+class _Widening(Rewriting):
+    def __init__(self, mod: Any, unary: frozenset[str], binary: frozenset[str]) -> None:
+        super().__init__(mod)
         self.new: dict[Value, Value] = {p: p for p in self.main.params}  # of every old value that was not widened
         self.wide: dict[Value, Value] = {}  # of old values of rank 3
         self.handlers: dict[str, Callable[[Value], Value | None]] = {
             **dict.fromkeys(_CONVOLUTIONS, self._convolution),
             **dict.fromkeys(_POOLS, self._pool),
-            **dict.fromkeys(elementwise, self._elementwise),
+            **dict.fromkeys(unary, self._elementwise),
             **dict.fromkeys(binary, self._binary),
             "concat": self._concat,
         }
 
-    def run(self) -> tvm.IRModule:
-        attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
-        with self.bb.function("main", list(self.main.params), attrs=attrs):
-            with self.bb.dataflow():
-                for binding in (b for block in self.main.body.blocks for b in block.bindings):
-                    self._bind(binding.var, binding.value)
-                result = self.bb.emit_output(self._narrow(self.main.body.body))
-            self.bb.emit_func_output(result)
-        return relax.transform.DeadCodeElimination()(self.bb.finalize())
+    def _returned(self, value: Value) -> Value:
+        return self._narrow(value)
 
     def _bind(self, var: Value, value: Value) -> None:
         name = name_of(value)
@@ -109,9 +107,10 @@ class _Widening:
         call = self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
         if name_of(call) == "reshape":
             return self._reshaped(call.args[0], shape)
-        if isinstance(call, ir.GenericConst):
-            return relax.const(call.value.numpy().reshape(shape), str(call.value.dtype))
-        if name_of(call) == "dequantize" and _elements(call.args[1]) == 1 and _elements(call.args[0]) == 0:
+        data = data_of(call)
+        if data is not None:
+            return relax.const(data.reshape(shape), str(data.dtype))
+        if name_of(call) == "dequantize" and scales_of(call) == 1 and data_of(call.args[0]) is None:
             stored = self._reshaped(call.args[0], shape)
             return self.bb.emit(relax.op.dequantize(stored, call.args[1], call.args[2], axis=0))
         return self.bb.emit(relax.op.reshape(value, list(shape)))
@@ -124,19 +123,13 @@ class _Widening:
         weights = self.bb.lookup_binding(weights) if isinstance(weights, relax.Var) else weights
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", old) or name_of(weights) != "dequantize":
             return None
-        if not isinstance(weights.args[0], ir.GenericConst):
+        data = data_of(weights.args[0])
+        if data is None:
             return None
-        data = weights.args[0].value.numpy()
         stored = relax.const(data.reshape(*data.shape[:2], 1, data.shape[2]), str(data.dtype))
         axis = _AXIS[int(weights.attrs.axis) % 3]
         kernel = self.bb.emit(relax.op.dequantize(stored, weights.args[1], weights.args[2], axis=axis))
-        window = {
-            "strides": [1, int(attrs.strides[0])],
-            "padding": _padding(attrs),
-            "dilation": [1, int(attrs.dilation[0])],
-            "groups": int(attrs.groups),
-            "kernel_layout": new,
-        }
+        window = {**_window(attrs), "groups": int(attrs.groups), "kernel_layout": new}
         if kind == "nn.conv2d":
             return relax.op.nn.conv2d(self._widened(call.args[0]), kernel, **window)
         extra = [0, int(attrs.output_padding[0])]
@@ -149,9 +142,7 @@ class _Widening:
         return _POOLS[name_of(call)](
             self._widened(call.args[0]),
             pool_size=[1, int(attrs.pool_size[0])],
-            strides=[1, int(attrs.strides[0])],
-            padding=_padding(attrs),
-            dilation=[1, int(attrs.dilation[0])],
+            **_window(attrs),
             ceil_mode=bool(attrs.ceil_mode),
             count_include_pad=bool(attrs.count_include_pad),
         )
@@ -159,13 +150,7 @@ class _Widening:
     def _elementwise(self, call: Value) -> Value | None:
         if call.args[0] not in self.wide:
             return None
-        source, rest = self.wide[call.args[0]], [self._narrow(a) for a in call.args[1:]]
-        if name_of(call) == "dequantize":
-            return relax.op.dequantize(source, *rest, axis=_AXIS[int(call.attrs.axis) % 3])
-        if name_of(call) == "quantize":
-            axis = _AXIS[int(call.attrs.axis) % 3]
-            return relax.op.quantize(source, *rest, axis=axis, out_dtype=str(call.attrs.out_dtype))
-        return relax.Call(call.op, [source, *rest], call.attrs)
+        return elementwise(call, self.wide[call.args[0]], [self._narrow(a) for a in call.args[1:]], _AXIS)
 
     def _binary(self, call: Value) -> Value | None:
         if not any(a in self.wide for a in call.args):
@@ -196,12 +181,8 @@ class _Widening:
         (self.wide if kept else self.new)[var] = reduced
 
 
-def _padding(attrs: Any) -> list[int]:
-    """Top, left, bottom, right."""
+def _window(attrs: Any) -> dict[str, list[int]]:
+    """Strides, padding and dilation in rank 4."""
     widths = [int(p) for p in attrs.padding]
-    return [0, widths[0], 0, widths[-1]]
-
-
-def _elements(value: Value) -> int:
-    """Of a constant; 0 for anything else."""
-    return int(value.value.numpy().size) if isinstance(value, ir.GenericConst) else 0
+    padding = [0, widths[0], 0, widths[-1]]  # top, left, bottom, right
+    return {"strides": [1, int(attrs.strides[0])], "padding": padding, "dilation": [1, int(attrs.dilation[0])]}

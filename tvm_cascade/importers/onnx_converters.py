@@ -137,16 +137,15 @@ def _power(_bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | Non
     return relax.op.power(inputs[0], relax.const(exponent.astype(kind)))
 
 
-def _gather(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
-    places = _places(inputs, shape[axis : axis + 1 or None])
-    return None if places is None else relax.op.take(inputs[0], places, axis % len(shape))
+def _along_axis(operator: Callable[[Value, Value, int], Value]) -> Converter:
+    """By constant indices along one axis."""
 
+    def convert(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
+        shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
+        places = _places(inputs, shape[axis : axis + 1 or None])
+        return None if places is None else operator(inputs[0], places, axis % len(shape))
 
-def _gather_elements(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
-    shape, axis = shape_of(inputs[0]), int(attrs.get("axis", 0))
-    places = _places(inputs, shape[axis : axis + 1 or None])
-    return None if places is None else relax.op.gather_elements(inputs[0], places, axis % len(shape))
+    return convert
 
 
 def _gather_nd(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
@@ -194,11 +193,16 @@ def _window(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | Non
         max((-(-d // s) - 1) * s + (k - 1) * e + 1 - d, 0)
         for d, s, k, e in zip(extents, strides, kernel, dilations, strict=True)
     ]
-    less = [t // 2 for t in total]
-    more = [t - l for t, l in zip(total, less, strict=True)]
-    attrs["pads"] = (*less, *more) if mode == "SAME_UPPER" else (*more, *less)
+    attrs["pads"] = _halves(total, mode == "SAME_UPPER")
     attrs["auto_pad"], attrs["ceil_mode"] = b"NOTSET", 0
     return None
+
+
+def _halves(total: Sequence[int], upper: bool) -> tuple[int, ...]:
+    """Pads of every axis that add up to `total`, the odd one after (`upper`) or before."""
+    less = [t // 2 for t in total]
+    more = [t - l for t, l in zip(total, less, strict=True)]
+    return (*less, *more) if upper else (*more, *less)
 
 
 def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value | None:
@@ -214,11 +218,7 @@ def _transposed(_bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value |
         s * (d - 1) + e + (k - 1) * f + 1 - w
         for d, s, k, f, e, w in zip(extents, strides, kernel, dilations, extra, wanted[-len(extents) :], strict=True)
     ]
-    total = [max(s, 0) for s in spare]
-    less = [t // 2 for t in total]
-    more = [t - l for t, l in zip(total, less, strict=True)]
-    upper = _text(attrs, "auto_pad", "NOTSET") == "SAME_UPPER"
-    attrs["pads"] = (*less, *more) if upper else (*more, *less)
+    attrs["pads"] = _halves([max(s, 0) for s in spare], _text(attrs, "auto_pad", "NOTSET") == "SAME_UPPER")
     attrs["output_padding"] = tuple(e + max(-s, 0) for e, s in zip(extra, spare, strict=True))
     attrs["auto_pad"] = b"NOTSET"
     return None
@@ -242,24 +242,15 @@ def _upsample(bb: Any, inputs: Sequence[Value], attrs: Attributes) -> Value:
     x, scales = inputs[0], _constant(inputs, 1) if inputs[1] is not None else attrs.get("scales")
     if scales is None or len(shape_of(x)) != 4 or any(float(s) != 1 for s in scales[:2]):
         raise NotImplementedError(f"scales that are computed, or of other axes than the last two of four: {_FIXED}")
-    how = {
-        "mode": _text(attrs, "mode", "nearest"),
-        "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor",
-    }
+    mode = _text(attrs, "mode", "nearest")
+    how = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     resized = _resize(bb, [x, None, relax.const(np.array(scales, "float32")), None], how)
     if resized is not None:
         return resized
     size = [int(np.float32(s) * np.float32(d)) for s, d in zip(scales[2:], shape_of(x)[2:], strict=True)]
-    method = "nearest_neighbor" if how["mode"] == "nearest" else how["mode"]
-    return relax.op.image.resize2d(
-        x,
-        size,
-        layout="NCHW",
-        method=method,
-        coordinate_transformation_mode="asymmetric",
-        rounding_method="floor" if how["mode"] == "nearest" else "",
-    )
+    method, rounding = ("nearest_neighbor", "floor") if mode == "nearest" else (mode, "")
+    form = {"method": method, "rounding_method": rounding, "coordinate_transformation_mode": "asymmetric"}
+    return relax.op.image.resize2d(x, size, layout="NCHW", **form)
 
 
 def _resize(bb: Any, inputs: list[Value], attrs: Attributes) -> Value | None:
@@ -299,8 +290,8 @@ CONVERTERS: Mapping[str, Converter] = MappingProxyType(
         "Min": _pairwise(relax.op.minimum),
         "Pow": _power,
         "Swish": _swish,
-        "Gather": _gather,
-        "GatherElements": _gather_elements,
+        "Gather": _along_axis(relax.op.take),
+        "GatherElements": _along_axis(relax.op.gather_elements),
         "GatherND": _gather_nd,
         "LRN": _local_normalization,
         "Conv": _window,

@@ -9,17 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import numpy_helper
 
-_CONSTANT = {
-    "Pad": 1,
-    "Clip": 1,
-    "Tile": 1,
-    "Pow": 1,
-    "Resize": 1,
-    "Upsample": 1,
-}  # operators whose operands from here on are numbers
+from tvm_cascade.importers.onnx_shapes import constant_tensor, copied, evaluated
+
+_CONSTANT = frozenset(("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample"))  # operands but the first are numbers
 _MOST_NODES = 100  # that compute an operand
 _SPATIAL_FROM = 2  # NCHW: batch and channels come first
 
@@ -28,22 +22,16 @@ def constant_operands(model: Any) -> Any:
     """A copy of `model` in which what constants alone compute for the operands in `_CONSTANT` (widths of a Pad as
     TorchScript spells them, a bound dequantized) is a constant, and what they quantize is stored: the importer reads
     nothing else."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copied(model)
     graph = made.graph
     producers = {name: node for node in graph.node for name in node.output}
     constants = {w.name: w for w in graph.initializer}
-    wanted = [name for n in graph.node for name in n.input[_CONSTANT.get(n.op_type, len(n.input)) :]]
+    wanted = [name for n in graph.node for name in n.input[1 if n.op_type in _CONSTANT else len(n.input) :]]
     for name in (*wanted, *(n.output[0] for n in graph.node if n.op_type == "QuantizeLinear")):
         nodes = _computation(name, producers, constants)
         if name and name not in constants and nodes:
-            result = helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
             used = [constants[i] for i in {i for n in nodes for i in n.input} if i in constants]
-            part = helper.make_graph(nodes, "constant", [], [result], used)
-            whole = helper.make_model(part, opset_imports=list(made.opset_import), ir_version=made.ir_version)
-            evaluator: Any = ReferenceEvaluator(whole)
-            data = np.asarray(evaluator.run(None, {})[0])
-            constants[name] = numpy_helper.from_array(data, name)
+            constants[name] = numpy_helper.from_array(evaluated(nodes, name, used, made), name)
             graph.initializer.append(constants[name])
             for i, output in enumerate(producers[name].output):
                 producers[name].output[i] = f"{name}/computed" if output == name else output
@@ -70,11 +58,10 @@ def _computation(name: str, producers: dict[str, Any], constants: dict[str, Any]
 
 def fold_pads(model: Any) -> Any:
     """A copy of `model` without the pads that its convolutions can do themselves."""
-    folded = onnx.ModelProto()
-    folded.CopyFrom(model)
+    folded = copied(model)
     graph = folded.graph
     constants = {w.name: w for w in graph.initializer}
-    constants |= {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant" and _is_tensor(n)}
+    constants |= {n.output[0]: t for n in graph.node if (t := constant_tensor(n)) is not None}
     kept = {o.name for o in graph.output}
     for pad in [n for n in graph.node if n.op_type == "Pad"]:
         widths = _widths(pad, constants)
@@ -86,10 +73,6 @@ def fold_pads(model: Any) -> Any:
             conv.input[0] = pad.input[0]
         graph.node.remove(pad)
     return folded
-
-
-def _is_tensor(node: Any) -> bool:
-    return len(node.attribute) == 1 and node.attribute[0].name == "value"
 
 
 def _widths(pad: Any, constants: dict[str, Any]) -> list[int] | None:

@@ -14,13 +14,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from tvm_cascade.importers.onnx_shapes import copied
+
 
 def spell_out(model: Any, keep: Collection[str] = ()) -> Any:
     """A copy of `model` without QLinear operators that have a rule here; others stay, and kinds to `keep`."""
     if not any(n.op_type in RULES for n in model.graph.node):
         return model
-    spelled = onnx.ModelProto()
-    spelled.CopyFrom(model)
+    spelled = copied(model)
     writer = _Writer(spelled)
     nodes = list(spelled.graph.node)
     del spelled.graph.node[:]
@@ -62,8 +63,10 @@ class _Writer:
         given: dict[str, Any] = {"axis": axis} if axis is not None and self.rank(scale) == 1 else {}
         return self.node("DequantizeLinear", [stored, scale, *([zero_point] if zero_point else [])], **given)
 
-    def stored(self, real: str, scale: str, zero_point: str, output: str) -> None:
-        self.node("QuantizeLinear", [real, scale, *([zero_point] if zero_point else [])], output)
+    def stored(self, real: str, node: Any, at: int) -> None:
+        """QuantizeLinear into the output of `node`, whose scale and zero point are its inputs from `at`."""
+        scale, zero_point = _input(node, at), _input(node, at + 1)
+        self.node("QuantizeLinear", [real, scale, *([zero_point] if zero_point else [])], node.output[0])
 
     def rank(self, name: str) -> int:
         return len(self.weights[name].dims) if name in self.weights else 0
@@ -86,8 +89,7 @@ class _Writer:
 def as_signed(model: Any) -> Any:
     """A copy of `model` whose inner uint8 tensors are int8, every value and zero point 128 less: the same network, in
     the type that kernels are fastest in. Tensors that the model's users see keep their types."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copied(model)
     writer = _Writer(made)
     readers: dict[str, list[Any]] = {}
     for node in made.graph.node:
@@ -122,8 +124,7 @@ def _convolution(writer: _Writer, node: Any) -> None:
     w = writer.real(*node.input[3:6], axis=0)
     bias = _input(node, 8)
     operands = [x, w, *([_bias(writer, node, bias)] if bias else [])]
-    result = writer.node("Conv", operands, **_attributes(node))
-    writer.stored(result, _input(node, 6), _input(node, 7), node.output[0])
+    writer.stored(writer.node("Conv", operands, **_attributes(node)), node, 6)
 
 
 def _bias(writer: _Writer, node: Any, stored: str) -> str:
@@ -147,7 +148,7 @@ def _gemm(writer: _Writer, node: Any) -> None:
     if not _input(node, 7):
         writer.node("Gemm", operands, node.output[0], **attrs)
         return
-    writer.stored(writer.node("Gemm", operands, **attrs), _input(node, 7), _input(node, 8), node.output[0])
+    writer.stored(writer.node("Gemm", operands, **attrs), node, 7)
 
 
 def _of_two(kind: str) -> _Rule:
@@ -155,7 +156,7 @@ def _of_two(kind: str) -> _Rule:
 
     def rule(writer: _Writer, node: Any) -> None:
         operands = [writer.real(*node.input[0:3]), writer.real(*node.input[3:6], axis=1 if kind == "MatMul" else None)]
-        writer.stored(writer.node(kind, operands), _input(node, 6), _input(node, 7), node.output[0])
+        writer.stored(writer.node(kind, operands), node, 6)
 
     return rule
 
@@ -168,8 +169,7 @@ def _of_one(kind: str) -> _Rule:
             writer.graph.node.append(node)
             return
         attrs = _attributes(node, "channels_last")
-        result = writer.node(kind, [writer.real(*node.input[0:3])], **attrs)
-        writer.stored(result, _input(node, 3), _input(node, 4), node.output[0])
+        writer.stored(writer.node(kind, [writer.real(*node.input[0:3])], **attrs), node, 3)
 
     return rule
 
@@ -187,13 +187,13 @@ def _softmax(writer: _Writer, node: Any) -> None:
     else:
         rows = writer.node("Softmax", [writer.node("Flatten", [x], axis=axis)], axis=-1)
         result = writer.node("Reshape", [rows, writer.node("Shape", [x])])
-    writer.stored(result, _input(node, 3), _input(node, 4), node.output[0])
+    writer.stored(result, node, 3)
 
 
 def _concat(writer: _Writer, node: Any) -> None:
     """The output's pair, then each input with its own."""
     parts = [writer.real(*node.input[i : i + 3]) for i in range(2, len(node.input), 3)]
-    writer.stored(writer.node("Concat", parts, **_attributes(node)), node.input[0], node.input[1], node.output[0])
+    writer.stored(writer.node("Concat", parts, **_attributes(node)), node, 0)
 
 
 RULES: Mapping[str, _Rule] = MappingProxyType(

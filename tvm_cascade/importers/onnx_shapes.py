@@ -26,12 +26,33 @@ _ARITHMETIC = frozenset(
 _GROWING = ("ConstantOfShape", "Expand")  # to the shape that their last operand is
 
 
+def copied(message: Any) -> Any:
+    """A copy of a model or tensor."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def evaluated(nodes: Sequence[Any], name: str, constants: Sequence[Any], model: Any) -> np.ndarray:
+    """The tensor `name` that nodes of `model` compute from constants."""
+    result = helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
+    part = helper.make_graph(nodes, "constant", [], [result], constants)
+    whole = helper.make_model(part, opset_imports=list(model.opset_import), ir_version=model.ir_version)
+    evaluator: Any = ReferenceEvaluator(whole)
+    return np.asarray(evaluator.run(None, {})[0])
+
+
+def constant_tensor(node: Any) -> Any | None:
+    """The tensor of a Constant node that is given as one; None for any other node."""
+    given = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
+    return node.attribute[0].t if given else None
+
+
 def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
     """A copy of `model` without the arithmetic of sizes; `shapes` are those of its inputs."""
     if not any(n.op_type == "Shape" for n in model.graph.node):
         return model
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copied(model)
     for value in made.graph.input:
         if value.name in shapes:
             dims = [onnx.TensorShapeProto.Dimension(dim_value=int(d)) for d in shapes[value.name]]
@@ -47,8 +68,9 @@ def _folded(model: Any) -> bool:
     """Whether a node of `model` became a constant."""
     graph = model.graph
     known = _shapes(model)
-    small = {w.name: w for w in graph.initializer if int(np.prod(w.dims, dtype="int64")) <= _LARGEST}
-    small |= {n.output[0]: n.attribute[0].t for n in graph.node if _is_constant(n)}
+    tensors = {w.name: w for w in graph.initializer}
+    tensors |= {n.output[0]: t for n in graph.node if (t := constant_tensor(n)) is not None}
+    small = {name: t for name, t in tensors.items() if int(np.prod(t.dims, dtype="int64")) <= _LARGEST}
     kept = []
     for node in graph.node:
         data = _value(node, known, small, model)
@@ -62,13 +84,6 @@ def _folded(model: Any) -> bool:
         del graph.node[:]
         graph.node.extend(kept)
     return changed
-
-
-def _is_constant(node: Any) -> bool:
-    """A small Constant given as a tensor."""
-    if node.op_type != "Constant" or len(node.attribute) != 1 or node.attribute[0].name != "value":
-        return False
-    return int(np.prod(node.attribute[0].t.dims, dtype="int64")) <= _LARGEST
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
@@ -100,18 +115,13 @@ def _value(node: Any, shapes: Mapping[str, tuple[int, ...]], small: Mapping[str,
         target = numpy_helper.to_array(small[given[-1]]).astype("float64")
         if np.abs(target).prod() > _LARGEST:
             return None
-    result = helper.make_tensor_value_info(node.output[0], onnx.TensorProto.UNDEFINED, None)
-    part = helper.make_graph([node], "sizes", [], [result], [_named(small[i], i) for i in dict.fromkeys(given)])
-    whole = helper.make_model(part, opset_imports=list(model.opset_import), ir_version=model.ir_version)
     try:
-        evaluator: Any = ReferenceEvaluator(whole)
-        return np.asarray(evaluator.run(None, {})[0])
+        return evaluated([node], node.output[0], [_named(small[i], i) for i in dict.fromkeys(given)], model)
     except Exception:  # malformed: the importer says so
         return None
 
 
 def _named(tensor: Any, name: str) -> Any:
-    copy = onnx.TensorProto()
-    copy.CopyFrom(tensor)
+    copy = copied(tensor)
     copy.name = name
     return copy

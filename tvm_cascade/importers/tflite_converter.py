@@ -7,56 +7,30 @@ quantize` islands or, for operators that only move or compare stored values, dir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.tflite_choices import ChoiceConverters
 from tvm_cascade.importers.tflite_coverage import coverage
-from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
+from tvm_cascade.importers.tflite_lstm import LstmConverters
+from tvm_cascade.importers.tflite_moves import CONVERTERS, Operator, Value, converts, relax, tflite
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.integer.fixed_point import round_half_away
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
-_MOVES_ONLY = frozenset(
-    {
-        "ARG_MAX",
-        "ARG_MIN",
-        "BATCH_TO_SPACE_ND",
-        "BROADCAST_TO",
-        "DEPTH_TO_SPACE",
-        "EXPAND_DIMS",
-        "GATHER",
-        "GATHER_ND",
-        "MIRROR_PAD",
-        "PACK",
-        "PAD",
-        "PADV2",
-        "RESIZE_NEAREST_NEIGHBOR",
-        "REVERSE_V2",
-        "SELECT",
-        "SELECT_V2",
-        "SLICE",
-        "SPACE_TO_BATCH_ND",
-        "SPACE_TO_DEPTH",
-        "SPLIT",
-        "SPLIT_V",
-        "SQUEEZE",
-        "STRIDED_SLICE",
-        "TILE",
-        "TRANSPOSE",
-        "UNPACK",
-    }
-)
-_FOLDED = frozenset({"FILL", "RANK", "SHAPE"})
-_IN_ISLANDS = frozenset(
-    # the LSTM is refused by its converter, which says why
-    {"BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "UNIDIRECTIONAL_SEQUENCE_LSTM"}
-)
-
+_MOVES_ONLY = frozenset((
+    "ARG_MAX", "ARG_MIN", "BATCH_TO_SPACE_ND", "BROADCAST_TO", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "GATHER_ND",
+    "MIRROR_PAD", "PACK", "PAD", "PADV2", "RESIZE_NEAREST_NEIGHBOR", "REVERSE_V2", "SELECT", "SELECT_V2", "SLICE",
+    "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH", "SPLIT", "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK",
+))  # fmt: skip
+_FOLDED = frozenset(("FILL", "RANK", "SHAPE"))
+# the LSTM is refused by its converter, which says why
+_IN_ISLANDS = frozenset((
+    "BATCH_MATMUL", "ELU", "GELU", "L2_NORMALIZATION", "PRELU", "RELU_0_TO_1", "UNIDIRECTIONAL_SEQUENCE_LSTM",
+))  # fmt: skip
 _FUSED_BOUNDS = {
     tflite.ActivationFunctionType.RELU: (0.0, None),
     tflite.ActivationFunctionType.RELU6: (0.0, 6.0),
@@ -79,7 +53,7 @@ class Refused(Exception):
 _UNSUPPORTED = (tvm.error.OpNotImplemented, tvm.error.OpAttributeUnImplemented, NotImplementedError)
 
 
-class Converter(ChoiceConverters):
+class Converter(LstmConverters):
     """`OperatorConverter` whose results carry the names of the model's tensors."""
 
     _SUPPORTED_QUANTIZED_OPS = stock.OperatorConverter._SUPPORTED_QUANTIZED_OPS | _MOVES_ONLY | _FOLDED | _IN_ISLANDS
@@ -89,23 +63,7 @@ class Converter(ChoiceConverters):
         super().__init__(*args, **kwargs)
         self._missing = missing
         self._absent: dict[int, str] = {}
-        self.convert_map.update(
-            {
-                **self.moves(),
-                **self.functions(),
-                **self.dilated(),
-                **self.recurrent(),
-                **self.choices(),
-                "AVERAGE_POOL_2D": self._average_pool,
-                "FULLY_CONNECTED": self._fully_connected,
-                "PAD": self._pad,
-                "PADV2": self._pad,
-                "RELU_0_TO_1": self._relu_0_to_1,
-                "PRELU": self._prelu,
-                "SOFTMAX": self._softmax,
-                "TRANSPOSE_CONV": self._transpose_conv,
-            }
-        )
+        self.convert_map.update({name: getattr(self, method) for name, method in CONVERTERS.items()})
 
     def convert_op_to_relax(self) -> None:
         """Converts every operator; binds each result under its tensor's name, which reports and tests look for.
@@ -149,7 +107,7 @@ class Converter(ChoiceConverters):
         """Zeros for what an operator writes that cannot be converted, so that the rest are looked at too."""
         for output in self.get_output_tensors(op):
             dtype = self.get_tensor_type_str(output.tensor.Type())
-            self._bind(output, relax.op.zeros(stock.to_int_list(self.get_tensor_shape(output)), dtype))
+            self._bind(output, relax.op.zeros(self._shape(output), dtype))
 
     def check_unsupported_ops(self) -> None:
         """Notes what cannot be converted; refuses networks of quantized weights and float activations."""
@@ -228,62 +186,7 @@ class Converter(ChoiceConverters):
         bound = self.bb.emit(value, name_hint=name)
         self.exp_tab.set_expr(name, bound)
 
-    def _only_input(self, op: Operator) -> tuple[stock.TensorWrapper, Value]:
-        tensor = self.get_input_tensors(op)[0]
-        return tensor, self.get_tensor_expr(tensor)
-
-    def _softmax(self, op: Operator) -> Value:
-        """The importer drops beta: here it multiplies the logits."""
-        options = self.options(op, tflite.SoftmaxOptions)
-        tensor, logits = self._only_input(op)
-        if tensor.qnn_params:
-            logits = self.dequantize(logits, tensor)
-        if options.Beta() != 1.0:
-            logits = relax.op.multiply(logits, relax.const(np.float32(options.Beta())))
-        result = relax.op.nn.softmax(logits, axis=-1)
-        output = self.get_output_tensors(op)[0]
-        return self.quantize(result, output) if output.qnn_params else result
-
-    def _relu_0_to_1(self, op: Operator) -> Value:
-        """Refused by the importer where quantized."""
-        tensor, x = self._only_input(op)
-        if not tensor.qnn_params:
-            return relax.op.clip(x, min=0, max=1)
-        bounded = relax.op.clip(self.dequantize(x, tensor), min=0, max=1)
-        return self.quantize(bounded, self.get_output_tensors(op)[0])
-
-    def _pad(self, op: Operator) -> Value:
-        """PAD fills with the output's zero point, which may differ from the input's; PADV2 with the stored constant."""
-        inputs = self.get_input_tensors(op)
-        output = self.get_output_tensors(op)[0]
-        value = 0.0
-        if len(inputs) == 3 and inputs[2].tensor_idx >= 0:
-            value = float(self.get_tensor_value(inputs[2]).reshape(-1)[0])
-        elif output.qnn_params:
-            value = float(output.qnn_params["zero_point"].value.numpy())
-        widths = [int(v) for v in self.get_tensor_value(inputs[1]).reshape(-1)]
-        return relax.op.nn.pad(self.get_tensor_expr(inputs[0]), pad_width=widths, pad_value=value)
-
-    def _average_pool(self, op: Operator) -> Value:
-        """Stored values only, whatever the scales say; padding is not counted."""
-        return self.convert_pool2d(op, pool_type="average")
-
-    def _prelu(self, op: Operator) -> Value:
-        """With one slope a channel where the slopes are so given, which the importer flattens away; quantized too."""
-        x, slopes = self.get_input_tensors(op)
-        shape, given = stock.to_int_list(self.get_tensor_shape(x)), stock.to_int_list(self.get_tensor_shape(slopes))
-        data, alpha = self.get_tensor_expr(x), self.get_tensor_expr(slopes)
-        if x.qnn_params:
-            data, alpha = self.dequantize(data, x), self.dequantize(alpha, slopes)
-        if int(np.prod(given)) == given[-1] == shape[-1]:
-            result = relax.op.nn.prelu(data, relax.op.reshape(alpha, [shape[-1]]), axis=len(shape) - 1)
-        else:
-            result = relax.op.add(
-                relax.op.nn.relu(data), relax.op.multiply(alpha, relax.op.minimum(data, relax.const(0.0, "float32")))
-            )
-        output = self.get_output_tensors(op)[0]
-        return self.quantize(result, output) if output.qnn_params else result
-
+    @converts("TRANSPOSE_CONV")
     def _transpose_conv(self, op: Operator) -> Value:
         """Gives the output the size that its operand says, which the importer computes from the padding alone.
 
@@ -294,8 +197,8 @@ class Converter(ChoiceConverters):
         weights, x = inputs[1], inputs[2]
         if self.has_expr(weights.tensor_idx):
             raise tvm.error.OpNotImplemented("TRANSPOSE_CONV with computed weights")
-        size, extents = stock.to_int_list(self.get_tensor_shape(x))[1:3], self._ints(inputs[0])[1:3]
-        kernel = stock.to_int_list(self.get_tensor_shape(weights))[1:3]
+        size, extents = self._shape(x)[1:3], self._ints(inputs[0])[1:3]
+        kernel = self._shape(weights)[1:3]
         strides = [options.StrideH(), options.StrideW()]
         padding, extra = _transposed_padding(size, extents, kernel, strides, options.Padding() == tflite.Padding.SAME)
         data = self.get_tensor_value(weights).transpose(3, 0, 1, 2)
@@ -311,8 +214,7 @@ class Converter(ChoiceConverters):
             planes = relax.op.nn.conv2d_transpose(relax.op.permute_dims(value, [0, 3, 1, 2]), w, **window)
             result = relax.op.permute_dims(planes, [0, 2, 3, 1])
         if len(inputs) == 4 and inputs[3].tensor_idx >= 0:
-            bias = self.get_tensor_expr(inputs[3])
-            result = relax.op.add(result, self.dequantize(bias, inputs[3]) if inputs[3].qnn_params else bias)
+            result = relax.op.add(result, self._real(inputs[3]))
         return self._activated(result, output, options.FusedActivationFunction())
 
     def _activated(self, value: Value, output: stock.TensorWrapper, activation: int) -> Value:
@@ -327,42 +229,32 @@ class Converter(ChoiceConverters):
             self.get_tensor_type_str(output.tensor.Type()),
         )
 
+    @converts("FULLY_CONNECTED")
     def _fully_connected(self, op: Operator) -> Value:
         """TFLite flattens every input to [-1, K] and gives it the output's declared shape: the importer fails on rank 4
         and takes keep_num_dims for granted."""
         inputs = self.get_input_tensors(op)
-        if inputs[1].tensor_idx < 0 or len(stock.to_int_list(self.get_tensor_shape(inputs[1]))) != 2:
+        if inputs[1].tensor_idx < 0 or len(self._shape(inputs[1])) != 2:
             raise tvm.error.OpNotImplemented("FULLY_CONNECTED with weights that are no matrix")
-        depth = stock.to_int_list(self.get_tensor_shape(inputs[1]))[1]
-        shape = stock.to_int_list(self.get_tensor_shape(inputs[0]))
+        units, depth = self._shape(inputs[1])
+        shape = self._shape(inputs[0])
         flat = [int(np.prod(shape)) // depth, depth]
-        units = stock.to_int_list(self.get_tensor_shape(inputs[1]))[0]
-        result = self._with_input_reshaped(op, inputs[0], shape, flat, self.convert_fully_connected)
-        declared = stock.to_int_list(self.get_tensor_shape(self.get_output_tensors(op)[0]))
+        if shape == flat:
+            result = self.convert_fully_connected(op)
+        else:  # while its input reads as a matrix
+            name = stock.get_tensor_name(self.subgraph, inputs[0].tensor_idx)
+            plain = self.get_tensor_expr(inputs[0])
+            self.exp_tab.set_expr(name, self.bb.emit(relax.op.reshape(plain, flat)), force_override=True)
+            try:
+                result = self.convert_fully_connected(op)
+            finally:
+                self.exp_tab.set_expr(name, plain, force_override=True)
+        declared = self._shape(self.get_output_tensors(op)[0])
         if int(np.prod(declared)) != flat[0] * units and self.options(op, tflite.FullyConnectedOptions).KeepNumDims():
             declared = [*shape[:-1], units]
         if declared != [flat[0], units] and int(np.prod(declared)) == flat[0] * units:
             result = relax.op.reshape(result, declared)
         return result
-
-    def _with_input_reshaped(
-        self,
-        op: Operator,
-        tensor: stock.TensorWrapper,
-        shape: list[int],
-        wanted: list[int],
-        convert: Callable[[Operator], Value],
-    ) -> Value:
-        """Converts `op` while its first input reads as `wanted`; the table of expressions is as before afterwards."""
-        if shape == wanted:
-            return convert(op)
-        name = stock.get_tensor_name(self.subgraph, tensor.tensor_idx)
-        plain = self.get_tensor_expr(tensor)
-        self.exp_tab.set_expr(name, self.bb.emit(relax.op.reshape(plain, wanted)), force_override=True)
-        try:
-            return convert(op)
-        finally:
-            self.exp_tab.set_expr(name, plain, force_override=True)
 
 
 def _transposed_padding(

@@ -6,8 +6,6 @@ takes the blocks for its dilation and the pads, less the crops, for its padding;
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_functions import FunctionConverters
@@ -19,13 +17,9 @@ _CONVOLUTIONS = {"CONV_2D": "Conv2DOptions", "DEPTHWISE_CONV_2D": "DepthwiseConv
 class DilatedConverters(FunctionConverters):
     """Replaces `BATCH_TO_SPACE_ND` where it ends a dilated convolution; what led there is dead code then."""
 
-    def dilated(self) -> dict[str, Any]:
-        """What this class converts."""
-        return {"BATCH_TO_SPACE_ND": self._batch_to_space_or_dilated}
-
-    def _batch_to_space_or_dilated(self, op: Operator) -> Value:
+    def _batch_to_space(self, op: Operator) -> Value:
         folded = self._folded(op)
-        return self._batch_to_space(op) if folded is None else folded
+        return super()._batch_to_space(op) if folded is None else folded
 
     def _folded(self, op: Operator) -> Value | None:
         data, block, crop = self.get_input_tensors(op)

@@ -1,41 +1,30 @@
-"""TFLite operators that compute, where Relax's importer refuses their quantized form or gets their float form wrong."""
+"""TFLite operators that compute, or keep values in place, where Relax's importer refuses their quantized form or gets
+their float form wrong."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite
 from tvm_cascade.importers.tflite_shapes import ShapeConverters
+from tvm_cascade.passes.integer.island import EXPLICIT_AXIS
 
 
 class FunctionConverters(ShapeConverters):
-    """Entries for `convert_map`, by TFLite's names in `functions`."""
+    """Operators that compute."""
 
-    def functions(self) -> dict[str, Any]:
-        """What this class converts."""
-        return {
-            "BATCH_MATMUL": self._batch_matmul,
-            "ELU": self._elu,
-            "L2_NORMALIZATION": self._l2_normalization,
-        }
-
-    def _real(self, tensor: stock.TensorWrapper) -> Value:
-        value = self.get_tensor_expr(tensor)
-        return self.dequantize(value, tensor) if tensor.qnn_params else value
-
+    @converts("ELU")
     def _elu(self, op: Operator) -> Value:
         """As the importer spells it, between quantizations where there are any."""
-        tensor = self.get_input_tensors(op)[0]
-        x = self._real(tensor)
+        x = self._real(self.get_input_tensors(op)[0])
         one = relax.const(np.float32(1))
         below = relax.op.nn.relu(relax.op.subtract(one, relax.op.exp(x)))
-        result = relax.op.add(relax.op.multiply(relax.const(np.float32(-1)), below), relax.op.nn.relu(x))
-        output = self.get_output_tensors(op)[0]
-        return self.quantize(result, output) if output.qnn_params else result
+        return self._stored(
+            relax.op.add(relax.op.multiply(relax.const(np.float32(-1)), below), relax.op.nn.relu(x)), op
+        )
 
+    @converts("L2_NORMALIZATION")
     def _l2_normalization(self, op: Operator) -> Value:
         """Along the last axis. The reference bounds the norm of floats from below by 1e-6."""
         tensor = self.get_input_tensors(op)[0]
@@ -49,6 +38,7 @@ class FunctionConverters(ShapeConverters):
         activation = options.FusedActivationFunction() if options is not None else 0
         return self.convert_fused_activation_function(relax.op.divide(x, norm), activation)
 
+    @converts("BATCH_MATMUL")
     def _batch_matmul(self, op: Operator) -> Value:
         """Operands of at least rank 3, transposed as stored, batches broadcast by the product itself: of rank 2 it
         would read as a fully connected layer, which rounds otherwise."""
@@ -60,9 +50,7 @@ class FunctionConverters(ShapeConverters):
             wide = [1] * (3 - len(shape)) + shape
             order = [*range(len(wide) - 2), len(wide) - 1, len(wide) - 2] if swapped else None
             operands.append(self._moved(tensor, wide, order))
-        result = relax.op.matmul(*operands)
-        result = self.quantize(result, output) if output.qnn_params else result
-        rank, result = len(self._shape(output)), self.bb.emit(result)
+        rank, result = len(self._shape(output)), self.bb.emit(self._stored(relax.op.matmul(*operands), op))
         made = [int(d) for d in result.ty.shape.values]
         return relax.op.reshape(result, made[-rank:]) if rank < 3 else result
 
@@ -78,3 +66,96 @@ class FunctionConverters(ShapeConverters):
             data = data if order is None else np.ascontiguousarray(data.transpose(order))
             value = relax.const(data, str(data.dtype))
         return self.dequantize(value, tensor) if tensor.qnn_params else value
+
+    @converts("BROADCAST_TO")
+    def _broadcast_to(self, op: Operator) -> Value:
+        """Of stored values."""
+        x, shape = self.get_input_tensors(op)
+        return relax.op.broadcast_to(self.get_tensor_expr(x), self._ints(shape))
+
+    @converts("DEQUANTIZE")
+    def _dequantize(self, op: Operator) -> Value:
+        """Marked by its axis: what reads the file's own floats is no quantized operator, and rounds otherwise."""
+        tensor = self.get_input_tensors(op)[0]
+        if not self.has_expr(tensor.tensor_idx) or not tensor.qnn_params or not self._shape(tensor):
+            return self.convert_dequantize(op)
+        params = tensor.qnn_params
+        value = self.get_expr(tensor.tensor_idx)
+        return relax.op.dequantize(value, params["scale"], params["zero_point"], axis=EXPLICIT_AXIS)
+
+    @converts("GELU")
+    def _gelu(self, op: Operator) -> Value:
+        """The approximation where the file asks for it, which the importer ignores; quantized too."""
+        tensor = self.get_input_tensors(op)[0]
+        approximate = op.BuiltinOptions() is not None and self.options(op, tflite.GeluOptions).Approximate()
+        return self._stored((relax.op.nn.gelu_tanh if approximate else relax.op.nn.gelu)(self._real(tensor)), op)
+
+    @converts("SQRT")
+    def _sqrt(self, op: Operator) -> Value:
+        """The reference rounds the quantized root toward zero."""
+        tensor, output = self.get_input_tensors(op)[0], self.get_output_tensors(op)[0]
+        root = relax.op.sqrt(self._real(tensor))
+        if not output.qnn_params:
+            return root
+        step = output.qnn_params["scale"]
+        return self.quantize(relax.op.multiply(relax.op.floor(relax.op.divide(root, step)), step), output)
+
+    @converts("REVERSE_V2")
+    def _reverse(self, op: Operator) -> Value:
+        """A slice backwards, along any axes (the importer: one), of stored values."""
+        data, axes = self.get_input_tensors(op)
+        shape = self._shape(data)
+        along = sorted({a % len(shape) for a in self._ints(axes)})
+        return relax.op.strided_slice(
+            self.get_tensor_expr(data),
+            axes=along,
+            begin=[shape[a] - 1 for a in along],
+            end=[-shape[a] - 1 for a in along],
+            strides=[-1] * len(along),
+        )
+
+    @converts("SOFTMAX")
+    def _softmax(self, op: Operator) -> Value:
+        """The importer drops beta: here it multiplies the logits."""
+        options = self.options(op, tflite.SoftmaxOptions)
+        logits = self._real(self.get_input_tensors(op)[0])
+        if options.Beta() != 1.0:
+            logits = relax.op.multiply(logits, relax.const(np.float32(options.Beta())))
+        return self._stored(relax.op.nn.softmax(logits, axis=-1), op)
+
+    @converts("RELU_0_TO_1")
+    def _relu_0_to_1(self, op: Operator) -> Value:
+        """Refused by the importer where quantized."""
+        return self._stored(relax.op.clip(self._real(self.get_input_tensors(op)[0]), min=0, max=1), op)
+
+    @converts("PAD", "PADV2")
+    def _pad(self, op: Operator) -> Value:
+        """PAD fills with the output's zero point, which may differ from the input's; PADV2 with the stored constant."""
+        inputs = self.get_input_tensors(op)
+        output = self.get_output_tensors(op)[0]
+        value = 0.0
+        if len(inputs) == 3 and inputs[2].tensor_idx >= 0:
+            value = float(self.get_tensor_value(inputs[2]).reshape(-1)[0])
+        elif output.qnn_params:
+            value = float(output.qnn_params["zero_point"].value.numpy())
+        widths = [int(v) for v in self.get_tensor_value(inputs[1]).reshape(-1)]
+        return relax.op.nn.pad(self.get_tensor_expr(inputs[0]), pad_width=widths, pad_value=value)
+
+    @converts("AVERAGE_POOL_2D")
+    def _average_pool(self, op: Operator) -> Value:
+        """Stored values only, whatever the scales say; padding is not counted."""
+        return self.convert_pool2d(op, pool_type="average")
+
+    @converts("PRELU")
+    def _prelu(self, op: Operator) -> Value:
+        """With one slope a channel where the slopes are so given, which the importer flattens away; quantized too."""
+        x, slopes = self.get_input_tensors(op)
+        shape, given = self._shape(x), self._shape(slopes)
+        data, alpha = self._real(x), self._real(slopes)
+        if int(np.prod(given)) == given[-1] == shape[-1]:
+            result = relax.op.nn.prelu(data, relax.op.reshape(alpha, [shape[-1]]), axis=len(shape) - 1)
+        else:
+            result = relax.op.add(
+                relax.op.nn.relu(data), relax.op.multiply(alpha, relax.op.minimum(data, relax.const(0.0, "float32")))
+            )
+        return self._stored(result, op)

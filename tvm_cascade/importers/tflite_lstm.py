@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.importers.tflite_dilated import DilatedConverters
-from tvm_cascade.importers.tflite_moves import Operator, Value, relax, tflite
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite
 from tvm_cascade.passes.integer.island import Emitter
 from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, States, lower_lstm
 
@@ -25,12 +25,9 @@ _HIDDEN = 4  # among the intermediates of an operator: the output before any pro
 
 
 class LstmConverters(DilatedConverters):
-    """Entries for `convert_map`, by TFLite's names in `recurrent`."""
+    """The recurrent operator."""
 
-    def recurrent(self) -> dict[str, Any]:
-        """What this class converts."""
-        return {"UNIDIRECTIONAL_SEQUENCE_LSTM": self._lstm}
-
+    @converts("UNIDIRECTIONAL_SEQUENCE_LSTM")
     def _lstm(self, op: Operator) -> Value:
         tensors = self.get_input_tensors(op)
         options = self.options(op, tflite.UnidirectionalSequenceLSTMOptions)

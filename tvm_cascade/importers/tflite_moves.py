@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,8 +19,21 @@ Value: TypeAlias = Any  # a Relax expression
 Operator: TypeAlias = Any  # of the file
 
 
+CONVERTERS: dict[str, str] = {}  # the method that converts an operator, by TFLite's name
+
+
+def converts(*operators: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Marks the method that converts operators, by TFLite's names."""
+
+    def mark(method: Callable[..., Value]) -> Callable[..., Value]:
+        CONVERTERS.update(dict.fromkeys(operators, method.__name__))
+        return method
+
+    return mark
+
+
 class MoveConverters(stock.OperatorConverter):
-    """Entries for `convert_map`, by TFLite's names in `MOVES`."""
+    """Operators that move values, and what all converters read of an operator."""
 
     def options(self, op: Operator, kind: type) -> Any:
         """The operator's table of options."""
@@ -30,22 +44,6 @@ class MoveConverters(stock.OperatorConverter):
         options.Init(table.Bytes, table.Pos)
         return options
 
-    def moves(self) -> dict[str, Any]:
-        """What this class converts."""
-        return {
-            "ARG_MAX": lambda op: self._arg(op, relax.op.argmax),
-            "ARG_MIN": lambda op: self._arg(op, relax.op.argmin),
-            "BATCH_TO_SPACE_ND": self._batch_to_space,
-            "EXPAND_DIMS": self._expand_dims,
-            "GATHER": self._gather,
-            "MIRROR_PAD": self._mirror_pad,
-            "PACK": self._pack,
-            "SPACE_TO_BATCH_ND": self._space_to_batch,
-            "SPLIT": self._split,
-            "SPLIT_V": self._split_v,
-            "SQUEEZE": self._squeeze,
-        }
-
     def _shape(self, tensor: stock.TensorWrapper) -> list[int]:
         return stock.to_int_list(self.get_tensor_shape(tensor))
 
@@ -55,6 +53,24 @@ class MoveConverters(stock.OperatorConverter):
             raise tvm.error.OpNotImplemented("an operand that must be constant is computed")
         return [int(v) for v in self.get_tensor_value(tensor).reshape(-1)]
 
+    def _real(self, tensor: stock.TensorWrapper) -> Value:
+        """The numbers of a tensor."""
+        value = self.get_tensor_expr(tensor)
+        return self.dequantize(value, tensor) if tensor.qnn_params else value
+
+    def _stored(self, value: Value, op: Operator) -> Value:
+        """Numbers as the operator's output has them, quantized or not."""
+        output = self.get_output_tensors(op)[0]
+        return self.quantize(value, output) if output.qnn_params else value
+
+    @converts("ARG_MAX")
+    def _arg_max(self, op: Operator) -> Value:
+        return self._arg(op, relax.op.argmax)
+
+    @converts("ARG_MIN")
+    def _arg_min(self, op: Operator) -> Value:
+        return self._arg(op, relax.op.argmin)
+
     def _arg(self, op: Operator, relax_op: Any) -> Value:
         """Relax counts in int64, TFLite in the declared type."""
         x, axis = self.get_input_tensors(op)
@@ -62,21 +78,52 @@ class MoveConverters(stock.OperatorConverter):
         found = relax_op(self.get_tensor_expr(x), axis=self._ints(axis)[0], keepdims=False)
         return found if declared == "int64" else relax.op.astype(found, declared)
 
+    @converts("GATHER")
     def _gather(self, op: Operator) -> Value:
-        """The importer checks constant indices in Python, one by one for every output element."""
+        """Indices of their own for every batch are places in all batches put one after the other. (The importer checks
+        constant indices in Python, one by one for every output element.)"""
         data, indices = self.get_input_tensors(op)
         options = self.options(op, tflite.GatherOptions)
-        shape = self._shape(data)
-        axis = options.Axis() % len(shape)
+        shape, given = self._shape(data), self._shape(indices)
+        axis, count = options.Axis() % len(shape), options.BatchDims() % max(len(given), 1)
+        if not count:
+            places = self._places(indices, shape[axis])
+            return relax.op.take(self.get_tensor_expr(data), places, axis=axis, mode="fast")
+        if axis != count:
+            raise tvm.error.OpNotImplemented("GATHER with batch dimensions along another axis than the next")
+        batches, extent = prod(shape[:count]), shape[count]
+        flat = self.bb.emit(relax.op.reshape(self.get_tensor_expr(data), [batches * extent, *shape[count + 1 :]]))
+        start = (np.arange(batches, dtype="int32") * extent).reshape(*shape[:count], *([1] * (len(given) - count)))
+        places = self._places(indices, extent)
         if self.has_expr(indices.tensor_idx):
-            places = relax.op.astype(self.get_expr(indices.tensor_idx), "int32")
+            places = self.bb.emit(relax.op.add(places, relax.const(start, "int32")))
         else:
-            table = self.get_tensor_value(indices)
-            if table.size and not (int(table.min()) >= 0 and int(table.max()) < shape[axis]):
-                raise tvm.error.OpAttributeInvalid("indices lie outside of the tensor")
-            places = relax.const(table.astype("int32"), "int32")
-        return relax.op.take(self.get_tensor_expr(data), places, axis=axis, mode="fast")
+            places = relax.const(places.value.numpy() + start, "int32")
+        return relax.op.take(flat, places, axis=0, mode="fast")
 
+    @converts("GATHER_ND")
+    def _gather_nd(self, op: Operator) -> Value:
+        """Constant indices of several axes, as places along all of them put one after the other."""
+        data, indices = self.get_input_tensors(op)
+        if self.has_expr(indices.tensor_idx):
+            raise tvm.error.OpNotImplemented("GATHER_ND with computed indices")
+        shape, extent = self._shape(data), self._shape(indices)[-1]
+        extents = shape[:extent]
+        table = self._places(indices, np.array(extents)).value.numpy()
+        places = np.ravel_multi_index(np.moveaxis(table, -1, 0), extents).astype("int32")
+        flat = relax.op.reshape(self.get_tensor_expr(data), [prod(extents), *shape[len(extents) :]])
+        return relax.op.take(self.bb.emit(flat), relax.const(places, "int32"), axis=0, mode="fast")
+
+    def _places(self, indices: stock.TensorWrapper, extent: int | np.ndarray) -> Value:
+        """Indices as int32, constant ones within `extent`."""
+        if self.has_expr(indices.tensor_idx):
+            return relax.op.astype(self.get_expr(indices.tensor_idx), "int32")
+        table = np.asarray(self.get_tensor_value(indices))
+        if table.size and not (np.all(table >= 0) and np.all(table < extent)):
+            raise tvm.error.OpAttributeInvalid("indices lie outside of the tensor")
+        return relax.const(table.astype("int32"), "int32")
+
+    @converts("MIRROR_PAD")
     def _mirror_pad(self, op: Operator) -> Value:
         """The importer refuses the symmetric mode, which repeats the edge."""
         data, widths = self.get_input_tensors(op)
@@ -90,6 +137,7 @@ class MoveConverters(stock.OperatorConverter):
                 value = self.bb.emit(relax.op.take(value, relax.const(places, "int32"), axis=axis, mode="fast"))
         return value
 
+    @converts("PACK")
     def _pack(self, op: Operator) -> Value:
         """A concatenation of reshaped inputs; the importer counts a negative axis from the wrong rank."""
         inputs = self.get_input_tensors(op)
@@ -99,6 +147,7 @@ class MoveConverters(stock.OperatorConverter):
         parts = [self.bb.emit(relax.op.reshape(self.get_tensor_expr(t), unit)) for t in inputs]
         return parts[0] if len(parts) == 1 else relax.op.concat(parts, axis)
 
+    @converts("SPLIT")
     def _split(self, op: Operator) -> Value:
         """A split into one part is its input (the importer binds a tuple where a tensor is expected)."""
         axis, data = self.get_input_tensors(op)
@@ -106,6 +155,7 @@ class MoveConverters(stock.OperatorConverter):
         value = self.get_tensor_expr(data)
         return value if parts == 1 else relax.op.split(value, parts, axis=self._ints(axis)[0])
 
+    @converts("SPLIT_V")
     def _split_v(self, op: Operator) -> Value:
         """Sizes may leave one part to be computed, as -1."""
         data, sizes, axis = self.get_input_tensors(op)
@@ -117,6 +167,7 @@ class MoveConverters(stock.OperatorConverter):
         ends = [int(e) for e in np.cumsum(extents)[:-1]]
         return value if not ends else relax.op.split(value, ends, axis=at)
 
+    @converts("SQUEEZE")
     def _squeeze(self, op: Operator) -> Value:
         """No axes mean all of extent 1, where the importer squeezes none."""
         data = self.get_input_tensors(op)[0]
@@ -126,6 +177,7 @@ class MoveConverters(stock.OperatorConverter):
         kept = [e for d, e in enumerate(shape) if (e != 1 if axes is None else d not in axes)]
         return relax.op.reshape(self.get_tensor_expr(data), kept)
 
+    @converts("EXPAND_DIMS")
     def _expand_dims(self, op: Operator) -> Value:
         """The importer calls Relax with an argument too many."""
         data, axis = self.get_input_tensors(op)
@@ -133,6 +185,7 @@ class MoveConverters(stock.OperatorConverter):
         at = self._ints(axis)[0] % (len(shape) + 1)
         return relax.op.reshape(self.get_tensor_expr(data), [*shape[:at], 1, *shape[at:]])
 
+    @converts("SPACE_TO_BATCH_ND")
     def _space_to_batch(self, op: Operator) -> Value:
         """Pad, then views and a transpose: the importer calls a packed function that no target but the host has."""
         data, block, widths = self.get_input_tensors(op)
@@ -154,6 +207,7 @@ class MoveConverters(stock.OperatorConverter):
             value, [n * int(np.prod(blocks)), *(d // b for d, b in zip(inner, blocks, strict=True)), *rest]
         )
 
+    @converts("BATCH_TO_SPACE_ND")
     def _batch_to_space(self, op: Operator) -> Value:
         """Views, a transpose and a crop."""
         data, block, crop = self.get_input_tensors(op)

@@ -20,6 +20,16 @@ Importer: TypeAlias = Any  # Relax's
 Converter = Callable[[Node, Importer], Value]
 
 
+def _emitting(convert: Converter) -> Converter:
+    """`convert`, what it returns emitted."""
+
+    def converted(node: Node, importer: Importer) -> Value:
+        value = convert(node, importer)
+        return value if isinstance(value, relax.Var) else importer.block_builder.emit(value)
+
+    return converted
+
+
 def _argument(node: Node, index: int, name: str, otherwise: object = None) -> Any:
     return node.args[index] if len(node.args) > index else node.kwargs.get(name, otherwise)
 
@@ -44,27 +54,25 @@ def _quantize(node: Node, importer: Importer) -> Value:
     lo, hi = int(_argument(node, 3, "quant_min", info.min)), int(_argument(node, 4, "quant_max", info.max))
     if (lo, hi) == (info.min, info.max):
         return stored
-    return importer.block_builder.emit(relax.op.clip(stored, float(lo), float(hi)))
+    return relax.op.clip(stored, float(lo), float(hi))
 
 
 def _dequantize(node: Node, importer: Importer) -> Value:
     scale, zero = _scalars(node)
-    return importer.block_builder.emit(relax.op.dequantize(importer.env[node.args[0]], scale, zero, axis=0))
+    return relax.op.dequantize(importer.env[node.args[0]], scale, zero, axis=0)
 
 
 def _dequantize_channels(node: Node, importer: Importer) -> Value:
     """Scales are parameters of the module yet; zero points, int64 there, come as int32."""
     scales, zeros = importer.env[node.args[1]], importer.env[node.args[2]]
     axis = int(_argument(node, 3, "axis"))
-    return importer.block_builder.emit(
-        relax.op.dequantize(importer.env[node.args[0]], scales, relax.op.astype(zeros, "int32"), axis=axis)
-    )
+    return relax.op.dequantize(importer.env[node.args[0]], scales, relax.op.astype(zeros, "int32"), axis=axis)
 
 
 def _hardtanh(node: Node, importer: Importer) -> Value:
     """The importer looks for the bounds among keywords only, and takes [-1, 1] otherwise."""
     lo, hi = _argument(node, 1, "min_val", -1.0), _argument(node, 2, "max_val", 1.0)
-    return importer.block_builder.emit(relax.op.clip(importer.env[node.args[0]], float(lo), float(hi)))
+    return relax.op.clip(importer.env[node.args[0]], float(lo), float(hi))
 
 
 def _elu(node: Node, importer: Importer) -> Value:
@@ -77,7 +85,7 @@ def _elu(node: Node, importer: Importer) -> Value:
     scaled = x if inner == 1.0 else bb.emit(relax.op.multiply(x, relax.const(np.float32(inner))))
     below = bb.emit(relax.op.nn.relu(bb.emit(relax.op.subtract(one, bb.emit(relax.op.exp(scaled))))))
     value = bb.emit(relax.op.add(bb.emit(relax.op.multiply(by_alpha, below)), bb.emit(relax.op.nn.relu(x))))
-    return value if scale == 1.0 else bb.emit(relax.op.multiply(value, relax.const(np.float32(scale))))
+    return value if scale == 1.0 else relax.op.multiply(value, relax.const(np.float32(scale)))
 
 
 def _hardswish(node: Node, importer: Importer) -> Value:
@@ -85,7 +93,7 @@ def _hardswish(node: Node, importer: Importer) -> Value:
     x, bb = importer.env[node.args[0]], importer.block_builder
     three, six = (relax.const(np.float32(v)) for v in (3, 6))
     gate = bb.emit(relax.op.clip(bb.emit(relax.op.add(x, three)), 0, 6))
-    return bb.emit(relax.op.divide(bb.emit(relax.op.multiply(x, gate)), six))
+    return relax.op.divide(bb.emit(relax.op.multiply(x, gate)), six)
 
 
 def _upsample_nearest(node: Node, importer: Importer) -> Value:
@@ -99,16 +107,8 @@ def _upsample_nearest(node: Node, importer: Importer) -> Value:
             )
             x = importer.block_builder.emit(relax.op.take(x, relax.const(np.array(places, "int64")), axis))
         return x
-    return importer.block_builder.emit(
-        relax.op.image.resize2d(
-            x,
-            size,
-            layout="NCHW",
-            method="nearest_neighbor",
-            coordinate_transformation_mode="asymmetric",
-            rounding_method="floor",
-        )
-    )
+    how = {"method": "nearest_neighbor", "coordinate_transformation_mode": "asymmetric", "rounding_method": "floor"}
+    return relax.op.image.resize2d(x, size, layout="NCHW", **how)
 
 
 def _upsample_bilinear(node: Node, importer: Importer) -> Value:
@@ -121,10 +121,8 @@ def _upsample_bilinear(node: Node, importer: Importer) -> Value:
             "interpolate(size=...) or recompute_scale_factor=True"
         )
     mode = "align_corners" if aligned else "half_pixel"
-    return importer.block_builder.emit(
-        relax.op.image.resize2d(
-            importer.env[node.args[0]], size, layout="NCHW", method="linear", coordinate_transformation_mode=mode
-        )
+    return relax.op.image.resize2d(
+        importer.env[node.args[0]], size, layout="NCHW", method="linear", coordinate_transformation_mode=mode
     )
 
 
@@ -154,10 +152,10 @@ def _clamp(lower: int | None, upper: int | None) -> Converter:
             None if place is None else _argument(node, place, name) for place, name in ((lower, "min"), (upper, "max"))
         )
         if lo is not None and hi is not None and lo <= hi:
-            return bb.emit(relax.op.clip(x, float(lo), float(hi)))
+            return relax.op.clip(x, float(lo), float(hi))
         kind = str(x.ty.dtype)
         if (lo, hi, kind) == (0, None, "float32"):
-            return bb.emit(relax.op.nn.relu(x))
+            return relax.op.nn.relu(x)
         for bound, operator in ((lo, relax.op.maximum), (hi, relax.op.minimum)):  # the upper bound last: it wins
             if bound is not None:
                 x = bb.emit(operator(x, relax.const(np.array(bound, kind), kind)))
@@ -183,9 +181,7 @@ def _avg_pool(node: Node, importer: Importer) -> Value:
     )
     if divisor is None:
         return pooled
-    return importer.block_builder.emit(
-        relax.op.multiply(pooled, relax.const(np.float32(kernel[0] * kernel[1] / int(divisor))))
-    )
+    return relax.op.multiply(pooled, relax.const(np.float32(kernel[0] * kernel[1] / int(divisor))))
 
 
 def _adaptive_average(node: Node, importer: Importer) -> Value:
@@ -196,7 +192,7 @@ def _adaptive_average(node: Node, importer: Importer) -> Value:
     if len(x.ty.shape.values) != 4 or not whole:
         return importer._adaptive_avg_pool2d(node)
     kernel = [int(d) // n for d, n in zip(dims, size, strict=True)]
-    return importer.block_builder.emit(relax.op.nn.avg_pool2d(x, kernel, strides=kernel))
+    return relax.op.nn.avg_pool2d(x, kernel, strides=kernel)
 
 
 def _pair(value: Any) -> list[int]:
@@ -211,7 +207,7 @@ def _extreme(operator: Any) -> Converter:
     def convert(node: Node, importer: Importer) -> Value:
         axes, kept = _argument(node, 1, "dim", ()), bool(_argument(node, 2, "keepdim", False))
         axes = [int(axes)] if isinstance(axes, int) else [int(a) for a in axes]
-        return importer.block_builder.emit(operator(importer.env[node.args[0]], axes or None, kept))
+        return operator(importer.env[node.args[0]], axes or None, kept)
 
     return convert
 
@@ -226,29 +222,25 @@ def _addmm(node: Node, importer: Importer) -> Value:
         product = bb.emit(relax.op.multiply(product, relax.const(np.float32(alpha))))
     if beta != 1:
         bias = bb.emit(relax.op.multiply(bias, relax.const(np.float32(beta))))
-    return bb.emit(relax.op.add(product, bias))
+    return relax.op.add(product, bias)
 
 
-CONVERTERS: Mapping[str, Converter] = MappingProxyType(
-    {
-        "quantize_per_tensor.default": _quantize,
-        "dequantize_per_tensor.default": _dequantize,
-        "dequantize_per_channel.default": _dequantize_channels,
-        "hardtanh.default": _hardtanh,
-        "hardtanh_.default": _hardtanh,
-        "elu.default": _elu,
-        "elu_.default": _elu,
-        "hardswish.default": _hardswish,
-        "hardswish_.default": _hardswish,
-        "addmm.default": _addmm,
-        "amax.default": _extreme(relax.op.max),
-        "amin.default": _extreme(relax.op.min),
-        "upsample_nearest2d.vec": _upsample_nearest,
-        "upsample_bilinear2d.vec": _upsample_bilinear,
-        "clamp_min.default": _clamp(1, None),
-        "clamp_max.default": _clamp(None, 1),
-        "clamp.default": _clamp(1, 2),
-        "avg_pool2d.default": _avg_pool,
-        "_adaptive_avg_pool2d.default": _adaptive_average,
-    }
-)
+_CONVERTERS: dict[str, Converter] = {
+    "quantize_per_tensor.default": _quantize,
+    "dequantize_per_tensor.default": _dequantize,
+    "dequantize_per_channel.default": _dequantize_channels,
+    **dict.fromkeys(("hardtanh.default", "hardtanh_.default"), _hardtanh),
+    **dict.fromkeys(("elu.default", "elu_.default"), _elu),
+    **dict.fromkeys(("hardswish.default", "hardswish_.default"), _hardswish),
+    "addmm.default": _addmm,
+    "amax.default": _extreme(relax.op.max),
+    "amin.default": _extreme(relax.op.min),
+    "upsample_nearest2d.vec": _upsample_nearest,
+    "upsample_bilinear2d.vec": _upsample_bilinear,
+    "clamp_min.default": _clamp(1, None),
+    "clamp_max.default": _clamp(None, 1),
+    "clamp.default": _clamp(1, 2),
+    "avg_pool2d.default": _avg_pool,
+    "_adaptive_avg_pool2d.default": _adaptive_average,
+}
+CONVERTERS: Mapping[str, Converter] = MappingProxyType({k: _emitting(c) for k, c in _CONVERTERS.items()})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import numpy as np
+import tvm
 from tvm import ir as _ir
 from tvm import relax as _relax
 
@@ -29,6 +30,67 @@ def shape_of(value: Value) -> tuple[int, ...]:
     """The static shape of a tensor; empty for what is no tensor of a known rank."""
     dims = getattr(getattr(value.ty, "shape", None), "values", None)
     return tuple(int(d) for d in dims) if dims is not None else ()
+
+
+def window_of(attrs: Any, *names: str) -> dict[str, list[int]]:
+    """The attributes of those names of a window, as keywords."""
+    return {name: [int(v) for v in attrs[name]] for name in names}
+
+
+def bindings_of(main: Any) -> list[Any]:
+    """The bindings of a function, in order."""
+    return [b for block in main.body.blocks for b in block.bindings]
+
+
+def is_quantized(mod: Any) -> bool:
+    """Whether anything in `main` is dequantized."""
+    return any(name_of(b.value) == "dequantize" for b in bindings_of(mod["main"]))
+
+
+def elementwise(call: Value, source: Value, rest: Sequence[Value], axes: Mapping[int, int]) -> Value:
+    """`call`, which computes element by element, on `source`, in which the axes of its own input lie at `axes`."""
+    if name_of(call) not in ("quantize", "dequantize"):
+        return relax.Call(call.op, [source, *rest], call.attrs)
+    axis = axes[int(call.attrs.axis) % len(axes)]
+    if name_of(call) == "dequantize":
+        return relax.op.dequantize(source, *rest, axis=axis)
+    return relax.op.quantize(source, *rest, axis=axis, out_dtype=str(call.attrs.out_dtype))
+
+
+class Rewriting:
+    """One walk over `main` of a module, emitting its replacement. Subclasses say what stands for a binding (`_bind`) and
+    for what is returned (`_returned`)."""
+
+    def __init__(self, mod: Any) -> None:
+        self.main: Any = mod["main"]
+        self.bb: Any = relax.BlockBuilder(
+            tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"})
+        )
+        self.definitions: dict[Value, Value] = {b.var: b.value for b in bindings_of(self.main)}
+
+    def run(self, params: Sequence[Value] = ()) -> tvm.IRModule:
+        """The module with the new `main`, of the attributes of the old one and, unless given, its parameters; without dead
+        code."""
+        attrs = {str(k): v for k, v in self.main.attrs.items() if str(k) != "global_symbol"} if self.main.attrs else {}
+        with self.bb.function("main", list(params or self.main.params), attrs=attrs):
+            with self.bb.dataflow():
+                for binding in bindings_of(self.main):
+                    self._bind(binding.var, binding.value)
+                value = self.bb.emit_output(self._returned(self.main.body.body))
+            self.bb.emit_func_output(value)
+        return relax.transform.DeadCodeElimination()(self.bb.finalize())
+
+    def _define(self, value: Value) -> Value:
+        """What a value of the old function is bound to, through its other names."""
+        while isinstance(value, relax.Var) and value in self.definitions:
+            value = self.definitions[value]
+        return value
+
+    def _bind(self, var: Value, value: Value) -> None:
+        raise NotImplementedError
+
+    def _returned(self, value: Value) -> Value:
+        raise NotImplementedError
 
 
 def scales_of(dequantize: Value) -> int:

@@ -1,0 +1,49 @@
+"""Computations along the last axis of a tensor, in stages: numbers of a row, then what its elements make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, te
+
+Row: TypeAlias = "tuple[Index, ...]"
+Stage = Callable[[str, Callable[..., Scalar]], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of `x`; a vector is one row. Stages are named after the operator."""
+
+    x: Tensor
+    kind: str
+
+    @property
+    def shape(self) -> list[int]:
+        """Of `x`."""
+        return [int(d) for d in self.x.shape]
+
+    def element(self, row: Row, k: object) -> Scalar:
+        """Element `k` of a row, as int32."""
+        return self.of(self.x, row, k).astype("int32")
+
+    def of(self, tensor: Tensor, row: Row, k: object) -> Scalar:
+        """Element `k` of a row of a tensor of the same shape."""
+        return tensor[k] if len(self.shape) == 1 else tensor[(*row, k)]
+
+    def axis(self, name: str) -> Index:
+        """A reduction axis along a row."""
+        return te.reduce_axis((0, self.shape[-1]), name)
+
+    def stage(self, name: str, at: Callable[..., Scalar]) -> Tensor:
+        """A number of every row, `at` of its indices."""
+        return te.compute(self.shape[:-1] or [1], at, name=f"{self.kind}_{name}")
+
+    def elements(self, at: Callable[[Row, Index], Scalar], name: str = "") -> Tensor:
+        """The tensor of `at(row, k)`: the result, or a stage of that name."""
+
+        def split(*index: Index) -> Scalar:
+            return at((0,), index[0]) if len(index) == 1 else at(index[:-1], index[-1])
+
+        return te.compute(self.shape, split, name=f"{self.kind}_{name}" if name else self.kind)
