@@ -22,12 +22,12 @@ from tvm_cascade.passes.float_remains import with_remains
 # the modules below register their lowering functions
 from tvm_cascade.passes.integer import comparisons, elementwise, log_softmax, lookup, reduction, roots  # noqa: F401
 from tvm_cascade.passes.integer import island as integer
-from tvm_cascade.passes.integer.boundary import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.chains import lower_chain
 from tvm_cascade.passes.integer.data_movement import lower_split_part, transpose_axes, transposed
 from tvm_cascade.passes.integer.expressions import NotLowered, attributes, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.island import STORED_TYPES, Emitter, Island, Output, Reader
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
+from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
 from tvm_cascade.passes.rename_variables import substitute
 

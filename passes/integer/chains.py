@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, number_of
-from tvm_cascade.passes.integer.fixed_point import round_half_away
-from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Output, Quantized
+from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Quantized
 from tvm_cascade.passes.integer.lookup import lookup
+from tvm_cascade.passes.integer.requantize import stored_numbers
 from tvm_cascade.passes.integer.untyped import Call, Value, relax
 
 _LONGEST = 64  # operators of a chain
@@ -42,38 +42,16 @@ def _sigmoid(v: float) -> float:
     return 1 / (1 + math.exp(-v)) if v > -700 else 0.0
 
 
+_EXACT = (  # in numpy, to the last bit
+    *("abs", "add", "ceil", "divide", "equal", "floor", "greater", "greater_equal", "less", "less_equal", "maximum"),
+    *("minimum", "multiply", "negative", "not_equal", "power", "sign", "sqrt", "square", "subtract", "where"),
+)
 _FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
-    "abs": np.abs,
-    "add": np.add,
-    "ceil": np.ceil,
-    "cos": _exactly(math.cos),
-    "divide": np.divide,
-    "equal": np.equal,
-    "erf": _exactly(math.erf),
-    "exp": _exactly(math.exp),
-    "floor": np.floor,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "log": _exactly(math.log),
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "multiply": np.multiply,
-    "negative": np.negative,
-    "not_equal": np.not_equal,
-    "power": np.power,
+    **{name: getattr(np, name) for name in _EXACT},
+    **{name: _exactly(getattr(math, name)) for name in ("cos", "erf", "exp", "log", "sin", "tan", "tanh")},
     "round": np.rint,
     "rsqrt": lambda x: np.float32(1) / np.sqrt(x),
     "sigmoid": _exactly(_sigmoid),
-    "sign": np.sign,
-    "sin": _exactly(math.sin),
-    "sqrt": np.sqrt,
-    "square": np.square,
-    "subtract": np.subtract,
-    "tan": _exactly(math.tan),
-    "tanh": _exactly(math.tanh),
-    "where": np.where,
     "nn.relu": lambda x: np.maximum(x, np.float32(0)),
     "nn.silu": lambda x: x * _exactly(_sigmoid)(x),
     "nn.softplus": _exactly(lambda v: math.log1p(math.exp(v)) if v < 30 else v),
@@ -89,16 +67,8 @@ def lower_chain(island: Island) -> Value:
         raise NotLowered("no operand that is dequantized from integers")
     if values.dtype != np.float32:
         raise NotLowered(f"a result of type {values.dtype} between quantizations")
-    table = quantized(np.broadcast_to(values, (256,)), island.output)
+    table = stored_numbers(np.broadcast_to(values, (256,)), island.output)
     return lookup(island, chain.source, table)
-
-
-def quantized(values: np.ndarray, out: Output) -> np.ndarray:
-    """`clamp(rha(x / s) + z)` in float32, as `boundary.lower_quantize` computes it; 0 for what is no number."""
-    with np.errstate(all="ignore"):
-        quotients = np.nan_to_num(values / out.scale, nan=0.0)
-    bounded = np.clip(quotients, -(1 << 20), 1 << 20)
-    return np.clip([round_half_away(v) + out.zero_point for v in bounded], out.lo, out.hi)
 
 
 class _Chain:

@@ -1,4 +1,5 @@
-"""From sums of products to stored outputs, by a multiplier for every channel of the output."""
+"""From sums of products to stored outputs, by a multiplier for every channel of the output; and biases, in units of the
+sums that they are added to."""
 
 from __future__ import annotations
 
@@ -6,16 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered
-from tvm_cascade.passes.integer.fixed_point import (
-    once_rounded,
-    quantize_multipliers,
-    te_rescale_channel,
-    te_rescale_once,
-)
-from tvm_cascade.passes.integer.island import Output
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor
+from tvm_cascade.passes.integer import fixed_point as fp
+from tvm_cascade.passes.integer.expressions import NotLowered, name_of
+from tvm_cascade.passes.integer.island import Island, Output, Quantized
+from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor
 
+_ROUNDING = 1e-5  # by which a scale may differ from the product of two, relative: float32's, with room
+_VIEWS = ("relax.reshape", "relax.permute_dims")
 _MOST_SHIFT, _MOST_SHIFT_ONCE = 30, 14  # to the left, of 32 bits and of the 64-bit form
 
 
@@ -39,12 +37,12 @@ class ChannelScaling:
         NotLowered
             For multipliers that the reference's shifts have not room for.
         """
-        multiplier, shift = quantize_multipliers(real)
+        multiplier, shift = fp.quantize_multipliers(real)
         if shift.max() > _MOST_SHIFT:
             raise NotLowered(f"the scales multiply to {real.max():g}")
         if once and shift.max() > _MOST_SHIFT_ONCE:
             raise NotLowered("scales that the reference's 64-bit rounding cannot shift by")
-        return cls(output, bias, once_rounded(multiplier) if once else multiplier, shift, bound, once)
+        return cls(output, bias, fp.once_rounded(multiplier) if once else multiplier, shift, bound, once)
 
     @property
     def constants(self) -> list[np.ndarray]:
@@ -54,12 +52,53 @@ class ChannelScaling:
     def stored(self, total: Scalar, channel: Index, b: Tensor, m: Tensor, s: Tensor) -> Scalar:
         """The stored output of a sum."""
         if self.once:
-            scaled = te_rescale_once(total.astype("int64") + b[channel].astype("int64"), m[channel], s[channel])
+            scaled = fp.te_rescale_once(total.astype("int64") + b[channel].astype("int64"), m[channel], s[channel])
         else:
-            scaled = te_rescale_channel(total + b[channel], m[channel], s[channel], self.shift, self.bound)
+            scaled = fp.te_rescale_channel(total + b[channel], m[channel], s[channel], self.shift, self.bound)
         return self.output.stored(scaled)
 
 
 def channel_bias(bias: np.ndarray | None, channels: int) -> np.ndarray:
     """A stored bias, int32 [channels]; zeros where there is none."""
     return np.zeros(channels, "int32") if bias is None else bias.reshape(-1).astype("int32")
+
+
+def stored_bias(island: Island, core: Call, bias: Quantized, stored: np.ndarray) -> np.ndarray:
+    """The constant `stored` of `bias` as int32 of scale `sx * sw`, of the operands of `core`, and zero point 0.
+
+    TFLite ignores a bias's own quantization, and so does this but for operators on real numbers: there a bias of another
+    scale or zero point is stored again, rounded to the nearest unit of the sum.
+
+    Raises
+    ------
+    NotLowered
+        Where that exceeds 32 bits.
+    """
+    units = _units(island, core) if island.reader.real_operators else None
+    if units is None:
+        return stored
+    own = bias.scale.reshape(-1).astype("float64")
+    if not {own.size, units.size} <= {1, stored.size}:
+        raise NotLowered(f"a bias of {stored.size} numbers with {own.size} scales, of sums with {units.size}")
+    ratios = own / units
+    if bias.zero_point == 0 and np.all(np.abs(ratios - 1) <= _ROUNDING):
+        return stored
+    flat = stored.reshape(-1).astype("int64") - bias.zero_point
+    rounded = np.rint(flat * ratios)
+    if not np.all(np.abs(rounded) <= np.iinfo("int32").max):
+        raise NotLowered("a bias that exceeds 32 bits in units of the sum it is added to")
+    return rounded.astype("int32").reshape(stored.shape)
+
+
+def _units(island: Island, core: Call) -> np.ndarray | None:
+    """`sx * sw`, one or one a channel, in double; None for operands that are not dequantized."""
+    units = np.ones(1)
+    for operand in core.args[:2]:
+        call = island.reader.define(operand)
+        while name_of(call) in _VIEWS:
+            call = island.reader.define(call.args[0])
+        found = island.reader.dequantized(call)
+        if found is None or not np.all(found.scale > 0):
+            return None
+        units = units * found.scale.reshape(-1).astype("float64")
+    return units

@@ -11,20 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tvm_cascade.passes.integer.chains import quantized
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of
-from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_rescale
-from tvm_cascade.passes.integer.island import (
-    DIRECT,
-    ISLANDS,
-    STORED_TYPES,
-    TESTS,
-    Island,
-    Operand,
-    Quantized,
-    te_broadcast,
-)
-from tvm_cascade.passes.integer.one_scale import in_output_scale
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, te_broadcast, te_rescale
+from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, STORED_TYPES, TESTS, Island, Operand, Quantized
+from tvm_cascade.passes.integer.requantize import in_output_scale, stored_numbers
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 
 _HEAD_ROOM = 8  # bits that both sides are shifted up by
@@ -101,7 +91,7 @@ def lower_number(island: Island) -> Value:
     data = island.core.args[0]
     if dtype_of(data) != "bool":
         raise NotLowered(f"a number made of {dtype_of(data)}")
-    no, yes = (int(v) for v in quantized(np.array([0, 1], "float32"), island.output))
+    no, yes = (int(v) for v in stored_numbers(np.array([0, 1], "float32"), island.output))
 
     def element(index: tuple[Index, ...], a: Tensor) -> Scalar:
         return tirx.Select(a[index].astype("bool"), i32(yes), i32(no)).astype(island.output.dtype)

@@ -9,11 +9,11 @@ from itertools import accumulate
 import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
-from tvm_cascade.passes.integer.elementwise import lower_requantize
 from tvm_cascade.passes.integer.expressions import NotLowered, number_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, round_half_away
+from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, rounded
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
 from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Emitter, Island, Output, Quantized
+from tvm_cascade.passes.integer.requantize import lower_requantize
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 
@@ -189,9 +189,7 @@ def _concat_table(part: Quantized, out: Output) -> np.ndarray | None:
     k = part.step * (np.float32(1) / out.scale)
     b = np.float32(-part.zero_point) * k
     x = (np.arange(256, dtype="float32") * k + b).astype("float32")
-    whole = np.trunc(x)
-    rounded = whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0)
-    return np.clip(rounded.astype("int64") + out.zero_point, 0, 255).astype("uint8")
+    return np.clip(rounded(x).astype("int64") + out.zero_point, 0, 255).astype("uint8")
 
 
 def _te_concat(

@@ -14,7 +14,7 @@ import numpy as np
 from tvm_cascade.passes.integer.batch_matmul import lower_batch_matmul
 from tvm_cascade.passes.integer.channel_scaling import channel_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, rounded
 from tvm_cascade.passes.integer.island import ISLANDS, Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
@@ -39,7 +39,7 @@ def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     bias = channel_bias(bias, units)
     scales = np.broadcast_to(weights.scale.reshape(-1), units).astype("float64")
     real = np.float64(x.step) * scales / np.float64(out.scale)
-    total = _bound(data, weights.zero_point, x, bias)
+    total = np.abs(data.astype("int64") - weights.zero_point).sum(1) * x.reach + np.abs(bias.astype("int64"))
     wide = x.dtype == "int16" and int(total.max()) > INT32_MAX
     if wide and float((real * total).max()) >= INT32_MAX - 512:
         raise NotLowered("its output scale is so small that the reference overflows")
@@ -130,9 +130,7 @@ def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, o
             continue
         middle = np.ceil((steps - 0.5) / e)
         acc = (middle[:, None] + np.arange(-3, 4)).clip(-limit, limit).astype("int64")
-        product = acc.astype("float64") * e
-        whole = np.trunc(product)
-        double = (whole + np.where(np.abs(product - whole) >= 0.5, np.sign(product), 0)).astype("int64")
+        double = rounded(acc.astype("float64") * e).astype("int64")
         fixed = round_once(acc, mult, shift)
         taken_before, taken_after = double[:, 0] < steps, double[:, -1] >= steps
         inside = (np.abs(middle) + 3) <= limit
@@ -186,10 +184,6 @@ def _operands(island: Island, core: Call) -> tuple[Quantized, Quantized, np.ndar
     if data is None or data.ndim != 2 or len(x.shape) != 2 or x.constant is not None:
         raise NotLowered("its weights are not a constant matrix of integers")
     return x, weights, np.ascontiguousarray(data if transposed else data.T)
-
-
-def _bound(w: np.ndarray, wz: int, x: Quantized, bias: np.ndarray) -> np.ndarray:
-    return np.abs(w.astype("int64") - wz).sum(1) * x.reach + np.abs(bias.astype("int64"))
 
 
 def _saturating(real: np.ndarray, out: Output) -> np.ndarray:

@@ -11,24 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from tvm_cascade.passes.integer import convolution, dense, transposed_convolution
-from tvm_cascade.passes.integer.bias import stored_bias
+from tvm_cascade.passes.integer import convolution, dense
+from tvm_cascade.passes.integer.channel_scaling import stored_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of
-from tvm_cascade.passes.integer.fixed_point import i32, te_rescale
-from tvm_cascade.passes.integer.island import ISLANDS, Island, Quantized, bounded_multiplier, te_broadcast
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, te_broadcast, te_rescale
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.lookup import ELU, lower_elu
 from tvm_cascade.passes.integer.prelu import SLOPED, lower_sloped
-from tvm_cascade.passes.integer.requantize import requantized, rescaled, stored
+from tvm_cascade.passes.integer.requantize import rescaled, stored
 from tvm_cascade.passes.integer.roots import differences, squared_difference
-from tvm_cascade.passes.integer.sums import lower_summands, summands
-from tvm_cascade.passes.integer.untyped import Scalar, Value
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value
 
 _BIASED = {
     "relax.nn.conv2d": convolution.lower_biased,
-    "relax.nn.conv2d_transpose": transposed_convolution.lower_biased,
+    "relax.nn.conv2d_transpose": convolution.lower_biased_transpose,
     "relax.matmul": dense.lower_biased,
 }
 _HEAD_ROOM = {"int8": 20, "uint8": 20, "int16": 15}  # bits that add and sub shift their operands up by
+_SUM_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # the same above a summand of several
 
 
 @ISLANDS.lowers("add")
@@ -43,8 +43,8 @@ def lower_add(island: Island) -> Value:
             return lower_sloped(island, sloped["x"], sloped["slopes"])
         if elu is not None:
             return lower_elu(island, elu["x"])
-        several = summands(island)
-        return _sum(island, "add") if several is None else lower_summands(island, several)
+        several = _summands(island)
+        return _sum(island, "add") if several is None else _lower_summands(island, several)
     if bias is None or bias.constant is None:
         raise NotLowered("its bias is not constant")
     if bias.dtype != "int32":
@@ -82,15 +82,6 @@ def lower_relu(island: Island) -> Value:
     return rescaled(island, "relu", x, np.float64(np.float32(x.step / island.output.scale)))
 
 
-@ISLANDS.lowers("dequantize")
-def lower_requantize(island: Island) -> Value:
-    """Stored integers to stored integers of another quantization."""
-    found = island.reader.dequantized(island.core)
-    if found is None:
-        raise NotLowered("its input's quantization is not constant")
-    return requantized(island, found)
-
-
 def _sum(island: Island, kind: str) -> Value:
     a, b = stored(island.operand(0)), stored(island.operand(1))
     out = island.output
@@ -124,3 +115,41 @@ def _binary(
         constant_first=a.constant is not None,
         **ratios,
     )
+
+
+def _summands(island: Island) -> list[Quantized] | None:
+    """The stored tensors that additions of additions sum up, where there are more than two."""
+    found: list[Quantized] = []
+    waiting = list(island.core.args)
+    while waiting:
+        expr = waiting.pop(0)
+        inner = island.reader.define(expr)
+        if name_of(inner) == "relax.add":
+            waiting[:0] = inner.args
+            continue
+        summand = island.reader.dequantized(expr)
+        if summand is None or summand.scale.size != 1 or summand.dtype not in STORED_TYPES:
+            return None
+        found.append(summand)
+    return found if len(found) > 2 else None
+
+
+def _lower_summands(island: Island, parts: list[Quantized]) -> Value:
+    """The sum of more than two tensors, as ONNX's Sum has it: as the reference adds two, every summand is shifted up and
+    rescaled to twice the largest scale, the total to the output's, with the head room of several."""
+    out = island.output
+    high = 1 << (_SUM_HEAD_ROOM[out.dtype] - (len(parts) - 1).bit_length())
+    largest = np.float64(2) * max(float(p.step) for p in parts)
+    scaling = [bounded_multiplier(float(p.step) / largest) for p in parts]
+    final = bounded_multiplier(largest / (high * np.float64(out.scale)))
+    bound = sum(p.reach for p in parts) * high // 2 + len(parts)
+    if bound > INT32_MAX or max(p.reach for p in parts) * high > INT32_MAX:
+        raise NotLowered(f"a sum of {len(parts)} tensors, which may exceed 32 bits")
+
+    def element(index: tuple[Index, ...], *given: Tensor) -> Scalar:
+        total: Scalar = i32(0)
+        for part, pair, x in zip(parts, scaling, given, strict=True):
+            total = total + te_rescale(part.centred(te_broadcast(x, index)) * i32(high), *pair, part.reach * high)
+        return out.stored(te_rescale(total, *final, bound))
+
+    return island.elementwise("add_several", element, [p.operand for p in parts])

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tvm_cascade.passes.integer.untyped import Scalar, tirx
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, tirx
 
 INT32_MAX = (1 << 31) - 1
 
@@ -30,6 +30,12 @@ def round_half_away(x: float | np.floating) -> int:
     """`std::round`: to the nearest integer, ties away from zero."""
     whole = np.trunc(x)
     return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """`std::round` of floats, in their own type."""
+    whole = np.trunc(x)
+    return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), x.dtype.type(0))
 
 
 def quantize_multiplier(d: float) -> tuple[int, int]:
@@ -156,6 +162,12 @@ def te_rescale_once(x: Scalar, r: Scalar, s: Scalar) -> Scalar:
 def te_clamp(x: Scalar, lo: int, hi: int, dtype: str) -> Scalar:
     """int32 to the stored type, within `[lo, hi]`."""
     return tirx.max(tirx.min(x, i32(hi)), i32(lo)).astype(dtype)
+
+
+def te_broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
+    """The element of `x` at `index` of the shape that it broadcasts to."""
+    own = index[len(index) - len(x.shape) :]
+    return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]
 
 
 def te_leading_zeros(v: Scalar) -> Scalar:

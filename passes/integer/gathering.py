@@ -13,10 +13,16 @@ from math import gcd
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, range_of, round_half_away, te_clamp, te_rounding_divide
-from tvm_cascade.passes.integer.island import DIRECT, FLOAT, ISLANDS, Island, te_broadcast
-from tvm_cascade.passes.integer.one_scale import in_scale_of
-from tvm_cascade.passes.integer.requantize import from_own_scale
+from tvm_cascade.passes.integer.fixed_point import (
+    i32,
+    range_of,
+    round_half_away,
+    te_broadcast,
+    te_clamp,
+    te_rounding_divide,
+)
+from tvm_cascade.passes.integer.island import DIRECT, FLOAT, ISLANDS, Island
+from tvm_cascade.passes.integer.requantize import from_own_scale, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _FRACTION_BITS = 10  # of a coordinate in the int8 bilinear resize
@@ -190,8 +196,7 @@ def _flags(grid: Grid) -> dict[str, int]:
 
 
 def _reflected(i: Index, extent: int, before: int, after: int) -> Scalar:
-    j = i - before if before else i
-    j = tirx.Select(j < 0, 0 - j, j) if before else j
+    j = tirx.Select(i - before < 0, 0 - (i - before), i - before) if before else i
     return tirx.Select(j > extent - 1, i32(2 * extent - 2) - j, j) if after else j
 
 
@@ -201,8 +206,7 @@ def _at_edge(i: Index, extent: int, before: int, after: int) -> Scalar:
 
 
 def _around(i: Index, extent: int, before: int, after: int) -> Scalar:
-    j = i - before if before else i
-    j = tirx.Select(j < 0, j + extent, j) if before else j
+    j = tirx.Select(i - before < 0, i - before + extent, i - before) if before else i
     return tirx.Select(j > extent - 1, j - extent, j) if after else j
 
 

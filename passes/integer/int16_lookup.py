@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered
-from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, round_half_away, te_rescale
+from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, round_half_away, rounded, te_rescale
 from tvm_cascade.passes.integer.island import Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
@@ -186,10 +186,6 @@ def _samples(function: Callable[[np.float32], float], x: Quantized, out: Output)
     def scaled(v: np.float32) -> np.float32:
         with np.errstate(over="ignore"):
             return f32(function(v)) * inverse
-
-    def rounded(v: np.float32) -> np.float32:
-        whole = np.trunc(v)
-        return whole + (np.sign(v) if abs(v - whole) >= 0.5 else f32(0))
 
     values = []
     for i in range(_SAMPLES):

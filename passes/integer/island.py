@@ -15,7 +15,7 @@ import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, dtype_of, name_of, number_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, range_of, round_half_away, te_clamp
-from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Index, Scalar, Tensor, Value, relax, te
+from tvm_cascade.passes.integer.untyped import Builder, Call, Function, Scalar, Tensor, Value, relax, te
 from tvm_cascade.schedules.kernels.spec import Attributes, with_spec
 
 STORED_TYPES = ("int8", "uint8", "int16")  # int16 activations go with int8 weights
@@ -222,11 +222,10 @@ class Reader:
                 return found if hasattr(call, "value") and number_of(call) == pattern else None
             return found if np.all(data == pattern) else None
         operator, *inner = pattern
-        if name_of(call) != f"relax.{operator}":
-            return None
-        return (
-            found if all(self.match(a, p, found) is not None for a, p in zip(call.args, inner, strict=True)) else None
+        matched = name_of(call) == f"relax.{operator}" and all(
+            self.match(a, p, found) is not None for a, p in zip(call.args, inner, strict=True)
         )
+        return found if matched else None
 
     def quantum(self, quantize: Call) -> tuple[np.float32, int] | None:
         """Scale and zero point of a quantize; None where they are not one constant each."""
@@ -312,12 +311,6 @@ class Emitter:
         if shape_of(value) == tuple(shape):
             return value
         return self.builder.emit(relax.op.reshape(value, list(shape)), name_hint=self.name)
-
-
-def te_broadcast(x: Tensor, index: tuple[Index, ...]) -> Scalar:
-    """The element of `x` at `index` of the shape that it broadcasts to."""
-    own = index[len(index) - len(x.shape) :]
-    return x[tuple(0 if int(d) == 1 else i for d, i in zip(x.shape, own, strict=True))]
 
 
 def positive(scale: np.float32) -> np.float32:

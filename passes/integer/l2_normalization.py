@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import (
-    INT32_MAX,
-    i32,
-    i64,
-    range_of,
-    te_clamp,
-    te_leading_zeros,
-    te_saturate,
-    te_srdhm,
-)
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
 from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Reader
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
@@ -85,15 +77,15 @@ def _te_normalized(x: Tensor, zero_point: int, middle: int, dtype: str) -> Tenso
     def finish(row: Row, k: Index) -> Scalar:
         d = element(row, k).astype("int64")
         if middle:
-            high = te_srdhm(d * i64(1 << _OUTPUT_BITS), inverse[row])
+            high = fp.te_srdhm(d * i64(1 << _OUTPUT_BITS), inverse[row])
             e = shift[row].astype("int64")
         else:
             left = i64(_OUTPUT_BITS) - shift[row].astype("int64")
-            high = te_srdhm(d * (i64(1) << tirx.max(left, i64(0))), inverse[row])
+            high = fp.te_srdhm(d * (i64(1) << tirx.max(left, i64(0))), inverse[row])
             e = tirx.max(i64(0) - left, i64(0))
         sign = tirx.Select(e > i64(0), high >> i64(63), i64(0))
         rounded = ((high + sign + ((i64(1) << e) >> i64(1))) >> e).astype("int32")
-        return te_clamp(rounded + i32(middle), *range_of(dtype), dtype)
+        return fp.te_clamp(rounded + i32(middle), *fp.range_of(dtype), dtype)
 
     return rows.elements(finish)
 
@@ -103,7 +95,7 @@ def _te_inverse_root(total: Tensor, stage: Stage) -> tuple[Tensor, Tensor]:
     quarter = stage(
         "reduced", lambda *r: tirx.Select(total[r] >= i32(_LARGEST_SUM), total[r] >> i32(2), tirx.max(total[r], i32(2)))
     )
-    pairs = stage("pairs", lambda *r: ((te_leading_zeros(quarter[r]) - i32(1)) >> i32(1)) - i32(1))
+    pairs = stage("pairs", lambda *r: ((fp.te_leading_zeros(quarter[r]) - i32(1)) >> i32(1)) - i32(1))
     half = stage(
         "half", lambda *r: (((quarter[r] << (pairs[r] + pairs[r])) >> i32(1)) + i32(1)).astype("int64") >> i64(1)
     )
@@ -119,7 +111,7 @@ def _te_inverse_root(total: Tensor, stage: Stage) -> tuple[Tensor, Tensor]:
         lambda *r: tirx.Select(
             total[r] <= i32(1),
             i64(INT32_MAX),
-            te_srdhm(x[r], i64(HALF_SQRT_2)) << tirx.max(i32(0) - shift[r], i32(0)).astype("int64"),
+            fp.te_srdhm(x[r], i64(HALF_SQRT_2)) << tirx.max(i32(0) - shift[r], i32(0)).astype("int64"),
         ),
     )
     used = stage("right", lambda *r: tirx.Select(total[r] <= i32(1), i32(0), tirx.max(shift[r], i32(0))))
@@ -132,5 +124,5 @@ def _te_next(half: Tensor, x: Tensor, *r: Index) -> Scalar:
 
 def _te_step(half: Scalar, x: Scalar) -> Scalar:
     """`x (3/2 - half x^2)` in Q3.28, rounded and saturated where the reference does."""
-    cube = te_saturate(te_srdhm(te_srdhm(x, x), x) * i64(1 << 6))
-    return te_saturate((te_srdhm(i64(HALF_OF_THREE), x) - te_srdhm(half, cube)) * i64(1 << 3))
+    cube = fp.te_saturate(fp.te_srdhm(fp.te_srdhm(x, x), x) * i64(1 << 6))
+    return fp.te_saturate((fp.te_srdhm(i64(HALF_OF_THREE), x) - fp.te_srdhm(half, cube)) * i64(1 << 3))

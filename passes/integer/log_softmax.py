@@ -10,36 +10,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from tvm_cascade.passes.integer import fixed_point as fp
+from tvm_cascade.passes.integer import softmax
 from tvm_cascade.passes.integer.expressions import NotLowered
-from tvm_cascade.passes.integer.fixed_point import (
-    i32,
-    i64,
-    quantize_multiplier,
-    range_of,
-    srdhm,
-    te_clamp,
-    te_leading_zeros,
-    te_rounding_divide,
-    te_saturate,
-    te_srdhm,
-)
+from tvm_cascade.passes.integer.fixed_point import i32, i64
 from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
-from tvm_cascade.passes.integer.softmax import (
-    INPUT_BITS,
-    SUM_BITS,
-    exponentials,
-    lowest_difference,
-    scaled_multiplier,
-    te_halves_up,
-    te_newton,
-)
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 _OUTPUT_BITS = 4  # integer bits of the result, Q4.4 in eight
-_DROPPED = 31 - INPUT_BITS - _OUTPUT_BITS  # bits of Q5.26 that the result has not
+_DROPPED = 31 - softmax.INPUT_BITS - _OUTPUT_BITS  # bits of Q5.26 that the result has not
 _LEVELS = 256
-_WIDE_BITS = INPUT_BITS + 1  # of the logarithm while it is summed
+_WIDE_BITS = softmax.INPUT_BITS + 1  # of the logarithm while it is summed
 _LOG_2 = 1488522236
 _SQRT_SQRT_HALF, _SQRT_HALF, _QUARTER = 1805811301, 1518500250, 536870912
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
@@ -53,16 +35,16 @@ def lower_log_softmax(island: Island) -> Value:
         raise NotLowered("a log softmax that is not along the last axis")
     if x.dtype not in BYTE_TYPES or x.constant is not None or out.dtype != x.dtype:
         raise NotLowered("a log softmax of something other than stored bytes")
-    if (float(out.scale), out.zero_point) != (1 / 16, range_of(out.dtype)[1]):
+    if (float(out.scale), out.zero_point) != (1 / 16, fp.range_of(out.dtype)[1]):
         raise NotLowered("a log softmax whose output has other than the reference's quantization")
-    if out.shape[-1] > 1 << SUM_BITS:
+    if out.shape[-1] > 1 << softmax.SUM_BITS:
         raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
-    table = exponentials(float(x.step), 1.0)
-    m, s = scaled_multiplier(float(x.step), 1.0)
+    table = softmax.exponentials(float(x.step), 1.0)
+    m, s = softmax.scaled_multiplier(float(x.step), 1.0)
     if s < 1:
         raise NotLowered(f"a log softmax over logits of scale {x.step:g}")
-    lowest = lowest_difference(s)
-    scaling = (*quantize_multiplier((1 << (31 - s)) / m), lowest)
+    lowest = softmax.lowest_difference(s)
+    scaling = (*fp.quantize_multiplier((1 << (31 - s)) / m), lowest)
 
     def compute(a: Tensor, exps: Tensor, steps: Tensor) -> Tensor:
         return _te_log_softmax(a, exps, steps, out.dtype, scaling)
@@ -74,7 +56,7 @@ def lower_log_softmax(island: Island) -> Value:
 def _steps(m: int, s: int, lowest: int) -> np.ndarray:
     """`-scale * d` in Q5.26 for d in 0..255, int32; the least gives the lowest output whatever the logarithm."""
     d = np.maximum(-np.arange(256, dtype="int64"), lowest)
-    return np.maximum(srdhm(d << s, m), -(_LEVELS + 1) << _DROPPED).astype("int32")
+    return np.maximum(fp.srdhm(d << s, m), -(_LEVELS + 1) << _DROPPED).astype("int32")
 
 
 def _te_log_softmax(x: Tensor, exps: Tensor, steps: Tensor, dtype: str, scaling: tuple[int, int, int]) -> Tensor:
@@ -82,17 +64,19 @@ def _te_log_softmax(x: Tensor, exps: Tensor, steps: Tensor, dtype: str, scaling:
     rows = Rows(x, "log_softmax")
     rk, rs = rows.axis("rk"), rows.axis("rs")
     top = rows.stage("max_acc", lambda *r: te.max(rows.element(r, rk), axis=[rk]))
-    total = rows.stage("sum_acc", lambda *r: te.sum(te_halves_up(exps[top[r] - rows.element(r, rs)]), axis=[rs]))
+    total = rows.stage(
+        "sum_acc", lambda *r: te.sum(softmax.te_halves_up(exps[top[r] - rows.element(r, rs)]), axis=[rs])
+    )
     log = _te_log(total, rows.stage)
     cut = rows.stage("cut", lambda *r: _te_cut(log[r], back, back_shift, lowest).astype("int32"))
     narrow = rows.stage("narrow", lambda *r: log[r].astype("int32"))
-    low, high = range_of(dtype)
+    low, high = fp.range_of(dtype)
 
     def finish(row: Row, k: Index) -> Scalar:
         distance = top[row] - rows.element(row, k)
         # the logarithm of at most 2^12 terms leaves the difference within 32 bits
-        rounded = te_rounding_divide(steps[distance] - narrow[row], _DROPPED)
-        stored = te_clamp(rounded + i32(high), low, high, dtype)
+        rounded = fp.te_rounding_divide(steps[distance] - narrow[row], _DROPPED)
+        stored = fp.te_clamp(rounded + i32(high), low, high, dtype)
         return tirx.Select(distance < i32(0) - cut[row], stored, tirx.const(low, dtype))
 
     return rows.elements(finish)
@@ -100,46 +84,48 @@ def _te_log_softmax(x: Tensor, exps: Tensor, steps: Tensor, dtype: str, scaling:
 
 def _te_cut(log: Scalar, back: int, shift: int, lowest: int) -> Scalar:
     """The difference at or below which the reference writes the lowest output: MBQM back into input steps."""
-    high = te_srdhm(log - i64(1 << 31), i64(back << max(shift, 0)))
-    return tirx.max(te_rounding_divide(high, max(-shift, 0), bits=64), i64(lowest - 1))
+    high = fp.te_srdhm(log - i64(1 << 31), i64(back << max(shift, 0)))
+    return tirx.max(fp.te_rounding_divide(high, max(-shift, 0), bits=64), i64(lowest - 1))
 
 
 def _te_log(total: Tensor, stage: Stage) -> Tensor:
     """The natural logarithm in Q5.26, as int64, of a sum of at least one in Q12.19."""
     unit = 31 - _WIDE_BITS
     wide = stage("total", lambda *r: total[r].astype("int64"))
-    zeros = stage("zeros", lambda *r: te_leading_zeros(total[r]).astype("int64"))
-    shifted = stage("b", lambda *r: te_srdhm(wide[r], i64(_SQRT_HALF)))
-    b_room = stage("b_zeros", lambda *r: te_leading_zeros(shifted[r].astype("int32")).astype("int64") - i64(1))
+    zeros = stage("zeros", lambda *r: fp.te_leading_zeros(total[r]).astype("int64"))
+    shifted = stage("b", lambda *r: fp.te_srdhm(wide[r], i64(_SQRT_HALF)))
+    b_room = stage("b_zeros", lambda *r: fp.te_leading_zeros(shifted[r].astype("int32")).astype("int64") - i64(1))
     a_raw = stage(
         "a_mantissa",
-        lambda *r: te_saturate(te_srdhm(wide[r] << (zeros[r] - i64(1)), i64(_SQRT_HALF)) * i64(2)),
+        lambda *r: fp.te_saturate(fp.te_srdhm(wide[r] << (zeros[r] - i64(1)), i64(_SQRT_HALF)) * i64(2)),
     )
-    b_raw = stage("b_mantissa", lambda *r: te_saturate(wide[r] << b_room[r]))
+    b_raw = stage("b_mantissa", lambda *r: fp.te_saturate(wide[r] << b_room[r]))
     quarter = _QUARTER >> _WIDE_BITS
     power = stage(
         "power",
         lambda *r: tirx.max(
-            te_saturate(te_saturate((i64(SUM_BITS) - zeros[r]) * i64(1 << unit)) + i64(quarter)),
-            te_saturate(te_saturate((i64(SUM_BITS) - b_room[r]) * i64(1 << unit)) - i64(quarter)),
+            fp.te_saturate(fp.te_saturate((i64(softmax.SUM_BITS) - zeros[r]) * i64(1 << unit)) + i64(quarter)),
+            fp.te_saturate(fp.te_saturate((i64(softmax.SUM_BITS) - b_room[r]) * i64(1 << unit)) - i64(quarter)),
         ),
     )
     mantissa = stage("mantissa", lambda *r: tirx.min(a_raw[r], b_raw[r]))
     p = stage("p", lambda *r: (mantissa[r] + i64(_SQRT_SQRT_HALF + 1)) >> i64(1))
     q = stage("q", lambda *r: (mantissa[r] - i64(_SQRT_SQRT_HALF)) * i64(2))
-    square = stage("q2", lambda *r: te_srdhm(q[r], q[r]))
-    cube = stage("q3", lambda *r: te_srdhm(q[r], square[r]))
-    numerator = stage("numerator", lambda *r: te_srdhm(q[r], mantissa[r]) + te_srdhm(cube[r], i64(_ALPHA_N)))
-    inner = stage("inner", lambda *r: i64(_ALPHA_I) + q[r] + te_srdhm(i64(_ALPHA_D), square[r]))
-    rest = stage("rest", lambda *r: te_srdhm(p[r], inner[r]) + te_srdhm(i64(_ALPHA_F), q[r]))
+    square = stage("q2", lambda *r: fp.te_srdhm(q[r], q[r]))
+    cube = stage("q3", lambda *r: fp.te_srdhm(q[r], square[r]))
+    numerator = stage("numerator", lambda *r: fp.te_srdhm(q[r], mantissa[r]) + fp.te_srdhm(cube[r], i64(_ALPHA_N)))
+    inner = stage("inner", lambda *r: i64(_ALPHA_I) + q[r] + fp.te_srdhm(i64(_ALPHA_D), square[r]))
+    rest = stage("rest", lambda *r: fp.te_srdhm(p[r], inner[r]) + fp.te_srdhm(i64(_ALPHA_F), q[r]))
     half = stage("half", lambda *r: (rest[r] + i64(1 << 31)) >> i64(1))
-    guess = te_newton(half, stage)
+    guess = softmax.te_newton(half, stage)
     return stage(
         "log",
-        lambda *r: te_saturate(
+        lambda *r: fp.te_saturate(
             (
-                te_srdhm(power[r], i64(_LOG_2))
-                + te_srdhm(te_rounding_divide(numerator[r], _WIDE_BITS, bits=64), te_saturate(guess[r] * i64(2)))
+                fp.te_srdhm(power[r], i64(_LOG_2))
+                + fp.te_srdhm(
+                    fp.te_rounding_divide(numerator[r], _WIDE_BITS, bits=64), fp.te_saturate(guess[r] * i64(2))
+                )
             )
             * i64(2)
         ),

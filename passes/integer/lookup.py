@@ -10,16 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tvm_cascade.passes.integer import fixed_point as fp
+from tvm_cascade.passes.integer import int16_lookup as int16
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of
-from tvm_cascade.passes.integer.fixed_point import i32, quantize_multiplier, range_of, rounding_divide, srdhm
-from tvm_cascade.passes.integer.gelu import gelu, gelu_tanh
-from tvm_cascade.passes.integer.int16_lookup import (
-    lower_int16_abs,
-    lower_int16_function,
-    lower_int16_leaky_relu,
-    lower_int16_negative,
-    lower_int16_table,
-)
+from tvm_cascade.passes.integer.fixed_point import i32
 from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.l2_normalization import lower_l2_normalization, normalized
 from tvm_cascade.passes.integer.untyped import Value
@@ -27,6 +21,9 @@ from tvm_cascade.passes.integer.untyped import Value
 # as importers spell them
 ELU = ("add", ("multiply", -1.0, ("nn.relu", ("subtract", 1.0, ("exp", "x")))), ("nn.relu", "x"))
 HARD_SWISH = ("divide", ("multiply", "x", ("clip", ("add", "x", 3.0), 0.0, 6.0)), 6.0)
+_SQRT_HALF = np.float32(math.sqrt(0.5))
+_SQRT_2_OVER_PI = np.float32(math.sqrt(2 / math.pi))
+_CUBIC = np.float32(0.044715)
 _HARD_SWISH_BITS = 7  # by which the 16-bit form is finer than the stored values
 
 
@@ -37,8 +34,8 @@ def lower_float_function(island: Island) -> Value:
     if x.dtype == "int16":
         kind = name_of(island.core).removeprefix("relax.")
         if kind in _INTERPOLATED:
-            return lower_int16_table(island, x, kind.removeprefix("nn."), _INTERPOLATED[kind])
-        return lower_int16_function(island, x, kind)
+            return int16.lower_int16_table(island, x, kind.removeprefix("nn."), _INTERPOLATED[kind])
+        return int16.lower_int16_function(island, x, kind)
     return lookup(island, x, float_table(_TABULATED[name_of(island.core)], x, island.output))
 
 
@@ -46,14 +43,14 @@ def lower_float_function(island: Island) -> Value:
 def lower_log(island: Island) -> Value:
     """The logarithm, of what is not positive the lowest output."""
     out = island.output
-    lowest = np.float32(np.float32(range_of(out.dtype)[0] - out.zero_point) * out.scale)
+    lowest = np.float32(np.float32(fp.range_of(out.dtype)[0] - out.zero_point) * out.scale)
 
     def log(v: float | np.float32) -> float:
         return math.log(v) if v > 0 else float(lowest)
 
     x = _operand(island, island.core.args[0])
     if x.dtype == "int16":
-        return lower_int16_table(island, x, "log", log)
+        return int16.lower_int16_table(island, x, "log", log)
     return lookup(island, x, float_table(lambda values: np.array([log(v) for v in values.tolist()], "float32"), x, out))
 
 
@@ -63,7 +60,7 @@ def lower_negative(island: Island) -> Value:
     saturates."""
     x, out = _operand(island, island.core.args[0]), island.output
     if x.dtype == "int16":
-        return lower_int16_negative(island, x)
+        return int16.lower_int16_negative(island, x)
     if not island.real and x.dtype == out.dtype:
         return lookup(island, x, (-_centred(x) - x.zero_point).astype(out.dtype))
     if x.zero_point or out.zero_point or x.step != out.scale:
@@ -76,11 +73,11 @@ def lower_leaky_relu(island: Island) -> Value:
     """`MBQM` with one multiplier on each side of zero; a negative slope is applied after rounding."""
     x, out = _operand(island, island.core.args[0]), island.output
     if x.dtype == "int16":
-        return lower_int16_leaky_relu(island, x, float(island.core.attrs.alpha))
+        return int16.lower_int16_leaky_relu(island, x, float(island.core.attrs.alpha))
     slope = np.float32(x.step * np.float32(island.core.attrs.alpha))
     d = _centred(x)
-    above = rescale(d, *quantize_multiplier(float(np.float32(x.step / out.scale))))
-    m, s = quantize_multiplier(float(np.float32(slope / out.scale)))
+    above = rescale(d, *fp.quantize_multiplier(float(np.float32(x.step / out.scale))))
+    m, s = fp.quantize_multiplier(float(np.float32(slope / out.scale)))
     below = rescale(d, abs(m), s) * (-1 if m < 0 else 1)
     return lookup(island, x, _clipped(np.where(d >= 0, above, below), out))
 
@@ -90,10 +87,10 @@ def lower_abs(island: Island) -> Value:
     """`MBQM(|x - xz|)`, a copy of the magnitude where the scales are equal."""
     x, out = _operand(island, island.core.args[0]), island.output
     if x.dtype == "int16":
-        return lower_int16_abs(island, x)
+        return int16.lower_int16_abs(island, x)
     magnitude = np.abs(_centred(x))
     if x.step != out.scale:
-        magnitude = rescale(magnitude, *quantize_multiplier(float(np.float32(x.step / out.scale))))
+        magnitude = rescale(magnitude, *fp.quantize_multiplier(float(np.float32(x.step / out.scale))))
     return lookup(island, x, _clipped(magnitude, out))
 
 
@@ -128,7 +125,7 @@ def lookup(island: Island, x: Quantized, table: np.ndarray) -> Value:
     """Emits `table[x - lowest]`, of one shape with `x`."""
     if x.shape != island.output.shape:
         raise NotLowered(f"a table from the shape {x.shape} to {island.output.shape}")
-    lowest = range_of(x.dtype)[0]
+    lowest = fp.range_of(x.dtype)[0]
     return island.elementwise(
         "lut",
         lambda index, a, t: t[a[index].astype("int32") - i32(lowest)],
@@ -143,38 +140,38 @@ def float_table(function: Callable[[np.ndarray], np.ndarray], x: Quantized, out:
     """`rha(f(sx (v - xz)) * (1 / so)) + zo` for every stored v, in float32."""
     real = (x.step * _centred(x).astype("float32")).astype("float32")
     scaled = (function(real).astype("float32") * (np.float32(1) / out.scale)).astype("float32")
-    whole = np.trunc(scaled)
-    rounded = whole + np.where(np.abs(scaled - whole) >= 0.5, np.sign(scaled), np.float32(0))
-    return _clipped((rounded + np.float32(out.zero_point)).astype("float32").astype("int64"), out, add_zero=False)
+    return _clipped(
+        (fp.rounded(scaled) + np.float32(out.zero_point)).astype("float32").astype("int64"), out, add_zero=False
+    )
 
 
 def rescale(x: np.ndarray, m: int, s: int) -> np.ndarray:
     """`MBQM` on int64 arrays, for tables."""
     shifted = (x << max(s, 0)).astype("int32").astype("int64")
-    return rounding_divide(srdhm(shifted, m), max(-s, 0))
+    return fp.rounding_divide(fp.srdhm(shifted, m), max(-s, 0))
 
 
 def hard_swish_table(x: Quantized, out: Output) -> np.ndarray:
     """The reference's hard-swish: 16-bit fixed point, saturating shifts, the last product truncated toward zero."""
     fine = np.float32(np.float32(1) / np.float32(1 << _HARD_SWISH_BITS)) * x.step
-    output, output_exponent = quantize_multiplier(float(np.float32(fine / out.scale)))
-    relu, relu_exponent = quantize_multiplier(float(np.float32(fine / (np.float32(3) / np.float32(1 << 15)))))
+    output, output_exponent = fp.quantize_multiplier(float(np.float32(fine / out.scale)))
+    relu, relu_exponent = fp.quantize_multiplier(float(np.float32(fine / (np.float32(3) / np.float32(1 << 15)))))
     value = _wrap16(_wrap16(_centred(x)) << _HARD_SWISH_BITS)
-    scaled = _srdhm16(value, _to_16_bits(output))
+    scaled = _srdhm16(value, int(fp.once_rounded(np.int64(output))))
     gate = value
     if relu_exponent > 0:
         gate = _saturate16(gate << (relu_exponent - 1))
-    gate = _srdhm16(gate, _to_16_bits(relu))
+    gate = _srdhm16(gate, int(fp.once_rounded(np.int64(relu))))
     if relu_exponent > 0:
         gate = _saturate16(gate << 1)
     if relu_exponent < 0:
-        gate = rounding_divide(gate, -relu_exponent)
+        gate = fp.rounding_divide(gate, -relu_exponent)
     gate = (gate + (1 << 15)) >> 1
     product = gate * scaled
     product = np.where(product >= 0, product >> 15, -((-product) >> 15))
     if output_exponent > 0:
         raise NotLowered("a hard-swish whose output scale is too small for the reference")
-    return _clipped(_wrap16(rounding_divide(product, -output_exponent) + out.zero_point), out, add_zero=False)
+    return _clipped(_wrap16(fp.rounding_divide(product, -output_exponent) + out.zero_point), out, add_zero=False)
 
 
 def _operand(island: Island, value: Value) -> Quantized:
@@ -186,7 +183,7 @@ def _operand(island: Island, value: Value) -> Quantized:
 
 def _centred(x: Quantized) -> np.ndarray:
     """`v - xz` for every stored v, as int64."""
-    lowest, highest = range_of(x.dtype)
+    lowest, highest = fp.range_of(x.dtype)
     return np.arange(lowest, highest + 1, dtype="int64") - x.zero_point
 
 
@@ -217,8 +214,16 @@ def _exp(v: float | np.float32) -> float:
     return math.exp(min(v, 89.0))
 
 
-def _to_16_bits(m: int) -> int:
-    return 0x7FFF if m >= 0x7FFF0000 else (m + (1 << 15)) >> 16
+def _gelu(x: np.ndarray) -> np.ndarray:
+    """`x / 2 (1 + erf(x / sqrt(2)))`, float32 to float32."""
+    scaled = (x * _SQRT_HALF).astype("float32")
+    return np.float32(0.5) * x * (np.float32(1) + np.array([math.erf(v) for v in scaled.tolist()], "float32"))
+
+
+def _gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """`x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, float32 to float32."""
+    inner = (_SQRT_2_OVER_PI * (x + _CUBIC * x * x * x)).astype("float32")
+    return np.float32(0.5) * x * (np.float32(1) + np.array([math.tanh(v) for v in inner.tolist()], "float32"))
 
 
 def _wrap16(x: np.ndarray) -> np.ndarray:
@@ -244,12 +249,12 @@ _TABULATED = {
     "relax.sigmoid": _sigmoid,
     "relax.tanh": _tanh,
     "relax.exp": _expf,
-    "relax.nn.gelu": gelu,
-    "relax.nn.gelu_tanh": gelu_tanh,
+    "relax.nn.gelu": _gelu,
+    "relax.nn.gelu_tanh": _gelu_tanh,
 }
 # of int16, by samples
 _INTERPOLATED: dict[str, Callable[[np.float32], float]] = {
     "exp": _exp,
-    "nn.gelu": _one(gelu),
-    "nn.gelu_tanh": _one(gelu_tanh),
+    "nn.gelu": _one(_gelu),
+    "nn.gelu_tanh": _one(_gelu_tanh),
 }

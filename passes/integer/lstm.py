@@ -21,17 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.expressions import dtype_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import (
-    i32,
-    quantize_multiplier,
-    quantize_multipliers,
-    rounding_divide,
-    te_clamp,
-    te_rescale,
-    te_rescale_channel,
-    te_rounding_divide,
-)
+from tvm_cascade.passes.integer.fixed_point import i32
 from tvm_cascade.passes.integer.island import Emitter
 from tvm_cascade.passes.integer.untyped import Function, Scalar, Value, ir, relax, s_tir, tirx
 
@@ -114,7 +106,7 @@ def lower_lstm(emitter: Emitter, x: Value, shape: Sequence[int], major: bool, ga
 
 def _products(weights: np.ndarray, bias: np.ndarray, scales: Sequence[np.float32], zero: int) -> _Products:
     sums = bias.astype("int64") - zero * weights.astype("int64").sum(axis=-1)
-    return _Products(weights, sums.astype("int32"), *quantize_multipliers(float(s) for s in scales))
+    return _Products(weights, sums.astype("int32"), *fp.quantize_multipliers(float(s) for s in scales))
 
 
 def exponentials(fraction: int) -> np.ndarray:
@@ -123,7 +115,7 @@ def exponentials(fraction: int) -> np.ndarray:
     x = a + (1 << 12)
     x2 = _srdhm16(x, x)
     x3, x4 = _srdhm16(x2, x), _srdhm16(x2, x2)
-    tail = rounding_divide(_srdhm16(rounding_divide(x4, 2) + x3, _ONE_THIRD) + x2, 1)
+    tail = fp.rounding_divide(_srdhm16(fp.rounding_divide(x4, 2) + x3, _ONE_THIRD) + x2, 1)
     result = _EXP_OF_MINUS_EIGHTH + _srdhm16(x + tail, _EXP_OF_MINUS_EIGHTH)
     return np.minimum(result, _ONE).astype("int16")
 
@@ -218,26 +210,26 @@ class _Loops:
             product = source[(*row, i)].astype("int32") * weights[k, u, i].astype("int32")
             return _store(self.sum, i32(0), self.sum[0] + product)
 
-        scaled = te_rescale_channel(self.sum[0], multipliers[k], shifts[k], made.shifts, made.bound)
+        scaled = fp.te_rescale_channel(self.sum[0], multipliers[k], shifts[k], made.shifts, made.bound)
         return [
             _store(self.sum, i32(0), bias[k, u]),
             _loop("i", made.weights.shape[2], add),
-            _store(self.gate, k, te_clamp(self.gate[k] + scaled, -_ONE - 1, _ONE, "int32")),
+            _store(self.gate, k, fp.te_clamp(self.gate[k] + scaled, -_ONE - 1, _ONE, "int32")),
         ]
 
     def _new_cell(self, u: Scalar) -> Value:
         count, states = self.count, self.states
         forget, new = self.gate[count - 3], self.gate[count - 2]
         taken = i32(_ONE) - forget if count == 3 else self.gate[0]
-        kept = te_rounding_divide(forget * self.cell[u].astype("int32"), 15)
-        added = te_rounding_divide(taken * new, 30 + states.cell_exponent)
+        kept = fp.te_rounding_divide(forget * self.cell[u].astype("int32"), 15)
+        added = fp.te_rounding_divide(taken * new, 30 + states.cell_exponent)
         low, high = (-states.clip, states.clip) if states.clip else (-_ONE - 1, _ONE)
-        return _store(self.cell, u, te_clamp(kept + added, low, high, "int16"))
+        return _store(self.cell, u, fp.te_clamp(kept + added, low, high, "int16"))
 
     def _output(self, b: Scalar, t: Scalar, u: Scalar) -> Value:
         product = self.gate[self.count - 1] * self.held[2]
-        scaled = te_rescale(product, *quantize_multiplier(float(self.states.scale)), 1 << 30)
-        value = te_clamp(scaled + i32(self.states.zero_point), -128, 127, "int8")
+        scaled = fp.te_rescale(product, *fp.quantize_multiplier(float(self.states.scale)), 1 << 30)
+        value = fp.te_clamp(scaled + i32(self.states.zero_point), -128, 127, "int8")
         return tirx.BufferStore(self.out, value, [t, b, u] if self.major else [b, t, u])
 
     def _curve(self, a: Scalar, shift: Scalar | int) -> Value:
@@ -280,7 +272,7 @@ def _te_srdhm16(a: Scalar, b: Scalar) -> Scalar:
 
 
 def _te_saturate16(x: Scalar) -> Scalar:
-    return te_clamp(x, -_ONE - 1, _ONE, "int32")
+    return fp.te_clamp(x, -_ONE - 1, _ONE, "int32")
 
 
 def _store(buffer: Value, index: Scalar | int, value: Scalar) -> Value:

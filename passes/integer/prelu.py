@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
-from tvm_cascade.passes.integer.fixed_point import i32, te_rescale, te_rescale_channel
-from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier, te_broadcast
+from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast, te_rescale, te_rescale_channel
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Island, Quantized, bounded_multiplier
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, tirx
 
 _HEAD_ROOM = 8  # bits

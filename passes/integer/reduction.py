@@ -5,20 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, dtype_of, name_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32
-from tvm_cascade.passes.integer.island import (
-    INDEX,
-    ISLANDS,
-    STORED_TYPES,
-    Island,
-    Operand,
-    Output,
-    Quantized,
-    te_broadcast,
-)
-from tvm_cascade.passes.integer.one_scale import in_output_scale, in_scale_of
+from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast
+from tvm_cascade.passes.integer.island import INDEX, ISLANDS, STORED_TYPES, Island, Operand, Output, Quantized
 from tvm_cascade.passes.integer.pooling import reduced_axes, te_reduced
-from tvm_cascade.passes.integer.requantize import from_own_scale
+from tvm_cascade.passes.integer.requantize import from_own_scale, in_output_scale, in_scale_of
 from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
 
 

@@ -1,13 +1,67 @@
-"""A stored tensor in another quantization, by one multiplier."""
+"""Stored tensors in another quantization, and floats in one: quantize and dequantize as the reference computes them.
+
+Operators of ONNX and PyTorch whose results are elements of their operands (choices, maxima and minima) may stand between
+tensors of unequal scales. Quantizing keeps the order of numbers, so `quantize(max(a, b))` is `max(quantize(a),
+quantize(b))`: every operand is requantized to the output's scale first (`in_output_scale`), a reduction afterwards
+(`in_scale_of`). TFLite refuses such files, or compares what it should not; only real operators come here.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.passes.integer.expressions import NotLowered
-from tvm_cascade.passes.integer.fixed_point import te_rescale
-from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized, bounded_multiplier
-from tvm_cascade.passes.integer.untyped import Value
+from tvm_cascade.passes.integer import island as integer
+from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
+from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, te_rescale
+from tvm_cascade.passes.integer.island import ISLANDS, STORED_TYPES, Emitter, Island, Operand, Output, Quantized
+from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+
+
+def lower_quantize(source: Value, output: Output, emitter: Emitter) -> Value:
+    """float32 to stored integers: `clamp(rha(x / s) + z)`, the quotient in float32."""
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            quotient = a[index] / tirx.const(float(output.scale), "float32")
+            # far outside of the stored range every quotient saturates: bound it before it must fit an integer
+            bounded = tirx.max(tirx.min(quotient, tirx.const(1 << 20, "float32")), tirx.const(-(1 << 20), "float32"))
+            whole, half = tirx.trunc(bounded), tirx.const(0.5, "float32")
+            up = tirx.Select(bounded - whole >= half, i32(1), i32(0))
+            down = tirx.Select(bounded - whole <= -half, i32(1), i32(0))
+            return output.stored(whole.astype("int32") + up - down)
+
+        return te.compute(output.shape, at, name="quantize")
+
+    return emitter.call("quantize", compute, [source], **output.described)
+
+
+def lower_dequantize(x: Quantized, emitter: Emitter) -> Value:
+    """Stored integers to float32: `s * (x - z)`."""
+
+    def compute(a: Tensor) -> Tensor:
+        def at(*index: Index) -> Scalar:
+            return x.centred(a[index]).astype("float32") * tirx.const(float(x.step), "float32")
+
+        return te.compute(x.shape, at, name="dequantize")
+
+    return emitter.call("dequantize", compute, [x.value], input_zero_point=x.zero_point)
+
+
+def stored_numbers(values: np.ndarray, out: Output) -> np.ndarray:
+    """`clamp(rha(x / s) + z)` in float32, as `lower_quantize` computes it; 0 for what is no number."""
+    with np.errstate(all="ignore"):
+        quotients = np.nan_to_num(values / out.scale, nan=0.0)
+    bounded = np.clip(quotients, -(1 << 20), 1 << 20)
+    return np.clip([round_half_away(v) + out.zero_point for v in bounded], out.lo, out.hi)
+
+
+@ISLANDS.lowers("dequantize")
+def lower_requantize(island: Island) -> Value:
+    """Stored integers to stored integers of another quantization."""
+    found = island.reader.dequantized(island.core)
+    if found is None:
+        raise NotLowered("its input's quantization is not constant")
+    return requantized(island, found)
 
 
 def requantized(island: Island, found: Quantized) -> Value:
@@ -28,7 +82,7 @@ def rescaled(island: Island, kind: str, x: Quantized, ratio: np.float64) -> Valu
     if x.constant is not None:
         raise NotLowered("its input is constant")
     out = island.output
-    m, s = bounded_multiplier(ratio)
+    m, s = integer.bounded_multiplier(ratio)
     return island.elementwise(
         kind,
         lambda index, a: out.stored(te_rescale(x.centred(a[index]), m, s, x.reach)),
@@ -45,3 +99,28 @@ def stored(x: Quantized) -> Quantized:
     if x.dtype not in STORED_TYPES:
         raise NotLowered(f"an operand of type {x.dtype}")
     return x
+
+
+def in_output_scale(island: Island, expr: Value) -> Operand:
+    """An operand with the quantization of the island's output.
+
+    Raises
+    ------
+    NotLowered
+        For what is neither constant nor dequantized from integers.
+    """
+    core, out = island.reader.define(expr), island.output
+    data, found = constant_of(core), island.reader.dequantized(expr)
+    if found is not None and found.constant is not None and found.scale.size == 1:
+        data = (found.constant.astype("int64") - found.zero_point).astype("float32") * found.step
+    if data is not None and data.dtype == np.float32:
+        return stored_numbers(data.reshape(-1), out).reshape(data.shape).astype(out.dtype)
+    if found is None or found.constant is not None:
+        raise NotLowered(f"an operand of {name_of(island.core)} is not dequantized from integers")
+    inner = Output.unbounded(shape_of(expr), out.dtype, out.scale, out.zero_point)
+    return lower_requantize(island.writing(inner, core))
+
+
+def in_scale_of(island: Island, x: Quantized) -> Island:
+    """The island, its output in the quantization of its operand."""
+    return island.writing(Output.unbounded(island.output.shape, x.dtype, x.step, x.zero_point))

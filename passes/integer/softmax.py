@@ -3,32 +3,25 @@
 The exponential depends on `max - x` alone, so its 256 values are a table of int32 (Q0.31), zero where the reference
 skips the element. The sum is in Q12.19, its reciprocal takes three Newton steps in Q2.29, once a row. Source:
 TFLite's reference softmax and gemmlowp's `exp_on_negative_values` and `one_over_one_plus_x_for_x_in_0_1`.
+
+That of int16 takes two interpolated tables of 513 entries, `exp` on [-10, 0] and `1 / (1 + x)` on [0, 1], each sample
+bent by half the error at its interval's middle. Source: TFLite's `reference_ops::SoftmaxInt16` and `LUTPopulate`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from tvm_cascade.passes.integer import fixed_point as fp
 from tvm_cascade.passes.integer.data_movement import transposed
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of
-from tvm_cascade.passes.integer.fixed_point import (
-    INT32_MAX,
-    i32,
-    i64,
-    quantize_multiplier,
-    range_of,
-    rounding_divide,
-    srdhm,
-    te_clamp,
-    te_leading_zeros,
-    te_saturate,
-    te_srdhm,
-)
-from tvm_cascade.passes.integer.int16_softmax import lower_int16_softmax
+from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64
+from tvm_cascade.passes.integer.int16_lookup import te_interpolated
 from tvm_cascade.passes.integer.island import BYTE_TYPES, ISLANDS, Island, Output, Quantized
 from tvm_cascade.passes.integer.requantize import from_own_scale
 from tvm_cascade.passes.integer.rows import Row, Rows, Stage
@@ -43,6 +36,8 @@ _ONE_THIRD = 715827883
 _SCALE_TOLERANCE = 0.001  # the reference's, of the result's 1/256
 _FORTYEIGHT_OVER_17 = 1515870810  # Q2.29
 _MINUS_32_OVER_17 = -1010580540
+_LOWEST16, _HIGHEST16 = fp.range_of("int16")
+_STEPS = 512  # between the samples of a table of int16
 
 
 @ISLANDS.lowers("nn.softmax")
@@ -64,10 +59,10 @@ def lower_softmax(island: Island) -> Value:
 def _along_last(island: Island, x: Quantized, beta: float) -> Value:
     out = island.output
     if x.dtype == "int16":
-        return lower_int16_softmax(island, x, beta)
+        return _int16_along_last(island, x, beta)
     if x.dtype not in BYTE_TYPES:
         raise NotLowered("its input is not dequantized from integers")
-    zero_point = range_of(out.dtype)[0]
+    zero_point = fp.range_of(out.dtype)[0]
     if abs(float(out.scale) * 256 - 1) > _SCALE_TOLERANCE or out.zero_point != zero_point:
         if not island.real or out.scale * 256 < 1 or out.dtype not in BYTE_TYPES:
             raise NotLowered(f"a softmax whose result has not the scale 1/256 and the zero point {zero_point}")
@@ -90,12 +85,12 @@ def exponentials(scale: float, beta: float) -> np.ndarray:
     d = -np.arange(256, dtype="int64")
     used = np.where(d >= lowest, d, 0)
     shifted = (used << s).astype("int32").astype("int64")
-    return np.where(d >= lowest, _exp_of_negative(srdhm(shifted, m)), 0).astype("int32")
+    return np.where(d >= lowest, _exp_of_negative(fp.srdhm(shifted, m)), 0).astype("int32")
 
 
 def scaled_multiplier(scale: float, beta: float) -> tuple[int, int]:
     """`QM` from stored differences to Q5.26."""
-    m, s = quantize_multiplier(min(float(np.float32(beta)) * scale * (1 << (31 - INPUT_BITS)), float(INT32_MAX)))
+    m, s = fp.quantize_multiplier(min(float(np.float32(beta)) * scale * (1 << (31 - INPUT_BITS)), float(INT32_MAX)))
     if s < 0:
         raise NotLowered(f"a softmax over logits of scale {scale:g}")
     return m, s
@@ -111,13 +106,13 @@ def _exp_of_negative(a: np.ndarray) -> np.ndarray:
     quarter = 1 << (31 - INPUT_BITS - 2)
     remainder = (a & (quarter - 1)) - quarter
     x = (remainder << INPUT_BITS) + (1 << 28)
-    x2 = srdhm(x, x)
-    x3, x4 = srdhm(x2, x), srdhm(x2, x2)
-    tail = rounding_divide(srdhm(rounding_divide(x4, 2) + x3, _ONE_THIRD) + x2, 1)
-    result = _EXP_OF_MINUS_EIGHTH + srdhm(x + tail, _EXP_OF_MINUS_EIGHTH)
+    x2 = fp.srdhm(x, x)
+    x3, x4 = fp.srdhm(x2, x), fp.srdhm(x2, x2)
+    tail = fp.rounding_divide(fp.srdhm(fp.rounding_divide(x4, 2) + x3, _ONE_THIRD) + x2, 1)
+    result = _EXP_OF_MINUS_EIGHTH + fp.srdhm(x + tail, _EXP_OF_MINUS_EIGHTH)
     above = remainder - a
     for exponent, factor in _EXP_STEPS:
-        result = np.where(above & (1 << (31 - INPUT_BITS + exponent)), srdhm(result, factor), result)
+        result = np.where(above & (1 << (31 - INPUT_BITS + exponent)), fp.srdhm(result, factor), result)
     return np.where(a == 0, INT32_MAX, result)
 
 
@@ -137,17 +132,19 @@ def _te_softmax(x: Tensor, exps: Tensor, dtype: str) -> Tensor:
     rk, rs = rows.axis("rk"), rows.axis("rs")
     top = rows.stage("max_acc", lambda *r: te.max(rows.element(r, rk), axis=[rk]))
     total = rows.stage("sum_acc", lambda *r: te.sum(te_halves_up(exps[top[r] - rows.element(r, rs)]), axis=[rs]))
-    zeros = rows.stage("zeros", lambda *r: te_leading_zeros(total[r]))
+    zeros = rows.stage("zeros", lambda *r: fp.te_leading_zeros(total[r]))
     half = rows.stage("half", lambda *r: _te_half_denominator(total[r], zeros[r]))
     guess = te_newton(half, rows.stage)
-    low, high = range_of(dtype)
+    low, high = fp.range_of(dtype)
 
     def finish(row: Row, k: Index) -> Scalar:
-        product = te_srdhm(exps[top[row] - rows.element(row, k)].astype("int64"), te_saturate(guess[row] * i64(2)))
+        product = fp.te_srdhm(
+            exps[top[row] - rows.element(row, k)].astype("int64"), fp.te_saturate(guess[row] * i64(2))
+        )
         e = (i32(SUM_BITS + 31 - 8) - zeros[row]).astype("int64")
         # both factors are positive: rounding half away is rounding half up
         value = ((product + (i64(1) << (e - i64(1)))) >> e).astype("int32")
-        return te_clamp(value + i32(low), low, high, dtype)
+        return fp.te_clamp(value + i32(low), low, high, dtype)
 
     return rows.elements(finish)
 
@@ -166,12 +163,87 @@ def _te_half_denominator(total: Scalar, zeros: Scalar) -> Scalar:
 def te_newton(half: Tensor, stage: Stage) -> Tensor:
     """`1 / (2 h)` in Q1.30 for h in [1/2, 1], as int64: three Newton steps, one stage each. It may reach one: saturate
     its double."""
-    guess = stage("newton", lambda *r: te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17))
+    guess = stage("newton", lambda *r: fp.te_srdhm(half[r], i64(_MINUS_32_OVER_17)) + i64(_FORTYEIGHT_OVER_17))
     for _ in range(3):
         guess = stage("newton", partial(_te_newton_step, half, guess))
     return guess
 
 
 def _te_newton_step(half: Tensor, x: Tensor, *r: Index) -> Scalar:
-    error = te_srdhm(x[r], i64(1 << 29) - te_srdhm(half[r], x[r]))
-    return x[r] + te_saturate(error * i64(4))
+    error = fp.te_srdhm(x[r], i64(1 << 29) - fp.te_srdhm(half[r], x[r]))
+    return x[r] + fp.te_saturate(error * i64(4))
+
+
+def _int16_along_last(island: Island, x: Quantized, beta: float) -> Value:
+    """Softmax of int16 along the last axis, to 1/32768ths."""
+    out = island.output
+    if island.real and not out.zero_point and float(out.scale) * (1 << 15) > 1 and out.dtype == "int16":
+        own = Output.unbounded(out.shape, "int16", 1 / (1 << 15))
+        return from_own_scale(island, own, _int16_along_last(island.writing(own), x, beta))
+    if x.constant is not None or out.dtype != "int16" or out.zero_point or float(out.scale) != 1 / (1 << 15):
+        raise NotLowered("a softmax of int16 to another type or scale")
+    if out.shape[-1] > 1 << 16:
+        raise NotLowered(f"{out.shape[-1]} classes overflow the reference's sum")
+    m, s = fp.quantize_multiplier(float(x.step) * float(np.float32(beta)) / (10.0 / 65535.0))
+    if s > 30:
+        raise NotLowered(f"a softmax over logits of scale {x.step:g}")
+    tables = [_table(math.exp, -10.0, 0.0), _table(lambda v: 1.0 / (1.0 + v), 0.0, 1.0)]
+
+    def compute(a: Tensor, exps: Tensor, inverses: Tensor) -> Tensor:
+        return _te_int16_softmax(a, exps, inverses, (m, s))
+
+    axis = len(out.shape) - 1
+    return island.emitter.call("wide_softmax", compute, [x.value, *tables], axis=axis, multiplier=m, shift=s)
+
+
+def _table(function: Callable[[float], float], low: float, high: float) -> np.ndarray:
+    """513 samples of a function into [-1, 1), in 0.15."""
+    step = (high - low) / _STEPS
+    scale = 65536.0 / (2.0 / 65535.0 * 65535.0)
+
+    def sample(v: float) -> float:
+        return function(v) * scale
+
+    values = []
+    for i in range(_STEPS):
+        here, after = sample(low + i * step), sample(low + (i + 1) * step)
+        middle = fp.round_half_away(sample(low + i * step + step / 2))
+        bend = fp.round_half_away((fp.round_half_away((after + fp.round_half_away(here)) / 2) - middle) / 2)
+        values.append(min(max(fp.round_half_away(here) - bend, _LOWEST16), _HIGHEST16))
+    values.append(min(max(fp.round_half_away(sample(high)), _LOWEST16), _HIGHEST16))
+    return np.array(values, "int16")
+
+
+def _te_int16_softmax(x: Tensor, exps: Tensor, inverses: Tensor, scaling: tuple[int, int]) -> Tensor:
+    rows = Rows(x, "wide_softmax")
+    rk, rs = rows.axis("rk"), rows.axis("rs")
+    top = rows.stage("max_acc", lambda *r: te.max(rows.element(r, rk), axis=[rk]))
+
+    def place(row: Row, k: Index) -> Scalar:
+        scaled = fp.te_rescale(rows.element(row, k) - top[row], *scaling, (1 << 16) - 1)
+        return _te_bounded(scaled + i32(_HIGHEST16))
+
+    places = rows.elements(place, "place")
+    e = rows.elements(lambda row, k: te_interpolated(exps, rows.of(places, row, k)), "exp")
+    total = rows.stage("sum_acc", lambda *r: te.sum(rows.of(e, r, rs), axis=[rs]))
+    zeros = rows.stage("zeros", lambda *r: fp.te_leading_zeros(total[r]))
+
+    def mantissa_of(*r: Index) -> Scalar:
+        shifted = total[r].astype("int64") << (zeros[r] - i32(1)).astype("int64")
+        return ((shifted + i64(1 << 13)) >> i64(14)).astype("int32") - i32((1 << 15) + (1 << 16))
+
+    mantissa = rows.stage("mantissa", mantissa_of)
+    inverse = rows.stage("inverse", lambda *r: te_interpolated(inverses, _te_bounded(mantissa[r])))
+
+    def finish(row: Row, k: Index) -> Scalar:
+        right = (i32(31) - zeros[row]).astype("int64")
+        product = rows.of(e, row, k).astype("int64") * inverse[row].astype("int64")
+        value = ((product + ((i64(1) << right) >> i64(1))) >> right).astype("int32")
+        return fp.te_clamp(value, 0, _HIGHEST16, "int16")
+
+    return rows.elements(finish)
+
+
+def _te_bounded(v: Scalar) -> Scalar:
+    """An int32 within the range of int16."""
+    return fp.te_clamp(v, _LOWEST16, _HIGHEST16, "int32")

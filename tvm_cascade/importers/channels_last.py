@@ -50,9 +50,8 @@ class _ChannelsLast(Moves):
             "take": self._take,
             "tile": self._tile,
             "broadcast_to": self._broadcast_to,
-            "where": self._choice,
             "nn.prelu": self._prelu,
-            **dict.fromkeys(_BINARY, self._binary),
+            **dict.fromkeys(("where", *_BINARY), self._broadcast),
             **dict.fromkeys(_UNARY, self._unary),
         }
 
@@ -103,10 +102,10 @@ class _ChannelsLast(Moves):
         source = self._last_of(call.args[0])
         if name_of(call) == "nn.avg_pool2d":
             return Placed(self.bb.emit(kind(source, **window)), last=True)
-        return Placed(self._before_dequantize(source, lambda v: self.bb.emit(kind(v, **window))), last=True)
+        return self._moved(Placed(source, last=True), lambda v: kind(v, **window))
 
     def _reduce(self, call: Value) -> Placed:
-        """Where every axis that is left stands in the order that it had: the channels, or rows and columns."""
+        """Only where the axes that remain keep their order: the channels alone, or rows and columns."""
         if not self._place(call.args[0]).last or call.attrs.axis is None:
             return self._other(call)
         axes, kept = sorted(LAST_AXIS[int(a) % 4] for a in call.attrs.axis), bool(call.attrs.keepdims)
@@ -142,7 +141,7 @@ class _ChannelsLast(Moves):
             call.op, [call.args[0], relax.const(real, "float32"), *call.args[2:]], call.attrs, call.ty_args
         )
 
-    def _binary(self, call: Value) -> Placed:
+    def _broadcast(self, call: Value) -> Placed:
         if len(shape_of(call)) != 4 or not any(self._place(a).last for a in call.args):
             return self._other(call)
         operands = [self._broadcast_last(a) for a in call.args]
@@ -166,11 +165,6 @@ class _ChannelsLast(Moves):
         unit = [1] * (4 - len(shape)) + list(shape)
         wide = self._before_dequantize(self._place(value).value, lambda v: self._reshaped(v, unit))
         return self._transposed(wide, last=True)
-
-    def _choice(self, call: Value) -> Placed:
-        if len(shape_of(call)) != 4 or not any(self._place(a).last for a in call.args):
-            return self._other(call)
-        return Placed(self.bb.emit(relax.op.where(*(self._broadcast_last(a) for a in call.args))), last=True)
 
     def _prelu(self, call: Value) -> Placed:
         placed, axis = self._place(call.args[0]), int(call.attrs.axis) % len(shape_of(call))

@@ -23,7 +23,7 @@ _EXACT = 1e-3  # of a step, within which a number is a stored value
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A value of the new function; `last` where its channels are, and were the second axis of the old one."""
+    """A value of the new function. `last` says that its channels, the second axis of the old value, are its last axis."""
 
     value: Value
     last: bool = False
@@ -64,6 +64,15 @@ class Moves(Rewriting):
         """`value` of the old function, of rank 4, with its channels last."""
         placed = self._place(value)
         return placed.value if placed.last else self._transposed(placed.value, last=True)
+
+    def _last_where(self, value: Value, kept: bool) -> Placed:
+        """`value` as it is placed, its channels last only where they may be `kept` there."""
+        placed = self._place(value)
+        return placed if placed.last and kept else Placed(self._first_of(value))
+
+    def _moved(self, placed: Placed, move: Callable[[Value], Value]) -> Placed:
+        """`move` of a value, emitted, before the dequantize that it has."""
+        return Placed(self._before_dequantize(placed.value, lambda v: self.bb.emit(move(v))), placed.last)
 
     def _transposed(self, value: Value, last: bool) -> Value:
         """Transposed before its dequantize, if it has one; a constant at once."""
@@ -131,11 +140,7 @@ class Moves(Rewriting):
         axes, *rest = ([int(getattr(f.value, "value", f.value)) for f in a.fields] for a in call.args[1:])
         axes = [LAST_AXIS[a % rank] if placed.last else a % rank for a in axes]
         inbound = bool(call.attrs.assume_inbound)
-
-        def sliced(value: Value) -> Value:
-            return self.bb.emit(relax.op.strided_slice(value, axes, *rest, assume_inbound=inbound))
-
-        return Placed(self._before_dequantize(placed.value, sliced), placed.last)
+        return self._moved(placed, lambda v: relax.op.strided_slice(v, axes, *rest, assume_inbound=inbound))
 
     def _view(self, call: Value) -> Placed:
         """A reshape of one pixel reads the same in both layouts."""
@@ -170,8 +175,7 @@ class Moves(Rewriting):
         fill = self._stored_number(whole, value) if mode == "constant" else 0.0
         if fill is None or name_of(whole) != "dequantize" or scales_of(whole) != 1:
             return Placed(self.bb.emit(relax.op.nn.pad(source, widths, mode, value)), placed.last)
-        padded = self._before_dequantize(source, lambda v: self.bb.emit(relax.op.nn.pad(v, widths, mode, fill)))
-        return Placed(padded, placed.last)
+        return self._moved(Placed(source, placed.last), lambda v: relax.op.nn.pad(v, widths, mode, fill))
 
     def _cropped(self, value: Value, widths: list[int]) -> Value:
         """Without what negative widths take away."""
@@ -235,33 +239,26 @@ class Moves(Rewriting):
         return gathered
 
     def _take(self, call: Value) -> Placed:
-        placed, indices = self._place(call.args[0]), self._first_of(call.args[1])
+        indices = self._first_of(call.args[1])
         if call.attrs.axis is None or data_of(indices) is None:
             return self._other(call)
-        last = placed.last and len(shape_of(indices)) == 1
-        source = placed.value if last else self._first_of(call.args[0])
+        placed = self._last_where(call.args[0], len(shape_of(indices)) == 1)
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
-        axis = LAST_AXIS[axis] if last else axis
-        return Placed(
-            self._before_dequantize(source, lambda v: self.bb.emit(relax.op.take(v, indices, axis))), last=last
-        )
+        axis = LAST_AXIS[axis] if placed.last else axis
+        return self._moved(placed, lambda v: relax.op.take(v, indices, axis))
 
     def _tile(self, call: Value) -> Placed:
-        placed, repeats = self._place(call.args[0]), [int(r) for r in call.attrs.repeats]
-        last = placed.last and len(repeats) <= 4
-        source = placed.value if last else self._first_of(call.args[0])
-        if last:
+        repeats = [int(r) for r in call.attrs.repeats]
+        placed = self._last_where(call.args[0], len(repeats) <= 4)
+        if placed.last:
             repeats = [([1] * (4 - len(repeats)) + repeats)[axis] for axis in TO_LAST]
-        return Placed(self._before_dequantize(source, lambda v: self.bb.emit(relax.op.tile(v, repeats))), last=last)
+        return self._moved(placed, lambda v: relax.op.tile(v, repeats))
 
     def _broadcast_to(self, call: Value) -> Placed:
-        placed, shape = self._place(call.args[0]), shape_of(call)
-        last = placed.last and len(shape) == 4
-        source = placed.value if last else self._first_of(call.args[0])
-        shape = tuple(shape[axis] for axis in TO_LAST) if last else shape
-        return Placed(
-            self._before_dequantize(source, lambda v: self.bb.emit(relax.op.broadcast_to(v, list(shape)))), last=last
-        )
+        shape = list(shape_of(call))
+        placed = self._last_where(call.args[0], len(shape) == 4)
+        shape = [shape[axis] for axis in TO_LAST] if placed.last else shape
+        return self._moved(placed, lambda v: relax.op.broadcast_to(v, shape))
 
     def _shape_of(self, value: Value) -> tuple[int, ...]:
         return shape_of(self._place(value).value)

@@ -40,9 +40,8 @@ def load_onnx(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...
         from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
         from tvm_cascade.importers.onnx_converters import CONVERTERS, Importer
-        from tvm_cascade.importers.onnx_pads import constant_operands, fold_pads
+        from tvm_cascade.importers.onnx_folding import constant_operands, fold_pads, fold_shapes
         from tvm_cascade.importers.onnx_qoperators import as_signed, spell_out
-        from tvm_cascade.importers.onnx_shapes import fold_shapes
     except ImportError as error:
         raise MissingToolError("onnx", "pip install 'tvm_cascade[onnx]'") from error
     try:
@@ -104,18 +103,14 @@ def _check_static(path: Path, mod: Any) -> None:
 
 def _check_filled(path: Path, model: Any) -> None:
     """The importer fills ConstantOfShape at once, whatever its shape says."""
+    from onnx import numpy_helper
+
     given = {w.name: w for w in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "ConstantOfShape" and node.input and node.input[0] in given:
-            shape = [int(d) for d in _array(given[node.input[0]]).reshape(-1)]
+            shape = [int(d) for d in numpy_helper.to_array(given[node.input[0]]).reshape(-1)]
             if any(d < 0 for d in shape) or prod(shape) > MAX_ELEMENTS:
                 raise LoadError(path, f"a constant of shape {shape} exceeds {MAX_ELEMENTS} elements")
-
-
-def _array(tensor: Any) -> Any:
-    from onnx import numpy_helper
-
-    return numpy_helper.to_array(tensor)
 
 
 def _static_shapes(path: Path, model: Any, wanted: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:

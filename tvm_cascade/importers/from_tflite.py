@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tflite as _tflite
 import tvm
 from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
@@ -17,24 +16,10 @@ from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.interface import attach, check_inputs, check_sizes
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
-from tvm_cascade.importers.tflite_model import MalformedModel, Model, open_model, original_name
+from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model, original_name
 from tvm_cascade.importers.values import blocks_closed
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
-
-# the package's generated classes type every accessor as optional: here it is untyped
-tflite: Any = _tflite
-
-_ELEMENT_TYPES = {
-    tflite.TensorType.FLOAT32: "float32",
-    tflite.TensorType.FLOAT16: "float16",
-    tflite.TensorType.INT32: "int32",
-    tflite.TensorType.UINT8: "uint8",
-    tflite.TensorType.INT64: "int64",
-    tflite.TensorType.BOOL: "bool",
-    tflite.TensorType.INT16: "int16",
-    tflite.TensorType.INT8: "int8",
-}
 
 
 def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, ...]]) -> tvm.IRModule:
@@ -89,7 +74,7 @@ def _interface(path: Path, model: Model) -> IoSpec:
 def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
     tensor = model.Subgraphs(0).Tensors(index)
     name = original_name(model, index)
-    if tensor.Type() not in _ELEMENT_TYPES:
+    if tensor.Type() not in ELEMENT_TYPES:
         raise LoadError(path, f"tensor {name} has an element type that is not supported")
     shape = tuple(int(d) for d in tensor.ShapeAsNumpy()) if tensor.ShapeLength() else ()
     q = tensor.Quantization()
@@ -97,7 +82,7 @@ def _tensor_spec(path: Path, model: Model, index: int) -> TensorSpec:
     if q is not None and q.ScaleLength() == 1:
         scale = float(q.ScaleAsNumpy()[0])
         zero_point = int(q.ZeroPointAsNumpy()[0]) if q.ZeroPointLength() else 0
-    return TensorSpec(name, shape, _ELEMENT_TYPES[tensor.Type()], scale, zero_point)
+    return TensorSpec(name, shape, ELEMENT_TYPES[tensor.Type()], scale, zero_point)
 
 
 def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: IoSpec) -> IoSpec:
@@ -110,8 +95,7 @@ def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: Io
     for k, (declared, computed) in enumerate(zip(spec.outputs, types, strict=True)):
         shape = tuple(int(d) for d in computed.shape.values)
         tensor = graph.Tensors(graph.Outputs(k))
-        known = tuple(tensor.ShapeSignatureAsNumpy()) if tensor.ShapeSignatureLength() else declared.shape
-        if len(shape) != len(known) or any(d not in (-1, s) for s, d in zip(shape, known, strict=True)):
+        if not _fits(shape, _signature(tensor) or declared.shape):
             raise LoadError(
                 path, f"output {declared.name} has the shape {list(declared.shape)} in the file, {list(shape)} computed"
             )
@@ -126,7 +110,7 @@ def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[s
     inputs = []
     for k, declared in enumerate(spec.inputs):
         tensor = graph.Tensors(graph.Inputs(k))
-        known = tuple(int(d) for d in tensor.ShapeSignatureAsNumpy()) if tensor.ShapeSignatureLength() else ()
+        known = _signature(tensor)
         known = known if len(known) == len(declared.shape) else declared.shape
         shape = wanted.get(declared.name)
         if shape is None:
@@ -137,13 +121,22 @@ def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[s
                     f"fix it with --input-shape {declared.name}=...",
                 )
             shape = declared.shape
-        elif len(shape) != len(known) or any(d not in (-1, s) for s, d in zip(shape, known, strict=True)):
+        elif not _fits(shape, known):
             raise UsageError(
                 f"input {declared.name} has the shape {list(known)} in the file, not {list(shape)}: "
                 "convert the model again with that shape"
             )
         inputs.append(replace(declared, shape=tuple(shape)))
     return replace(spec, inputs=tuple(inputs))
+
+
+def _signature(tensor: Any) -> tuple[int, ...]:
+    """The shape of a tensor with -1 for each extent that the file leaves open; empty where it does not say."""
+    return tuple(int(d) for d in tensor.ShapeSignatureAsNumpy()) if tensor.ShapeSignatureLength() else ()
+
+
+def _fits(shape: tuple[int, ...], known: tuple[int, ...]) -> bool:
+    return len(shape) == len(known) and all(d in (-1, s) for s, d in zip(shape, known, strict=True))
 
 
 def _named_shapes(model: Model, spec: IoSpec) -> Any:

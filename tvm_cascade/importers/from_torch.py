@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax as _relax
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
@@ -26,11 +25,9 @@ from tvm_cascade.importers.channels_last import to_channels_last
 from tvm_cascade.importers.interface import check_inputs, check_sizes, with_interface
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
-from tvm_cascade.importers.values import blocks_closed, is_quantized
+from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
 from tvm_cascade.messages import last_line, printable
 from tvm_cascade.passes.lower_quantized import with_real_operators
-
-relax: Any = _relax  # its nodes get their fields at run time
 
 _MOST_BYTES = 1 << 30  # of an archive's members together
 # kept whole by the decomposition, since the operators themselves have a form here

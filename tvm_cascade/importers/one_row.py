@@ -77,7 +77,7 @@ class _Widening(Rewriting):
         return value if isinstance(value, relax.Var) else self.bb.emit(value)
 
     def _narrow(self, value: Value) -> Value:
-        """`value` of the old function in its own rank."""
+        """The counterpart of a value of the old function, in the rank that it had."""
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self._narrow(f) for f in value.fields])
         if isinstance(value, relax.TupleGetItem):
@@ -164,7 +164,7 @@ class _Widening(Rewriting):
         return relax.op.concat([self._widened(f) for f in fields], axis=_AXIS[int(call.attrs.axis) % 3])
 
     def _view(self, var: Value, call: Value) -> None:
-        """A view of a row reads the same; one that takes the row away gives it back."""
+        """A reshape that adds the axis of the one row, or removes it, is the value itself in rank 4 or 3."""
         source, shape = call.args[0], shape_of(var)
         if source not in self.wide and shape_of(source) == (*shape[:2], 1, shape[2]):
             self.wide[var] = self._narrow(source)
@@ -172,7 +172,7 @@ class _Widening(Rewriting):
         self.new[var] = self._reshaped(self.wide[source] if source in self.wide else self._narrow(source), shape)
 
     def _reduction(self, var: Value, call: Value) -> None:
-        """Along the row, its one line with it."""
+        """Along the row: over the axis of extent 1 too, which changes nothing."""
         axes, kept = call.attrs.axis, bool(call.attrs.keepdims)
         if axes is None or [int(a) % 3 for a in axes] != [2]:
             self.new[var] = self._emitted(self._narrow(call))

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tvm_cascade.importers.onnx_shapes import copied
+from tvm_cascade.importers.onnx_folding import copied
 
 
 def spell_out(model: Any, keep: Collection[str] = ()) -> Any:

@@ -16,7 +16,16 @@ from tvm.relax.frontend.tflite import tflite_frontend as stock
 
 from tvm_cascade.importers.tflite_coverage import coverage
 from tvm_cascade.importers.tflite_lstm import LstmConverters
-from tvm_cascade.importers.tflite_moves import CONVERTERS, Operator, Value, converts, relax, tflite
+from tvm_cascade.importers.tflite_moves import (
+    CONVERTERS,
+    Operator,
+    Value,
+    converts,
+    relax,
+    scale_of,
+    tflite,
+    zero_point_of,
+)
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.integer.fixed_point import round_half_away
 
@@ -224,8 +233,8 @@ class Converter(LstmConverters):
         return self.convert_qnn_fused_activation_function(
             self.quantize(value, output),
             activation,
-            float(output.qnn_params["scale"].value.numpy()),
-            int(output.qnn_params["zero_point"].value.numpy()),
+            float(scale_of(output)),
+            zero_point_of(output),
             self.get_tensor_type_str(output.tensor.Type()),
         )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite, zero_point_of
 from tvm_cascade.importers.tflite_shapes import ShapeConverters
 from tvm_cascade.passes.integer.island import EXPLICIT_AXIS
 
@@ -137,7 +137,7 @@ class FunctionConverters(ShapeConverters):
         if len(inputs) == 3 and inputs[2].tensor_idx >= 0:
             value = float(self.get_tensor_value(inputs[2]).reshape(-1)[0])
         elif output.qnn_params:
-            value = float(output.qnn_params["zero_point"].value.numpy())
+            value = float(zero_point_of(output))
         widths = [int(v) for v in self.get_tensor_value(inputs[1]).reshape(-1)]
         return relax.op.nn.pad(self.get_tensor_expr(inputs[0]), pad_width=widths, pad_value=value)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.tflite_dilated import DilatedConverters
-from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, tflite
+from tvm_cascade.importers.tflite_functions import FunctionConverters
+from tvm_cascade.importers.tflite_moves import Operator, Value, converts, relax, scale_of, tflite, zero_point_of
 from tvm_cascade.passes.integer.island import Emitter
 from tvm_cascade.passes.integer.lstm import GATE_BITS, LARGEST_CELL, Gates, States, lower_lstm
 
@@ -24,7 +24,7 @@ _WEIGHTS, _RECURRENT, _PEEPHOLES, _BIASES, _PROJECTION, _STATES, _NORMS = 1, 5, 
 _HIDDEN = 4  # among the intermediates of an operator: the output before any projection
 
 
-class LstmConverters(DilatedConverters):
+class LstmConverters(FunctionConverters):
     """The recurrent operator."""
 
     @converts("UNIDIRECTIONAL_SEQUENCE_LSTM")
@@ -92,9 +92,9 @@ class LstmConverters(DilatedConverters):
         for tensor, what, dtype in ((tensors[0], "input", "int8"), (state, "state", "int8"), (cell, "cell", "int16")):
             if self.get_tensor_type_str(tensor.tensor.Type()) != dtype or not tensor.qnn_params:
                 raise tvm.error.OpNotImplemented(f"an integer LSTM whose {what} is not {dtype}")
-        exponent = round(math.log2(_scale(cell)))
-        if abs(math.log2(_scale(cell)) - exponent) > 1e-3 or not -15 <= exponent <= LARGEST_CELL - 15:
-            raise tvm.error.OpNotImplemented(f"an integer LSTM whose cell has the scale {_scale(cell):g}")
+        exponent = round(math.log2(scale_of(cell)))
+        if abs(math.log2(scale_of(cell)) - exponent) > 1e-3 or not -15 <= exponent <= LARGEST_CELL - 15:
+            raise tvm.error.OpNotImplemented(f"an integer LSTM whose cell has the scale {scale_of(cell):g}")
         used = [k for k in range(4) if k or tensors[_WEIGHTS].tensor_idx >= 0]
         weights, recurrent = ([self._gate_weights(tensors[at + k]) for k in used] for at in (_WEIGHTS, _RECURRENT))
         unit = np.float32(2.0**-GATE_BITS)
@@ -102,13 +102,13 @@ class LstmConverters(DilatedConverters):
             np.stack([w for w, _ in weights]),
             np.stack([w for w, _ in recurrent]),
             np.stack([np.asarray(self.get_tensor_value(tensors[_BIASES + k]), "int32") for k in used]),
-            tuple(np.float32(s * _scale(tensors[0])) / unit for _, s in weights),
-            tuple(np.float32(s * _scale(state)) / unit for _, s in recurrent),
-            _zero_point(tensors[0]),
-            _zero_point(state),
+            tuple(np.float32(s * scale_of(tensors[0])) / unit for _, s in weights),
+            tuple(np.float32(s * scale_of(state)) / unit for _, s in recurrent),
+            zero_point_of(tensors[0]),
+            zero_point_of(state),
         )
-        clip = int(min(np.float32(options.CellClip()) / _scale(cell), np.float32(32767)))
-        scale = np.float32(2.0**-30 / float(_scale(hidden)))
+        clip = int(min(np.float32(options.CellClip()) / scale_of(cell), np.float32(32767)))
+        scale = np.float32(2.0**-30 / float(scale_of(hidden)))
         if output.qnn_params is None or self.get_tensor_type_str(output.tensor.Type()) != "int8":
             raise tvm.error.OpNotImplemented("an integer LSTM whose output is not int8")
         x = self.get_tensor_expr(tensors[0])
@@ -118,7 +118,7 @@ class LstmConverters(DilatedConverters):
             self._shape(tensors[0]),
             bool(options.TimeMajor()),
             gates,
-            States(exponent, clip, scale, _zero_point(hidden)),
+            States(exponent, clip, scale, zero_point_of(hidden)),
         )
 
     def _hidden(self, op: Operator) -> Any:
@@ -137,15 +137,7 @@ class LstmConverters(DilatedConverters):
         data = np.asarray(self.get_tensor_value(tensor))
         if data.dtype != np.int8 or data.ndim != 2 or tensor.qnn_params["scale"].value.numpy().size != 1:
             raise tvm.error.OpNotImplemented("an integer LSTM whose weights are no int8 matrix of one scale")
-        return data, _scale(tensor)
-
-
-def _scale(tensor: Any) -> np.float32:
-    return np.float32(tensor.qnn_params["scale"].value.numpy().reshape(-1)[0])
-
-
-def _zero_point(tensor: Any) -> int:
-    return int(tensor.qnn_params["zero_point"].value.numpy().reshape(-1)[0])
+        return data, scale_of(tensor)
 
 
 def _const(data: np.ndarray) -> Value:

@@ -29,18 +29,17 @@ flatbuffers: Any = _flatbuffers
 MAX_COUNT = 1 << 17  # tensors, operators or buffers of one model
 
 _STORED = (tflite.TensorType.INT8, tflite.TensorType.UINT8, tflite.TensorType.INT16)  # of activations with a scale
-_ITEM_BYTES = {
-    tflite.TensorType.FLOAT32: 4,
-    tflite.TensorType.FLOAT16: 2,
-    tflite.TensorType.INT32: 4,
-    tflite.TensorType.UINT8: 1,
-    tflite.TensorType.INT64: 8,
-    tflite.TensorType.BOOL: 1,
-    tflite.TensorType.INT16: 2,
-    tflite.TensorType.INT8: 1,
-    tflite.TensorType.UINT32: 4,
-    tflite.TensorType.UINT64: 8,
+ELEMENT_TYPES = {
+    tflite.TensorType.FLOAT32: "float32",
+    tflite.TensorType.FLOAT16: "float16",
+    tflite.TensorType.INT32: "int32",
+    tflite.TensorType.UINT8: "uint8",
+    tflite.TensorType.INT64: "int64",
+    tflite.TensorType.BOOL: "bool",
+    tflite.TensorType.INT16: "int16",
+    tflite.TensorType.INT8: "int8",
 }
+_SIZED = ELEMENT_TYPES | {tflite.TensorType.UINT32: "uint32", tflite.TensorType.UINT64: "uint64"}
 
 
 class MalformedModel(ValueError):
@@ -67,9 +66,7 @@ class _SubGraph(tflite.SubGraph):
     __slots__ = ("names",)
 
     def Tensors(self, j: int) -> _Tensor:
-        plain = super().Tensors(j)
-        tensor = _Tensor()
-        tensor.Init(plain._tab.Bytes, plain._tab.Pos)
+        tensor = _as(_Tensor, super().Tensors(j))
         tensor.unique_name = self.names[j].encode()
         return tensor
 
@@ -81,18 +78,21 @@ class Model(tflite.Model):
 
     def Subgraphs(self, j: int) -> _SubGraph:
         plain = super().Subgraphs(j)
-        graph = _SubGraph()
-        graph.Init(plain._tab.Bytes, plain._tab.Pos)
+        graph = _as(_SubGraph, plain)
         if j not in self._names:
             self._names[j] = _unique_names(plain)
         graph.names = self._names[j]
         return graph
 
     def OperatorCodes(self, j: int) -> _OperatorCode:
-        plain = super().OperatorCodes(j)
-        code = _OperatorCode()
-        code.Init(plain._tab.Bytes, plain._tab.Pos)
-        return code
+        return _as(_OperatorCode, super().OperatorCodes(j))
+
+
+def _as(kind: type, plain: Any) -> Any:
+    """The table that `plain` reads, read by another class."""
+    table = kind()
+    table.Init(plain._tab.Bytes, plain._tab.Pos)
+    return table
 
 
 def open_model(data: bytes) -> Model:
@@ -167,10 +167,9 @@ def _check_tensor(model: Model, tensor: _Tensor, name: str, size: int) -> None:
         return
     _require(buffer.DataLength() <= size, f"the data of tensor {name} exceed the file")
     buffer.DataAsNumpy()
-    item = _ITEM_BYTES.get(tensor.Type())
-    if item is not None and tensor.Sparsity() is None:
+    if tensor.Type() in _SIZED and tensor.Sparsity() is None:
         _require(
-            buffer.DataLength() == prod(shape) * item,
+            buffer.DataLength() == prod(shape) * np.dtype(_SIZED[tensor.Type()]).itemsize,
             f"tensor {name} of shape {shape} has {buffer.DataLength()} bytes of data",
         )
 

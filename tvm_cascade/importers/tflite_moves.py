@@ -7,15 +7,12 @@ from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
-import tflite as _tflite
 import tvm
-from tvm import relax as _relax
 from tvm.relax.frontend.tflite import tflite_frontend as stock
 
-# the packages' classes get their fields at run time, or type them all as optional: here they are untyped
-tflite: Any = _tflite
-relax: Any = _relax
-Value: TypeAlias = Any  # a Relax expression
+from tvm_cascade.importers.tflite_model import tflite
+from tvm_cascade.importers.values import Value, relax
+
 Operator: TypeAlias = Any  # of the file
 
 
@@ -30,6 +27,19 @@ def converts(*operators: str) -> Callable[[Callable[..., Value]], Callable[..., 
         return method
 
     return mark
+
+
+def scale_of(tensor: stock.TensorWrapper) -> np.float32:
+    """The scale of a quantized tensor that has one."""
+    return np.float32(tensor.qnn_params["scale"].value.numpy().reshape(-1)[0])
+
+
+def zero_point_of(tensor: stock.TensorWrapper) -> int:
+    """The zero point of a quantized tensor."""
+    return int(tensor.qnn_params["zero_point"].value.numpy().reshape(-1)[0])
+
+
+_CONVOLUTIONS = {"CONV_2D": "Conv2DOptions", "DEPTHWISE_CONV_2D": "DepthwiseConv2DOptions"}
 
 
 class MoveConverters(stock.OperatorConverter):
@@ -191,7 +201,7 @@ class MoveConverters(stock.OperatorConverter):
         data, block, widths = self.get_input_tensors(op)
         output = self.get_output_tensors(op)[0]
         blocks, pads = self._ints(block), self._ints(widths)
-        fill = float(output.qnn_params["zero_point"].value.numpy()) if output.qnn_params else 0.0
+        fill = float(zero_point_of(output)) if output.qnn_params else 0.0
         n, *spatial = self._shape(data)
         rest = spatial[len(blocks) :]
         value = self.get_tensor_expr(data)
@@ -209,7 +219,10 @@ class MoveConverters(stock.OperatorConverter):
 
     @converts("BATCH_TO_SPACE_ND")
     def _batch_to_space(self, op: Operator) -> Value:
-        """Views, a transpose and a crop."""
+        """Views, a transpose and a crop; nothing where it ends a dilated convolution, which is computed at once."""
+        folded = self._dilated(op)
+        if folded is not None:
+            return folded
         data, block, crop = self.get_input_tensors(op)
         blocks, crops = self._ints(block), self._ints(crop)
         n, *spatial = self._shape(data)
@@ -229,3 +242,66 @@ class MoveConverters(stock.OperatorConverter):
     def _rearranged(self, value: Value, shape: Sequence[int], order: Sequence[int]) -> Value:
         split = self.bb.emit(relax.op.reshape(value, list(shape)))
         return self.bb.emit(relax.op.permute_dims(split, list(order)))
+
+    def _dilated(self, op: Operator) -> Value | None:
+        """SPACE_TO_BATCH_ND, a convolution and the BATCH_TO_SPACE_ND `op` as one dilated convolution; None for another.
+
+        Both are the same sums: pixel `o` of the result reads the padded input at `o + crop`, a block apart. So the
+        convolution takes the blocks for its dilation and the pads, less the crops, for its padding; no map is rearranged.
+        """
+        data, block, crop = self.get_input_tensors(op)
+        convolution = self._producer(data)
+        if convolution is None or not self._is_plain(convolution):
+            return None
+        spread = self._producer(self.get_input_tensors(convolution)[0])
+        if spread is None or self.get_op_code_str(spread) != "SPACE_TO_BATCH_ND":
+            return None
+        source, own_block, pad = self.get_input_tensors(spread)
+        blocks, crops, pads = self._ints(block), self._ints(crop), self._ints(pad)
+        if len(blocks) != 2 or self._ints(own_block) != blocks or len(self._shape(source)) != 4:
+            return None
+        top, bottom, left, right = (p - c for p, c in zip(pads, crops, strict=True))
+        if min(top, bottom, left, right) < 0:
+            return None
+        return self._dilate(
+            self.get_tensor_expr(data), self.get_tensor_expr(source), blocks, [top, left, bottom, right]
+        )
+
+    def _producer(self, tensor: stock.TensorWrapper) -> Operator | None:
+        for i in range(self.subgraph.OperatorsLength()):
+            op = self.subgraph.Operators(i)
+            if tensor.tensor_idx in self._indices_or_empty(op.OutputsAsNumpy()):
+                return op
+        return None
+
+    def _is_plain(self, op: Operator) -> bool:
+        """A convolution without stride, dilation or padding of its own."""
+        kind = _CONVOLUTIONS.get(self.get_op_code_str(op))
+        if kind is None:
+            return False
+        options = self.options(op, getattr(tflite, kind))
+        steps = (options.StrideH(), options.StrideW(), options.DilationHFactor(), options.DilationWFactor())
+        return options.Padding() == tflite.Padding.VALID and steps == (1, 1, 1, 1)
+
+    def _dilate(self, value: Value, source: Value, blocks: list[int], padding: list[int]) -> Value | None:
+        """`value`, computed by a convolution and what follows it element by element, on `source` instead."""
+        call = self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
+        if not isinstance(call, relax.Call):
+            return None
+        if call.op.name != "relax.nn.conv2d":
+            inner = self._dilate(call.args[0], source, blocks, padding)
+            return None if inner is None else relax.Call(call.op, [inner, *call.args[1:]], call.attrs)
+        data, attrs = call.args[0], call.attrs
+        stored = self.bb.lookup_binding(data) if isinstance(data, relax.Var) else data
+        if isinstance(stored, relax.Call) and stored.op.name == "relax.dequantize":
+            source = relax.op.dequantize(source, stored.args[1], stored.args[2], axis=int(stored.attrs.axis))
+        return relax.op.nn.conv2d(
+            source,
+            call.args[1],
+            strides=[1, 1],
+            padding=padding,
+            dilation=blocks,
+            groups=int(attrs.groups),
+            data_layout=str(attrs.data_layout),
+            kernel_layout=str(attrs.kernel_layout),
+        )

@@ -1,0 +1,227 @@
+"""Sizes and operands that an ONNX graph computes, as constants, and explicit pads folded into the convolutions that they
+feed.
+
+Sizes are computed from the shapes of tensors, once those of the inputs are known. PyTorch's exporters write them for
+every size that was dynamic (`view(n, -1, h * w)`): Shape, arithmetic, Concat. The importer knows some of their forms.
+A pad by zero of rows and columns is the convolution's own padding, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+_ROUNDS = 8  # of inference, each of which knows the shapes that the one before made constant
+_LARGEST = 64  # elements of what is computed here: sizes, and never weights
+_ARITHMETIC = frozenset(
+    (
+        *("Add", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor", "Gather", "Greater"),
+        *("Identity", "Less", "Max", "Min", "Mod", "Mul", "Neg", "Not", "ReduceProd", "Reshape", "Slice", "Squeeze"),
+        *("Sub", "Unsqueeze", "Where"),
+    )
+)
+_GROWING = ("ConstantOfShape", "Expand")  # to the shape that their last operand is
+_CONSTANT = frozenset(("Pad", "Clip", "Tile", "Pow", "Resize", "Upsample"))  # operands but the first are numbers
+_MOST_NODES = 100  # that compute an operand
+_SPATIAL_FROM = 2  # NCHW: batch and channels come first
+
+
+def copied(message: Any) -> Any:
+    """A copy of a model or tensor."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def evaluated(nodes: Sequence[Any], name: str, constants: Sequence[Any], model: Any) -> np.ndarray:
+    """The tensor `name` that nodes of `model` compute from constants."""
+    result = helper.make_tensor_value_info(name, onnx.TensorProto.UNDEFINED, None)
+    part = helper.make_graph(nodes, "constant", [], [result], constants)
+    whole = helper.make_model(part, opset_imports=list(model.opset_import), ir_version=model.ir_version)
+    evaluator: Any = ReferenceEvaluator(whole)
+    return np.asarray(evaluator.run(None, {})[0])
+
+
+def constant_tensor(node: Any) -> Any | None:
+    """The tensor of a Constant node that is given as one; None for any other node."""
+    given = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
+    return node.attribute[0].t if given else None
+
+
+def fold_shapes(model: Any, shapes: Mapping[str, Sequence[int]]) -> Any:
+    """A copy of `model` without the arithmetic of sizes; `shapes` are those of its inputs."""
+    if not any(n.op_type == "Shape" for n in model.graph.node):
+        return model
+    made = copied(model)
+    for value in made.graph.input:
+        if value.name in shapes:
+            dims = [onnx.TensorShapeProto.Dimension(dim_value=int(d)) for d in shapes[value.name]]
+            value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dims))
+    del made.graph.value_info[:]
+    for _ in range(_ROUNDS):
+        if not _folded(made):
+            break
+    return made
+
+
+def _folded(model: Any) -> bool:
+    """Whether a node of `model` became a constant."""
+    graph = model.graph
+    known = _shapes(model)
+    tensors = {w.name: w for w in graph.initializer}
+    tensors |= {n.output[0]: t for n in graph.node if (t := constant_tensor(n)) is not None}
+    small = {name: t for name, t in tensors.items() if int(np.prod(t.dims, dtype="int64")) <= _LARGEST}
+    kept = []
+    for node in graph.node:
+        data = _value(node, known, small, model)
+        if data is None or data.size > _LARGEST or node.output[0] in {o.name for o in graph.output}:
+            kept.append(node)
+            continue
+        small[node.output[0]] = numpy_helper.from_array(data, node.output[0])
+        graph.initializer.append(small[node.output[0]])
+    changed = len(kept) < len(graph.node)
+    if changed:
+        del graph.node[:]
+        graph.node.extend(kept)
+    return changed
+
+
+def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    """The static shapes that ONNX infers."""
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except onnx.shape_inference.InferenceError:  # malformed: the importer says where
+        return {}
+    found = {w.name: tuple(int(d) for d in w.dims) for w in inferred.initializer}
+    for value in (*inferred.input, *inferred.value_info, *inferred.output):
+        kind = value.type.tensor_type
+        if kind.HasField("shape") and all(d.HasField("dim_value") for d in kind.shape.dim):
+            found[value.name] = tuple(int(d.dim_value) for d in kind.shape.dim)
+    return found
+
+
+def _value(node: Any, shapes: Mapping[str, tuple[int, ...]], small: Mapping[str, Any], model: Any) -> np.ndarray | None:
+    """What a node computes from sizes alone; None for any other."""
+    if node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+        return None
+    if node.op_type == "Shape":
+        shape = shapes.get(node.input[0])
+        at = {a.name: a.i for a in node.attribute}
+        return None if shape is None else np.array(shape[at.get("start", 0) : at.get("end", len(shape))], "int64")
+    given = [i for i in node.input if i]
+    if node.op_type not in _ARITHMETIC or not given or any(i not in small for i in given):
+        return None
+    if node.op_type in _GROWING:
+        target = numpy_helper.to_array(small[given[-1]]).astype("float64")
+        if np.abs(target).prod() > _LARGEST:
+            return None
+    try:
+        return evaluated([node], node.output[0], [_named(small[i], i) for i in dict.fromkeys(given)], model)
+    except Exception:  # malformed: the importer says so
+        return None
+
+
+def _named(tensor: Any, name: str) -> Any:
+    copy = copied(tensor)
+    copy.name = name
+    return copy
+
+
+def constant_operands(model: Any) -> Any:
+    """A copy of `model` in which what constants alone compute for the operands in `_CONSTANT` (widths of a Pad as
+    TorchScript spells them, a bound dequantized) is a constant, and what they quantize is stored: the importer reads
+    nothing else."""
+    made = copied(model)
+    graph = made.graph
+    producers = {name: node for node in graph.node for name in node.output}
+    constants = {w.name: w for w in graph.initializer}
+    wanted = [name for n in graph.node for name in n.input[1 if n.op_type in _CONSTANT else len(n.input) :]]
+    for name in (*wanted, *(n.output[0] for n in graph.node if n.op_type == "QuantizeLinear")):
+        nodes = _computation(name, producers, constants)
+        if name and name not in constants and nodes:
+            used = [constants[i] for i in {i for n in nodes for i in n.input} if i in constants]
+            constants[name] = numpy_helper.from_array(evaluated(nodes, name, used, made), name)
+            graph.initializer.append(constants[name])
+            for i, output in enumerate(producers[name].output):
+                producers[name].output[i] = f"{name}/computed" if output == name else output
+    return made
+
+
+def _computation(name: str, producers: dict[str, Any], constants: dict[str, Any]) -> list[Any]:
+    """The nodes that compute `name` from constants, in order; none where an input of the model is needed."""
+    found: list[Any] = []
+    waiting = [name]
+    while waiting:
+        node = producers.get(waiting[-1])
+        if node is None or node.domain not in ("", "ai.onnx") or len(found) + len(waiting) > _MOST_NODES:
+            return []
+        needed = [i for i in node.input if i and i not in constants and producers.get(i) not in found]
+        if needed:
+            waiting.append(needed[0])
+            continue
+        waiting.pop()
+        if node not in found:
+            found.append(node)
+    return found
+
+
+def fold_pads(model: Any) -> Any:
+    """A copy of `model` without the pads that its convolutions can do themselves."""
+    folded = copied(model)
+    graph = folded.graph
+    constants = {w.name: w for w in graph.initializer}
+    constants |= {n.output[0]: t for n in graph.node if (t := constant_tensor(n)) is not None}
+    kept = {o.name for o in graph.output}
+    for pad in [n for n in graph.node if n.op_type == "Pad"]:
+        widths = _widths(pad, constants)
+        users = [n for n in graph.node if pad.output[0] in n.input]
+        if widths is None or pad.output[0] in kept or not users or not all(_takes(n, pad) for n in users):
+            continue
+        for conv in users:
+            _add_pads(conv, widths)
+            conv.input[0] = pad.input[0]
+        graph.node.remove(pad)
+    return folded
+
+
+def _widths(pad: Any, constants: dict[str, Any]) -> list[int] | None:
+    """Spatial padding as Conv spells it, all begins and then all ends; None for what no convolution does."""
+    attrs = {a.name: a for a in pad.attribute}
+    if "mode" in attrs and attrs["mode"].s != b"constant":
+        return None
+    if "pads" in attrs:
+        widths, value = list(attrs["pads"].ints), attrs["value"].f if "value" in attrs else 0.0
+    elif len(pad.input) > 1 and pad.input[1] in constants and len([i for i in pad.input[3:] if i]) == 0:
+        widths = numpy_helper.to_array(constants[pad.input[1]]).reshape(-1).tolist()
+        name = pad.input[2] if len(pad.input) > 2 else ""
+        if name and name not in constants:
+            return None
+        value = float(np.asarray(numpy_helper.to_array(constants[name])).reshape(-1)[0]) if name else 0.0
+    else:
+        return None
+    rank = len(widths) // 2
+    outer = widths[:_SPATIAL_FROM] + widths[rank : rank + _SPATIAL_FROM]
+    if value != 0.0 or any(outer) or min(widths, default=0) < 0 or rank <= _SPATIAL_FROM:
+        return None
+    return [*widths[_SPATIAL_FROM:rank], *widths[rank + _SPATIAL_FROM :]]
+
+
+def _takes(node: Any, pad: Any) -> bool:
+    """Whether `node` is a convolution of the padded tensor with padding that is spelled out."""
+    explicit = all(a.s == b"NOTSET" for a in node.attribute if a.name == "auto_pad")
+    return (
+        node.op_type == "Conv" and node.input[0] == pad.output[0] and pad.output[0] not in node.input[1:] and explicit
+    )
+
+
+def _add_pads(conv: Any, widths: list[int]) -> None:
+    for attribute in conv.attribute:
+        if attribute.name == "pads":
+            attribute.ints[:] = [a + b for a, b in zip(attribute.ints, widths, strict=True)]
+            return
+    conv.attribute.append(helper.make_attribute("pads", widths))
