@@ -14,28 +14,11 @@ import numpy as np
 
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, number_of
 from tvm_cascade.passes.integer.island import BYTE_TYPES, Island, Quantized
-from tvm_cascade.passes.integer.lookup import lookup
+from tvm_cascade.passes.integer.lookup import exactly, lookup
 from tvm_cascade.passes.integer.requantize import stored_numbers
 from tvm_cascade.passes.integer.untyped import Call, Value, relax
 
 _LONGEST = 64  # operators of a chain
-
-
-def _exactly(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
-    """`function` in double, rounded to float32 once; no number where it has no value."""
-
-    def evaluate(x: np.ndarray) -> np.ndarray:
-        values = []
-        for v in x.reshape(-1).tolist():
-            try:
-                values.append(function(v))
-            except OverflowError:
-                values.append(math.inf)
-            except ValueError:
-                values.append(math.nan)
-        return np.array(values).astype("float32").reshape(x.shape)
-
-    return evaluate
 
 
 def _sigmoid(v: float) -> float:
@@ -48,13 +31,13 @@ _EXACT = (  # in numpy, to the last bit
 )
 _FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
     **{name: getattr(np, name) for name in _EXACT},
-    **{name: _exactly(getattr(math, name)) for name in ("cos", "erf", "exp", "log", "sin", "tan", "tanh")},
+    **{name: exactly(getattr(math, name)) for name in ("cos", "erf", "exp", "log", "sin", "tan", "tanh")},
     "round": np.rint,
     "rsqrt": lambda x: np.float32(1) / np.sqrt(x),
-    "sigmoid": _exactly(_sigmoid),
+    "sigmoid": exactly(_sigmoid),
     "nn.relu": lambda x: np.maximum(x, np.float32(0)),
-    "nn.silu": lambda x: x * _exactly(_sigmoid)(x),
-    "nn.softplus": _exactly(lambda v: math.log1p(math.exp(v)) if v < 30 else v),
+    "nn.silu": lambda x: x * exactly(_sigmoid)(x),
+    "nn.softplus": exactly(lambda v: math.log1p(math.exp(v)) if v < 30 else v),
 }
 
 

@@ -79,8 +79,7 @@ def _choice(island: Island, parts: Sequence[Operand]) -> Value:
 
     def element(index: tuple[Index, ...], *given: Tensor) -> Scalar:
         condition, chosen, other = (te_broadcast(x, index) for x in given)
-        value = tirx.Select(condition.astype("bool"), chosen, other)
-        return value if out.whole else out.clamped(value.astype("int32"))
+        return out.bounded(tirx.Select(condition.astype("bool"), chosen, other))
 
     return island.elementwise("select", element, parts)
 

@@ -16,14 +16,8 @@ import numpy as np
 from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX
-from tvm_cascade.passes.integer.island import FLOAT, ISLANDS, Island, Quantized, Reader
+from tvm_cascade.passes.integer.island import FLOAT, Island, Quantized, Reader
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, relax, te, tirx
-
-
-@ISLANDS.lowers("nn.conv2d")
-def lower_conv2d(island: Island) -> Value:
-    """Convolution without bias."""
-    return lower_biased(island, island.core, None)
 
 
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
@@ -190,12 +184,6 @@ def scaling_of(
     weights = np.abs(data.astype("int64") - w.zero_point).sum((0, 1) if depthwise else (0, 1, 2)).reshape(-1)
     bound = int((weights * x.reach + np.abs(bias.astype("int64"))).max())
     return ChannelScaling.of(island.output, real, bias, bound, x.dtype == "int16")
-
-
-@ISLANDS.lowers("nn.conv2d_transpose")
-def lower_conv2d_transpose(island: Island) -> Value:
-    """Transposed convolution without bias."""
-    return lower_biased_transpose(island, island.core, None)
 
 
 def lower_biased_transpose(island: Island, core: Call, bias: np.ndarray | None) -> Value:

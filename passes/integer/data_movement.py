@@ -10,10 +10,10 @@ import numpy as np
 
 from tvm_cascade.passes.integer.convolution import pad_value
 from tvm_cascade.passes.integer.expressions import NotLowered, number_of, shape_of
-from tvm_cascade.passes.integer.fixed_point import i32, round_half_away, rounded
+from tvm_cascade.passes.integer.fixed_point import i32, rounded
 from tvm_cascade.passes.integer.gathering import lower_moving_pad
 from tvm_cascade.passes.integer.island import DIRECT, ISLANDS, Emitter, Island, Output, Quantized
-from tvm_cascade.passes.integer.requantize import lower_requantize
+from tvm_cascade.passes.integer.requantize import lower_requantize, stored_numbers
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 
@@ -97,8 +97,8 @@ def lower_pad_island(island: Island) -> Value:
         raise NotLowered("padding of a tensor that is not dequantized from integers")
     inner = replace(out, shape=shape_of(source))
     value = lower_requantize(island.writing(inner, island.reader.define(source)))
-    real = np.clip(np.float32(number_of(island.core.attrs.pad_value)) / out.scale, -(1 << 20), 1 << 20)
-    return _padded(island, value, int(np.clip(round_half_away(real) + out.zero_point, out.lo, out.hi)))
+    number = np.array([number_of(island.core.attrs.pad_value)], "float32")
+    return _padded(island, value, int(stored_numbers(number, out)[0]))
 
 
 def _padded(island: Island, source: Value, fill: int) -> Value:

@@ -1,38 +1,31 @@
-"""Fully connected layers, without doubles.
+"""Fully connected layers, without doubles, and other products of stored tensors.
 
-The reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. Here it is `sign(acc) * ((|acc| m +
-2^(k-1)) >> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both are monotone in `acc`, so
-they are equal everywhere if they are equal around each step of the output: `_proved` compares them there, for every
-channel, when the layer is compiled. Where 31 bits of multiplier fail, the double's own 53 are taken, in two products;
-a layer that those do not fit either is left as it is.
+Of fully connected layers the reference computes `rha(double(acc) * e)` with `e = D(sx) D(sw) / D(so)`. Here it is
+`sign(acc) * ((|acc| m + 2^(k-1)) >> k)` in 64 bits with `k = 31 - s`: a single rounding, half away from zero. Both are
+monotone in `acc`, so they are equal everywhere if they are equal around each step of the output: `_proved` compares them
+there, for every channel, when the layer is compiled. Where 31 bits of multiplier fail, the double's own 53 are taken, in
+two products; a layer that those do not fit either is left as it is.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tvm_cascade.passes.integer.batch_matmul import lower_batch_matmul
-from tvm_cascade.passes.integer.channel_scaling import channel_bias
+from tvm_cascade.passes.integer.channel_scaling import ChannelScaling, channel_bias
 from tvm_cascade.passes.integer.expressions import NotLowered, constant_of, name_of, shape_of
 from tvm_cascade.passes.integer.fixed_point import INT32_MAX, i32, i64, quantize_multipliers, rounded
-from tvm_cascade.passes.integer.island import ISLANDS, Island, Output, Quantized
+from tvm_cascade.passes.integer.island import STORED_TYPES, Island, Output, Quantized
 from tvm_cascade.passes.integer.untyped import Call, Index, Scalar, Tensor, Value, te, tirx
 
 _EXACT_BITS = 53  # of a double's mantissa
 _LOW_BITS = 25  # of it that are multiplied on their own, for products with sums of up to 35 bits to fit 64
 
 
-@ISLANDS.lowers("matmul")
-def lower_dense(island: Island) -> Value:
-    """Fully connected without bias."""
-    return lower_biased(island, island.core, None)
-
-
 def lower_biased(island: Island, core: Call, bias: np.ndarray | None) -> Value:
     """Fully connected `core`, `[n, depth] x [depth, units]`, plus a constant bias of stored int32; other products are
     those of batches."""
     if not _fully_connected(island, core):
-        return lower_batch_matmul(island, core, bias)
+        return _lower_batch_matmul(island, core, bias)
     x, weights, data = _operands(island, core)
     out = island.output
     units, depth = data.shape
@@ -190,3 +183,55 @@ def _saturating(real: np.ndarray, out: Output) -> np.ndarray:
     """Accumulators from which on the output is at an end of its range, for every channel."""
     reach = max(abs(out.lo - out.zero_point), abs(out.hi - out.zero_point)) + 2
     return np.minimum(np.ceil(reach / real), 2.0**52).astype("int64")
+
+
+def _lower_batch_matmul(island: Island, core: Call, bias: np.ndarray | None = None) -> Value:
+    """Product `core`, `[.., n, k] x [.., k, m]`, batches broadcast, plus a constant bias of stored int32.
+
+    `acc = sum (a - az)(b - bz)`, MBQM, int16 by one rounding in 64 bits. Either side may be constant. The multiplier is
+    prepared as the reference does: the product of the scales in float32.
+    """
+    a, b, out = _batch_operand(island, core, 0), _batch_operand(island, core, 1), island.output
+    if len(out.shape) < 2 or len(a.shape) < 2 or len(b.shape) < 2:
+        raise NotLowered("a product with a vector")
+    columns, depth = out.shape[-1], a.shape[-1]
+    real = (a.step * np.broadcast_to(b.scale.reshape(-1), columns)).astype("float64") / np.float64(out.scale)
+    added = channel_bias(bias, columns)
+    bound = depth * a.reach * b.reach + int(np.abs(added.astype("int64")).max())
+    is_int16 = a.dtype == "int16"
+    if not is_int16 and bound > INT32_MAX:
+        raise NotLowered("a product whose sum exceeds 32 bits")
+    scaling = ChannelScaling.of(out, real, added, bound, is_int16)
+
+    def compute(x: Tensor, y: Tensor, *constants: Tensor) -> Tensor:
+        rc = te.reduce_axis((0, depth), "rc")
+
+        def total(*index: Index) -> Scalar:
+            left = a.centred(x[(*_batch(x, index), index[-2], rc)])
+            right = b.centred(y[(*_batch(y, index), rc, index[-1])])
+            return te.sum((left * right).astype("int64" if is_int16 else "int32"), axis=[rc])
+
+        acc = te.compute(out.shape, total, name="batch_matmul_acc")
+        return te.compute(out.shape, lambda *i: scaling.stored(acc[i], i[-1], *constants), name="batch_matmul")
+
+    return island.emitter.call(
+        "batch_matmul",
+        compute,
+        [a.operand, b.operand, *scaling.constants],
+        input_zero_points=(a.zero_point, b.zero_point),
+        **out.described,
+        constant_first=a.constant is not None,
+    )
+
+
+def _batch_operand(island: Island, core: Call, index: int) -> Quantized:
+    found = island.reader.dequantized(core.args[index])
+    if found is None or found.dtype not in STORED_TYPES:
+        raise NotLowered(f"operand {index} of a product is not dequantized from integers")
+    return found
+
+
+def _batch(x: Tensor, index: tuple[Index, ...]) -> list[Index | int]:
+    """The batch index of an operand, ones broadcast."""
+    own = index[len(index) - len(x.shape) : -2]
+    return [0 if int(d) == 1 else i for d, i in zip(x.shape[:-2], own, strict=True)]

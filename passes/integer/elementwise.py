@@ -31,6 +31,11 @@ _HEAD_ROOM = {"int8": 20, "uint8": 20, "int16": 15}  # bits that add and sub shi
 _SUM_HEAD_ROOM = {"int8": 21, "uint8": 21, "int16": 16}  # the same above a summand of several
 
 
+@ISLANDS.lowers("nn.conv2d", "nn.conv2d_transpose", "matmul")
+def lower_without_bias(island: Island) -> Value:
+    return _BIASED[name_of(island.core)](island, island.core, None)
+
+
 @ISLANDS.lowers("add")
 def lower_add(island: Island) -> Value:
     """A residual add, or the bias of a convolution or fully connected layer."""

@@ -136,6 +136,10 @@ class Output:
         """An int32 as the stored type, within the bounds."""
         return te_clamp(stored, self.lo, self.hi, self.dtype)
 
+    def bounded(self, stored: Scalar) -> Scalar:
+        """A stored value within the bounds, itself where no activation gives any."""
+        return stored if self.whole else self.clamped(stored.astype("int32"))
+
     def stored(self, scaled: Scalar) -> Scalar:
         """An int32 in units of the scale, as it is stored."""
         return self.clamped(scaled + i32(self.zero_point))

@@ -51,7 +51,7 @@ def lower_log(island: Island) -> Value:
     x = _operand(island, island.core.args[0])
     if x.dtype == "int16":
         return int16.lower_int16_table(island, x, "log", log)
-    return lookup(island, x, float_table(lambda values: np.array([log(v) for v in values.tolist()], "float32"), x, out))
+    return lookup(island, x, float_table(exactly(log), x, out))
 
 
 @ISLANDS.lowers("negative")
@@ -107,7 +107,7 @@ def lower_elu(island: Island, x: Value) -> Value:
     stored = _operand(island, x)
     if stored.dtype != "int8":
         raise NotLowered(f"an elu of {stored.dtype}, which the reference does not have")
-    return lookup(island, stored, float_table(_elu, stored, island.output))
+    return lookup(island, stored, float_table(exactly(lambda v: math.expm1(v) if v < 0 else v), stored, island.output))
 
 
 def lower_hard_swish(island: Island) -> Value:
@@ -191,22 +191,26 @@ def _clipped(values: np.ndarray, out: Output, add_zero: bool = True) -> np.ndarr
     return np.clip(values + (out.zero_point if add_zero else 0), out.lo, out.hi)
 
 
+def exactly(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    """`function` in double, rounded to float32 once; no number where it has no value."""
+
+    def evaluate(x: np.ndarray) -> np.ndarray:
+        values = []
+        for v in x.reshape(-1).tolist():
+            try:
+                values.append(function(v))
+            except OverflowError:
+                values.append(math.inf)
+            except ValueError:
+                values.append(math.nan)
+        with np.errstate(over="ignore"):
+            return np.array(values).astype("float32").reshape(x.shape)
+
+    return evaluate
+
+
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.float32(1) / (np.float32(1) + _expf(-x))
-
-
-def _elu(x: np.ndarray) -> np.ndarray:
-    return np.array([math.expm1(v) if v < 0 else v for v in x.tolist()], "float32")
-
-
-def _tanh(x: np.ndarray) -> np.ndarray:
-    return np.array([math.tanh(v) for v in x.tolist()], "float32")
-
-
-def _expf(x: np.ndarray) -> np.ndarray:
-    """Correctly rounded, which C's expf almost always is and numpy's is not."""
-    with np.errstate(over="ignore"):
-        return np.array([_exp(v) for v in x.tolist()]).astype("float32")
+    return np.float32(1) / (np.float32(1) + exactly(_exp)(-x))
 
 
 def _exp(v: float | np.float32) -> float:
@@ -247,8 +251,8 @@ def _one(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.float32],
 
 _TABULATED = {
     "relax.sigmoid": _sigmoid,
-    "relax.tanh": _tanh,
-    "relax.exp": _expf,
+    "relax.tanh": exactly(math.tanh),
+    "relax.exp": exactly(_exp),  # as C's expf almost always rounds, and numpy's does not
     "relax.nn.gelu": _gelu,
     "relax.nn.gelu_tanh": _gelu_tanh,
 }

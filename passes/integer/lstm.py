@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,8 +70,7 @@ class States:
     zero_point: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Products:
+class _Products(NamedTuple):
     """One of the two products of every gate: its constants, in the order in which the kernel has them."""
 
     weights: np.ndarray
@@ -94,13 +94,11 @@ def lower_lstm(emitter: Emitter, x: Value, shape: Sequence[int], major: bool, ga
     none = np.zeros_like(gates.bias)
     recurrent = _products(gates.recurrent, none, gates.recurrent_scales, gates.state_zero)
     fraction = max(GATE_BITS, -states.cell_exponent - 1)
-    constants = [
-        p for made in (inputs, recurrent) for p in (made.weights, made.bias, made.multipliers, made.shifts)
-    ] + [exponentials(fraction), np.array(_EXP_STEPS, "int32")]
+    constants = [*inputs, *recurrent, exponentials(fraction), np.array(_EXP_STEPS, "int32")]
     values = [emitter.new(x), *(relax.const(c, str(c.dtype)) for c in constants)]
     places = [tirx.decl_buffer(shape_of(v), dtype_of(v), f"p{i}") for i, v in enumerate(values)]
     out = tirx.decl_buffer((*shape[:2], units), "int8", "out")
-    loops = _Loops(places, out, inputs, recurrent, states, major, fraction)
+    loops = _Loops(places, out, (inputs, recurrent), states, major, fraction)
     return emitter.call_func("lstm", loops.function(), values, 1, units=units, coupled=gates.coupled)
 
 
@@ -131,23 +129,21 @@ class _Loops:
         self,
         ins: Sequence[Value],
         out: Value,
-        inputs: _Products,
-        recurrent: _Products,
+        products: Sequence[_Products],
         states: States,
         major: bool,
         fraction: int,
     ) -> None:
         self.places, self.x, self.out = ins, ins[0], out
-        self.products = ((inputs, ins[1:5]), (recurrent, ins[5:9]))
+        self.products = list(zip(products, (ins[1:5], ins[5:9]), strict=True))
         self.table, self.steps = ins[9:11]
         self.states, self.major, self.fraction = states, major, fraction
-        self.count, self.units = inputs.bias.shape
+        self.count, self.units = products[0].bias.shape
         self.cell = tirx.decl_buffer((self.units,), "int16", "cell")
         self.sum = tirx.decl_buffer((1,), "int32", "lstm_acc")
         self.gate = tirx.decl_buffer((self.count,), "int32", "gate")
-        self.held = tirx.decl_buffer(
-            (3,), "int32", "held"
-        )  # of a function: its argument, the exponential, the inverse or the result
+        # of a function: its argument, the exponential, the inverse or the result
+        self.held = tirx.decl_buffer((3,), "int32", "held")
 
     def function(self) -> Function:
         """The whole kernel: one block a sequence, since every step needs the one before."""

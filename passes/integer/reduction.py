@@ -9,7 +9,7 @@ from tvm_cascade.passes.integer.fixed_point import i32, te_broadcast
 from tvm_cascade.passes.integer.island import INDEX, ISLANDS, STORED_TYPES, Island, Operand, Output, Quantized
 from tvm_cascade.passes.integer.pooling import reduced_axes, te_reduced
 from tvm_cascade.passes.integer.requantize import from_own_scale, in_output_scale, in_scale_of
-from tvm_cascade.passes.integer.untyped import Index, Scalar, Tensor, Value, te, tirx
+from tvm_cascade.passes.integer.untyped import Index, Tensor, Value, te, tirx
 
 
 @ISLANDS.lowers("max", "min")
@@ -27,7 +27,7 @@ def _reduced(island: Island, x: Quantized) -> Value:
 
     def compute(a: Tensor) -> Tensor:
         acc = te_reduced(island, a, reduce, lambda element: element, f"{kind}_acc")
-        return te.compute(island.output.shape, lambda *i: _clamped(acc[i], island), name=kind)
+        return te.compute(island.output.shape, lambda *i: island.output.bounded(acc[i]), name=kind)
 
     return island.emitter.call(kind, compute, [x.value], axes=tuple(reduced_axes(island)))
 
@@ -55,7 +55,7 @@ def _extreme(island: Island, parts: list[Operand]) -> Value:
     choose = tirx.max if kind == "maximum" else tirx.min
     return island.elementwise(
         kind,
-        lambda index, p, q: _clamped(choose(te_broadcast(p, index), te_broadcast(q, index)), island),
+        lambda index, p, q: island.output.bounded(choose(te_broadcast(p, index), te_broadcast(q, index))),
         sorted(parts, key=lambda part: isinstance(part, np.ndarray)),
     )
 
@@ -95,7 +95,3 @@ def _comparable(island: Island, index: int) -> Quantized:
     if not island.output.same_as(x):
         raise NotLowered("operands and output of unequal scales")
     return x
-
-
-def _clamped(value: Scalar, island: Island) -> Scalar:
-    return value if island.output.whole else island.output.clamped(value.astype("int32"))

@@ -361,6 +361,18 @@ def test_the_lowest_value_negated_is_the_highest(tmp_path: Path, dtype: str) -> 
     assert ("lut" if dtype == "int8" else "negative") in kinds
 
 
+def test_outputs_of_int16_convolutions_have_zero_points(tmp_path: Path) -> None:
+    from onnx.reference import ReferenceEvaluator
+
+    net, scale = _Network("int16", 3), 0.01
+    y = net.stored(net.convolution(net.stored("x", 0.01, 128), (3, 4), 1), scale, 128 + 300)
+    data = net.rng.uniform(-3, 3, (1, 3, 5, 5)).astype("float32")
+    net.finish(tmp_path / "n.onnx", y, list(data.shape), [f"d{k}" for k in range(4)])
+    evaluator: Any = ReferenceEvaluator(str(tmp_path / "n.onnx"))
+    made = Compiled(_LOWER(load(tmp_path / "n.onnx")))(data)[0]
+    assert np.abs(made - evaluator.run(None, {"x": data})[0]).max() <= 1.01 * scale
+
+
 def test_one_slope_is_that_of_every_channel(tmp_path: Path) -> None:
     net = _Network("int8", 0)
     slope = net.parameter(np.array([52], "int8"), np.array(0.01, "float32"))

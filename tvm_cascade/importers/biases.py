@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_cascade.importers.values import Rewriting, Value, data_of, name_of, relax, shape_of
+from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, shape_of
 from tvm_cascade.passes.rename_variables import substitute
 
 _PRODUCTS = ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose")))
@@ -41,7 +41,7 @@ class _Storing(Rewriting):
         if name_of(product) not in _PRODUCTS:
             return self._returned(value)
         shaped, result = self._define(value.args[1]), shape_of(value)
-        data = data_of(self._define(shaped.args[0]) if name_of(shaped) == "reshape" else shaped)
+        data = constant_of(self._define(shaped.args[0]) if name_of(shaped) == "reshape" else shaped)
         channel = len(result) - 1 if name_of(product) == "matmul" else 1
         scales = self._scales(product)
         if data is None or scales is None or data.dtype != np.float32 or scales.size not in (1, result[channel]):
@@ -53,7 +53,8 @@ class _Storing(Rewriting):
         if np.abs(whole).max() > _LARGEST:
             return self._returned(value)
         stored = relax.const(whole.astype("int32"))
-        bias = self.bb.emit(relax.op.dequantize(stored, relax.const(scales.astype("float32")), _zeros(scales), axis=0))
+        zeros = relax.const(np.zeros(scales.shape, "int32"))
+        bias = self.bb.emit(relax.op.dequantize(stored, relax.const(scales.astype("float32")), zeros, axis=0))
         if channel < len(result) - 1:
             bias = self.bb.emit(relax.op.reshape(bias, [-1 if a == channel else 1 for a in range(len(result))]))
         return relax.op.add(self._returned(value.args[0]), bias)
@@ -65,7 +66,7 @@ class _Storing(Rewriting):
             call = self._define(operand)
             while name_of(call) in ("permute_dims", "reshape"):
                 call = self._define(call.args[0])
-            scale = data_of(self._define(call.args[1])) if name_of(call) == "dequantize" else None
+            scale = constant_of(self._define(call.args[1])) if name_of(call) == "dequantize" else None
             if scale is None:
                 return None
             found.append(scale.reshape(-1).astype("float64"))
@@ -80,9 +81,5 @@ def _along(shape: tuple[int, ...], rank: int, axis: int) -> bool:
 
 def _folded_cast(value: Value) -> Value | None:
     """The zero points of weights, cast."""
-    data = data_of(value.args[0]) if name_of(value) == "astype" else None
+    data = constant_of(value.args[0]) if name_of(value) == "astype" else None
     return None if data is None else relax.const(data.astype(str(value.attrs.dtype)))
-
-
-def _zeros(like: np.ndarray) -> Value:
-    return relax.const(np.zeros(like.shape, "int32"))

@@ -14,7 +14,7 @@ import tvm
 
 from tvm_cascade.importers.channels_last_moves import LAST_AXIS, Moves, Placed
 from tvm_cascade.importers.one_row import to_one_row
-from tvm_cascade.importers.values import Value, data_of, elementwise, name_of, relax, scales_of, shape_of, window_of
+from tvm_cascade.importers.values import Value, constant_of, elementwise, name_of, relax, scales_of, shape_of, window_of
 
 _CONVOLUTIONS = {"nn.conv2d": ("OIHW", 0), "nn.conv2d_transpose": ("IOHW", 1)}  # layout of weights, axis of outputs
 _TESTS = frozenset({"equal", "not_equal", "greater", "greater_equal", "less", "less_equal"})
@@ -77,7 +77,7 @@ class _ChannelsLast(Moves):
         if own_layout == "IOHW":
             source, kernel, layout = self._last_of(call.args[0]), self._place(call.args[1]).value, own_layout
             window |= window_of(attrs, "output_padding")
-        elif data_of(weights.args[0]) is None:
+        elif constant_of(weights.args[0]) is None:
             return self._other(call)
         else:
             depthwise = 1 < groups == shape_of(call.args[0])[1]
@@ -130,7 +130,7 @@ class _ChannelsLast(Moves):
     def _with_real_weights(self, call: Value) -> Value:
         """With weights as floats: integer kernels have no scale for every input, only one for every output."""
         weights = self._definition(self._place(call.args[1]).value)
-        stored, scale, zero = (data_of(a) for a in weights.args)
+        stored, scale, zero = (constant_of(a) for a in weights.args)
         if stored is None or scale is None or zero is None:
             return call
         along = [1] * stored.ndim
@@ -149,7 +149,7 @@ class _ChannelsLast(Moves):
 
     def _broadcast_last(self, value: Value) -> Value:
         """An operand that broadcasts against channels that are last; a bias as the plain vector it was given as."""
-        shape = self._shape_of(value)
+        shape = shape_of(self._place(value).value)
         if prod(shape) == 1 and len(shape) < 4:
             return self._place(value).value
         reshaped = self._definition(self._place(value).value)
@@ -173,7 +173,7 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(relax.op.nn.prelu(placed.value, slopes, axis)), placed.last)
 
     def _unary(self, call: Value) -> Placed:
-        """Elementwise in whatever layout the input has; quantization along the channels follows them."""
+        """In the layout of its input; the axis of a quantization moves with the channels."""
         placed = self._place(call.args[0])
         rest = list(call.args[1:])
         if not placed.last:

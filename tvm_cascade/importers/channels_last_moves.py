@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.importers.nearest import NEAREST_MODES, nearest_sources
-from tvm_cascade.importers.values import Rewriting, Value, data_of, name_of, relax, scales_of, shape_of
+from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, scales_of, shape_of
 
 TO_LAST = [0, 2, 3, 1]
 TO_FIRST = [0, 3, 1, 2]
@@ -39,7 +39,7 @@ class Moves(Rewriting):
         self.split: dict[Value, Value] = {}  # parts of stored integers, with the dequantize that follows each
 
     def _other(self, value: Value) -> Placed:
-        """Whatever has no rule: in the old layout."""
+        """An operator without a rule reads and writes the layout of the old function."""
         if isinstance(value, relax.Call):
             return Placed(
                 self.bb.emit(relax.Call(value.op, [self._first_of(a) for a in value.args], value.attrs, value.ty_args))
@@ -83,7 +83,7 @@ class Moves(Rewriting):
         return self.moved[key]
 
     def _permuted(self, value: Value, order: Sequence[int]) -> Value:
-        data = data_of(value)
+        data = constant_of(value)
         if data is not None:
             return relax.const(np.ascontiguousarray(data.transpose(order)), str(data.dtype))
         return self.bb.emit(relax.op.permute_dims(value, list(order)))
@@ -95,14 +95,11 @@ class Moves(Rewriting):
         call = self._definition(value)
         if name_of(call) != "dequantize":
             return move(value)
-        axis, scale = int(call.attrs.axis), data_of(call.args[1])
+        axis, scale = int(call.attrs.axis), constant_of(call.args[1])
         if scale is None or (scale.size > 1 and order is None):
             return move(value)
         axis = 0 if scale.size == 1 or order is None else list(order).index(axis % len(order))
         return self.bb.emit(relax.op.dequantize(move(call.args[0]), call.args[1], call.args[2], axis=axis))
-
-    def _definition(self, value: Value) -> Value:
-        return self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
 
     # operators -------------------------------------------------------------------------------------------------------
 
@@ -152,7 +149,7 @@ class Moves(Rewriting):
 
     def _reshaped(self, value: Value, shape: Sequence[int]) -> Value:
         """A constant at once."""
-        data = data_of(value)
+        data = constant_of(value)
         if data is not None:
             return relax.const(data.reshape(shape), str(data.dtype))
         return self.bb.emit(relax.op.reshape(value, list(shape)))
@@ -189,7 +186,7 @@ class Moves(Rewriting):
         """The stored value of a number in the quantization of a dequantized tensor; None where it has none."""
         if name_of(dequantize) != "dequantize" or scales_of(dequantize) != 1:
             return None
-        scale, zero = data_of(dequantize.args[1]), data_of(dequantize.args[2])
+        scale, zero = constant_of(dequantize.args[1]), constant_of(dequantize.args[2])
         if scale is None or zero is None or not np.isfinite(value) or scale.reshape(-1)[0] <= 0:
             return None
         stored = value / float(scale.reshape(-1)[0]) + float(zero.reshape(-1)[0])
@@ -240,7 +237,7 @@ class Moves(Rewriting):
 
     def _take(self, call: Value) -> Placed:
         indices = self._first_of(call.args[1])
-        if call.attrs.axis is None or data_of(indices) is None:
+        if call.attrs.axis is None or constant_of(indices) is None:
             return self._other(call)
         placed = self._last_where(call.args[0], len(shape_of(indices)) == 1)
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
@@ -260,9 +257,6 @@ class Moves(Rewriting):
         shape = [shape[axis] for axis in TO_LAST] if placed.last else shape
         return self._moved(placed, lambda v: relax.op.broadcast_to(v, shape))
 
-    def _shape_of(self, value: Value) -> tuple[int, ...]:
-        return shape_of(self._place(value).value)
-
     def _is_bias(self, value: Value) -> bool:
         call = self._definition(value)
-        return name_of(call) == "dequantize" and len(shape_of(value)) == 1 and data_of(call.args[0]) is not None
+        return name_of(call) == "dequantize" and len(shape_of(value)) == 1 and constant_of(call.args[0]) is not None

@@ -16,7 +16,7 @@ import tvm
 from tvm_cascade.errors import CascadeError, LoadError, MissingToolError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
-from tvm_cascade.importers.interface import MAX_ELEMENTS, check_inputs, check_sizes, tensor_spec, with_interface
+from tvm_cascade.importers.interface import MAX_ELEMENTS, check_inputs, check_sizes, fits, tensor_spec, with_interface
 from tvm_cascade.importers.limits import check_scales
 from tvm_cascade.importers.values import bindings_of, is_quantized
 from tvm_cascade.messages import last_line, printable
@@ -102,7 +102,7 @@ def _check_static(path: Path, mod: Any) -> None:
 
 
 def _check_filled(path: Path, model: Any) -> None:
-    """The importer fills ConstantOfShape at once, whatever its shape says."""
+    """Refuses a ConstantOfShape that is too large: the importer would fill it at once."""
     from onnx import numpy_helper
 
     given = {w.name: w for w in model.graph.initializer}
@@ -134,7 +134,7 @@ def _static_shape(path: Path, value: Any, wanted: tuple[int, ...] | None) -> lis
                 path, f"input {value.name} has the symbolic shape [{named}]: fix it with --input-shape {value.name}=..."
             )
         return [int(d) for d in stored if d is not None]
-    if len(wanted) != len(stored) or any(s not in (None, w) for s, w in zip(stored, wanted, strict=True)):
+    if not fits(wanted, stored):
         raise UsageError(f"input {value.name} has the shape {stored} in the file, not {list(wanted)}")
     return list(wanted)
 

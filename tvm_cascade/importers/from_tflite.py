@@ -14,7 +14,7 @@ from tvm.relax.frontend.tflite import from_tflite as import_tflite
 from tvm.relax.frontend.tflite.tflite_frontend import get_tensor_name
 
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
-from tvm_cascade.importers.interface import attach, check_inputs, check_sizes
+from tvm_cascade.importers.interface import attach, check_inputs, check_sizes, fits
 from tvm_cascade.importers.tflite_converter import Converter, Refused, Unsupported
 from tvm_cascade.importers.tflite_model import ELEMENT_TYPES, MalformedModel, Model, open_model, original_name
 from tvm_cascade.importers.values import blocks_closed
@@ -35,9 +35,11 @@ def load_tflite(path: Path, data: bytes, input_shapes: Mapping[str, tuple[int, .
             builders.append(one.bb)
             return one
 
+        graph: Any = model.Subgraphs(0)
+        shapes: Any = {get_tensor_name(graph, graph.Inputs(k)): s.shape for k, s in enumerate(spec.inputs)}
         converter: Any = made  # which the importer's own annotation wants to be a class
         with blocks_closed(builders):
-            mod = import_tflite(model, _named_shapes(model, spec), op_converter=converter)
+            mod = import_tflite(model, shapes, op_converter=converter)
         if missing:
             raise UnsupportedOperatorError(path, [printable(o) for o in missing], supported_operators(), mod)
         check_sizes(path, mod)
@@ -95,7 +97,7 @@ def _with_computed_outputs(path: Path, model: Model, mod: tvm.IRModule, spec: Io
     for k, (declared, computed) in enumerate(zip(spec.outputs, types, strict=True)):
         shape = tuple(int(d) for d in computed.shape.values)
         tensor = graph.Tensors(graph.Outputs(k))
-        if not _fits(shape, _signature(tensor) or declared.shape):
+        if not fits(shape, _signature(tensor) or declared.shape):
             raise LoadError(
                 path, f"output {declared.name} has the shape {list(declared.shape)} in the file, {list(shape)} computed"
             )
@@ -121,7 +123,7 @@ def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[s
                     f"fix it with --input-shape {declared.name}=...",
                 )
             shape = declared.shape
-        elif not _fits(shape, known):
+        elif not fits(shape, known):
             raise UsageError(
                 f"input {declared.name} has the shape {list(known)} in the file, not {list(shape)}: "
                 "convert the model again with that shape"
@@ -133,13 +135,3 @@ def _with_input_shapes(path: Path, model: Model, spec: IoSpec, wanted: Mapping[s
 def _signature(tensor: Any) -> tuple[int, ...]:
     """The shape of a tensor with -1 for each extent that the file leaves open; empty where it does not say."""
     return tuple(int(d) for d in tensor.ShapeSignatureAsNumpy()) if tensor.ShapeSignatureLength() else ()
-
-
-def _fits(shape: tuple[int, ...], known: tuple[int, ...]) -> bool:
-    return len(shape) == len(known) and all(d in (-1, s) for s, d in zip(shape, known, strict=True))
-
-
-def _named_shapes(model: Model, spec: IoSpec) -> Any:
-    """The inputs' shapes by the names that the importer knows them by."""
-    graph = model.Subgraphs(0)
-    return {get_tensor_name(graph, graph.Inputs(k)): s.shape for k, s in enumerate(spec.inputs)}

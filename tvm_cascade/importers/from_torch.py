@@ -22,7 +22,7 @@ import tvm
 from tvm_cascade.errors import CascadeError, LoadError, UnsupportedOperatorError, UsageError
 from tvm_cascade.importers.biases import store_biases
 from tvm_cascade.importers.channels_last import to_channels_last
-from tvm_cascade.importers.interface import check_inputs, check_sizes, with_interface
+from tvm_cascade.importers.interface import check_inputs, check_sizes, fits, with_interface
 from tvm_cascade.importers.torch_package import torch_package
 from tvm_cascade.importers.torch_quantized import CONVERTERS
 from tvm_cascade.importers.values import blocks_closed, is_quantized, relax
@@ -126,20 +126,18 @@ def _sizes(path: Path, params: Any, wanted: Mapping[str, tuple[int, ...]]) -> di
     check_inputs(wanted, given)
     sizes: dict[str, int] = {}
     for name, param in given.items():
-        stored = [d for d in param.ty.shape.values]
-        chosen = wanted.get(name)
-        if chosen is not None and len(chosen) != len(stored):
+        stored, chosen = list(param.ty.shape.values), wanted.get(name)
+        symbols = {axis: str(d) for axis, d in enumerate(stored) if not hasattr(d, "value")}
+        if chosen is None:
+            if 0 in symbols:
+                sizes.setdefault(symbols[0], 1)
+            continue
+        known = [None if axis in symbols else int(d) for axis, d in enumerate(stored)]
+        if not fits(chosen, known):
             raise UsageError(f"input {name} has the shape {_text(stored)} in the file, not {list(chosen)}")
-        for axis, dim in enumerate(stored):
-            symbol = None if hasattr(dim, "value") else str(dim)
-            if symbol is None:
-                if chosen is not None and chosen[axis] != int(dim):
-                    raise UsageError(f"input {name} has the shape {_text(stored)} in the file, not {list(chosen)}")
-            elif chosen is not None:
-                if sizes.setdefault(symbol, chosen[axis]) != chosen[axis]:
-                    raise UsageError(f"input {name}: {symbol} is {sizes[symbol]} elsewhere, not {chosen[axis]}")
-            elif axis == 0:
-                sizes.setdefault(symbol, 1)
+        for axis, symbol in symbols.items():
+            if sizes.setdefault(symbol, chosen[axis]) != chosen[axis]:
+                raise UsageError(f"input {name}: {symbol} is {sizes[symbol]} elsewhere, not {chosen[axis]}")
     for name, param in given.items():
         if any(not hasattr(d, "value") and str(d) not in sizes for d in param.ty.shape.values):
             shape = _text(param.ty.shape.values)

@@ -40,8 +40,9 @@ def io_spec(mod: Any) -> IoSpec:
     UsageError
         For a module that did not come from `load`.
     """
-    for holder in (mod["main"] if "main" in _names(mod) else None, mod):
-        if holder is not None and holder.attrs is not None and INTERFACE_ATTR in holder.attrs:
+    main = [f for gv, f in mod.functions.items() if gv.name_hint == "main"]
+    for holder in (*main, mod):
+        if holder.attrs is not None and INTERFACE_ATTR in holder.attrs:
             raw = json.loads(str(holder.attrs[INTERFACE_ATTR]))
             return IoSpec(_specs(raw["inputs"]), _specs(raw["outputs"]))
     raise UsageError("the module does not carry its interface: load it with tvm_cascade.load")
@@ -99,8 +100,9 @@ def check_inputs(wanted: Iterable[str], inputs: Collection[str]) -> None:
         raise UsageError(f"the model has no input {unknown[0]}; its inputs: {', '.join(inputs)}")
 
 
-def _names(mod: Any) -> set[str]:
-    return {gv.name_hint for gv in mod.get_global_vars()}
+def fits(shape: Sequence[int], known: Sequence[int | None]) -> bool:
+    """Whether a shape agrees with a known one, in which None or -1 stands for an unknown extent."""
+    return len(shape) == len(known) and all(d in (-1, None, s) for s, d in zip(shape, known, strict=True))
 
 
 def _specs(raw: Sequence[dict]) -> tuple[TensorSpec, ...]:

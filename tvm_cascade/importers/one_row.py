@@ -1,7 +1,7 @@
 """Quantized networks of rank 3 (Conv1d) as networks of one row: `[n, c, w]` becomes `[n, c, 1, w]`, exactly.
 
-Integer lowering and the schedulers know convolutions and pools of two dimensions. What has no rule here reads a view
-of rank 3, taken before its dequantize.
+Integer lowering and the schedulers know convolutions and pools of two dimensions. An operator without a rule here reads a
+reshape to rank 3, made before its dequantize.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm_cascade.importers.values import (
     Rewriting,
     Value,
     bindings_of,
-    data_of,
+    constant_of,
     elementwise,
     name_of,
     relax,
@@ -104,13 +104,13 @@ class _Widening(Rewriting):
         """A view, of stored values where `value` is dequantized with one scale, and of a view's own source."""
         if shape_of(value) == shape:
             return value
-        call = self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
+        call = self._definition(value)
         if name_of(call) == "reshape":
             return self._reshaped(call.args[0], shape)
-        data = data_of(call)
+        data = constant_of(call)
         if data is not None:
             return relax.const(data.reshape(shape), str(data.dtype))
-        if name_of(call) == "dequantize" and scales_of(call) == 1 and data_of(call.args[0]) is None:
+        if name_of(call) == "dequantize" and scales_of(call) == 1 and constant_of(call.args[0]) is None:
             stored = self._reshaped(call.args[0], shape)
             return self.bb.emit(relax.op.dequantize(stored, call.args[1], call.args[2], axis=0))
         return self.bb.emit(relax.op.reshape(value, list(shape)))
@@ -119,11 +119,10 @@ class _Widening(Rewriting):
 
     def _convolution(self, call: Value) -> Value | None:
         attrs, (kind, old, new) = call.attrs, _CONVOLUTIONS[name_of(call)]
-        weights = self._narrow(call.args[1])
-        weights = self.bb.lookup_binding(weights) if isinstance(weights, relax.Var) else weights
+        weights = self._definition(self._narrow(call.args[1]))
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCW", old) or name_of(weights) != "dequantize":
             return None
-        data = data_of(weights.args[0])
+        data = constant_of(weights.args[0])
         if data is None:
             return None
         stored = relax.const(data.reshape(*data.shape[:2], 1, data.shape[2]), str(data.dtype))

@@ -19,7 +19,7 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvm_cascade.importers.interface import MAX_ELEMENTS
 from tvm_cascade.importers.nearest import nearest_sources
-from tvm_cascade.importers.values import Value, blocks_closed, data_of, relax, shape_of
+from tvm_cascade.importers.values import Value, blocks_closed, constant_of, relax, shape_of
 
 Attributes = dict[str, Any]
 Converter = Callable[[Any, list[Value], Attributes], Value | None]  # None: as the importer does, from the attributes
@@ -53,14 +53,14 @@ def _text(attrs: Attributes, name: str, otherwise: str) -> str:
 def _constant(inputs: Sequence[Value], index: int) -> np.ndarray | None:
     """The data of an input; None where it is left out or not constant."""
     value = inputs[index]
-    return None if value is None else data_of(value)
+    return None if value is None else constant_of(value)
 
 
 def _number(inputs: Sequence[Value], index: int, otherwise: float) -> float | None:
     """A constant scalar input; `otherwise` where it is left out, None where it is not constant."""
     if inputs[index] is None:
         return otherwise
-    data = data_of(inputs[index])
+    data = constant_of(inputs[index])
     return None if data is None or data.size != 1 else float(data.reshape(-1)[0])
 
 
@@ -112,7 +112,7 @@ def _pairwise(operator: Callable[[Value, Value], Value], average: bool = False) 
 
     def convert(bb: Any, inputs: Sequence[Value], _attrs: Attributes) -> Value | None:
         operands = list(inputs)
-        if all(data_of(v) is not None for v in operands):
+        if all(constant_of(v) is not None for v in operands):
             return None
         total = reduce(lambda a, b: bb.normalize(operator(a, b)), operands)
         return relax.op.divide(total, relax.const(np.float32(len(operands)))) if average else total
@@ -166,7 +166,7 @@ def _places(inputs: Sequence[Value], extents: Sequence[int]) -> Value | None:
     """Constant indices into axes of `extents`, those from the end counted from the start, of 32 bits: kernels compute
     with no wider ones. None where they are computed, or an operand is a size or a constant."""
     indices = _constant(inputs, 1)
-    if indices is None or not shape_of(inputs[0]) or data_of(inputs[0]) is not None or not extents:
+    if indices is None or not shape_of(inputs[0]) or constant_of(inputs[0]) is not None or not extents:
         return None
     bounds = np.array(extents)
     if indices.size == 0 or (indices < -bounds).any() or (indices >= bounds).any():

@@ -175,7 +175,7 @@ def _of_one(kind: str) -> _Rule:
 
 
 def _softmax(writer: _Writer, node: Any) -> None:
-    """Of `opset` 13 along one axis, before along that one and all behind it, whatever the model's own opset is."""
+    """Since opset 13 along one axis, before along that axis and all behind it; the attribute `opset` says which holds."""
     attrs = _attributes(node)
     axis, flat, old = attrs.get("axis", -1), attrs["opset"] < 13, writer.opset < 13
     if axis != -1 and old and not flat:  # left to the importer to refuse

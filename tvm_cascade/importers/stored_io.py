@@ -15,7 +15,7 @@ import tvm
 
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.interface import attach, io_spec
-from tvm_cascade.importers.values import Rewriting, Value, bindings_of, data_of, name_of, relax
+from tvm_cascade.importers.values import Rewriting, Value, bindings_of, constant_of, name_of, relax
 from tvm_cascade.passes.rename_variables import substitute
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
@@ -80,7 +80,7 @@ def _parameter(param: Value, spec: TensorSpec | None) -> Value:
 
 
 def _stored_input(param: Value, spec: TensorSpec, bindings: Sequence[Any]) -> TensorSpec | None:
-    """As the one quantize makes it that every reader of `param` is; None where there is another."""
+    """The input as its quantize stores it, where all its readers are that same quantize; None otherwise."""
     readers = [b.value for b in bindings if param in relax.analysis.free_vars(b.value)]
     if spec.dtype != "float32" or not readers or any(name_of(r) != "quantize" for r in readers):
         return None
@@ -92,7 +92,7 @@ def _stored_input(param: Value, spec: TensorSpec, bindings: Sequence[Any]) -> Te
 
 
 def _stored_output(call: Value, spec: TensorSpec) -> TensorSpec | None:
-    """As it is before the dequantize `call` that makes it; None where that is something else."""
+    """The output as it is stored before the dequantize `call`; None where `call` is something else."""
     if name_of(call) != "dequantize" or spec.dtype != "float32":
         return None
     scale, zero = _number(call.args[1]), _number(call.args[2])
@@ -102,5 +102,5 @@ def _stored_output(call: Value, spec: TensorSpec) -> TensorSpec | None:
 
 
 def _number(value: Value) -> float | None:
-    data = data_of(value)
+    data = constant_of(value)
     return None if data is None or data.size != 1 else float(data.reshape(-1)[0])

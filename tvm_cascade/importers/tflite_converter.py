@@ -27,7 +27,7 @@ from tvm_cascade.importers.tflite_moves import (
     zero_point_of,
 )
 from tvm_cascade.messages import last_line
-from tvm_cascade.passes.integer.fixed_point import round_half_away
+from tvm_cascade.passes.integer.island import activation_range
 
 # Operators whose conversion is right on stored integers although the importer's list leaves them out.
 _MOVES_ONLY = frozenset((
@@ -120,13 +120,12 @@ class Converter(LstmConverters):
 
     def check_unsupported_ops(self) -> None:
         """Notes what cannot be converted; refuses networks of quantized weights and float activations."""
-        found = coverage(self, self.convert_map, self._SUPPORTED_QUANTIZED_OPS)
-        if found.hybrid:
+        self._absent, hybrid = coverage(self, self.convert_map, self._SUPPORTED_QUANTIZED_OPS)
+        if hybrid:
             raise Refused(
-                f"its weights are quantized and its activations are float ({', '.join(found.hybrid)}): "
+                f"its weights are quantized and its activations are float ({', '.join(hybrid)}): "
                 "convert it again with a representative data set (full integer quantization), or without quantization"
             )
-        self._absent = found.absent
 
     def _convert(self, name: str, op: Operator) -> None:
         result = None if self.fold_shape(name, op) else self.convert_map[name](op=op)
@@ -171,13 +170,7 @@ class Converter(LstmConverters):
         if fused_activation_fn not in _FUSED_BOUNDS:
             name = self.activation_fn_type.get(fused_activation_fn, str(fused_activation_fn))
             raise tvm.error.OpNotImplemented(f"the quantized fused activation {name}")
-        info = np.iinfo(dtype)
-        low, high = (
-            None if bound is None else zero_point + round_half_away(np.float32(bound) / np.float32(scale))
-            for bound in _FUSED_BOUNDS[fused_activation_fn]
-        )
-        lo = info.min if low is None else max(info.min, low)
-        hi = info.max if high is None else min(info.max, high)
+        lo, hi = activation_range(_FUSED_BOUNDS[fused_activation_fn], np.float32(scale), zero_point, dtype)
         return relax.op.clip(expr, min=float(lo), max=float(hi))
 
     def dequantize(self, expr: Value, tensor: stock.TensorWrapper) -> Value:

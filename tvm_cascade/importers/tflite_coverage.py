@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from dataclasses import dataclass
 from typing import Any
 
 from tvm.relax.frontend.tflite import tflite_frontend as stock
@@ -17,17 +16,10 @@ _BRANCH = "a branch: export the one of its ways that the device takes"
 _CONTROL = {"WHILE": _LOOP, "STABLEHLO_WHILE": _LOOP, "IF": _BRANCH}
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """What is not covered."""
-
-    absent: dict[int, str]  # by an operator's number, what to call it
-    hybrid: tuple[str, ...]  # operators whose weights are quantized and whose activations are floats
-
-
-def coverage(converter: Any, known: Container[str], quantized: Container[str]) -> Coverage:
-    """Looks at every operator of `converter`'s subgraph. `known` are the names that it converts, `quantized` those
-    with a quantized form."""
+def coverage(converter: Any, known: Container[str], quantized: Container[str]) -> tuple[dict[int, str], list[str]]:
+    """What is not covered of the operators of `converter`'s subgraph: what to call each by its number, and the operators
+    whose weights are quantized and whose activations are floats. `known` are the names that it converts, `quantized`
+    those with a quantized form."""
     names = stock.build_str_map(tflite.BuiltinOperator())
     absent: dict[int, str] = {}
     hybrid: dict[str, None] = {}
@@ -46,7 +38,7 @@ def coverage(converter: Any, known: Container[str], quantized: Container[str]) -
                 hybrid[name] = None
             elif any(inputs + outputs) and name not in quantized:
                 absent[i] = f"quantized {name}"
-    return Coverage(absent, tuple(hybrid))
+    return absent, list(hybrid)
 
 
 def _name(converter: Any, op: Operator, names: dict[int, str]) -> str:

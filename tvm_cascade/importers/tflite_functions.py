@@ -85,7 +85,7 @@ class FunctionConverters(ShapeConverters):
 
     @converts("GELU")
     def _gelu(self, op: Operator) -> Value:
-        """The approximation where the file asks for it, which the importer ignores; quantized too."""
+        """The importer ignores that a file asks for the approximation, and refuses quantized ones."""
         tensor = self.get_input_tensors(op)[0]
         approximate = op.BuiltinOptions() is not None and self.options(op, tflite.GeluOptions).Approximate()
         return self._stored((relax.op.nn.gelu_tanh if approximate else relax.op.nn.gelu)(self._real(tensor)), op)
@@ -143,12 +143,12 @@ class FunctionConverters(ShapeConverters):
 
     @converts("AVERAGE_POOL_2D")
     def _average_pool(self, op: Operator) -> Value:
-        """Stored values only, whatever the scales say; padding is not counted."""
+        """The average of stored values, whatever their scales, without the padding, as the reference computes it."""
         return self.convert_pool2d(op, pool_type="average")
 
     @converts("PRELU")
     def _prelu(self, op: Operator) -> Value:
-        """With one slope a channel where the slopes are so given, which the importer flattens away; quantized too."""
+        """The importer flattens the slopes and refuses quantized ones: here one slope a channel stays that."""
         x, slopes = self.get_input_tensors(op)
         shape, given = self._shape(x), self._shape(slopes)
         data, alpha = self._real(x), self._real(slopes)

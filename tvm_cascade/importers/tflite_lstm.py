@@ -123,10 +123,9 @@ class LstmConverters(FunctionConverters):
 
     def _hidden(self, op: Operator) -> Any:
         """The intermediate tensor by which the output is scaled."""
-        if op.IntermediatesLength() <= _HIDDEN or not 0 <= op.Intermediates(_HIDDEN) < self.subgraph.TensorsLength():
-            raise tvm.error.OpNotImplemented("an integer LSTM without the scale of its output (intermediate 4)")
-        hidden = self.get_tensors([op.Intermediates(_HIDDEN)])[0]
-        if not hidden.qnn_params:
+        index = op.Intermediates(_HIDDEN) if op.IntermediatesLength() > _HIDDEN else -1
+        hidden = self.get_tensors([index])[0] if 0 <= index < self.subgraph.TensorsLength() else None
+        if hidden is None or not hidden.qnn_params:
             raise tvm.error.OpNotImplemented("an integer LSTM without the scale of its output (intermediate 4)")
         return hidden
 

@@ -73,19 +73,13 @@ class MoveConverters(stock.OperatorConverter):
         output = self.get_output_tensors(op)[0]
         return self.quantize(value, output) if output.qnn_params else value
 
-    @converts("ARG_MAX")
-    def _arg_max(self, op: Operator) -> Value:
-        return self._arg(op, relax.op.argmax)
-
-    @converts("ARG_MIN")
-    def _arg_min(self, op: Operator) -> Value:
-        return self._arg(op, relax.op.argmin)
-
-    def _arg(self, op: Operator, relax_op: Any) -> Value:
+    @converts("ARG_MAX", "ARG_MIN")
+    def _arg(self, op: Operator) -> Value:
         """Relax counts in int64, TFLite in the declared type."""
         x, axis = self.get_input_tensors(op)
         declared = self.get_tensor_type_str(self.get_output_tensors(op)[0].tensor.Type())
-        found = relax_op(self.get_tensor_expr(x), axis=self._ints(axis)[0], keepdims=False)
+        operator = relax.op.argmax if self.get_op_code_str(op) == "ARG_MAX" else relax.op.argmin
+        found = operator(self.get_tensor_expr(x), axis=self._ints(axis)[0], keepdims=False)
         return found if declared == "int64" else relax.op.astype(found, declared)
 
     @converts("GATHER")

@@ -1,29 +1,20 @@
-"""What importers ask of Relax expressions: the operator's name, the data of a constant, the static shape."""
+"""What importers read of Relax expressions, and how they rewrite `main`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any
 
-import numpy as np
 import tvm
-from tvm import ir as _ir
-from tvm import relax as _relax
 
-ir: Any = _ir  # nodes of TVM get their fields at run time
-relax: Any = _relax
-Value: TypeAlias = Any
+from tvm_cascade.passes.integer.expressions import constant_of
+from tvm_cascade.passes.integer.untyped import Value, relax
 
 
 def name_of(value: Value) -> str:
     """The operator that a call is of, without `relax.`; empty for anything else."""
     return str(getattr(value.op, "name", "")).removeprefix("relax.") if isinstance(value, relax.Call) else ""
-
-
-def data_of(value: Value) -> np.ndarray | None:
-    """The data of a constant; None for anything else."""
-    return value.value.numpy() if isinstance(value, ir.GenericConst) else None
 
 
 def shape_of(value: Value) -> tuple[int, ...]:
@@ -48,7 +39,7 @@ def is_quantized(mod: Any) -> bool:
 
 
 def elementwise(call: Value, source: Value, rest: Sequence[Value], axes: Mapping[int, int]) -> Value:
-    """`call`, which computes element by element, on `source`, in which the axes of its own input lie at `axes`."""
+    """The element-wise `call` on another operand, whose axis `axes[a]` is axis `a` of the call's own."""
     if name_of(call) not in ("quantize", "dequantize"):
         return relax.Call(call.op, [source, *rest], call.attrs)
     axis = axes[int(call.attrs.axis) % len(axes)]
@@ -80,6 +71,10 @@ class Rewriting:
             self.bb.emit_func_output(value)
         return relax.transform.DeadCodeElimination()(self.bb.finalize())
 
+    def _definition(self, value: Value) -> Value:
+        """What a variable of the new function is bound to."""
+        return self.bb.lookup_binding(value) if isinstance(value, relax.Var) else value
+
     def _define(self, value: Value) -> Value:
         """What a value of the old function is bound to, through its other names."""
         while isinstance(value, relax.Var) and value in self.definitions:
@@ -95,7 +90,7 @@ class Rewriting:
 
 def scales_of(dequantize: Value) -> int:
     """How many scales a dequantize has; 0 where they are not constant."""
-    scale = data_of(dequantize.args[1])
+    scale = constant_of(dequantize.args[1])
     return 0 if scale is None else int(scale.size)
 
 
