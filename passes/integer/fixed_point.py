@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def round_half_away(x: float | np.floating) -> int:
     return int(whole) + (int(np.sign(x)) if abs(x - whole) >= 0.5 else 0)
 
 
-def rounded(x: np.ndarray) -> np.ndarray:
+def rounded(x: np.ndarray | np.floating) -> Any:
     """`std::round` of floats, in their own type."""
     whole = np.trunc(x)
     return whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), x.dtype.type(0))
@@ -54,7 +55,7 @@ def quantize_multipliers(ds: Iterable[float]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([m for m, _ in pairs], "int32"), np.array([s for _, s in pairs], "int32")
 
 
-def srdhm(a: np.ndarray, m: int | np.ndarray) -> np.ndarray:
+def srdhm(a: np.ndarray | int, m: int | np.ndarray) -> Any:
     """`SRDHM` on int64 arrays, for tables."""
     return (np.asarray(a, "int64") * m + (1 << 30)) >> 31
 
@@ -145,7 +146,7 @@ def te_rescale_channel(x: Scalar, m: Scalar, s: Scalar, shifts: np.ndarray, boun
     return result if narrow else result.astype("int32")
 
 
-def once_rounded(m: np.ndarray) -> np.ndarray:
+def once_rounded(m: np.ndarray | np.integer) -> np.ndarray:
     """`QM` multipliers in the 16 bits that the reference's 64-bit form rounds them to."""
     return np.where(m < 0x7FFF0000, (m.astype("int64") + (1 << 15)) >> 16, 0x7FFF).astype("int32")
 

@@ -29,12 +29,12 @@ def converts(*operators: str) -> Callable[[Callable[..., Value]], Callable[..., 
     return mark
 
 
-def scale_of(tensor: stock.TensorWrapper) -> np.float32:
+def scale_of(tensor: Any) -> np.float32:
     """The scale of a quantized tensor that has one."""
     return np.float32(tensor.qnn_params["scale"].value.numpy().reshape(-1)[0])
 
 
-def zero_point_of(tensor: stock.TensorWrapper) -> int:
+def zero_point_of(tensor: Any) -> int:
     """The zero point of a quantized tensor."""
     return int(tensor.qnn_params["zero_point"].value.numpy().reshape(-1)[0])
 
