@@ -62,6 +62,10 @@ class Window:
         lo = self.first(y)
         return range(min(max(lo, 0), height), max(min(lo + self.span, height), 0))
 
+    def taps(self, y: int, height: int) -> int:
+        """Taps of output row `y` that lie in an input of `height` rows and not in its padding."""
+        return sum(0 <= self.first(y) + k * self.dilation < height for k in range(self.extent))
+
 
 IDENTITY = Window(extent=1)
 
@@ -196,6 +200,14 @@ class Op:
     kernels: KernelFootprints = ROW_KERNEL_ONLY  # what the emitter can do with it
 
 
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The tensor in whose memory another one lies, and where in it."""
+
+    tensor: int
+    byte_offset: int
+
+
 @dataclass(frozen=True)
 class Graph:
     """Operators in topological order over tensors.
@@ -232,6 +244,24 @@ class Graph:
             for t in op.inputs:
                 used[t][op.index] = None
         return tuple(tuple(u) for u in used)
+
+    @cached_property
+    def roots(self) -> tuple[Root, ...]:
+        """For each tensor the one in whose memory it lies: itself, unless it is a view or a part of a join."""
+        above: dict[int, Root] = {}
+        for op in self.ops:
+            if op.part_offsets:
+                above |= {t: Root(op.outputs[0], at) for t, at in zip(op.inputs, op.part_offsets, strict=True)}
+            elif op.view:
+                offsets = op.view_offsets or (0,) * len(op.outputs)
+                above |= {t: Root(op.inputs[0], at) for t, at in zip(op.outputs, offsets, strict=True)}
+        roots: list[Root] = []
+        for tensor in self.tensors:
+            root = Root(tensor.index, 0)
+            while (owner := above.get(root.tensor)) is not None:
+                root = Root(owner.tensor, root.byte_offset + owner.byte_offset)
+            roots.append(root)
+        return tuple(roots)
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:

@@ -91,7 +91,7 @@ def brute_force(graph: Graph, options: PlanOptions, known: int) -> int:
     best = known
     seen: set[object] = set()
     for costs, layout in layouts(graph, options):
-        if max(costs.exact_cost(*piece) for piece in layout.pieces) >= best:
+        if max(costs.exact_cost(*segment) for segment in layout.segments) >= best:
             continue
         plan = assemble(costs, layout, Figures(0, 0))
         if plan.peak < best:
@@ -113,7 +113,7 @@ def problem_of(
     """Blocks and followers of a layout."""
     from tvm_cascade.cascading.assemble import _problem, _segment, _storages
 
-    made, _ = _problem(costs, layout, [_segment(costs, *p) for p in layout.pieces], _storages(costs, layout))
+    made, _ = _problem(costs, layout, [_segment(costs, *p) for p in layout.segments], _storages(costs, layout))
     buffers: tuple[Buffer, ...] = made.buffers
     follows: tuple[OffsetConstraint, ...] = made.offset_constraints
     return tuple((b.size, b.lower, b.upper) for b in buffers), tuple((f.reader, f.writer, f.distance) for f in follows)

@@ -49,14 +49,6 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
-    """The tensor in whose memory another one lies, and where in it."""
-
-    tensor: int
-    byte_offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class TileGrid:
     """The tiles of a map: step k covers rows `[y0[k], y1[k])` and columns `[x0[k], x1[k])`."""
 
@@ -95,7 +87,7 @@ class AccessTables:
     """
 
     def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False) -> None:
-        self.graph = graph
+        self.graph, self.roots = graph, graph.roots
         self.streamed = frozenset(streamed)
         self.accumulators = accumulators
 
@@ -103,22 +95,6 @@ class AccessTables:
     def source(tensor: int) -> int:
         """The pseudo-operator that delivers a streamed input. It is negative, so that it sorts before every operator."""
         return -1 - tensor
-
-    @cached_property
-    def roots(self) -> tuple[Root, ...]:
-        """For each tensor the root, the tensor in whose memory it lies: itself, unless it is a view or a part of a join."""
-        found = [Root(t.index, 0) for t in self.graph.tensors]
-        for op in self.graph.ops:
-            if op.view and not op.part_offsets:
-                base = found[op.inputs[0]]
-                offsets = op.view_offsets or (0,) * len(op.outputs)
-                for t, at in zip(op.outputs, offsets, strict=True):
-                    found[t] = Root(base.tensor, base.byte_offset + at)
-        for op in reversed(self.graph.ops):
-            for t, at in zip(op.inputs, op.part_offsets, strict=False):
-                base = found[op.outputs[0]]
-                found[t] = Root(base.tensor, base.byte_offset + at)
-        return tuple(found)
 
     @cached_property
     def parts(self) -> frozenset[int]:
@@ -344,11 +320,11 @@ class AccessTables:
 
 def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
     """`need` and `keep` of a window over a map of `height` x `width` units."""
-    low, high = _covered(window, grid.y0, grid.y1, height)
+    low, high = covered(window, grid.y0, grid.y1, height)
     if across is None or width == 1:
         left, right = np.zeros_like(low), np.full_like(low, width)
     else:
-        left, right = _covered(across, grid.x0, grid.x1, width)
+        left, right = covered(across, grid.x0, grid.x1, width)
     empty = (low >= high) | (left >= right)
     last = np.where(empty, 0, (high - 1) * width + right)
     first = np.where(empty, height * width, low * width + left)
@@ -356,7 +332,7 @@ def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, w
     return np.maximum.accumulate(last), keep
 
 
-def _covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Units, Units]:
+def covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Units, Units]:
     """The range of an axis of length `size` that the taps of outputs `[start, stop)` cover."""
     first = start * window.stride // window.denominator - window.padding
     last = (stop - 1) * window.stride // window.denominator - window.padding + window.span

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.plan import Granularity, Plan, Segment, Storage
 from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.graph import ITEM_BYTES, PIXEL, ROW, Tile
-from tvm_cascade.memory import AllocateOptions, Allocation, Buffer, OffsetConstraint, Problem, allocate
+from tvm_cascade.memory import AllocateOptions, Buffer, OffsetConstraint, Problem, allocate
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,9 @@ class Layout:
         return cls(tuple(range(operators + 1)), (BY_ROWS,) * operators)
 
     @property
-    def pieces(self) -> tuple[tuple[int, int, Interleaving], ...]:
+    def segments(self) -> tuple[tuple[int, int, Interleaving], ...]:
         """First position, position after the last, and interleaving of every segment."""
-        return tuple((i, j, how) for (i, j), how in zip(pairwise(self.cuts), self.interleavings, strict=True))
+        return tuple(zip(self.cuts[:-1], self.cuts[1:], self.interleavings, strict=True))
 
 
 _laid_out = lru_cache(maxsize=512)(allocate)  # a frontier and the plan taken from it lay out the same arenas
@@ -71,7 +70,7 @@ def assemble(
         No arena within `capacity` was found.
     """
     graph = costs.tables.graph
-    segments = tuple(_segment(costs, *piece) for piece in layout.pieces)
+    segments = tuple(_segment(costs, *segment) for segment in layout.segments)
     storages = _storages(costs, layout)
     problem, same = _problem(costs, layout, segments, storages)
     allocation = _laid_out(replace(problem, capacity=capacity), optimise=optimise, options=effort)
@@ -83,67 +82,60 @@ def assemble(
         storages=storages,
         allocation=replace(allocation, offsets=places),
         buffers=(*names, *same),
-        macs=graph.macs + sum(costs.extra_macs(*piece) for piece in layout.pieces),
+        macs=graph.macs + sum(costs.extra_macs(*segment) for segment in layout.segments),
         baseline_macs=graph.macs,
         baseline_peak=figures.baseline_peak,
         bound=figures.bound,
     )
 
 
-def _segment(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> Segment:
+def _segment(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) -> Segment:
     """The segment of positions [i, j)."""
-    members, in_place = costs.members(i, j), costs.in_place(i, j)
+    members, in_place, stripes = costs.members(i, j), costs.in_place(i, j), costs.stripes(i, j, interleaving)
+    ops = tuple(sorted(costs.order[i:j]))
     return Segment(
-        ops=tuple(sorted(costs.order[i:j])),
-        trace=costs.trace(i, j, how.tile),
+        ops=ops,
+        trace=costs.trace(i, j, interleaving.tile),
         state_bytes=costs.state_bytes(i, j),
-        scratch_bytes=costs.scratch_bytes(i, j, how),
-        tile=how.tile,
+        scratch_bytes=costs.scratch_bytes(i, j, interleaving),
+        tile=interleaving.tile,
         accumulating=costs.accumulating(i, j),
         in_place=() if in_place is None else (in_place,),
         streamed=tuple(-1 - o for o in members if o < 0),
-        stripes=_stripes(costs, i, j, how),
+        stripes=tuple(tuple(ranges.get(o, (0, 0)) for o in ops) for ranges in stripes.ranges) if stripes else (),
     )
-
-
-def _stripes(costs: SegmentCosts, i: int, j: int, how: Interleaving) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """For each stripe the columns `[x0, x1)` of every operator of the segment; empty without stripes."""
-    stripes = costs.stripes(i, j, how)
-    if stripes is None:
-        return ()
-    return tuple(tuple(ranges.get(o, (0, 0)) for o in sorted(costs.order[i:j])) for ranges in stripes.ranges)
 
 
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
     """Where every tensor lives, by index."""
     tables = costs.tables
-    held = {t: (units, piece) for piece in layout.pieces for t, units in costs.held(*piece).items()}
-    segment_at = {p: s for s, (i, j, _) in enumerate(layout.pieces) for p in range(i, j)}
+    held = {t: (units, segment) for segment in layout.segments for t, units in costs.held(*segment).items()}
+    segment_at = {p: s for s, (i, j, _) in enumerate(layout.segments) for p in range(i, j)}
     owners: dict[int, Storage] = {}
     for t, root in enumerate(tables.roots):
         if root.tensor == t:
             lower = segment_at.get(costs.born[t], 0)
-            upper = segment_at.get(costs.last[t], len(layout.pieces) - 1) + 1
-            units, piece = held.get(t, (tables.units(t, ROW), (0, 0, BY_ROWS)))
-            stripes = costs.stripes(*piece)
+            upper = segment_at.get(costs.last[t], len(layout.segments) - 1) + 1
+            units, segment = held.get(t, (tables.units(t, ROW), (0, 0, BY_ROWS)))
+            stripes = costs.stripes(*segment)
             if stripes is not None and t in stripes.widths:
-                size = costs.bytes_held(*piece[:2], t, units, piece[2])
+                size = costs.bytes_held(*segment[:2], t, units, segment[2])
                 width, halo = stripes.widths[t], stripes.halo_columns.get(t, 0)
                 owners[t] = Storage(t, units, size, lower, upper, columns=width, halo_columns=halo)
             else:
-                owners[t] = _owner(tables, t, units, piece[2].tile, lower, upper)
+                owners[t] = _owner(tables, t, units, segment[2].tile, lower, upper)
     return tuple(_view(tables, owners, t) for t in range(len(tables.graph.tensors)))
 
 
 def _owner(tables: AccessTables, t: int, units: int, tile: Tile, lower: int, upper: int) -> Storage:
     """The storage of a root of which `units` are held: the whole tensor, a ring of rows, or a ring of pixels."""
-    tensor, wide = tables.graph.tensors[t], tables.columns(t, tile)
+    tensor, columns = tables.graph.tensors[t], tables.columns(t, tile)
     if units >= tables.units(t, tile):
         return Storage(t, tensor.rows, tensor.bytes, lower, upper)
     size = units * tables.unit_bytes(t, tile)
-    if units % wide == 0:
-        return Storage(t, units // wide, size, lower, upper)
-    return Storage(t, -(-units // wide), size, lower, upper, Granularity.PIXEL, units)
+    if units % columns == 0:
+        return Storage(t, units // columns, size, lower, upper)
+    return Storage(t, -(-units // columns), size, lower, upper, Granularity.PIXEL, units)
 
 
 def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Storage:
@@ -191,7 +183,7 @@ def _problem(
         add(f"scratch {s}", segment.scratch_bytes, s, s + 1)
         for o in segment.accumulating:
             add(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes, s, s + 1)
-    pairs = [p for piece in layout.pieces for p in costs.pairs(*piece)]
+    pairs = [p for segment in layout.segments for p in costs.pairs(*segment)]
     block_of, same = {b.name: b.id for b in blocks}, dict[str, str]()
     for pair in (p for p in pairs if p.exact):  # in the order of the segments: a reader may be a writer of before
         reader, writer = f"tensor {pair.reader}", f"tensor {pair.writer}"
@@ -209,5 +201,4 @@ def _problem(
 
 def offsets_of(plan: Plan) -> dict[str, int]:
     """Byte offset of every block by its name."""
-    allocation: Allocation = plan.allocation
-    return dict(zip(plan.buffers, allocation.offsets, strict=True))
+    return dict(zip(plan.buffers, plan.allocation.offsets, strict=True))

@@ -22,7 +22,7 @@ from tvm_cascade.cascading.cuts import cuts_within, pareto_cuts, within_reach
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan
-from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, ignore, plan_graph, search_of
+from tvm_cascade.cascading.planner import baseline_peak, finest_in_time, plan_graph, search_of
 from tvm_cascade.cascading.search import Search
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
@@ -43,7 +43,8 @@ class ChannelSearch:
         self.graph, self.options = graph, options
         self.plain = search_of(graph, options)
         order = self.plain.costs.order
-        self.blocks = tuple(b for b in blocks(graph) if _together(b, order))
+        starts = {o: k for k, o in enumerate(order)}  # only blocks whose operators follow one another
+        self.blocks = tuple(b for b in blocks(graph) if order[starts[b.expand] : starts[b.expand] + 3] == b)
         self.finest = _most_groups(graph, self.blocks)
         merged = in_groups(graph, self.finest)
         self.merged = search_of(merged, options, _smallest_step(graph, options))
@@ -53,9 +54,7 @@ class ChannelSearch:
         wanted = tuple(name[o] for o in order if o in name)
         if self.merged.costs.order != wanted:
             self.merged = Search(self.merged.costs.tables, wanted, self.merged.options, self.merged)
-        self.extra = {
-            b: merged.ops[name[b.project]].macs - sum(graph.ops[o].macs for o in _ops(b)) for b in self.finest
-        }
+        self.extra = {b: merged.ops[name[b.project]].macs - sum(graph.ops[o].macs for o in b) for b in self.finest}
         self.place: dict[int, int] = {}  # of positions beside blocks, the one in the other order
         at = 0
         for p, o in enumerate((*order, None)):
@@ -111,8 +110,8 @@ class ChannelSearch:
         useful = within_reach(self._least_bytes, cap + 1)
 
         def best(i: int, j: int) -> tuple[int, bool, int] | None:
-            found = [(extra, many, b) for b, extra, many in self.forms(i, j) if b <= cap] if useful[i, j] else []
-            return min(found) if found else None
+            forms = [(extra, many, b) for b, extra, many in self.forms(i, j) if b <= cap] if useful[i, j] else []
+            return min(forms) if forms else None
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
             form = best(i, j)
@@ -152,17 +151,6 @@ def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
     return next(op.scratch_bytes for op in merged.ops if op.kernels.channel_tiling is not None)
 
 
-def _ops(block: Block) -> tuple[int, int, int]:
-    """The operators of a block, in order."""
-    return block.expand, block.depthwise, block.project
-
-
-def _together(block: Block, order: tuple[int, ...]) -> bool:
-    """Whether the operators of a block follow one another in `order`."""
-    at = order.index(block.expand)
-    return order[at : at + 3] == _ops(block)
-
-
 def best_groups(graph: Graph, options: PlanOptions) -> Groups:
     """The blocks that channel tiling should be tried on, with their number of groups; empty where none should.
 
@@ -172,12 +160,8 @@ def best_groups(graph: Graph, options: PlanOptions) -> Groups:
     if not asked(options) or not blocks(graph):
         return {}
     search = ChannelSearch(graph, options)
-    within = [t for t in search.trades if options.sram is None or t[0] <= options.sram]
-    if not within:
-        within = list(search.trades[:1])
-    if not within:
-        return {}
-    return search.groups_within(within[0][0] if options.sram is None else max(options.sram, within[0][0]))
+    within = [t for t in search.trades if options.sram is None or t[0] <= options.sram] or search.trades[:1]
+    return search.groups_within(max(options.sram or 0, within[0][0])) if within else {}
 
 
 def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
@@ -198,7 +182,9 @@ def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
     return replace(plan, baseline_macs=graph.macs, baseline_peak=baseline_peak(graph))
 
 
-def frontier_in_groups(graph: Graph, options: PlanOptions, tell: Callable[[Plan], None] = ignore) -> tuple[Plan, ...]:
+def frontier_in_groups(
+    graph: Graph, options: PlanOptions, tell: Callable[[Plan], None] = lambda _plan: None
+) -> tuple[Plan, ...]:
     """Plans with channel tiling that are smaller than every plan without, by ascending peak and descending work.
 
     Only a few of all trades of bytes against work are planned, the smallest among them. `tell` is called with every plan.
@@ -208,7 +194,7 @@ def frontier_in_groups(graph: Graph, options: PlanOptions, tell: Callable[[Plan]
     options = replace(options, sram=None)
     search = ChannelSearch(graph, options)
     sets = [(size, extra, search.groups_within(size)) for size, extra in search.trades]
-    sets = [found for found in sets if found[2]]
+    sets = [trade for trade in sets if trade[2]]
     plans = []
     for _, extra, chosen in sets[:: max(1, -(-len(sets) // _MOST_PLANS))]:
         within = replace(options, max_macs=min(options.max_macs, 1.0 + (extra + 1) / graph.macs))

@@ -13,17 +13,26 @@ and the expansion of a row is done again for each of the k / stride output rows 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tvm_cascade.cascading.geometry import has_pixels
-from tvm_cascade.graph import MIN_SCRATCH_ELEMENTS, ChannelTiling, Graph, KernelFootprints, Op, Tensor, Window
+from tvm_cascade.graph import (
+    IDENTITY,
+    MIN_SCRATCH_ELEMENTS,
+    ChannelTiling,
+    Graph,
+    KernelFootprints,
+    Op,
+    Tensor,
+    Window,
+    rebuilt,
+)  # fmt: skip
 
 KIND = "inverted_bottleneck"
 NARROWEST = 4  # channels of a group
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """An inverted bottleneck: three operators, each of which reads the one before, by index."""
 
     expand: int
@@ -38,18 +47,15 @@ def blocks(graph: Graph) -> tuple[Block, ...]:
     share a convolution (in a chain of separable convolutions that widen, each projection is the next expansion), the one
     with the wider rows is taken.
     """
-    found = []
-    for depthwise in graph.ops[1:-1]:
-        block = Block(depthwise.index - 1, depthwise.index, depthwise.index + 1)
-        if _is_block(graph, *(graph.ops[o] for o in (block.expand, block.depthwise, block.project))):
-            found.append(block)
+    among = [Block(o, o + 1, o + 2) for o in range(len(graph.ops) - 2)]
+    candidates = [block for block in among if _is_block(graph, *(graph.ops[o] for o in block))]
     taken: set[int] = set()
     kept = []
-    for block in sorted(found, key=lambda b: -graph.tensors[graph.ops[b.expand].outputs[0]].row_bytes):
+    for block in sorted(candidates, key=lambda b: -graph.tensors[graph.ops[b.expand].outputs[0]].row_bytes):
         if taken.isdisjoint((block.expand, block.project)):
             taken |= {block.expand, block.project}
             kept.append(block)
-    return tuple(sorted(kept, key=lambda b: b.expand))
+    return tuple(sorted(kept))
 
 
 def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
@@ -58,29 +64,27 @@ def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
     ops = (expand, depthwise, project)
     if kinds != ("conv2d", "depthwise_conv2d", "conv2d") or any(len(o.inputs) != 1 or len(o.outputs) != 1 for o in ops):
         return False
-    if any(o.attrs.get("accumulator") != "int32" for o in ops) or any(
-        o.attrs["groups"] != 1 for o in (expand, project)
-    ):
+    points = (expand, project)
+    if any(o.attrs.get("accumulator") != "int32" for o in ops) or any(o.attrs["groups"] != 1 for o in points):
         return False
     if expand.outputs != depthwise.inputs or depthwise.outputs != project.inputs:
         return False
     inner = (expand.outputs[0], depthwise.outputs[0])
-    x, wide, mid, y = (graph.tensors[t] for t in (expand.inputs[0], *inner, project.outputs[0]))
+    x, expanded, filtered, y = (graph.tensors[t] for t in (expand.inputs[0], *inner, project.outputs[0]))
     if any(len(graph.consumers[t]) != 1 or t in graph.outputs for t in inner):
         return False
-    if any(t.dtype != "int8" or len(t.shape) != 4 or t.row_axis != 1 or not has_pixels(t) for t in (x, wide, mid, y)):
+    if any(
+        t.dtype != "int8" or len(t.shape) != 4 or t.row_axis != 1 or not has_pixels(t)
+        for t in (x, expanded, filtered, y)
+    ):
         return False
-    if not wide.shape[3] == mid.shape[3] > x.shape[3] or any(_point(o) is None for o in (expand, project)):
+    if not expanded.shape[3] == filtered.shape[3] > x.shape[3]:
+        return False
+    if any(o.windows != (IDENTITY,) or o.columns != (IDENTITY,) for o in points):
         return False
     windows = (*depthwise.windows, *depthwise.columns)
     plain = (w is not None and w.dilation == w.denominator == 1 and 0 < w.stride <= w.extent for w in windows)
     return all(plain) and sum(w.extent for w in windows if w is not None) > 3
-
-
-def _point(op: Op) -> Window | None:
-    """The window of a 1x1 convolution of stride 1; None for any other operator."""
-    one = Window(1)
-    return one if op.windows == op.columns == (one,) else None
 
 
 def group_counts(graph: Graph, block: Block) -> tuple[int, ...]:
@@ -119,30 +123,20 @@ def channel_tiling(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, W
 
 def in_groups(graph: Graph, chosen: Mapping[Block, int]) -> Graph:
     """`graph` with each chosen block replaced by one operator, named as its projection, in the given number of groups."""
-    merged = {b.project: b for b in chosen}
+    merged = {b.project: _merged(graph, b, groups) for b, groups in chosen.items()}
     gone = {o for b in chosen for o in (b.expand, b.depthwise)}
-    dead = {t for o in gone for t in graph.ops[o].outputs}
-    tensors = [t for t in graph.tensors if t.index not in dead]
-    new = {t.index: k for k, t in enumerate(tensors)}
-    ops: list[Op] = []
-    for op in graph.ops:
-        if op.index not in gone:
-            made = _merged(graph, merged[op.index], chosen[merged[op.index]]) if op.index in merged else op
-            ins, outs = (tuple(new[t] for t in ts) for ts in (made.inputs, made.outputs))
-            ops.append(replace(made, index=len(ops), inputs=ins, outputs=outs))
-    renamed: tuple[Tensor, ...] = tuple(replace(t, index=k) for k, t in enumerate(tensors))
-    inputs, outputs = (tuple(new[t] for t in side) for side in (graph.inputs, graph.outputs))
-    return Graph(renamed, tuple(ops), inputs, outputs, graph.name)
+    ops = [merged.get(op.index, op) for op in graph.ops if op.index not in gone]
+    return rebuilt(graph.tensors, ops, graph.inputs, graph.outputs, graph.name)
 
 
 def _merged(graph: Graph, block: Block, groups: int) -> Op:
     """One operator in place of the three of a block."""
-    expand, depthwise, project = (graph.ops[o] for o in (block.expand, block.depthwise, block.project))
-    x, wide, y = (graph.tensors[t] for t in (expand.inputs[0], expand.outputs[0], project.outputs[0]))
+    expand, depthwise, project = (graph.ops[o] for o in block)
+    x, expanded, y = (graph.tensors[t] for t in (expand.inputs[0], expand.outputs[0], project.outputs[0]))
     down, across = depthwise.windows[0], depthwise.columns[0]
     assert down is not None and across is not None
-    needs = channel_tiling(x, wide.shape[3], y, (down, across), groups)
-    taps = sum(0 <= across.first(c) + k < x.columns for c in range(y.columns) for k in range(across.extent))
+    needs = channel_tiling(x, expanded.shape[3], y, (down, across), groups)
+    taps = sum(across.taps(c, x.columns) for c in range(y.columns))
     covered = len(set().union(*(across.rows(c, x.columns) for c in range(y.columns))))
     return Op(
         0,

@@ -112,17 +112,17 @@ def pareto_cuts(
     """
     best: list[list[tuple[int, int]]] = [[(0, 0)]]
     for j in range(1, n + 1):
-        found: set[tuple[int, int]] = set()
+        trades: set[tuple[int, int]] = set()
         for i in range(j):
             if not useful[i, j] or not best[i]:
                 continue
-            found.update(
+            trades.update(
                 (max(b, peak), extra + work)
                 for b, extra in undominated(forms(i, j))
                 for peak, work in best[i]
                 if extra + work <= most
             )
-        best.append(undominated(found))
+        best.append(undominated(trades))
     return tuple(best[n])
 
 

@@ -16,11 +16,6 @@ from tvm_cascade.cascading.search import Search
 MOST_OPERATORS = 4
 
 
-def is_tiny(search: Search) -> bool:
-    """Whether a graph is small enough for `smallest_of_all`."""
-    return search.size <= MOST_OPERATORS and not search.recompute
-
-
 def smallest_of_all(search: Search, figures: Figures, best: Plan) -> Plan:
     """The plan of smallest arena at 1.00x over all orders, cuts and interleavings; `best` where no plan is smaller."""
     graph = search.costs.tables.graph
@@ -31,7 +26,7 @@ def smallest_of_all(search: Search, figures: Figures, best: Plan) -> Plan:
             continue
         tried = Search(search.costs.tables, order, search.options, search)
         for layout in _layouts(tried):
-            if max(tried.costs.exact_cost(*piece) for piece in layout.pieces) < best.peak:
+            if max(tried.costs.exact_cost(*segment) for segment in layout.segments) < best.peak:
                 plan = assemble(tried.costs, layout, figures, optimise=True)
                 best = plan if plan.peak < best.peak else best
     return best

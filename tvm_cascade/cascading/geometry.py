@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_cascade.graph import Graph, Op, Tensor
+from tvm_cascade.graph import ITEM_BYTES, Graph, Op, Tensor
 
 Units = NDArray[np.int64]  # numbers of rows or pixels
 
@@ -67,13 +67,15 @@ def front_bytes(t: Tensor, units: Units, columns: int) -> Units:
 
     All bytes of the tensor where `units` are all of its units. A row has `columns` units.
     """
-    inner = t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * (t.bytes // max(prod(t.shape), 1))
-    every = t.rows * columns
-    return np.where(units >= every, t.bytes, units * inner // max(columns, 1))
+    return np.where(units >= t.rows * columns, t.bytes, units * _plane_row(t) // max(columns, 1))
 
 
 def end_bytes(t: Tensor, units: Units, columns: int) -> Units:
     """Bytes from the start of a whole tensor to the end of its first `units`. A row has `columns` units."""
-    inner = t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * (t.bytes // max(prod(t.shape), 1))
-    planes = 1 if t.row_axis is None else prod(t.shape[: t.row_axis])
-    return np.where(units > 0, (planes - 1) * t.rows * inner + units * inner // max(columns, 1), 0)
+    row, planes = _plane_row(t), 1 if t.row_axis is None else prod(t.shape[: t.row_axis])
+    return np.where(units > 0, (planes - 1) * t.rows * row + units * row // max(columns, 1), 0)
+
+
+def _plane_row(t: Tensor) -> int:
+    """Bytes of a row in one plane; of the whole tensor where it has no rows."""
+    return t.bytes if t.row_axis is None else prod(t.shape[t.row_axis + 1 :]) * ITEM_BYTES[t.dtype]

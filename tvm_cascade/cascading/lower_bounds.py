@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_cascade.cascading.segments import COUNTER_BYTES, SegmentCosts
-from tvm_cascade.graph import PIXEL, ROW, Op, Tile
+from tvm_cascade.graph import PIXEL, ROW, Tile
 
 Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
 
@@ -71,13 +71,13 @@ class LowerBounds:
         n, costs = self.size, self.costs
         dying = np.cumsum(np.cumsum(self._placed(costs.tables.tensor_bytes), axis=1), axis=0)
         earlier = np.concatenate([[0], np.diagonal(dying, -1)])
-        found = self._live[None, :] + self._counters + self._scratch
-        found[:, 1:] += dying[:, :n] - earlier[:, None]
-        found[:n, 1:] += self._inside(rings)
+        bounds = self._live[None, :] + self._counters + self._scratch
+        bounds[:, 1:] += dying[:, :n] - earlier[:, None]
+        bounds[:n, 1:] += self._inside(rings)
         ops = costs.tables.graph.ops
         out = [not (ops[o].view or ops[o].kernels.accumulator_bytes or costs.striper.possible(o)) for o in costs.order]
         left_out = np.cumsum([0, *out])
-        return np.where(left_out[None, :] > left_out[:, None], INFEASIBLE, found)
+        return np.where(left_out[None, :] > left_out[:, None], INFEASIBLE, bounds)
 
     @cached_property
     def any_form(self) -> Table:
@@ -87,9 +87,9 @@ class LowerBounds:
     def _plain(self, tile: Tile) -> Table:
         """Bounds of segments whose steps make `tile`."""
         n = self.size
-        found = self._live[None, :] + self._counters + self._scratch
-        found[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.tables.tensor_bytes))])
-        return found
+        bounds = self._live[None, :] + self._counters + self._scratch
+        bounds[:n, 1:] += self._inside([self._ring(t, tile) for t in range(len(self.costs.tables.tensor_bytes))])
+        return bounds
 
     def _inside(self, rings: Sequence[int]) -> Table:
         """Bytes of the rings of tensors that live in [i, j) alone, indexed [i, j - 1]."""
@@ -101,10 +101,10 @@ class LowerBounds:
         Row 0 holds what is there from the start, row k + 1 what the operator at position k makes.
         """
         costs, n = self.costs, self.size
-        found = np.zeros((n + 1, n + 1), np.int64)
+        placed = np.zeros((n + 1, n + 1), np.int64)
         for t, born in costs.born.items():
-            found[born + 1, costs.last[t]] += sizes[t]
-        return found
+            placed[born + 1, costs.last[t]] += sizes[t]
+        return placed
 
     @cached_property
     def _live(self) -> Table:
@@ -129,11 +129,14 @@ class LowerBounds:
         """The largest scratch of an operator in each segment."""
         graph, n = self.costs.tables.graph, self.size
         ops = [graph.ops[o] for o in self.costs.order]
-        here = np.array([min(o.scratch_bytes, *_smaller_scratch(o)) for o in ops], np.int64)
-        found = np.zeros((n + 1, n + 1), np.int64)
+        tilings = [op.kernels.channel_tiling for op in ops]  # run in place, or in stripes of one column, take less
+        single = [op.scratch_bytes if c is None else c.scratch_bytes(1) for op, c in zip(ops, tilings, strict=True)]
+        in_place = [op.kernels.in_place_workspace_bytes or op.scratch_bytes for op in ops]
+        here = np.min([[op.scratch_bytes for op in ops], in_place, single], axis=0)
+        largest = np.zeros((n + 1, n + 1), np.int64)
         for i in range(n):
-            found[i, i + 1 :] = np.maximum.accumulate(here[i:])
-        return found
+            largest[i, i + 1 :] = np.maximum.accumulate(here[i:])
+        return largest
 
     def _ring(self, tensor: int, tile: Tile) -> int:
         """The fewest bytes that a ring can have: what one step of some reader needs at once."""
@@ -183,10 +186,3 @@ class LowerBounds:
         total, count = np.cumsum([0, *steps]), np.cumsum([0, *working])
         several = count[None, :] - count[:, None] > 1
         return np.where(several, total[None, :] - total[:, None], 0).astype(np.int64)
-
-
-def _smaller_scratch(op: Op) -> tuple[int, ...]:
-    """Bytes of an operator's scratch when it runs in place, and when it makes single columns."""
-    tiling = op.kernels.channel_tiling
-    in_place = op.kernels.in_place_workspace_bytes or op.scratch_bytes
-    return in_place, tiling.scratch_bytes(1) if tiling else op.scratch_bytes

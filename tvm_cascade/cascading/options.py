@@ -16,6 +16,16 @@ CHUNKS = (16, 8, 4, 2, 1)  # pixels a step, coarse first
 
 
 @dataclass(frozen=True, slots=True)
+class Settings:
+    """How blocks of the arena may share memory."""
+
+    alignment: int = 4  # bytes, of every block
+    overlap: bool = False  # outputs behind dying inputs
+    in_place: bool = False  # element-wise operators over their input, also where nothing else overlaps
+    rings_follow: bool = True  # with `overlap`, rolling buffers behind dying inputs too
+
+
+@dataclass(frozen=True, slots=True)
 class PlanOptions:
     """Planning options and capabilities of the emitter."""
 
@@ -38,6 +48,11 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         PlanRequest.of({name: getattr(self, name) for name in self.__slots__})  # refuses what cannot be
+
+    @property
+    def settings(self) -> Settings:
+        """How blocks may share memory: outputs lie over their inputs only where something may overlap at all."""
+        return Settings(self.alignment, self.overlap, self.in_place and self.overlap)
 
     @property
     def tiles(self) -> tuple[Tile, ...]:

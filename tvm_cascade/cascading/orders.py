@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tvm_cascade.graph import Graph
+from tvm_cascade.ordering.masks import members
 
 Pair = Callable[[tuple[int, ...], int, int], int]  # bytes of positions [i, j) of an order
 
@@ -34,11 +35,6 @@ def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
         if len(seen) > most:
             return None
     return sorted(seen, key=lambda s: (s.bit_count(), s))
-
-
-def members(mask: int) -> tuple[int, ...]:
-    """The operators of a set, ascending, which is a topological order."""
-    return tuple(o for o in range(mask.bit_length()) if mask >> o & 1)
 
 
 def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) -> tuple[tuple[int, ...], bool]:
@@ -64,19 +60,19 @@ def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) ->
     useful = [s for s in sets if s in (0, full) or _live_bytes(graph, s) < ceiling]
     best: dict[int, tuple[int, int, int]] = {0: (0, 0, 0)}  # set -> bytes, segments, the set before
     for after in useful[1:]:
-        found: tuple[int, int, int] | None = None
+        best_way: tuple[int, int, int] | None = None
         for before in useful:
             if before & ~after or before == after or before not in best:
                 continue
             needed, segments, _ = best[before]
-            if needed >= (found[0] + 1 if found else ceiling):
+            if needed >= (best_way[0] + 1 if best_way else ceiling):
                 continue
-            order = members(before) + members(after & ~before) + members(full & ~after)
+            order = (*members(before), *members(after & ~before), *members(full & ~after))
             needed = max(needed, cost(order, before.bit_count(), after.bit_count()))
-            if needed < ceiling and (found is None or (needed, segments + 1) < found[:2]):
-                found = (needed, segments + 1, before)
-        if found is not None:
-            best[after] = found
+            if needed < ceiling and (best_way is None or (needed, segments + 1) < best_way[:2]):
+                best_way = (needed, segments + 1, before)
+        if best_way is not None:
+            best[after] = best_way
     return (_unwind(best, full) if full in best else filed), True
 
 
@@ -98,6 +94,6 @@ def _unwind(best: dict[int, tuple[int, int, int]], full: int) -> tuple[int, ...]
     at = full
     while at:
         before = best[at][2]
-        order = members(at & ~before) + order
+        order = (*members(at & ~before), *order)
         at = before
     return order

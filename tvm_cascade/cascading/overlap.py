@@ -68,7 +68,7 @@ class Overlaps:
         if not dying or not made:
             return ()
         cascade = Cascade(self.tables, members, tile)
-        found: list[Pair | None] = []
+        pairs: list[Pair | None] = []
         for x in dying:
             readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
             known = self._distances.setdefault((x, tile, readers), {})
@@ -79,8 +79,8 @@ class Overlaps:
                     distance = max(self._behind(cascade, x, y, units, m) for m in makers)
                     size = units * self.tables.unit_bytes(y, tile)
                     known[key] = Pair(x, y, distance, size) if distance < size else None
-                found.append(known[key])
-        return tuple(pair for pair in found if pair is not None)
+                pairs.append(known[key])
+        return tuple(pair for pair in pairs if pair is not None)
 
     def overwrites(self, pair: Pair) -> bool:
         """Whether the operator that makes the writer may write over the very elements that it reads."""

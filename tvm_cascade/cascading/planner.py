@@ -14,17 +14,17 @@ from itertools import accumulate, islice, pairwise
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
 from tvm_cascade.cascading.cuts import undominated
-from tvm_cascade.cascading.exhaustive import is_tiny, smallest_of_all
+from tvm_cascade.cascading.exhaustive import MOST_OPERATORS, smallest_of_all
 from tvm_cascade.cascading.geometry import streamable
 from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE
-from tvm_cascade.cascading.options import CHUNKS, PlanOptions
+from tvm_cascade.cascading.options import CHUNKS, PlanOptions, Settings
 from tvm_cascade.cascading.orders import best_order
 from tvm_cascade.cascading.plan import Plan
 from tvm_cascade.cascading.raise_tile_rows import raise_tile_rows
 from tvm_cascade.cascading.regions import region_order
 from tvm_cascade.cascading.search import LARGE, Search
-from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cascading.timing import instruction_factor
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
@@ -73,8 +73,7 @@ def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
         The arena exceeds `options.sram`.
     """
     n = len(graph.ops)
-    in_place = options.in_place and options.overlap
-    costs = SegmentCosts(AccessTables(graph), range(n), Settings(options.alignment, in_place=in_place))
+    costs = SegmentCosts(AccessTables(graph), range(n), replace(options.settings, overlap=False))
     bound = max((costs.exact_cost(k, k + 1) for k in range(n)), default=0)
     alone, figures = Layout.one_by_one(n), Figures(baseline_peak(graph), bound)
     plan = assemble(costs, alone, figures)
@@ -143,16 +142,14 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     for other, asked in others:  # addresses may spoil the order, or the steps, of least bytes
         if not search.recompute and best.peak > max(other.bound, options.sram or 0):
             best = _smaller(best, _best(other, figures, asked, other.smallest))
-    if best.peak > max(bound, options.sram or 0) and is_tiny(search):
+    if best.peak > max(bound, options.sram or 0) and search.size <= MOST_OPERATORS and not search.recompute:
         best = smallest_of_all(search, figures, best)
     return _within(best, search.costs, options, _remedy(options))
 
 
-def ignore(_plan: Plan) -> None:
-    """Do nothing with a plan."""
-
-
-def frontier(graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = ignore) -> tuple[Plan, ...]:
+def frontier(
+    graph: Graph, options: PlanOptions = _DEFAULTS, tell: Callable[[Plan], None] = lambda _plan: None
+) -> tuple[Plan, ...]:
     """The plans that no other plan beats in both peak and work, by ascending peak.
 
     Work goes up to `options.max_macs`; the cap does not count. There is a single plan where the emitter cannot compute
@@ -190,7 +187,8 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
     """
     search, smallest = search_of(graph, options), at_once.peak
     options = replace(options, finest=search.options.finest)
-    trades = [(least, exact) for (least, extra), (exact, _) in _paired(search) if extra]
+    by_work = search.frontier(exact=True)  # the exact bytes of a trade are those of the same work or less
+    trades = [(b, next(e[0] for e in by_work if e[1] <= extra)) for b, extra in search.frontier() if extra]
     rest = (*(exact for _, exact in trades[1:]), INFEASIBLE)
     for (least, exact), after in zip(trades, rest, strict=False):
         efforts = _ONE_AND_A_SHORT_SEARCH if exact <= smallest else _ONE_SHORT_SEARCH
@@ -226,13 +224,6 @@ def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
     by_rows = replace(options, granularity="row", max_macs=1.0)
     by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
     return Bounds(_searches(graph, by_rows)[0].bound, _searches(graph, by_pixels)[0].bound)
-
-
-def _paired(search: Search) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Each trade in rounded bytes, with the exact trade of the same work or less."""
-    exact = search.frontier(exact=True)
-    for trade in search.frontier():
-        yield trade, next(e for e in exact if e[1] <= trade[1])
 
 
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
@@ -274,7 +265,7 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
     that no plan is larger than the better of the two.
     """
     graph = search.costs.tables.graph
-    settings = Settings(options.alignment, in_place=options.in_place and options.overlap)
+    settings = replace(options.settings, overlap=False)
     alone = Layout.one_by_one(search.size)
     for order in dict.fromkeys((tuple(range(search.size)), _order_by_memory(graph, settings.in_place))):
         costs = SegmentCosts(search.costs.tables, order, settings, search.costs)
@@ -314,8 +305,7 @@ def _order_by_memory(graph: Graph, in_place: bool) -> tuple[int, ...]:
 @lru_cache(maxsize=16)
 def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
     """`_searches` for options that hold only what matters to them."""
-    settings = Settings(options.alignment, options.overlap, options.in_place and options.overlap)
-    known = _costs(graph, options.stream_input, options.accumulators, settings)
+    known = _costs(graph, options.stream_input, options.accumulators, options.settings)
     tables = known.tables
     filed = Search(tables, range(len(graph.ops)), options, known=known)
 
@@ -323,7 +313,7 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
         return Search(tables, order, options, filed).least_exact(i, j)
 
     chosen, proven = best_order(graph, bytes_of, filed.bound)
-    by_memory = (_order_by_memory(graph, over) for over in dict.fromkeys((options.overlap, settings.in_place)))
+    by_memory = (_order_by_memory(graph, over) for over in dict.fromkeys((options.overlap, options.settings.in_place)))
     others = [chosen] if proven else list(dict.fromkeys(by_memory))
     if not (proven or filed.regions.whole):
         others.append(region_order(graph, filed.regions))

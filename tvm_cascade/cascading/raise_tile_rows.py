@@ -2,8 +2,8 @@
 
 A kernel of one row reads all weights of its layer for every row. Where an operator can make several rows at once
 (`KernelFootprints.multi_row`), its segment may go in steps of that many, with the rings that these take. A plan is made
-in steps of one row first; here its segments are taken to pieces, and then given steps of more rows, as far as the arena stays
-within the cap, or within its own size where none is given. What an operator wins is estimated (`cores.step_model`):
+in steps of one row first; here its segments are split, and then given tiles of more rows, as far as the arena stays within
+the cap, or within its own size where none is given. What an operator wins is estimated (`cores.step_model`):
 weights that are not read again, less what locating rows anew for every block of channels costs.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.assemble import SHORT_SEARCH, Figures, Layout, assemble
@@ -19,12 +20,12 @@ from tvm_cascade.cascading.interleaving import Interleaving
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.plan import Plan, Segment
 from tvm_cascade.cascading.search import LARGE
-from tvm_cascade.cascading.segments import SegmentCosts, Settings
+from tvm_cascade.cascading.segments import SegmentCosts
 from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ROW, Graph, Tile
 
-_HEIGHTS = (8, 6, 4, 3, 2)  # rows of a step that are tried besides all of them
+_TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried besides all of them
 _TRIES, _TRIES_IN_LARGE = 100, 4  # arenas laid out
 _SEARCHES = 4  # for arenas that may fail, where heuristics do not even find the one that the plan had
 
@@ -42,7 +43,7 @@ def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _TiledSegment:
     """A segment: its operators and what their steps make."""
 
     ops: tuple[int, ...]
@@ -50,42 +51,38 @@ class _Piece:
 
 
 class _RaiseTileRows:
-    """The search: `plan` is the best so far, `pieces` its segments."""
+    """The search: `plan` is the best so far, `segments` what its segments are."""
 
     def __init__(self, plan: Plan, options: PlanOptions, model: StepModel) -> None:
         self.plan, self.model, self.graph = plan, model, plan.graph
         self.goal = max(plan.peak, options.sram or 0)
-        self.pieces = [_Piece(s.ops, Tile(columns=s.tile.columns)) for s in plan.segments]
+        self.segments = [_TiledSegment(s.ops, Tile(columns=s.tile.columns)) for s in plan.segments]
         order = [o for s in plan.segments for o in s.ops]
         streamed = {t for s in plan.segments for t in s.streamed}
         tables = AccessTables(plan.graph, streamed, options.accumulators)
-        overlap = options.overlap and not options.layerwise
-        self.costs = SegmentCosts(
-            tables, order, Settings(options.alignment, overlap, options.in_place and options.overlap)
-        )
+        settings = replace(options.settings, overlap=options.overlap and not options.layerwise)
+        self.costs = SegmentCosts(tables, order, settings)
         self.tries = _TRIES if len(plan.graph.ops) <= LARGE else _TRIES_IN_LARGE
         self.searches = 0
-        self.searches, self.plan = 0 if self._fits(self.pieces) else _SEARCHES, plan
+        self.searches, self.plan = 0 if self._fits(self.segments) else _SEARCHES, plan
         for k, segment in reversed(list(enumerate(plan.segments))):
             self._take_apart(k, segment)
         self._raise_all()
 
-    def _fits(self, pieces: list[_Piece]) -> bool:
-        """Lay out an arena of these pieces; where it is within the goal the plan becomes theirs."""
+    def _fits(self, segments: list[_TiledSegment]) -> bool:
+        """Lay out an arena of these segments; where it is within the goal the plan becomes theirs."""
         if not self.tries:
             return False
         self.tries -= 1
-        places = [0]
-        for piece in pieces:
-            places.append(places[-1] + len(piece.ops))
-        layout = Layout(tuple(places), tuple(Interleaving(p.tile) for p in pieces))
+        cuts = tuple(accumulate((len(s.ops) for s in segments), initial=0))
+        layout = Layout(cuts, tuple(Interleaving(s.tile) for s in segments))
         figures = Figures(self.plan.baseline_peak, self.plan.bound)
         try:
             self.plan = assemble(self.costs, layout, figures, self.searches > 0, SHORT_SEARCH, self.goal)
         except InfeasibleError:
             self.searches = max(self.searches - 1, 0)
             return False
-        self.pieces = pieces
+        self.segments = segments
         return True
 
     def _cost(self, ops: tuple[int, ...], rows: int) -> int:
@@ -111,43 +108,44 @@ class _RaiseTileRows:
                 return
             if first and self._cost(ops[:first], 1) > self.goal:
                 continue
-            before = [_Piece(ops[:first])] if first else []
-            parts = [*before, *(_Piece((o,)) for o in rest)]
-            if self._fits([*self.pieces[:k], *parts, *self.pieces[k + 1 :]]):
+            before = [_TiledSegment(ops[:first])] if first else []
+            parts = [*before, *(_TiledSegment((o,)) for o in rest)]
+            if self._fits([*self.segments[:k], *parts, *self.segments[k + 1 :]]):
                 return
 
     def _raise_all(self) -> None:
         """Raise all segments to the rows that save most if they fit, else those that need the fewest bytes first."""
-        wanted = {k: heights for k, p in enumerate(self.pieces) if (heights := self._heights(p))}
-        self._raise(sorted(wanted, key=lambda k: (self._cost(self.pieces[k].ops, wanted[k][0][1]), k)), wanted)
+        wanted = {k: rows for k, s in enumerate(self.segments) if (rows := self._tile_rows(s))}
+        self._raise(sorted(wanted, key=lambda k: (self._cost(self.segments[k].ops, wanted[k][0][1]), k)), wanted)
 
     def _raise(self, some: list[int], wanted: Mapping[int, list[tuple[float, int]]]) -> None:
         """Raise all of `some` segments; where that does not fit, one half and then the other."""
         single = wanted[some[0]] if len(some) == 1 else ()
         tried = [{some[0]: rows} for _, rows in single] or [{k: wanted[k][0][1] for k in some}]
         for rows in tried if some else ():
-            if self._fits([replace(p, tile=Tile(rows[k])) if k in rows else p for k, p in enumerate(self.pieces)]):
+            if self._fits([replace(s, tile=Tile(rows[k])) if k in rows else s for k, s in enumerate(self.segments)]):
                 return
         if len(some) > 1:
             self._raise(some[: len(some) // 2], wanted)
             self._raise(some[len(some) // 2 :], wanted)
 
-    def _heights(self, piece: _Piece) -> list[tuple[float, int]]:
+    def _tile_rows(self, segment: _TiledSegment) -> list[tuple[float, int]]:
         """(instructions saved, rows a step) for every number of rows that saves any and may fit, most first."""
-        working = [o for o in piece.ops if not self.graph.ops[o].view and has_rows(self.graph, o)]
-        if piece.tile.by_pixels or not any(self.graph.ops[o].kernels.multi_row for o in working):
+        working = [o for o in segment.ops if not self.graph.ops[o].view and has_rows(self.graph, o)]
+        if segment.tile.by_pixels or not any(self.graph.ops[o].kernels.multi_row for o in working):
             return []
         made = {self.graph.tensors[self.graph.ops[o].outputs[0]].rows for o in working}
-        heights = [n for n in (max(made), *_HEIGHTS) if n > 1 and not any(rows % min(n, rows) for rows in made)]
-        won = [(sum(_won(self.graph, o, n, self.model) for o in working), n) for n in dict.fromkeys(heights)]
-        fitting = [(w, n) for w, n in won if w > 0 and self._cost(piece.ops, n) <= self.goal]
-        return sorted(fitting, key=lambda found: (-found[0], found[1]))
+        counts = [n for n in (max(made), *_TILE_ROWS) if n > 1 and not any(rows % min(n, rows) for rows in made)]
+        saved = [(sum(_saved(self.graph, o, n, self.model) for o in working), n) for n in dict.fromkeys(counts)]
+        fitting = [(w, n) for w, n in saved if w > 0 and self._cost(segment.ops, n) <= self.goal]
+        return sorted(fitting, key=lambda choice: (-choice[0], choice[1]))
 
 
-def _won(graph: Graph, o: int, height: int, model: StepModel) -> float:
-    """Instructions that an operator is expected to save in steps of `height` rows."""
+def _saved(graph: Graph, o: int, tile_rows: int, model: StepModel) -> float:
+    """Instructions that an operator is expected to save in tiles of `tile_rows` rows."""
     op = graph.ops[o]
     if not op.kernels.multi_row:
         return 0.0
     out = graph.tensors[op.outputs[0]]
-    return model.tall(op, out.rows, out.shape[-1], 1) - model.tall(op, out.rows, out.shape[-1], min(height, out.rows))
+    single, several = (model.multi_row(op, out.rows, out.shape[-1], n) for n in (1, min(tile_rows, out.rows)))
+    return single - several

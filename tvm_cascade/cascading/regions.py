@@ -66,12 +66,6 @@ def windowed(graph: Graph, op: Op) -> bool:
     return all(graph.tensors[t].rows == 1 for t in op.outputs)
 
 
-def why_left_out(op: Op) -> LeftOut:
-    """Why an operator without windows is left out, and what would change that."""
-    reason = op.opaque or "its windows are not known"
-    return LeftOut(op.index, reason, next((r for part, r in _REMEDIES if part in reason), _REMEDY))
-
-
 @lru_cache(maxsize=8)
 def partition(graph: Graph) -> Partition:
     """The largest regions of operators with known windows, and the operators that are left out."""
@@ -80,13 +74,17 @@ def partition(graph: Graph) -> Partition:
     while any([group.merge(*e) for e in edges]) or any([group.merge(*s) for s in siblings]):
         pass  # a merge may open the way for one that was refused
     working = {group.of[o.index] for o in graph.ops if not o.view and windowed(graph, o)}
-    found = sorted(tuple(o for o, g in enumerate(group.of) if g == name) for name in working)
+    regions = sorted(tuple(o for o, g in enumerate(group.of) if g == name) for name in working)
     region_of: list[int | None] = [None] * len(graph.ops)
-    for k, ops in enumerate(found):
+    for k, ops in enumerate(regions):
         for o in ops:
             region_of[o] = k
-    left = tuple(why_left_out(o) for o in graph.ops if not windowed(graph, o))
-    return Partition(tuple(found), left, tuple(region_of))
+    reasons = {o.index: o.opaque or "its windows are not known" for o in graph.ops if not windowed(graph, o)}
+    left = tuple(
+        LeftOut(o, why, next((remedy for part, remedy in _REMEDIES if part in why), _REMEDY))
+        for o, why in reasons.items()
+    )
+    return Partition(tuple(regions), left, tuple(region_of))
 
 
 def region_order(graph: Graph, regions: Partition) -> tuple[int, ...]:
@@ -107,12 +105,12 @@ def region_order(graph: Graph, regions: Partition) -> tuple[int, ...]:
 
 def _edges(graph: Graph) -> list[tuple[int, int]]:
     """(producer, reader) of every tensor between two operators that may cascade, largest tensors first."""
-    found: list[tuple[int, int, int]] = []
+    edges: list[tuple[int, int, int]] = []
     for t in graph.tensors:
         maker = graph.producer[t.index]
         if maker is not None and windowed(graph, graph.ops[maker]):
-            found += [(-t.bytes, maker, c) for c in graph.consumers[t.index] if windowed(graph, graph.ops[c])]
-    return [(a, b) for _, a, b in sorted(found)]
+            edges += [(-t.bytes, maker, c) for c in graph.consumers[t.index] if windowed(graph, graph.ops[c])]
+    return [(a, b) for _, a, b in sorted(edges)]
 
 
 def _siblings(graph: Graph) -> Iterator[tuple[int, int]]:
@@ -157,5 +155,5 @@ class _Groups:
 
     def _after(self, groups: Sequence[int]) -> list[int]:
         """Groups that read what `groups` write."""
-        found = {self.of[s] for g in groups for o in self._members[g] for s in self.graph.successors[o]}
-        return sorted(found - set(groups))
+        readers = {self.of[s] for g in groups for o in self._members[g] for s in self.graph.successors[o]}
+        return sorted(readers - set(groups))

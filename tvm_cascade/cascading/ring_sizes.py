@@ -71,22 +71,22 @@ class RingSizes:
         The number of operators stands for the end.
         """
         graph, end = self.tables.graph, len(self.tables.graph.ops)
-        found = [end] * (end + 1)
+        dominators = [end] * (end + 1)
         for op in reversed(graph.ops):
             after = self._successors[op.index]
             leaves = not after or any(t in self.tables.leaves for t in self.tables.written(op.index))
-            found[op.index] = end if leaves else self._meet(found, after)
-        return tuple(found)
+            dominators[op.index] = end if leaves else self._meet(dominators, after)
+        return tuple(dominators)
 
-    def _meet(self, found: Sequence[int], operators: Sequence[int]) -> int:
+    def _meet(self, dominators: Sequence[int], operators: Sequence[int]) -> int:
         """The first operator that all of `operators` lead to; it may be one of them."""
         meeting = operators[0]
         for other in operators[1:]:
             while meeting != other:
                 if meeting < other:
-                    meeting = found[meeting]
+                    meeting = dominators[meeting]
                 else:
-                    other = found[other]
+                    other = dominators[other]
         return meeting
 
     def _between(self, readers: Set[int]) -> tuple[int, ...] | None:

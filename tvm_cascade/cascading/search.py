@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
 from tvm_cascade.cascading.lower_bounds import INFEASIBLE, LowerBounds
 from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
-from tvm_cascade.cascading.segments import SegmentCosts, Settings, Striped
+from tvm_cascade.cascading.segments import SegmentCosts, Striped
 
 # operators of a segment that is tried by pixels: rings cost most where maps are large and segments short, while each
 # longer segment takes a longer simulation
@@ -50,8 +51,7 @@ class Search:
         known : SegmentCosts, optional
             Costs of this order, or of another order of the same graph.
         """
-        in_place = options.in_place and options.overlap
-        settings = Settings(options.alignment, options.overlap, in_place, rings_follow)
+        settings = replace(options.settings, rings_follow=rings_follow)
         known = known if like is None else like.costs
         if known is not None and (known.order, known.settings) == (tuple(order), settings):
             self.costs = known
@@ -82,7 +82,7 @@ class Search:
         count = len(self.costs.members(i, j))
         if count < 2:
             return (BY_ROWS,)
-        modest = (how for how in self._interleavings if self.costs.little_scratch(i, j, how))
+        modest = (interleaving for interleaving in self._interleavings if self.costs.little_scratch(i, j, interleaving))
         if count > LONGEST_BY_PIXELS or not self.costs.one_sink(i, j):
             return (next(modest, BY_ROWS),)
         return tuple(modest) or (BY_ROWS,)
@@ -191,16 +191,16 @@ class Search:
         def below_ceiling(i: int, j: int) -> list[tuple[int, int]]:
             return self.forms(i, j, ceiling, exact)
 
-        found = pareto_cuts(self.size, below_ceiling, within_reach(self.least_bytes, ceiling), most)
-        return (*found, (ceiling, 0)) if not found or found[-1][1] > 0 else found
+        trades = pareto_cuts(self.size, below_ceiling, within_reach(self.least_bytes, ceiling), most)
+        return (*trades, (ceiling, 0)) if not trades or trades[-1][1] > 0 else trades
 
     def forms(self, i: int, j: int, ceiling: int, exact: bool = False) -> list[tuple[int, int]]:
         """(bytes, extra multiply-accumulates) of [i, j) in every form of fewer than `ceiling` bytes."""
         striped = self.striped(i, j) if self.lower_bounds.stripes[i, j] < ceiling else ()
-        found = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
+        forms = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
         if self.lower_bounds.tiles[i, j] < ceiling:
-            found.append(((self.least_exact if exact else self.least)(i, j), 0))
-        return [f for f in found if f[0] < ceiling]
+            forms.append(((self.least_exact if exact else self.least)(i, j), 0))
+        return [f for f in forms if f[0] < ceiling]
 
     def layouts(self, cap: int, least: int) -> Iterator[Layout]:
         """Layouts within `cap` bytes live, those of least work and overhead first, each once.
@@ -212,14 +212,12 @@ class Search:
         seen: set[Layout] = set()
         beyond = [least + least // n for n in _BEYOND] if cap <= least else []
         limits = (cap, (cap + least) // 2, (cap + 7 * least) // 8, least)
-        wide = (limits, _PRICES) if self.size <= LARGE else ((cap, least), _FEW)
-        for limits, prices in (wide, (beyond[: None if self.size <= LARGE else 1], _FEW)):
-            found = [self._layout(limit, price) for limit in dict.fromkeys(limits) for price in prices]
-            fresh = {layout: self._weight(layout) for layout in found if layout is not None and layout not in seen}
-            seen |= fresh.keys()
-            yield from sorted(
-                fresh, key=lambda layout: (fresh[layout], layout.cuts, [how.sort_key for how in layout.interleavings])
-            )
+        usual = (limits, _PRICES) if self.size <= LARGE else ((cap, least), _FEW)
+        for limits, prices in (usual, (beyond[: None if self.size <= LARGE else 1], _FEW)):
+            layouts = [self._layout(limit, price) for limit in dict.fromkeys(limits) for price in prices]
+            fresh = {layout for layout in layouts if layout is not None} - seen
+            seen |= fresh
+            yield from sorted(fresh, key=self._sort_key)
 
     def _layout(self, limit: int, price: int) -> Layout | None:
         """The layout of least work, then least overhead, whose segments stay within `limit` bytes; None where none does."""
@@ -229,10 +227,10 @@ class Search:
             return (0, calls[i][j] + price) if useful[i][j] else None
 
         def weight(i: int, j: int) -> tuple[int, int] | None:
-            how = self.coarsest(i, j, limit)
-            if how is None:
+            interleaving = self.coarsest(i, j, limit)
+            if interleaving is None:
                 return None
-            return self.costs.extra_macs(i, j, how), self._overhead(i, j, how) + price
+            return self.costs.extra_macs(i, j, interleaving), self._overhead(i, j, interleaving) + price
 
         cuts = cuts_within(self.size, weight, least)
         if cuts is None:
@@ -259,11 +257,12 @@ class Search:
         """Lower bounds of the kernel calls of every segment."""
         return self.lower_bounds.calls.tolist()
 
-    def _weight(self, layout: Layout) -> tuple[int, int]:
-        """Extra multiply-accumulates of a layout, and kernel calls inside its cascades."""
-        pieces = layout.pieces
-        return sum(self.costs.extra_macs(*p) for p in pieces), sum(self._overhead(*p) for p in pieces)
+    def _sort_key(self, layout: Layout) -> tuple[object, ...]:
+        """Extra multiply-accumulates of a layout, kernel calls inside its cascades, and what breaks ties."""
+        work = sum(self.costs.extra_macs(*segment) for segment in layout.segments)
+        calls = sum(self._overhead(*segment) for segment in layout.segments)
+        return work, calls, layout.cuts, [interleaving.sort_key for interleaving in layout.interleavings]
 
-    def _overhead(self, i: int, j: int, how: Interleaving) -> int:
+    def _overhead(self, i: int, j: int, interleaving: Interleaving) -> int:
         """Kernel calls that cascading makes more expensive; 0 where an operator runs alone."""
-        return self.costs.calls(i, j, how) if len(self.costs.members(i, j)) > 1 else 0
+        return self.costs.calls(i, j, interleaving) if len(self.costs.members(i, j)) > 1 else 0

@@ -18,6 +18,7 @@ from tvm_cascade.cascading.access_tables import AccessTables
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import goes_by_pixels
 from tvm_cascade.cascading.interleaving import BY_ROWS, Interleaving
+from tvm_cascade.cascading.options import Settings
 from tvm_cascade.cascading.overlap import Overlaps, Pair
 from tvm_cascade.cascading.ring_sizes import RingSizes
 from tvm_cascade.cascading.simulate import Cascade
@@ -35,16 +36,6 @@ def aligned(size: int, unit: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How blocks of the arena may share memory."""
-
-    alignment: int = 4  # bytes, of every block
-    overlap: bool = False  # outputs behind dying inputs
-    in_place: bool = False  # element-wise operators over their input, also where nothing else overlaps
-    rings_follow: bool = True  # with `overlap`, rolling buffers behind dying inputs too
-
-
-@dataclass(frozen=True, slots=True)
 class Striped:
     """What a segment costs in one form of stripes."""
 
@@ -52,6 +43,11 @@ class Striped:
     bytes: int  # rounded up block by block
     exact: int
     extra_macs: int
+
+    def sort_key(self) -> tuple[int, ...]:
+        """Least work first, then fewest bytes, halos and columns."""
+        form = self.interleaving
+        return self.extra_macs, self.bytes, self.exact, form.halo_tensors, form.stripe_columns
 
 
 class SegmentCosts:
@@ -105,7 +101,7 @@ class SegmentCosts:
             any(c in inside for t in self.tables.written(o) for c in self.tables.readers[t]) for o in members[:-1]
         )
 
-    def held(self, i: int, j: int, how: Interleaving) -> dict[int, int]:
+    def held(self, i: int, j: int, interleaving: Interleaving) -> dict[int, int]:
         """Units held of every root made in [i, j): all where it is wanted later, else those of its ring.
 
         In stripes units are rows.
@@ -113,8 +109,8 @@ class SegmentCosts:
         members = self.members(i, j)
         made = dict.fromkeys(t for o in members for t in self.tables.written(o) if self.born[t] >= i)
         inner = [t for t in made if self.last[t] < j]
-        rings = self.rings.of(members, inner, how.tile)
-        return {t: rings.get(t, self.tables.units(t, how.tile)) for t in made}
+        rings = self.rings.of(members, inner, interleaving.tile)
+        return {t: rings.get(t, self.tables.units(t, interleaving.tile)) for t in made}
 
     @cached_method
     def in_place(self, i: int, j: int) -> int | None:
@@ -132,27 +128,27 @@ class SegmentCosts:
         count = len(self.members(i, j))
         return COUNTER_BYTES * count if count > 1 else 0
 
-    def scratch_bytes(self, i: int, j: int, how: Interleaving) -> int:
+    def scratch_bytes(self, i: int, j: int, interleaving: Interleaving) -> int:
         """The largest scratch of an operator of [i, j), with what steps of pixels need to find their windows."""
         in_place = self.in_place(i, j)
         if in_place is not None:
             return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
-        stripes = self.stripes(i, j, how)
+        stripes = self.stripes(i, j, interleaving)
         by_columns = 0 if stripes is None else stripes.scratch
-        return max((by_columns, *(self._scratch(o, how) for o in self.order[i:j])))
+        return max((by_columns, *(self._scratch(o, interleaving) for o in self.order[i:j])))
 
-    def little_scratch(self, i: int, j: int, how: Interleaving) -> bool:
+    def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
         """Whether steps of pixels take little scratch: `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the arena."""
-        scratch = self.scratch_bytes(i, j, how)
-        if how == BY_ROWS or scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
+        scratch = self.scratch_bytes(i, j, interleaving)
+        if interleaving == BY_ROWS or scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
             return True
-        return scratch * SCRATCH_SHARE <= self.exact_cost(i, j, how)
+        return scratch * SCRATCH_SHARE <= self.exact_cost(i, j, interleaving)
 
     @cached_method
-    def stripes(self, i: int, j: int, how: Interleaving) -> Stripes | None:
-        """The stripes of [i, j); None where `how` has none, or where the segment cannot be striped."""
-        forms = self._forms(i, j) if how.striped else None
-        return None if forms is None else forms.stripes(how)
+    def stripes(self, i: int, j: int, interleaving: Interleaving) -> Stripes | None:
+        """The stripes of [i, j); None where `interleaving` has none, or where the segment cannot be striped."""
+        forms = self._forms(i, j) if interleaving.striped else None
+        return None if forms is None else forms.stripes(interleaving)
 
     def _forms(self, i: int, j: int) -> Forms | None:
         """All forms of [i, j) in stripes; None where it cannot be striped."""
@@ -178,16 +174,15 @@ class SegmentCosts:
         sizes += [n * (tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL)) for t, n in forms.halo_columns.items()]
         exact = sum(plain) + sum(sizes) + np.zeros_like(forms.extra_macs)
         rounded = sum(aligned(b, unit) for b in plain) + sum(-(-b // unit) * unit for b in sizes) + np.zeros_like(exact)
-        figures = (a.ravel().tolist() for a in (forms.extra_macs, rounded, exact))
-        found = zip(*figures, forms.interleavings, strict=True)
+        widths = [np.broadcast_to(w > 0, exact.shape) for w in forms.widths.values()]
+        made = np.all(widths or [exact >= 0], axis=0)
+        figures = (a.ravel().tolist() for a in (rounded, exact, forms.extra_macs, made))
+        rows = zip(forms.interleavings, *figures, strict=True)
+        possible = [Striped(*row) for *row, all_made in rows if all_made]
         kept: list[Striped] = []
-        made = np.all(
-            [np.broadcast_to(w > 0, exact.shape) for w in forms.widths.values()] or [exact >= 0], axis=0
-        ).ravel()
-        possible = (f for f, all_made in zip(found, made.tolist(), strict=True) if all_made)
-        for extra, size, least, how in sorted(possible, key=lambda f: (*f[:3], f[3].halo_tensors, f[3].stripe_columns)):
-            if not kept or size < kept[-1].bytes or least < kept[-1].exact:
-                kept.append(Striped(how, size, least, extra))
+        for form in sorted(possible, key=Striped.sort_key):
+            if not kept or form.bytes < kept[-1].bytes or form.exact < kept[-1].exact:
+                kept.append(form)
         return tuple(kept)
 
     def _around(self, i: int, j: int) -> list[int]:
@@ -195,20 +190,20 @@ class SegmentCosts:
         across = [self.tables.tensor_bytes[t] for t in self._across(i)]
         return [*across, *(self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j))]
 
-    def extra_macs(self, i: int, j: int, how: Interleaving) -> int:
+    def extra_macs(self, i: int, j: int, interleaving: Interleaving) -> int:
         """Multiply-accumulates of [i, j) beyond those of its operators run whole."""
-        stripes = self.stripes(i, j, how)
+        stripes = self.stripes(i, j, interleaving)
         return 0 if stripes is None else stripes.extra_macs
 
     @cached_method
-    def _scratch(self, op: int, how: Interleaving) -> int:
+    def _scratch(self, op: int, interleaving: Interleaving) -> int:
         """Bytes of one operator's scratch."""
         node = self.tables.graph.ops[op]
-        if how.striped and node.kernels.channel_tiling is not None:
+        if interleaving.striped and node.kernels.channel_tiling is not None:
             return 0  # `Stripes.scratch`
-        if not how.tile.by_pixels:
+        if not interleaving.tile.by_pixels:
             return node.scratch_bytes
-        n = min(how.tile.columns, self.tables.graph.tensors[node.outputs[0]].columns)
+        n = min(interleaving.tile.columns, self.tables.graph.tensors[node.outputs[0]].columns)
         workspace = node.kernels.tile_workspace_bytes(n) if goes_by_pixels(self.tables.graph, op) else 0
         return workspace + node.scratch_bytes
 
@@ -220,28 +215,29 @@ class SegmentCosts:
         return tuple(o for o in members if self.tables.accumulates(o, inside))
 
     @cached_method
-    def blocks(self, i: int, j: int, how: Interleaving) -> tuple[int, ...]:
+    def blocks(self, i: int, j: int, interleaving: Interleaving) -> tuple[int, ...]:
         """Bytes of every block that is live while [i, j) runs."""
-        tables, stripes = self.tables, self.stripes(i, j, how)
-        inside = [self.bytes_held(i, j, t, units, how) for t, units in self.held(i, j, how).items()]
+        tables, stripes = self.tables, self.stripes(i, j, interleaving)
+        inside = [self.bytes_held(i, j, t, units, interleaving) for t, units in self.held(i, j, interleaving).items()]
         halo = {} if stripes is None else stripes.halo_columns
         stores = [n * tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL) for t, n in halo.items()]
-        return (*self._around(i, j), *inside, *stores, self.state_bytes(i, j), self.scratch_bytes(i, j, how))
+        return (*self._around(i, j), *inside, *stores, self.state_bytes(i, j), self.scratch_bytes(i, j, interleaving))
 
-    def bytes_held(self, i: int, j: int, tensor: int, units: int, how: Interleaving) -> int:
+    def bytes_held(self, i: int, j: int, tensor: int, units: int, interleaving: Interleaving) -> int:
         """Bytes of the block of a tensor of which `units` are held."""
-        stripes = self.stripes(i, j, how)
+        stripes = self.stripes(i, j, interleaving)
         if stripes is None or tensor not in stripes.widths:
-            return units * self.tables.unit_bytes(tensor, how.tile)
+            return units * self.tables.unit_bytes(tensor, interleaving.tile)
         return units * stripes.widths[tensor] * self.tables.unit_bytes(tensor, PIXEL)
 
-    def cost(self, i: int, j: int, how: Interleaving = BY_ROWS) -> int:
+    def cost(self, i: int, j: int, interleaving: Interleaving = BY_ROWS) -> int:
         """Bytes live while [i, j) runs, every block rounded up to the alignment."""
-        return sum(aligned(b, self.settings.alignment) for b in self.blocks(i, j, how)) - self.shared(i, j, how)
+        unit = self.settings.alignment
+        return sum(aligned(b, unit) for b in self.blocks(i, j, interleaving)) - self.shared(i, j, interleaving)
 
-    def exact_cost(self, i: int, j: int, how: Interleaving = BY_ROWS) -> int:
+    def exact_cost(self, i: int, j: int, interleaving: Interleaving = BY_ROWS) -> int:
         """Bytes live while [i, j) runs, without rounding: no arena goes below them."""
-        return sum(self.blocks(i, j, how)) - self.shared(i, j, how)
+        return sum(self.blocks(i, j, interleaving)) - self.shared(i, j, interleaving)
 
     @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
@@ -255,21 +251,21 @@ class SegmentCosts:
         return sum(self.tables.tensor_bytes[t] for t in self._dying(i, j))
 
     @cached_method
-    def pairs(self, i: int, j: int, how: Interleaving) -> tuple[Pair, ...]:
+    def pairs(self, i: int, j: int, interleaving: Interleaving) -> tuple[Pair, ...]:
         """Outputs and rings of [i, j) that may follow a dying input, with the distance that they must keep."""
-        if how.striped or not (self.settings.overlap or self.settings.in_place):
+        if interleaving.striped or not (self.settings.overlap or self.settings.in_place):
             return ()
         op = self.in_place(i, j)
         if op is not None:
             x, y = self.tables.graph.ops[op].inputs[0], self.tables.graph.ops[op].outputs[0]
             return (Pair(x, y, 0, self.tables.tensor_bytes[y], exact=True),)
-        rings, held = self.settings.rings_follow, self.held(i, j, how).items()
+        rings, held = self.settings.rings_follow, self.held(i, j, interleaving).items()
         made = {t: u for t, u in held if t not in self.tables.streamed and (rings or self.last[t] >= j)}
-        pairs = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, how.tile)
+        pairs = self.overlaps.pairs(self.members(i, j), self._dying(i, j), made, interleaving.tile)
         return tuple(p for p in pairs if self.settings.overlap or self.overlaps.overwrites(p))
 
     @cached_method
-    def shared(self, i: int, j: int, how: Interleaving) -> int:
+    def shared(self, i: int, j: int, interleaving: Interleaving) -> int:
         """The most bytes that outputs, rings and dying inputs of [i, j) can have in common.
 
         Rings cover the start of an input X: packed by reach, at most f bytes of it. An output Y that must stay d bytes behind
@@ -278,7 +274,7 @@ class SegmentCosts:
         """
         by_reader: dict[int, list[Pair]] = {}
         covered: dict[int, int] = {}
-        for pair in self.pairs(i, j, how):
+        for pair in self.pairs(i, j, interleaving):
             by_reader.setdefault(pair.reader, []).append(pair)
             covered[pair.writer] = min(pair.size, covered.get(pair.writer, 0) + max(pair.reach, 0))
         taken = sum(self._shared_with(t, pairs, j) for t, pairs in by_reader.items())
@@ -304,10 +300,10 @@ class SegmentCosts:
         return Cascade(self.tables, self.members(i, j), tile).trace if in_place is None else (in_place,)
 
     @cached_method
-    def calls(self, i: int, j: int, how: Interleaving) -> int:
+    def calls(self, i: int, j: int, interleaving: Interleaving) -> int:
         """Kernel calls of [i, j)."""
-        cascade = Cascade(self.tables, self.members(i, j), how.tile)
-        stripes = self.stripes(i, j, how)
+        cascade = Cascade(self.tables, self.members(i, j), interleaving.tile)
+        stripes = self.stripes(i, j, interleaving)
         return sum(cascade.steps(o).count for o in cascade.members) * (1 if stripes is None else len(stripes.ranges))
 
     @cached_method

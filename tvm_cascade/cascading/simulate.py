@@ -75,15 +75,15 @@ class Cascade:
         order = np.argsort(trace, kind="stable")
         names, starts = np.unique(trace[order], return_index=True)
         at = dict(zip(names.tolist(), np.split(order, starts[1:]), strict=True))  # places in the trace, by operator
-        found: dict[int, int] = {}
+        held: dict[int, int] = {}
         for o in self.members:
             for t, made in zip(self.tables.written(o), self.steps(o).made, strict=True):
-                most = found.get(t, 1)
+                most = held.get(t, 1)
                 for c, read in self.readers(t):
                     done = np.searchsorted(at[c], at[o])
                     most = max(most, int((made[1 : len(at[o]) + 1] - read.keep[done]).max(initial=1)))
-                found[t] = most
-        return {t: self.usable(t, most) for t, most in found.items()}
+                held[t] = most
+        return {t: self.usable(t, most) for t, most in held.items()}
 
     def usable(self, tensor: int, units: int) -> int:
         """The units of a ring that must hold at least `units`, rounded up to what kernels can address.

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_cascade.cascading.access_tables import AccessTables
+from tvm_cascade.cascading.access_tables import AccessTables, covered
 from tvm_cascade.cascading.cached_method import cached_method
 from tvm_cascade.cascading.geometry import goes_by_pixels, has_pixels, outermost
 from tvm_cascade.cascading.interleaving import Interleaving
@@ -122,7 +122,8 @@ class Striper:
                 self._plain(o, k, members, accumulating) for k in range(len(graph.ops[o].inputs) if o >= 0 else 0)
             ):
                 return 0
-        return graph.tensors[self._grid(members[-1], accumulating)].columns
+        sink = graph.ops[members[-1]]
+        return graph.tensors[sink.inputs[0] if members[-1] in accumulating else sink.outputs[0]].columns
 
     def _plain(self, op: int, k: int, members: Sequence[int], accumulating: Sequence[int]) -> bool:
         """Whether input k of `op` comes from outside, or is read by columns from the tensor in which it was made."""
@@ -131,11 +132,6 @@ class Striper:
         if not any(m in members for m in self.tables.writers(root)):
             return True
         return root == node.inputs[k] and (op in accumulating or node.columns[k] is not None)
-
-    def _grid(self, sink: int, accumulating: Sequence[int]) -> int:
-        """The tensor over whose columns the stripes go."""
-        node = self.tables.graph.ops[sink]
-        return node.inputs[0] if sink in accumulating else node.outputs[0]
 
     def forms(self, members: Sequence[int], accumulating: Sequence[int], leaving: Sequence[int]) -> Forms | None:
         """All forms of a segment in stripes; None where it cannot be striped.
@@ -225,8 +221,8 @@ class Striper:
             across, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
             assert across is not None
             low, high = _covered(across, *made, size)
-            covered, columns = (np.add.reduceat(b - a, layout.starts, axis=1) for a, b in ((low, high), made))
-            macs = tiling.macs_per_covered_column * covered + tiling.macs_per_tap * done
+            inputs, columns = (np.add.reduceat(b - a, layout.starts, axis=1) for a, b in ((low, high), made))
+            macs = tiling.macs_per_covered_column * inputs + tiling.macs_per_tap * done
             return macs + tiling.macs_per_column * columns - node.macs
         return node.macs * done // taps[-1] - node.macs
 
@@ -237,7 +233,7 @@ class Striper:
         window, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
         assert window is not None
         columns = range(self.tables.graph.tensors[node.outputs[0]].columns)
-        return np.cumsum([0, *(_taps(window, x, size) for x in columns)])
+        return np.cumsum([0, *(window.taps(x, size) for x in columns)])
 
 
 @dataclass(frozen=True)
@@ -250,9 +246,9 @@ class _Layout:
     @property
     def later(self) -> NDArray[np.bool_]:
         """For each stripe whether one of the same width comes before it."""
-        found = np.ones(self.count, np.bool_)
-        found[self.starts] = False
-        return found
+        later = np.ones(self.count, np.bool_)
+        later[self.starts] = False
+        return later
 
     def spread(self, by_width: Table) -> Table:
         """Turn a table by width into one by stripe."""
@@ -287,12 +283,5 @@ def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Tabl
 
     An empty run reads nothing, at the place where the run before it ended.
     """
-    first = start * window.stride // window.denominator - window.padding
-    last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
-    low, high = np.clip(first, 0, size), np.clip(last, 0, size)
+    low, high = covered(window, start, stop, size)
     return np.where(start < stop, low, high), high
-
-
-def _taps(window: Window, x: int, size: int) -> int:
-    """Taps of an output column that are not padding."""
-    return sum(0 <= window.first(x) + k * window.dilation < size for k in range(window.extent))

@@ -138,20 +138,15 @@ def _macs(plan: Plan, segment: Segment, o: int) -> int:
     window, size = op.columns[0], plan.graph.tensors[op.inputs[0]].columns
     if window is None:
         return op.macs * len(segment.stripes)
-
-    def taps(columns: range) -> int:
-        return sum(
-            1 for x in columns for k in range(window.extent) if 0 <= window.first(x) + k * window.dilation < size
-        )
-
     made = [range(*ranges[segment.ops.index(o)]) for ranges in segment.stripes]
-    done = sum(map(taps, made))
+    done = sum(window.taps(x, size) for columns in made for x in columns)
     tiling = op.kernels.channel_tiling
     if tiling is not None:
         covered = sum(len(set().union(*(window.rows(x, size) for x in columns))) for columns in made)
         columns = sum(map(len, made))
         return tiling.macs_per_covered_column * covered + tiling.macs_per_tap * done + tiling.macs_per_column * columns
-    return op.macs * done // taps(range(plan.graph.tensors[op.outputs[0]].columns))
+    whole = range(plan.graph.tensors[op.outputs[0]].columns)
+    return op.macs * done // sum(window.taps(x, size) for x in whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,29 +75,26 @@ class Memory:
             columns = np.arange(area.x0, tensor.columns if area.x1 is None else area.x1, dtype=np.int64)
             pixel = (rows[:, None] * tensor.columns + columns).reshape(-1)
             if storage.columns:
-                return self._striped(area, rows, columns, pixel, unit)
-            slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * tensor.columns
+                slot = self._slots_in_stripe(area, rows, columns)
+            else:
+                by_pixels = storage.granularity is Granularity.PIXEL
+                slot = pixel % (storage.pixels if by_pixels else storage.height * tensor.columns)
             spread, pitch = np.arange(unit, dtype=np.int64), storage.pitch or unit
-            elements = (pixel[:, None] * pitch + spread).reshape(-1)
-            return place + ((pixel % slots)[:, None] * pitch + spread).reshape(-1), own + elements
+            places, elements = ((at[:, None] * pitch + spread).reshape(-1) for at in (slot, pixel))
+            return place + places, own + elements
         elements = (rows[:, None] * inner + within).reshape(-1)
         if storage.height >= tensor.rows and area.tensor not in self.streamed:
             return place + elements, own + elements
         slot = (rows % storage.height) * tensor.row_bytes
         return place + (slot[:, None] + np.arange(tensor.row_bytes, dtype=np.int64)).reshape(-1), own + elements
 
-    def _striped(
-        self, area: Area, rows: Indices, columns: Indices, pixel: Indices, unit: int
-    ) -> tuple[Indices, Indices]:
-        """`area` in a ring whose rows hold the columns of one stripe."""
+    def _slots_in_stripe(self, area: Area, rows: Indices, columns: Indices) -> Indices:
+        """The pixels of an area in a ring whose rows hold the columns of one stripe."""
         storage = self.plan.storages[area.tensor]
         across = columns - self.start.get(area.tensor, 0)
         if across.size and (across.min() < 0 or across.max() >= storage.columns):
             raise ValidationError(f"columns of {self.plan.graph.tensors[area.tensor].name} lie outside of their stripe")
-        slot = ((rows % storage.height)[:, None] * storage.columns + across).reshape(-1)
-        spread = np.arange(unit, dtype=np.int64)
-        place = self.offset.get(f"tensor {area.tensor}", 0) + (slot[:, None] * unit + spread).reshape(-1)
-        return place, self.base[area.tensor] + (pixel[:, None] * unit + spread).reshape(-1)
+        return ((rows % storage.height)[:, None] * storage.columns + across).reshape(-1)
 
 
 def _row(tensor: Tensor) -> tuple[Indices, int]:

@@ -96,13 +96,13 @@ def _owners(graph: Graph) -> list[tuple[int, int]]:
         elif op.view:
             starts = op.view_offsets or (0,) * len(op.outputs)
             above |= {t: (op.inputs[0], at) for t, at in zip(op.outputs, starts, strict=True)}
-    found: list[tuple[int, int]] = []
+    owners: list[tuple[int, int]] = []
     for tensor in graph.tensors:
         t, offset = tensor.index, 0
         while t in above:
             t, offset = above[t][0], offset + above[t][1]
-        found.append((t, offset))
-    return found
+        owners.append((t, offset))
+    return owners
 
 
 def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:

@@ -66,11 +66,11 @@ class StepModel:
         narrow = self.stripe_few * op.macs * width / columns if width <= _FEW else 0.0
         return rows * self.stripe + narrow
 
-    def tall(self, op: Op, rows: int, channels: int, height: int) -> float:
-        """What depends on the height of the steps in which an operator makes its `rows` rows of `channels` channels."""
-        streamed = -(-rows // height) * op.weight_bytes * self.flash
+    def multi_row(self, op: Op, rows: int, channels: int, tile_rows: int) -> float:
+        """The instructions for `rows` rows of `channels` channels that depend on how many rows a tile has."""
+        streamed = -(-rows // tile_rows) * op.weight_bytes * self.flash
         single = all(w is not None and w.extent == 1 for w in (*op.windows, *op.columns))
-        return streamed + (0.0 if height == 1 or single else self.row_table * rows * channels / 2)
+        return streamed + (0.0 if tile_rows == 1 or single else self.row_table * rows * channels / 2)
 
     def _dearer(self, op: Op, pixels: int) -> float:
         """What a multiply-accumulate costs more where a kernel makes so few pixels."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -11,7 +11,7 @@ from tvm_cascade.memory import milp
 from tvm_cascade.memory.bounds import max_live_step
 from tvm_cascade.memory.fit import best_fit_of_orders, shuffle, top
 from tvm_cascade.memory.problem import Allocation, Problem
-from tvm_cascade.memory.search import Ints, SearchResult, Tables, rankings, search, tables
+from tvm_cascade.memory.search import SearchResult, Tables, rankings, search, tables
 from tvm_cascade.memory.validate import validate
 
 
@@ -26,11 +26,7 @@ class AllocateOptions:
 
 
 def allocate(
-    problem: Problem,
-    *,
-    seconds: float | None = None,
-    optimise: bool = True,
-    options: AllocateOptions | None = None,
+    problem: Problem, *, seconds: float | None = None, optimise: bool = True, options: AllocateOptions | None = None
 ) -> Allocation:
     """Offsets for every buffer.
 
@@ -57,114 +53,107 @@ def allocate(
     if problem.capacity is not None and bound > problem.capacity:
         raise _infeasible(problem, bound, step, proven=True)
     goal = bound if problem.capacity is None else problem.capacity
-    found = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound)
-    if optimise and found.peak > goal and problem.offset_constraints:
-        found.take(shuffle(problem, found.offsets, goal, options.shuffles))
-        _integer_program(found, goal)
-        if found.peak > goal and found.bound < found.peak:
-            _search(found, goal, options, None if seconds is None else began + seconds)
-        if found.peak > goal and found.bound < found.peak:
-            _take_disjoint(found, options, None if seconds is None else began + seconds)
-    elif optimise and found.peak > goal:
-        _search(found, goal, options, None if seconds is None else began + seconds)
-    if problem.capacity is not None and found.peak > problem.capacity:
-        proven = found.bound > problem.capacity
-        raise _infeasible(problem, found.bound if proven else found.peak, step, proven)
-    return Allocation(found.offsets, found.peak, found.bound, found.peak == found.bound, perf_counter() - began)
+    deadline = None if seconds is None else began + seconds
+    best = _Best(problem, tuple(best_fit_of_orders(problem, goal)), bound, deadline)
+    if optimise and best.peak > goal and problem.offset_constraints:
+        best.take(shuffle(problem, best.offsets, goal, options.shuffles))
+        _integer_program(best, goal)
+        if best.peak > goal and best.bound < best.peak:
+            _search(best, goal, options)
+        if best.peak > goal and best.bound < best.peak:
+            _take_disjoint(best, options)
+    elif optimise and best.peak > goal:
+        _search(best, goal, options)
+    if problem.capacity is not None and best.peak > problem.capacity:
+        proven = best.bound > problem.capacity
+        raise _infeasible(problem, best.bound if proven else best.peak, step, proven)
+    return Allocation(best.offsets, best.peak, best.bound, best.peak == best.bound, perf_counter() - began)
 
 
 class _Best:
     """The lowest layout and the highest bound found so far."""
 
-    def __init__(self, problem: Problem, offsets: tuple[int, ...], bound: int) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, offsets: tuple[int, ...], bound: int, deadline: float | None) -> None:
+        self.problem, self.deadline = problem, deadline
         self.offsets = offsets
         self.peak = top(problem, offsets)
         self.bound = bound
 
-    def take(self, offsets: tuple[int, ...] | None) -> None:
-        """Take over a layout if it is lower."""
-        if offsets is not None and top(self.problem, offsets) < self.peak:
-            self.offsets, self.peak = offsets, top(self.problem, offsets)
+    def expired(self) -> bool:
+        """Whether the time to search is over."""
+        return self.deadline is not None and perf_counter() > self.deadline
+
+    def take(self, offsets: tuple[int, ...]) -> bool:
+        """Take over a layout if it is lower; returns whether it is one.
+
+        Solvers in floating point round, and with offset constraints pinned buffers escape the search.
+        """
+        peak = top(self.problem, offsets)
+        try:
+            validate(replace(self.problem, capacity=None), Allocation(offsets, peak, 0, False))
+        except ValidationError:
+            return False
+        if peak < self.peak:
+            self.offsets, self.peak = offsets, peak
+        return True
 
 
-def _integer_program(found: _Best, goal: int) -> None:
+def _integer_program(best: _Best, goal: int) -> None:
     """Solve small problems with offset constraints exactly, as a mixed-integer program."""
-    solved = milp.solve(found.problem, found.peak) if found.peak > goal else None
-    offsets = _checked(found.problem, None if solved is None else solved.offsets)
-    if solved is not None and offsets is not None:
-        found.take(offsets)
-        found.bound = max(found.bound, min(solved.bound, found.peak))
+    solved = milp.solve(best.problem, best.peak) if best.peak > goal else None
+    if solved is not None and best.take(solved.offsets):
+        best.bound = max(best.bound, min(solved.bound, best.peak))
 
 
-def _take_disjoint(found: _Best, options: AllocateOptions, deadline: float | None) -> None:
+def _take_disjoint(best: _Best, options: AllocateOptions) -> None:
     """Take the best layout without offset constraints where it is lower: what may overlap need not.
 
     Without constraints the search is exact, so that constraints never cost anything.
     """
-    problem = replace(found.problem, offset_constraints=())
+    problem = replace(best.problem, offset_constraints=())
     bound, _ = max_live_step(problem)
-    if bound >= found.peak or any(b.offset is not None for b in problem.buffers):
+    if bound >= best.peak or any(b.offset is not None for b in problem.buffers):
         return  # buffers that follow may be pinned onto one another
-    disjoint = _Best(problem, tuple(best_fit_of_orders(problem, bound)), bound)
+    disjoint = _Best(problem, tuple(best_fit_of_orders(problem, bound)), bound, best.deadline)
     if disjoint.peak > bound:
-        _search(disjoint, bound, options, deadline)
-    found.take(disjoint.offsets)
+        _search(disjoint, bound, options)
+    best.take(disjoint.offsets)
 
 
-def _checked(problem: Problem, offsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """`offsets` if they are a layout, else None: floating-point solvers round, and pinned buffers escape the search."""
-    if offsets is None or not problem.offset_constraints:
-        return offsets
-    try:
-        validate(replace(problem, capacity=None), Allocation(offsets, top(problem, offsets), 0, False))
-    except ValidationError:
-        return None
-    return offsets
-
-
-def _search(found: _Best, goal: int, options: AllocateOptions, deadline: float | None) -> None:
-    """Lower `found` to `goal`, or bisect between bound and peak, until both meet or the limits are reached.
+def _search(best: _Best, goal: int, options: AllocateOptions) -> None:
+    """Lower `best` to `goal`, or bisect between bound and peak, until both meet or the limits are reached.
 
     `low` is where the next trial must lie above: the bound, or a capacity at which the search gave up.
     """
-    t = tables(found.problem)
-    pinned = [b.offset for b in found.problem.buffers]
-    ranks = rankings(t)
-    left, low, capacity = options.nodes, found.bound, goal
-    while found.peak > goal and left > 0 and low < found.peak:
-        share = left if found.problem.capacity is not None else max(options.first_limit, left // 3)
-        result, spent = _rounds(t, capacity, ranks, min(left, share), pinned, options, deadline)
+    t = tables(best.problem)
+    left, low, capacity = options.nodes, best.bound, goal
+    while best.peak > goal and left > 0 and low < best.peak:
+        share = left if best.problem.capacity is not None else max(options.first_limit, left // 3)
+        result, spent = _rounds(t, capacity, min(left, share), options, best.expired)
         left -= spent
-        found.take(_checked(found.problem, result.offsets))
-        if result.offsets is None and result.complete and not found.problem.offset_constraints:
-            found.bound = max(found.bound, min(result.next_capacity, found.peak))
-            if found.problem.capacity is not None:
+        if result.offsets is not None:
+            best.take(result.offsets)
+        elif result.complete and not best.problem.offset_constraints:
+            best.bound = max(best.bound, min(result.next_capacity, best.peak))
+            if best.problem.capacity is not None:
                 return
         if result.offsets is None:
-            low = max(found.bound, capacity + 1)
-        capacity = (low + found.peak - 1) // 2
-        if deadline is not None and perf_counter() > deadline:
+            low = max(best.bound, capacity + 1)
+        capacity = (low + best.peak - 1) // 2
+        if best.expired():
             return
 
 
 def _rounds(
-    t: Tables,
-    capacity: int,
-    ranks: Sequence[Ints],
-    nodes: int,
-    pinned: Sequence[int | None],
-    options: AllocateOptions,
-    deadline: float | None,
+    t: Tables, capacity: int, nodes: int, options: AllocateOptions, expired: Callable[[], bool]
 ) -> tuple[SearchResult, int]:
     """Run every ranking in turn with growing limits until one succeeds or proves that none can."""
-    spent, limit = 0, options.first_limit
+    ranks, spent, limit = rankings(t), 0, options.first_limit
     while True:
         for rank in ranks:
-            result = search(t, capacity, rank, min(limit, nodes - spent), pinned, deadline)
+            result = search(t, capacity, rank, min(limit, nodes - spent), expired)
             spent += result.nodes
-            late = deadline is not None and perf_counter() > deadline
-            if result.complete or spent >= nodes or late:
+            if result.complete or spent >= nodes or expired():
                 return result, spent
         limit *= options.growth
 

@@ -7,6 +7,7 @@ topmost occupies a multiple of A.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd
 
 from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
@@ -20,10 +21,9 @@ def max_live(problem: Problem) -> int:
 def max_live_step(problem: Problem) -> tuple[int, int]:
     """The bound in bytes and the first step at which it stands (0 where there are no buffers)."""
     best, step = 0, 0
-    follows = _by_buffer(problem)
     for t in sorted({b.lower for b in problem.buffers if b.upper > b.lower}):
         live = [b for b in problem.buffers if b.lower <= t < b.upper]
-        need = _need(live, follows)
+        need = _need(live, problem.offset_constraints)
         if need > best:
             best, step = need, t
     return best, step
@@ -34,18 +34,10 @@ def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
     return max(0, min(reader.size, writer.size, writer.size - follow.distance))
 
 
-def _by_buffer(problem: Problem) -> dict[int, list[OffsetConstraint]]:
-    """The constraints by reader."""
-    table: dict[int, list[OffsetConstraint]] = {}
-    for f in problem.offset_constraints:
-        table.setdefault(f.reader, []).append(f)
-    return table
-
-
-def _need(live: list[Buffer], follows: dict[int, list[OffsetConstraint]]) -> int:
+def _need(live: Sequence[Buffer], constraints: Sequence[OffsetConstraint]) -> int:
     """Bytes that buffers which are live together need at least."""
     by_id = {b.id: b for b in live}
-    pairs = [f for b in live for f in follows.get(b.id, ()) if f.writer in by_id]
+    pairs = [f for f in constraints if f.reader in by_id and f.writer in by_id]
     shared: dict[frozenset[int], int] = {}  # of several between two buffers the strictest counts
     for f in pairs:
         key = frozenset((f.reader, f.writer))

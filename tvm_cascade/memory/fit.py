@@ -47,7 +47,7 @@ def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, 
 def surroundings(problem: Problem) -> list[list[tuple[int, int, int]]]:
     """For each buffer `(j, low, high)` of those live with it: with j at offset o it may not lie in `[o + low, o + high)`."""
     buffers, between = problem.buffers, follows_between(problem)
-    found: list[list[tuple[int, int, int]]] = []
+    around: list[list[tuple[int, int, int]]] = []
     for i, near in enumerate(overlapping(problem)):
         spans: list[tuple[int, int, int]] = []
         for j in near:
@@ -56,8 +56,8 @@ def surroundings(problem: Problem) -> list[list[tuple[int, int, int]]]:
             spans += [] if pairs else [(j, low, high)]
             for writes, distance in pairs:
                 spans.append((j, max(low, 1 - distance), high) if writes else (j, low, min(high, distance)))
-        found.append([span for span in spans if span[1] < span[2]])
-    return found
+        around.append([span for span in spans if span[1] < span[2]])
+    return around
 
 
 def place_in_order(
@@ -138,9 +138,9 @@ def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
     peak: int | None = None
     for fit in Fit:
         for order in orders(problem):
-            found = place_in_order(problem, order, fit, around, None if peak is None else peak - 1)
-            if found is not None and (peak is None or top(problem, found) < peak):
-                best, peak = found, top(problem, found)
+            offsets = place_in_order(problem, order, fit, around, None if peak is None else peak - 1)
+            if offsets is not None and (peak is None or top(problem, offsets) < peak):
+                best, peak = offsets, top(problem, offsets)
             if peak is not None and peak <= bound:
                 return best
     return best
@@ -159,7 +159,7 @@ def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> 
         k = random.choice(at) if random.random() < 0.7 else random.randrange(len(order))
         trial = [*order[:k], *order[k + 1 :]]
         trial.insert(random.randrange(k + 1), order[k])
-        found = place_in_order(problem, trial, Fit.FIRST, around, peak)
-        if found is not None and top(problem, found) <= peak:
-            order, best, peak = trial, found, top(problem, found)
+        placed = place_in_order(problem, trial, Fit.FIRST, around, peak)
+        if placed is not None and top(problem, placed) <= peak:
+            order, best, peak = trial, placed, top(problem, placed)
     return tuple(best) if peak < top(problem, offsets) else tuple(offsets)

@@ -40,10 +40,8 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
     if not problem.buffers or len(pairs) > MOST_PAIRS:
         return None
     unit = _unit(problem)
-    rows = _Rows(problem, pairs, unit, -(-height // unit))
-    matrix, low = rows.arrays()
-    n = len(problem.buffers)
-    columns = matrix.shape[1]
+    matrix, low = _constraints(problem, pairs, unit, -(-height // unit))
+    n, columns = len(problem.buffers), matrix.shape[1]
     upper = np.ones(columns)
     upper[: n + 1] = -(-height // unit)
     lower = np.zeros(columns)
@@ -55,18 +53,18 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
             lower[i] = upper[i] = b.offset // unit
     cost = np.zeros(columns)
     cost[n] = 1
-    found = scipy.milp(
+    solution = scipy.milp(
         cost,
         constraints=scipy.LinearConstraint(matrix, low),
         integrality=np.ones(columns),
         bounds=scipy.Bounds(lower, upper),
         options={"node_limit": nodes},
     )
-    if found.x is None:
+    if solution.x is None:
         return None
-    offsets = tuple(round(v) * unit for v in found.x[:n])
+    offsets = tuple(round(v) * unit for v in solution.x[:n])
     padding = max((a.size - b.size for a, b in zip(problem.buffers, exact.buffers, strict=True)), default=0)
-    return MilpResult(offsets, ceil(float(found.mip_dual_bound) - 1e-6) * unit - padding)  # the topmost needs none
+    return MilpResult(offsets, ceil(float(solution.mip_dual_bound) - 1e-6) * unit - padding)  # the topmost needs none
 
 
 def _aligned(problem: Problem) -> Problem:
@@ -82,50 +80,30 @@ def _aligned(problem: Problem) -> Problem:
 
 def _unit(problem: Problem) -> int:
     """A number that divides every size, distance, alignment and pinned place, so that nothing is lost by counting in it."""
-    numbers = [b.size for b in problem.buffers] + [b.alignment for b in problem.buffers]
-    numbers += [b.offset for b in problem.buffers if b.offset is not None] + [
-        f.distance for f in problem.offset_constraints
-    ]
-    return max(1, gcd(*numbers))
+    numbers = [n for b in problem.buffers for n in (b.size, b.alignment, b.offset or 0)]
+    return max(1, gcd(*numbers, *(f.distance for f in problem.offset_constraints)))
 
 
-class _Rows:
-    """Constraints `row @ (offsets, peak, binaries) >= low`, in units."""
-
-    def __init__(self, problem: Problem, pairs: list[tuple[int, int]], unit: int, height: int) -> None:
-        self.n = len(problem.buffers)
-        self.size = [b.size // unit for b in problem.buffers]
-        self.big = 2 * height + max((abs(f.distance) // unit for f in problem.offset_constraints), default=0)
-        self.rows: list[dict[int, float]] = []
-        self.low: list[float] = []
-        self.binaries = 0
-        between = follows_between(problem)
-        for i in range(self.n):
-            self._add({self.n: 1, i: -1}, self.size[i])
-        for i, j in pairs:
-            choices = [[(i, j, self.size[j])], [(j, i, self.size[i])]]
-            behind = [
-                (j, i, distance // unit) if i_writes else (i, j, distance // unit)
-                for i_writes, distance in between.get((i, j), ())
-            ]
-            self._one_of([*choices, behind] if behind else choices)
-
-    def _one_of(self, choices: list[list[tuple[int, int, int]]]) -> None:
-        """At least one list of `offset a - offset b >= distance` holds."""
-        picks = [self.n + 1 + self.binaries + k for k in range(len(choices))]
-        self.binaries += len(choices)
-        self._add(dict.fromkeys(picks, 1.0), 1)
-        for pick, choice in zip(picks, choices, strict=True):
-            for a, b, distance in choice:
-                self._add({a: 1, b: -1, pick: -self.big}, distance - self.big)
-
-    def _add(self, row: dict[int, float], low: float) -> None:
-        self.rows.append(row)
-        self.low.append(low)
-
-    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        matrix = np.zeros((len(self.rows), self.n + 1 + self.binaries))
-        for r, row in enumerate(self.rows):
-            for c, v in row.items():
-                matrix[r, c] = v
-        return matrix, np.array(self.low)
+def _constraints(
+    problem: Problem, pairs: list[tuple[int, int]], unit: int, height: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The matrix and lower bounds of `matrix @ (offsets, peak, binaries) >= low`, in units."""
+    n, size, between = len(problem.buffers), [b.size // unit for b in problem.buffers], follows_between(problem)
+    big = 2 * height + max((abs(f.distance) // unit for f in problem.offset_constraints), default=0)
+    rows: list[dict[int, int]] = [{n: 1, i: -1} for i in range(n)]
+    low, columns = [*size], n + 1
+    for i, j in pairs:
+        choices = [[(i, j, size[j])], [(j, i, size[i])]]  # one list of `offset a - offset b >= distance` holds at least
+        follows = between.get((i, j), ())
+        behind = [(j, i, d // unit) if i_writes else (i, j, d // unit) for i_writes, d in follows]
+        choices += [behind] if behind else []
+        rows.append(dict.fromkeys(range(columns, columns + len(choices)), 1))
+        low.append(1)
+        for pick, choice in enumerate(choices, columns):
+            rows += [{a: 1, b: -1, pick: -big} for a, b, _ in choice]
+            low += [distance - big for _, _, distance in choice]
+        columns += len(choices)
+    matrix = np.zeros((len(rows), columns))
+    for r, row in enumerate(rows):
+        matrix[r, list(row)] = list(row.values())
+    return matrix, np.array(low, float)

@@ -20,20 +20,18 @@ finds layouts, a placed reader or writer forbidding places to its partner instea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import gcd
-from time import perf_counter
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from tvm_cascade.memory.bounds import shareable
 from tvm_cascade.memory.problem import Problem
 
-Ints: TypeAlias = "npt.NDArray[np.int64]"
-Mask: TypeAlias = "npt.NDArray[np.bool_]"
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,7 @@ class Tables:
     sections: Mask  # (steps, n): who is live at each step that is not implied by another
     span: tuple[Ints, Ints]  # first section of each life, and the one after its last
     twin: tuple[int, ...]  # the previous equal buffer, or -1
+    fixed: Ints  # offsets of pinned buffers; 0 of the others
     pinned: tuple[tuple[tuple[int, int], ...], ...]  # for each buffer, [low, high) of the pinned ones it meets
     free: Ints  # positions that are not pinned, by start of life
     partners: tuple[tuple[tuple[int, bool, int], ...], ...]  # (other, whether this one writes, distance): `follows`
@@ -85,10 +84,14 @@ def tables(problem: Problem) -> Tables:
     free = np.array([i for i in np.argsort(lower, kind="stable") if b[i].offset is None], np.int64)
     sections = _sections(lower, upper)
     span = (sections.argmax(0), len(sections) - sections[::-1].argmax(0)) if len(b) else (lower, upper)
+    padded = -(-size // unit) * unit
+    alignment, fixed = (
+        np.array(numbers, np.int64) for numbers in ([x.alignment for x in b], [x.offset or 0 for x in b])
+    )
+    partners = _sharing(problem, padded)
     return Tables(
-        size, -(-size // unit) * unit, np.array([x.alignment for x in b], np.int64), lower, upper, meets,
-        sections, span, _twins(problem), pinned, free, *_sharing(problem, -(-size // unit) * unit),
-    )  # fmt: skip
+        size, padded, alignment, lower, upper, meets, sections, span, _twins(problem), fixed, pinned, free, *partners
+    )
 
 
 def _sharing(problem: Problem, padded: Ints) -> tuple[tuple[tuple[tuple[int, bool, int], ...], ...], Ints, Ints | None]:
@@ -181,7 +184,7 @@ class _Search:
     failed: set[tuple[bytes, bytes, bytes]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.offsets = np.zeros(len(self.t.size), np.int64)
+        self.offsets = self.t.fixed.copy()
 
     def parts(self, members: Ints, support: Ints, skipped: Mask, parent: int, rest: _Part | None) -> _Part | None:
         """Split `members` (by start of life) where no life crosses; the pieces stand in front of `rest`."""
@@ -319,14 +322,9 @@ class _Search:
         return True
 
 
-def search(
-    t: Tables, capacity: int, rank: Ints, nodes: int, pinned: Sequence[int | None], deadline: float | None = None
-) -> SearchResult:
-    """Look for a layout within `capacity` bytes, expanding at most `nodes` nodes.
-
-    `pinned` holds the offsets of pinned buffers, None for the others; `deadline` is a `perf_counter` time.
-    """
+def search(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
+    """Look for a layout within `capacity` bytes, expanding at most `nodes` nodes, until `expired()`."""
     state = _Search(t, capacity, rank)
-    found = state.run(nodes, lambda: deadline is not None and perf_counter() > deadline)
-    offsets = tuple(int(o) if p is None else p for o, p in zip(state.offsets, pinned, strict=True)) if found else None
-    return SearchResult(offsets, found is not None, state.exceeded, state.nodes)
+    exists = state.run(nodes, expired)
+    offsets = tuple(state.offsets.tolist()) if exists else None
+    return SearchResult(offsets, exists is not None, state.exceeded, state.nodes)

@@ -38,11 +38,11 @@ _NEVER = 1 << 60
 def traffic(graph: Graph, order: Sequence[int], on_chip: int, block: int = 1024) -> Traffic:
     """Traffic of `order` with `on_chip` bytes in blocks of `block` bytes."""
     sizes, trace = _trace(graph, order, block)
-    following = _next_uses(trace, _kept(graph, block))
+    following = _next_uses(trace, {b for t in graph.outputs for b in _blocks(graph, t, block)})
     capacity = max(on_chip // block, 0)
     resident: dict[int, int] = {}  # block -> its next use
     heap: list[tuple[int, int]] = []  # (-next use, block), stale entries skipped
-    outside = {b for t in graph.inputs for b in _blocks(t, 0, graph.tensors[t].bytes, block)}
+    outside = {b for t in graph.inputs for b in _blocks(graph, t, block)}
     seen: set[int] = set()
     read = written = compulsory = 0
     for (b, writes), nearest in zip(trace, following, strict=True):
@@ -72,55 +72,33 @@ def traffic(graph: Graph, order: Sequence[int], on_chip: int, block: int = 1024)
     return Traffic(read, written, compulsory + ends)
 
 
-def _places(graph: Graph) -> dict[int, tuple[int, int]]:
-    """Tensor that owns the memory of each tensor, and the offset in it in bytes."""
-    place = {t.index: (t.index, 0) for t in graph.tensors}
-    for op in graph.ops:
-        if op.view and len(op.inputs) == 1:
-            offsets = op.view_offsets or (0,) * len(op.outputs)
-            base, start = place[op.inputs[0]]
-            for t, offset in zip(op.outputs, offsets, strict=True):
-                place[t] = (base, start + offset)
-    for op in reversed(graph.ops):
-        if op.view and len(op.inputs) > 1:
-            base, start = place[op.outputs[0]]
-            for t in op.inputs:
-                place[t] = (base, start)
-                start += 0 if op.kind == "accumulate" else graph.tensors[t].bytes
-    return place
-
-
-def _blocks(owner: int, offset: int, size: int, block: int) -> list[int]:
-    first = offset // block
-    last = -(-(offset + size) // block)
-    return [(owner << 32) + k for k in range(first, max(last, first))]
-
-
-def _kept(graph: Graph, block: int) -> set[int]:
-    place = _places(graph)
-    return {b for t in graph.outputs for b in _blocks(*place[t], graph.tensors[t].bytes, block)}
+def _blocks(graph: Graph, tensor: int, block: int) -> list[int]:
+    """The blocks that a tensor lies in."""
+    root = graph.roots[tensor]
+    first = root.byte_offset // block
+    last = -(-(root.byte_offset + graph.tensors[tensor].bytes) // block)
+    return [(root.tensor << 32) + k for k in range(first, max(last, first))]
 
 
 def _trace(graph: Graph, order: Sequence[int], block: int) -> tuple[dict[int, int], list[tuple[int, bool]]]:
     """Bytes of every block, and the accesses (block, whether it is written) in order."""
-    place = _places(graph)
     sizes: dict[int, int] = {}
-    for t in graph.tensors:
-        if place[t.index] == (t.index, 0):
-            for k, b in enumerate(_blocks(t.index, 0, t.bytes, block)):
+    for t, root in zip(graph.tensors, graph.roots, strict=True):
+        if root.tensor == t.index:
+            for k, b in enumerate(_blocks(graph, t.index, block)):
                 sizes[b] = min(block, t.bytes - k * block)
-    trace = [step for i in order if not graph.ops[i].view for step in _accesses(graph, i, place, block)]
+    trace = [step for i in order if not graph.ops[i].view for step in _accesses(graph, i, block)]
     for b, _ in trace:
         sizes.setdefault(b, block)
     return sizes, trace
 
 
-def _accesses(graph: Graph, i: int, place: dict[int, tuple[int, int]], block: int) -> Iterator[tuple[int, bool]]:
+def _accesses(graph: Graph, i: int, block: int) -> Iterator[tuple[int, bool]]:
     """Blocks of all inputs and outputs side by side, in proportion to their lengths, inputs before outputs."""
     op = graph.ops[i]
     steps: list[tuple[float, int, int, bool]] = []
     for rank, (t, writes) in enumerate([*((t, False) for t in op.inputs), *((t, True) for t in op.outputs)]):
-        blocks = _blocks(*place[t], graph.tensors[t].bytes, block)
+        blocks = _blocks(graph, t, block)
         steps += [((k + 1) / len(blocks), rank, b, writes) for k, b in enumerate(blocks)]
     return ((b, writes) for _, _, b, writes in sorted(steps, key=lambda s: s[:2]))
 
@@ -131,9 +109,9 @@ def _next_uses(trace: Sequence[tuple[int, bool]], kept: set[int]) -> list[int]:
     Outputs are used at the end (the trace's length); `_NEVER` stands for no further use.
     """
     coming: dict[int, int] = dict.fromkeys(kept, len(trace))
-    found = [0] * len(trace)
+    following = [0] * len(trace)
     for at in range(len(trace) - 1, -1, -1):
         b = trace[at][0]
-        found[at] = coming.get(b, _NEVER)
+        following[at] = coming.get(b, _NEVER)
         coming[b] = at
-    return found
+    return following

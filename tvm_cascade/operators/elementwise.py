@@ -30,9 +30,7 @@ def _binary(kind: str, function: Callable[[Array, Array], Array], *also: str, co
     def evaluate(attrs: Attributes, x: Array, y: Array) -> Array:
         return function(x, y)
 
-    return Operator(
-        kind, Family.BINARY, broadcast_type, evaluate, also=also, commutative=commutative, elementwise=True
-    )  # fmt: skip
+    return Operator(kind, Family.BINARY, broadcast_type, evaluate, also=also, commutative=commutative, elementwise=True)
 
 
 def _unary(

@@ -41,7 +41,5 @@ def _two_steps_a_value(read: Types, made: Types, attrs: Attributes) -> int:
 OPERATORS = (
     Operator("mean", Family.NORMALIZATION, _mean_type, _mean),
     Operator("softmax", Family.NORMALIZATION, same_type, _softmax),
-    Operator(
-        "batch_norm", Family.NORMALIZATION, same_type, _batch_norm, steps=_two_steps_a_value, elementwise=True
-    ),
-)  # fmt: skip
+    Operator("batch_norm", Family.NORMALIZATION, same_type, _batch_norm, steps=_two_steps_a_value, elementwise=True),
+)

@@ -43,7 +43,6 @@ def _rewritten(family: Family) -> frozenset[str]:
 
 BINARY = _rewritten(Family.BINARY)
 UNARY = _rewritten(Family.UNARY)
-POOLS = _rewritten(Family.POOL)
 COMMUTATIVE = kinds_where(lambda o: o.commutative)
 ACTIVATIONS = kinds_where(lambda o: o.activation)
 MOVABLE = kinds_where(lambda o: o.movable)

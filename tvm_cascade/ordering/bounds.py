@@ -12,13 +12,13 @@ from tvm_cascade.ordering.model import Model
 
 def ancestors(m: Model) -> tuple[int, ...]:
     """Masks of the operators that must run before each."""
-    found: list[int] = []
+    above: list[int] = []
     for direct in m.predecessors:
         mask = direct
         for p in members(direct):
-            mask |= found[p]
-        found.append(mask)
-    return tuple(found)
+            mask |= above[p]
+        above.append(mask)
+    return tuple(above)
 
 
 def descendants(m: Model, above: tuple[int, ...]) -> tuple[int, ...]:

@@ -46,14 +46,14 @@ def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
 
 def _refine(m: Model, chain: Sequence[int], above: Sequence[int], below: Sequence[int]) -> list[int]:
     """Add the cuts of rule 2 inside every region, in order of size."""
-    found = [chain[0]]
+    cuts = [chain[0]]
     for low, high in pairwise(chain):
         candidates = {low | above[v] & high | 1 << v for v in members(high & ~low)}
         for p in sorted(candidates, key=lambda mask: (mask.bit_count(), mask)):
-            if p != high and not found[-1] & ~p and p != found[-1] and _is_cut(m, p, found[-1], high, above, below):
-                found.append(p)
-        found.append(high)
-    return found
+            if p != high and not cuts[-1] & ~p and p != cuts[-1] and _is_cut(m, p, cuts[-1], high, above, below):
+                cuts.append(p)
+        cuts.append(high)
+    return cuts
 
 
 def _is_cut(m: Model, p: int, low: int, high: int, above: Sequence[int], below: Sequence[int]) -> bool:

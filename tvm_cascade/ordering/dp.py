@@ -39,7 +39,6 @@ class Run:
     """Outcome of one run of the dynamic program."""
 
     order: tuple[int, ...] | None  # None: no order within the budget was found
-    peak: int  # bytes of `order`
     complete: bool  # nothing was dropped but for the budget: `order` is optimal, or none exists
     exceeded: int  # bytes: the least demanding step that the budget forbade
     states: int
@@ -80,7 +79,7 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
             exceeded = min(exceeded, blocked)
             steps += tried
         if not following:
-            return Run(None, 0, complete, exceeded, states, steps)
+            return Run(None, complete, exceeded, states, steps)
         width = max(_NARROWEST, 4 * (work - steps) * states // max(1, steps * (region.length - depth)))
         if len(following) > width:
             complete = False
@@ -89,7 +88,7 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
         states += len(following)
         layer = following
     last = layer[region.after]
-    return Run(_path(last), last.peak, complete, exceeded, states, steps)
+    return Run(_path(last), complete, exceeded, states, steps)
 
 
 def _expand(

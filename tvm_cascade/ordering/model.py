@@ -42,7 +42,6 @@ class Model:
     outliving_bytes: tuple[int, ...]  # of its outputs
     part: tuple[tuple[int, bool], ...]  # (joined storage that it writes a part of or -1, beside it), by operator
     overwrites: tuple[tuple[tuple[int, int], ...], ...]  # (storage, bytes saved where it dies here), by operator
-    start: int  # bytes live before the first operator
 
     @property
     def full(self) -> int:
@@ -76,9 +75,9 @@ class Model:
                 return need - saved, change
         return need, change
 
-    def peak(self, order: Iterable[int]) -> int:
-        """Bytes of the most demanding step of an order."""
-        done, live, peak = 0, self.start, self.start
+    def peak(self, order: Iterable[int], done: int = 0) -> int:
+        """Bytes of the most demanding step of an order that begins after the set `done`."""
+        live = peak = self.live(done)
         for op in order:
             need, change = self.step(done, op)
             peak = max(peak, live + need)
@@ -89,7 +88,9 @@ class Model:
 
 def model(graph: Graph, in_place: bool = True) -> Model:
     """The model of a graph; `in_place` lets outputs overwrite inputs that die (`Op.in_place`)."""
-    root, owners = _roots(graph)
+    number: dict[int, int] = {}  # of storages, in order of appearance
+    root = [number.setdefault(r.tensor, len(number)) for r in graph.roots]
+    owners = list(number)
     readers, writers = [0] * len(owners), [0] * len(owners)
     for op in graph.ops:
         for t in op.inputs:
@@ -115,31 +116,7 @@ def model(graph: Graph, in_place: bool = True) -> Model:
             _overwrites(graph, op, root, storages) if in_place and k < 0 else ()
             for k, op in zip(parts, graph.ops, strict=True)
         ),
-        sum(s.size for s in storages if not s.writers),
     )
-
-
-def _roots(graph: Graph) -> tuple[list[int], list[int]]:
-    """The storage of every tensor, and the tensor that owns each storage."""
-    owner = list(range(len(graph.tensors)))
-    for op in graph.ops:
-        if op.view and len(op.inputs) == 1:
-            for t in op.outputs:
-                owner[t] = owner[op.inputs[0]]
-    for op in reversed(graph.ops):
-        if op.view and len(op.inputs) > 1:
-            for t in op.inputs:
-                owner[t] = owner[op.outputs[0]]
-    number: dict[int, int] = {}
-    root = [number.setdefault(_last(owner, t), len(number)) for t in range(len(owner))]
-    return root, list(number)
-
-
-def _last(owner: list[int], t: int) -> int:
-    """The end of the chain of owners from tensor t."""
-    while owner[t] != t:
-        t = owner[t]
-    return t
 
 
 def _overwrites(graph: Graph, op: Op, root: list[int], storages: tuple[Storage, ...]) -> tuple[tuple[int, int], ...]:

@@ -21,29 +21,29 @@ def order_report(graph: Graph, rewrite: bool = False, on_chip: int | None = None
     began = perf_counter()
     options = OrderOptions(in_place=False)
     plain = without_scratch(graph)
-    found, chosen = order(plain, options), plain
+    solution, chosen = order(plain, options), plain
     rewritten = False
     if rewrite:
         folded = fold_concats(plain)
         other = order(folded, options)
-        if other.peak < found.peak:
-            found, chosen, rewritten = other, folded, True
-    validate(chosen, found.order, found.peak, found.bound, found.optimal, in_place=False)
-    moved = None if on_chip is None else traffic(chosen, found.order, on_chip)
+        if other.peak < solution.peak:
+            solution, chosen, rewritten = other, folded, True
+    validate(chosen, solution.order, solution.peak, solution.bound, solution.optimal, in_place=False)
+    moved = None if on_chip is None else traffic(chosen, solution.order, on_chip)
     return {
         "nodes": nodes(chosen),
-        "partitions": found.partitions,
+        "partitions": solution.partitions,
         "file_order_peak_bytes": peak_of(plain, range(len(plain.ops)), in_place=False),
-        "peak_bytes": found.peak,
-        "bound_bytes": found.bound,
-        "optimal": found.optimal,
+        "peak_bytes": solution.peak,
+        "bound_bytes": solution.bound,
+        "optimal": solution.optimal,
         "rewritten": rewritten,
-        "order": [chosen.ops[i].name for i in found.order],
+        "order": [chosen.ops[i].name for i in solution.order],
         "file_order_step_bytes": list(footprint(plain, range(len(plain.ops)), in_place=False)),
-        "step_bytes": list(footprint(chosen, found.order, in_place=False)),
+        "step_bytes": list(footprint(chosen, solution.order, in_place=False)),
         "traffic_bytes": None if moved is None else moved.bytes,
         "compulsory_bytes": None if moved is None else moved.compulsory,
-        "states": found.states,
+        "states": solution.states,
         "seconds": round(perf_counter() - began, 3),
     }
 

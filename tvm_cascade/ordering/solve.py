@@ -62,13 +62,11 @@ def order(graph: Graph, options: OrderOptions | None = None) -> Ordering:
     began = perf_counter()
     options = options or OrderOptions()
     m = model(graph, options.in_place)
-    parts = regions(m) if options.divide else (Region(0, m.full, m.start),)
+    parts = regions(m) if options.divide else (Region(0, m.full, m.live(0)),)
     known = (file_order(graph), kahn_fifo(graph), reverse_post_order(graph), greedy(graph, m))
-    found, bound, states = _solve(m, parts, known, options)
-    peak, file_peak = m.peak(found), m.peak(known[0])
-    return Ordering(
-        found, peak, file_peak, peak == bound, bound, len(parts), states, perf_counter() - began
-    )  # fmt: skip
+    sequence, bound, states = _solve(m, parts, known, options)
+    peak, file_peak = m.peak(sequence), m.peak(known[0])
+    return Ordering(sequence, peak, file_peak, peak == bound, bound, len(parts), states, perf_counter() - began)
 
 
 def _solve(
@@ -76,33 +74,22 @@ def _solve(
 ) -> tuple[tuple[int, ...], int, int]:
     """The order, bound and number of states explored of all regions in turn."""
     steps = step_bounds(m)
-    bound = max((*steps, m.start))
-    floor, found, states, spent = bound, [], 0, 0
-    for region in parts:
+    bound = max((*steps, m.live(0)))
+    floor, sequence, states, spent = bound, [], 0, 0
+    for k, region in enumerate(parts):
         inside = region.after & ~region.before
         rows = [[i for i in row if inside >> i & 1] for row in known]
-        peaks = [_peak(m, region, row) for row in rows]
+        peaks = [m.peak(row, region.before) for row in rows]
         peak = min(peaks)
         best = rows[peaks.index(peak)]
-        share = (options.work - spent) * region.length // max(1, _left(parts, region))
+        left = sum(p.length for p in parts[k:])
+        share = (options.work - spent) * region.length // max(1, left)
         if peak > floor:
             best, peak, low, used = _region(m, region, best, peak, floor, share, options)
             bound, states, spent = max(bound, low), states + used[0], spent + used[1]
         floor = max(floor, peak)
-        found.extend(best)
-    return tuple(found), bound, states
-
-
-def _left(parts: Sequence[Region], region: Region) -> int:
-    return sum(p.length for p in parts if not region.before & ~p.before)
-
-
-def _peak(m: Model, region: Region, row: Sequence[int]) -> int:
-    done, live, peak = region.before, region.live, region.live
-    for op in row:
-        need, change = m.step(done, op)
-        peak, live, done = max(peak, live + need), live + change, done | 1 << op
-    return peak
+        sequence.extend(best)
+    return tuple(sequence), bound, states
 
 
 def _region(
@@ -123,7 +110,7 @@ def _region(
         states, steps = states + result.states, steps + max(1, result.steps)
         if result.order is not None:
             best = list(result.order)
-            peak = max(floor, _peak(m, region, best))
+            peak = max(floor, m.peak(best, region.before))
             low = peak if result.complete and not options.dominance else low
         elif result.complete:
             low = max(low, result.exceeded)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading import Bounds, Plan, PlanOptions, bounds, frontier
 from tvm_cascade.cascading.channel_search import frontier_in_groups
+from tvm_cascade.cascading.cuts import undominated
 from tvm_cascade.graph import Graph
 from tvm_cascade.report.estimate import Estimate, estimate
 
@@ -52,10 +53,7 @@ def frontier_report(
     if whole and not options.layerwise:
         more_work = replace(options, sram=None, max_macs=max(options.max_macs, FRONTIER_MACS))
         plans = (*frontier(graph, more_work, tell), *frontier_in_groups(graph, options, tell), chosen)
-    best: list[Plan] = []
-    for plan in sorted(plans, key=lambda p: (p.peak, p.macs)):
-        if not best or plan.macs < best[-1].macs:
-            best.append(plan)
+    best = undominated(plans, lambda p: (p.peak, p.macs))
     points = tuple((p.peak, p.macs / p.baseline_macs if p.baseline_macs else 1.0) for p in best)
     marks = tuple(any(op.kernels.channel_tiling is not None for op in p.graph.ops) for p in best)
     return FrontierReport(points, tuple(estimate(p, options.steps) for p in best), bounds(graph, options), marks)

@@ -82,12 +82,12 @@ class _Rewriter:
 
     def join(self, op: Op, shares: Sequence[int], output: int) -> None:
         """The accumulator that the shares lie in, as `output`."""
-        if self.form is not Accumulate.INT32:
-            self.ops.append(Op(0, f"{op.name}_sum", "accumulate", tuple(shares), (output,), view=True))
-            return
-        total = self.tensor(self.graph.tensors[output], f"{op.name}_total", "int32")
-        self.ops.append(Op(0, f"{op.name}_sum", "accumulate", tuple(shares), (total,), view=True))
-        self.ops.append(Op(0, f"{op.name}_requantize", "requantize", (total,), (output,), in_place=(0,)))
+        exact = self.form is Accumulate.INT32
+        total = self.tensor(self.graph.tensors[output], f"{op.name}_total", "int32") if exact else output
+        offsets = (0,) * len(shares)
+        self.ops.append(Op(0, f"{op.name}_sum", "accumulate", tuple(shares), (total,), view=True, part_offsets=offsets))
+        if exact:
+            self.ops.append(Op(0, f"{op.name}_requantize", "requantize", (total,), (output,), in_place=(0,)))
 
     def channel_wise(self, op: Op) -> list[int]:
         """k partial convolutions, one per part."""

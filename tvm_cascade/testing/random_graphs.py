@@ -69,7 +69,8 @@ def _join(make: _Maker, reads: tuple[int, ...]) -> None:
     for k, part in enumerate(parts):
         make.op((reads[k % len(reads)],), (part,), attrs={"beside": True} if adds and beside else {})
     total = size if adds else make.size(parts[0]) + make.size(parts[1])
-    make.op(parts, (make.tensor(total),), "accumulate" if adds else "concat", view=True)
+    offsets = (0, 0 if adds else make.size(parts[0]))
+    make.op(parts, (make.tensor(total),), "accumulate" if adds else "concat", view=True, part_offsets=offsets)
 
 
 def wired_graph(seed: int, ops: int, span: int = 20) -> Graph:
