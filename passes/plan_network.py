@@ -11,13 +11,13 @@ candidates      concats in place, concats in parts, channels in groups: each pla
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 from tvm.ir import IRModule
 
 from tvm_cascade.cascading import PlanOptions, plan_graph
-from tvm_cascade.cores import KernelTarget, get_core
+from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.passes.candidates.candidate import Best, KernelSource, Network, PlannedCandidate, best_candidate
 from tvm_cascade.passes.candidates.channel_groups import channel_groups
@@ -35,18 +35,9 @@ Progress = Callable[[str], None]
 
 def plan_options(request: PlanRequest, core: KernelTarget) -> PlanOptions:
     """What the planner is asked: the request, and what follows from the core."""
-    assert not isinstance(request.sram, str)
-    return PlanOptions(
-        sram=request.sram,
-        max_macs=request.max_macs,
-        stream_input=request.stream_input,
-        layerwise=request.layerwise,
-        overlap=request.overlap,
-        granularity=request.granularity,
-        max_time=request.max_time,
-        alignment=get_core(core.name).align,
-        steps=get_core(core.name).steps,
-    )
+    shared = {f.name for f in fields(PlanOptions)} & {f.name for f in fields(request)}
+    asked = {name: getattr(request, name) for name in shared}
+    return PlanOptions(**asked, alignment=core.core.align, steps=core.core.steps)
 
 
 def plan_network(
