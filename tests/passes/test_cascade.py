@@ -17,6 +17,7 @@ from tvm_cascade.request import PlanRequest
 from tvm_cascade.tensor_spec import graph_io
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.quick_build import quick_build, virtual_machine
 from tvm_cascade.testing.random_networks import random_network
 
 CAN = {"pixels": True, "accumulators": True, "stripes": True}
@@ -33,7 +34,9 @@ OPTIONS = {
 def run(prepared: pipeline.Prepared, options: PlanOptions, feed: np.ndarray):
     plan = plan_graph(prepared.graph, options)
     validate(plan)
-    program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)))
+    program = host_program(
+        pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)), quick_build
+    )
     return plan, run_host(program, [{program.inputs[0].name: feed}])
 
 
@@ -67,7 +70,7 @@ def test_the_pass_gives_a_module_for_the_stock_vm() -> None:
     before = mod.script()
     feed = np.random.default_rng(0).integers(-128, 128, (1, 15, 11, 3)).astype(np.int8)
     integers = passes.LowerQuantized()(mod)
-    plain = relax.VirtualMachine(tvm.compile(integers, target="llvm"), tvm.cpu())["main"](tvm.runtime.tensor(feed))
+    plain = virtual_machine(integers)["main"](tvm.runtime.tensor(feed))
     planned = tvm.transform.Sequential([passes.LowerQuantized(), passes.Cascade()])(mod)
     made = relax.VirtualMachine(tvm.compile(planned, target="llvm"), tvm.cpu())["main"](tvm.runtime.tensor(feed))
     np.testing.assert_array_equal(made.numpy(), plain.numpy())
@@ -77,7 +80,7 @@ def test_the_pass_gives_a_module_for_the_stock_vm() -> None:
 def test_the_registered_pipeline_builds_a_users_module() -> None:
     feed = np.random.default_rng(1).integers(-128, 128, (1, 15, 11, 3)).astype(np.int8)
     mod = small_network()
-    plain = relax.VirtualMachine(tvm.compile(passes.LowerQuantized()(mod), target="llvm"), tvm.cpu())
+    plain = virtual_machine(passes.LowerQuantized()(mod))
     built = relax.VirtualMachine(tvm.compile(mod, target="llvm", relax_pipeline="cascade"), tvm.cpu())
     tensor = tvm.runtime.tensor(feed)
     np.testing.assert_array_equal(built["main"](tensor).numpy(), plain["main"](tensor).numpy())

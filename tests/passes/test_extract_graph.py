@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.script import relax as R
 
 from tvm_cascade import frontend
@@ -19,7 +19,8 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_call import run_rows
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
+from tvm_cascade.testing.symbolic import symbolic_relu
 
 
 def run_kernels(extracted: Extracted, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -294,17 +295,10 @@ def test_refusals(build, message: str) -> None:
 
 
 def test_symbolic_shapes_are_refused() -> None:
-    builder = relax.BlockBuilder()
-    n = tirx.Var("n", "int64")
-    x = relax.Var("x", relax.TensorType((n, 4), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.nn.relu(x))
-        builder.emit_func_output(out)
     with pytest.raises(GraphError, match="shape of x is not static"):
-        extract_graph(builder.finalize())
+        extract_graph(symbolic_relu())
     with pytest.raises(GraphError, match="no function other"):
-        extract_graph(builder.finalize(), "other")
+        extract_graph(symbolic_relu(), "other")
 
 
 QUANTIZED = [

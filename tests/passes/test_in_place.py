@@ -17,7 +17,7 @@ from tvm_cascade.schedules.driver.places import overwrites
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.plan_options import ROWS_ALONE, rows_alone
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
 
 ONE_BY_ONE = rows_alone(layerwise=True, in_place=True)
 MAP = 12 * 12 * 8  # bytes

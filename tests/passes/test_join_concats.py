@@ -28,7 +28,7 @@ from tvm_cascade.schedules.tir import shape_of
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import plan_prepared, run_plan
 from tvm_cascade.testing.plan_options import rows_alone
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
 
 CAN: dict[str, Any] = {"pixels": True, "accumulators": True, "stripes": True, "in_place": True}
 WAYS = {

@@ -26,7 +26,7 @@ from tvm_cascade.report.text import block_rows
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.plan_options import rows_alone
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
 
 relax: Any = _relax
 FEED = np.random.default_rng(0).integers(-128, 128, (1, 11, 13, 3)).astype(np.int8)

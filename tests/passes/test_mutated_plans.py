@@ -20,8 +20,8 @@ from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.mutations import mutant
 from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.quick_build import virtual_machine
 from tvm_cascade.testing.random_dags import Planned, ways
-from tvm_cascade.testing.reference import virtual_machine
 
 WAYS = ("min", "rows", "streamed, 2x work", "3x work", "layerwise", "joined, rows", "joined, streamed", "several rows")
 MUTANTS, RUN = 40, 3  # of each plan

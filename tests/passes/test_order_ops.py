@@ -12,7 +12,7 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.order_ops import ATTRIBUTE, OrderOps
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
 
 
 def two_branches(dtype: str = "int8") -> tvm.IRModule:

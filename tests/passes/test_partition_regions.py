@@ -21,6 +21,7 @@ from tvm_cascade.passes.partition_regions import LEFT_OUT, OPERATORS, REGION, re
 from tvm_cascade.report.left_out import left_out
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.plan_options import rows_alone
+from tvm_cascade.testing.quick_build import quick_run
 from tvm_cascade.testing.random_networks import random_network
 
 
@@ -78,9 +79,7 @@ class HandWritten:
 
 
 def run(mod: Any, feed: np.ndarray) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
-    result = machine["main"](tvm.runtime.tensor(feed))
-    return [result.numpy()] if hasattr(result, "numpy") else [r.numpy() for r in result]
+    return quick_run(mod, feed)
 
 
 def feed_of(mod: Any, seed: int = 0) -> np.ndarray:

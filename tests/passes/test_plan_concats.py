@@ -19,7 +19,7 @@ from tvm_cascade.schedules.driver.lower_plan import lower_plan
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared
 from tvm_cascade.testing.plan_options import rows_alone
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
 
 
 @pytest.fixture(autouse=True)

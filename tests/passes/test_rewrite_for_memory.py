@@ -14,7 +14,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewrite_for_memory import ATTRIBUTE, RewriteForMemory, foldable
 from tvm_cascade.schedules.tir import collect, ir, is_if_then_else, tirx
 from tvm_cascade.testing.builder import Net, Value
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
 
 
 def consumer(net: Net, kind: str, y: Value) -> Value:

@@ -21,6 +21,7 @@ from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.quick_build import quick_run
 from tvm_cascade.testing.zoo.rnn import rnntc
 
 CPU = AnalyticCost(find_device("cpu2"))
@@ -38,7 +39,7 @@ def check(mod: tvm.IRModule, variant: str, lower: LowerOptions = LowerOptions())
     rng = np.random.default_rng(0)
     data = [rng.standard_normal([int(d) for d in p.ty.shape.values]).astype("float32") for p in mod["main"].params]
     made = Session(compile_stages(lower_stages(net, units, found, lower))).run(*data)
-    plain = Session(tvm.compile(mod, "llvm")).run(*data)
+    plain = quick_run(mod, *data)
     for a, b in zip(made, plain, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
@@ -153,7 +154,5 @@ def test_parts_of_a_merged_convolution_are_read_where_they_lie(made):
         np.random.default_rng(1).standard_normal(graph.graph.tensors[graph.graph.inputs[0]].shape).astype("float32")
     ]
     lowered = lower_stages(graph, units, found, LowerOptions(poison=True))
-    for p, q in zip(
-        Session(compile_stages(lowered)).run(*data), Session(tvm.compile(mod, "llvm")).run(*data), strict=True
-    ):
+    for p, q in zip(Session(compile_stages(lowered)).run(*data), quick_run(mod, *data), strict=True):
         np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-4)

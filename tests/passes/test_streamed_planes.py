@@ -21,7 +21,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.plan_options import rows_alone
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
 
 relax: Any = _relax
 SHAPE = (2, 8, 6, 3)

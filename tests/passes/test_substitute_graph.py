@@ -20,6 +20,8 @@ from tvm_cascade.substitution.costs import CUDNN, Latency
 from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.quick_build import quick_run, virtual_machine
+from tvm_cascade.testing.symbolic import symbolic_relu
 from tvm_cascade.testing.zoo import alexnet, resnet, rnn, vgg
 
 TOLERANCE = 2e-4  # relative to the largest output: float32 sums in another order
@@ -30,9 +32,7 @@ def v100() -> Latency:
 
 
 def run(mod: tvm.IRModule, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
-    made = machine["main"](*[tvm.runtime.tensor(x) for x in inputs])
-    return [v.numpy() for v in ([made] if hasattr(made, "numpy") else made)]
+    return quick_run(mod, *inputs)
 
 
 def inputs_of(mod: tvm.IRModule, seed: int = 0) -> list[np.ndarray]:
@@ -140,14 +140,7 @@ def test_silu_runs_in_the_kernel_of_its_convolution_and_never_crosses_a_maximum(
 
 
 def test_functions_that_cannot_be_read_are_left_alone() -> None:
-    builder = relax.BlockBuilder()
-    n = tvm.tirx.Var("n", "int64")
-    x = relax.Var("x", relax.TensorType((n, 4), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.nn.relu(x))
-        builder.emit_func_output(out)
-    mod = builder.finalize()
+    mod = symbolic_relu()
     done = substitute(mod, v100())
     assert "not static" in done.skipped["main"]
     tvm.ir.assert_structural_equal(done.mod, mod)
@@ -189,8 +182,7 @@ def training_module() -> tvm.IRModule:
 
 
 def _gradients(mod: tvm.IRModule, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
-    loss, grads = machine["main_adjoint"](*[tvm.runtime.tensor(x) for x in inputs])
+    loss, grads = virtual_machine(mod)["main_adjoint"](*[tvm.runtime.tensor(x) for x in inputs])
     return [loss.numpy(), *(g.numpy() for g in grads)]
 
 

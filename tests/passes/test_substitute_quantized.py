@@ -12,13 +12,13 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.substitute_graph import substitute
 from tvm_cascade.passes.substitution_read import read_function
 from tvm_cascade.passes.substitution_write import write_function
-from tvm_cascade.runtime import Session
 from tvm_cascade.substitution.costs import CUDNN, Figure, Latency
 from tvm_cascade.substitution.dag import replace
 from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules, rules
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.quick_build import quick_run
 
 LAUNCHES = Figure("launches", CUDNN)
 
@@ -36,7 +36,7 @@ def stored_inputs(mod: tvm.IRModule) -> list[np.ndarray]:
 def integers(mod: tvm.IRModule, data: list[np.ndarray]) -> list[np.ndarray]:
     lowered = LowerQuantized()(mod)
     assert float_remains(lowered) == ()
-    return Session(tvm.compile(lowered, "llvm")).run(*data)
+    return quick_run(lowered, *data)
 
 
 def check(mod: tvm.IRModule, other: tvm.IRModule) -> None:

@@ -16,6 +16,7 @@ from tvm_cascade.schedules import buffer_bytes, rolling_buffer, stripe
 from tvm_cascade.schedules.primitives import striping
 from tvm_cascade.schedules.primitives.striping import StripeError
 from tvm_cascade.schedules.tir import PrimFunc, collect, ir, replace, s_tir, shape_of, te, tirx
+from tvm_cascade.testing.quick_build import quick_build
 
 Stage = Any
 
@@ -124,7 +125,7 @@ def run(func: PrimFunc, inputs: list[np.ndarray], extra: tuple[np.ndarray, ...] 
     out = func.params[len(inputs)]
     result = tvm.runtime.tensor(np.full(shape_of(out), -1, str(getattr(out.ty.dtype, "dtype", out.ty.dtype))))
     more = [tvm.runtime.tensor(e) for e in extra]
-    tvm.compile(func, tvm.target.Target("llvm"))(*[tvm.runtime.tensor(i) for i in inputs], result, *more)
+    quick_build(func)(*[tvm.runtime.tensor(i) for i in inputs], result, *more)
     for into, tensor in zip(extra, more, strict=True):
         into[:] = tensor.numpy()
     return result.numpy()

@@ -17,6 +17,7 @@ from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.kernels.row_kernel import row_kernel
 from tvm_cascade.schedules.tir import collect, ir, is_if_then_else
 from tvm_cascade.testing.host_call import run_pixels, run_rows
+from tvm_cascade.testing.quick_build import quick_build
 
 GARBAGE = 77
 
@@ -131,7 +132,7 @@ def random_array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> 
 
 
 def run_plain(func: tirx.PrimFunc, arrays: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-    lib = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target="llvm")
+    lib = quick_build(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     made = [tvm.runtime.tensor(o) for o in outputs]
     lib["main"](*(tvm.runtime.tensor(a) for a in arrays), *made)
     for o, m in zip(outputs, made, strict=True):

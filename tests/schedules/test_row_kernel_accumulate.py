@@ -14,6 +14,7 @@ from tvm_cascade.schedules.driver.instrument import count_macs
 from tvm_cascade.schedules.kernels.accumulate import Accumulating, accumulate_kernel
 from tvm_cascade.schedules.kernels.kernel import Param, Role
 from tvm_cascade.testing.host_call import HostKernel
+from tvm_cascade.testing.quick_build import quick_build
 
 
 def act(*shape: int, dtype: str = "int8", name: str = "x") -> te.Tensor:
@@ -73,7 +74,7 @@ def check(func: tirx.PrimFunc, cuts: Sequence[int], granule: int, accumulator_by
     made = accumulate_kernel(func, arrays[1:])
     assert isinstance(made, Accumulating), made
     assert (made.granule, made.accumulator_bytes, made.elements) == (granule, accumulator_bytes, arrays[0].size)
-    lib = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=tvm.target.Target("llvm"))
+    lib = quick_build(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     expected = tvm.runtime.tensor(np.zeros(*kinds[-1]))
     lib["main"](*(tvm.runtime.tensor(a) for a in arrays), expected)
     got = run(made, func, arrays, cuts)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import tvm
-from tvm import relax
 
 from tvm_cascade.ordering import OrderOptions, order
 from tvm_cascade.ordering.rewriting import fold_concats
@@ -15,6 +13,7 @@ from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.float_remains import float_remains
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.channel_partition import fold_activations
+from tvm_cascade.testing.quick_build import quick_run
 from tvm_cascade.testing.zoo import darts, densenet, nasnet, randwire
 from tvm_cascade.testing.zoo.randwire import Wiring, edges
 
@@ -72,6 +71,5 @@ def test_cells_run(name: str) -> None:
     assert float_remains(low) == ()
     random = np.random.default_rng(0)
     shapes = [tuple(int(d) for d in p.ty.shape.values) for p in low["main"].params]
-    xs = [tvm.runtime.tensor(random.integers(-128, 128, s).astype("int8")) for s in shapes]
-    machine = relax.VirtualMachine(tvm.compile(low, "llvm"), tvm.cpu())
-    assert machine["main"](*xs).numpy().std() > 1
+    (made,) = quick_run(low, *(random.integers(-128, 128, s).astype("int8") for s in shapes))
+    assert made.std() > 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,8 +90,13 @@ class HostResult:
     arena_high_water: int
 
 
-def host_program(lowered: Lowered, io: IoSpec) -> HostProgram:
-    """Compile a lowering made with `counted=True` for this machine's kind of processor; `io` has its places in the arena."""
+def optimised(mod: Any) -> Any:
+    """An executable of a module's functions for this machine's kind of processor."""
+    return tvm.compile(mod, target=tvm.target.Target("llvm"))
+
+
+def host_program(lowered: Lowered, io: IoSpec, build: Callable[[Any], Any] | None = None) -> HostProgram:
+    """Compile a lowering made with `counted=True` by `build`, or optimised; `io` has its places in the arena."""
     assert lowered.counted
     room = lowered.plan.peak + lowered.spare_bytes
     mod = lowered.mod.clone()
@@ -108,7 +113,7 @@ def host_program(lowered: Lowered, io: IoSpec) -> HostProgram:
     entry = tirx.PrimFunc([arena, flash, context, status, macs], tirx.Evaluate(call)).with_attr("global_symbol", _ENTRY)
     mod[GlobalVar(_ENTRY)] = entry
     mod[GlobalVar(_KERNELS)] = _calls_of_all(lowered)
-    built = tvm.compile(with_barriers(mod), target=tvm.target.Target("llvm")).mod
+    built = (build or optimised)(with_barriers(mod)).mod
     # LLVM's own reader refuses what TVM prints: a private function with a storage class
     text = str(built.inspect_source("ll")).replace("private dllexport ", "private ")
     return HostProgram(

@@ -1,9 +1,10 @@
-"""Running a plan in this process: its counted build through LLVM, between canaries."""
+"""Running a plan in this process: its counted build through LLVM, made quickly, between canaries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm.ir import IRModule
@@ -16,6 +17,7 @@ from tvm_cascade.passes.candidates.candidate import KernelSource, Network, Plann
 from tvm_cascade.passes.plan_network import lower_integers, plan_lowered
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.tensor_spec import graph_io
+from tvm_cascade.testing.quick_build import quick_build
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,14 @@ def plan_prepared(mod: IRModule, prepared: PreparedGraph, options: PlanOptions) 
     return plan_lowered(Network(lower_integers(mod), prepared, options, KernelSource(prepared.core)))
 
 
-def run_plan(prepared: PreparedGraph, plan: Plan, feeds: Sequence[np.ndarray]) -> PlanRun:
-    """Run `plan` on one array per graph input.
+def run_plan(
+    prepared: PreparedGraph, plan: Plan, feeds: Sequence[np.ndarray], build: Callable[[Any], Any] = quick_build
+) -> PlanRun:
+    """Run `plan` on one array per graph input; `host.optimised` builds it as users get it.
 
     Raises `ValidationError` where anything was written outside of the arena.
     """
-    program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)))
+    program = host_program(pipeline.lower(prepared, plan, counted=True), place_io(plan, graph_io(plan.graph)), build)
     result = run_host(program, [{p.name: feed for p, feed in zip(program.inputs, feeds, strict=True)}])
     made = tuple(result.outputs[0][p.name] for p in program.outputs)
     return PlanRun(made, result.executed_macs, result.arena_high_water)

@@ -31,7 +31,7 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import plan_prepared, run_plan
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
 
 relax: Any = _relax  # its nodes get their fields at run time, where no type checker sees them
 

@@ -15,6 +15,7 @@ from tvm import relax as _relax
 
 from tvm_cascade.passes.integer.expressions import attributes, dtype_of
 from tvm_cascade.passes.integer.island import STORED_TYPES
+from tvm_cascade.testing.quick_build import virtual_machine
 
 relax: Any = _relax  # its nodes get their fields at run time
 
@@ -92,41 +93,8 @@ def with_every_tensor(mod: tvm.IRModule) -> tuple[tvm.IRModule, tuple[str, ...]]
     return builder.finalize(), tuple(b.var.name for b in kept)
 
 
-def check_calls(mod: Any) -> None:
-    """Assert that every call of a kernel hands over tensors of the types and static shapes that the kernel declares."""
-
-    def check(call: Any) -> None:
-        if not isinstance(call, relax.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
-            return
-        made = call.ty_args[0]
-        tensors = [a.ty for a in call.args[1].fields] + list(getattr(made, "fields", [made]))
-        declared = [p.ty for p in mod[call.args[0]].params if hasattr(p.ty, "shape")]
-        name = call.args[0].name_hint
-        assert [str(t.dtype) for t in tensors] == [str(t.dtype) for t in declared], name
-        for tensor, own in zip(tensors, declared, strict=True):
-            sizes = list(zip(tensor.shape, own.shape, strict=True))
-            assert all(int(a) == int(b) for a, b in sizes if hasattr(a, "value") and hasattr(b, "value")), name
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func.body, check)
-
-
-def virtual_machine(mod: tvm.IRModule, optimisation: int = 0) -> Any:
-    """A Relax virtual machine of `mod` on the host, without optimisation unless asked for.
-
-    TVM's checks of the arguments of every kernel are left out: they take two thirds of the time to machine code. Instead
-    the calls of the module are checked against its kernels before.
-    """
-    check_calls(mod)
-    target = tvm.target.Target({"kind": "llvm", "opt-level": optimisation})
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-        built = tvm.compile(mod, target=target)
-    return relax.VirtualMachine(built, tvm.cpu())
-
-
 class Compiled:
-    """A module built for the host by `virtual_machine`, called with arrays."""
+    """A module built for this machine, called with arrays: quickly, or optimised where it runs long."""
 
     def __init__(self, mod: tvm.IRModule, optimisation: int = 0) -> None:
         self._machine = virtual_machine(mod, optimisation)

@@ -1,0 +1,91 @@
+"""Builds for this process that are made quickly and run slowly: to compare what small networks and kernels compute.
+
+Machine code without optimisation, after the passes of TVM's own pipeline that code for one processor cannot do without:
+nothing is simplified, partitioned, vectorized or shared. Such a build takes a third of the usual time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax as _relax
+from tvm import s_tir as _s_tir
+from tvm import tirx as _tirx
+from tvm.tirx import compilation_pipeline as _pipelines
+
+relax: Any = _relax  # its nodes get their fields at run time
+s_tir: Any = _s_tir
+tirx: Any = _tirx
+QUICK_TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+_NAME = "tvm_cascade.quick"
+
+
+def _pipeline() -> Any:
+    """What `tvm.tirx.build` asks a pipeline for: the passes, and those that finish functions of the host and of a device."""
+    blocks, plain = s_tir.transform, tirx.transform
+    passes = [
+        blocks.LowerInitBlock(),
+        blocks.PlanAndUpdateBufferAllocationLocation(),
+        blocks.ConvertBlocksToOpaque(),
+        blocks.LowerMatchBuffer(),
+        blocks.LowerOpaqueBlock(),
+        plain.FlattenBuffer(),
+        plain.VectorizeLoop(False),
+        plain.UnrollLoop(),
+        blocks.RewriteUnsafeSelect(),
+        plain.AnnotateEntryFunc(),
+        plain.SplitHostDevice(),
+        plain.MakePackedAPI(),
+    ]
+
+    def finish() -> Any:
+        return tvm.transform.Sequential([plain.LowerTVMBuiltin(), plain.LowerIntrin()])
+
+    return tvm.transform.Sequential(passes), finish, finish
+
+
+_pipelines.register_tir_pipeline(_NAME, _pipeline)
+
+
+def quick_build(mod: Any, optimisation: int = 0) -> Any:
+    """An executable of a Relax module, or of PrimFuncs, for this machine's processor; without checks of arguments."""
+    target = QUICK_TARGET if optimisation == 0 else tvm.target.Target({"kind": "llvm", "opt-level": optimisation})
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        return tvm.compile(mod, target, tir_pipeline="default" if optimisation else _NAME)
+
+
+def check_calls(mod: Any) -> None:
+    """Assert that every call of a kernel hands over tensors of the types and static shapes that the kernel declares."""
+
+    def check(call: Any) -> None:
+        if not isinstance(call, relax.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
+            return
+        made = call.ty_args[0]
+        tensors = [a.ty for a in call.args[1].fields] + list(getattr(made, "fields", [made]))
+        declared = [p.ty for p in mod[call.args[0]].params if hasattr(p.ty, "shape")]
+        name = call.args[0].name_hint
+        assert [str(t.dtype) for t in tensors] == [str(t.dtype) for t in declared], name
+        for tensor, own in zip(tensors, declared, strict=True):
+            sizes = list(zip(tensor.shape, own.shape, strict=True))
+            assert all(int(a) == int(b) for a, b in sizes if hasattr(a, "value") and hasattr(b, "value")), name
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func.body, check)
+
+
+def virtual_machine(mod: tvm.IRModule, optimisation: int = 0) -> Any:
+    """A Relax virtual machine of `mod` on this machine: of a quick build, or optimised by TVM and LLVM where it runs long.
+
+    TVM's checks of the arguments of every kernel are left out: they take two thirds of the time to machine code. Instead
+    the calls of the module are checked against its kernels before.
+    """
+    check_calls(mod)
+    return relax.VirtualMachine(quick_build(mod, optimisation), tvm.cpu())
+
+
+def quick_run(mod: tvm.IRModule, *inputs: Any, function: str = "main") -> list[Any]:
+    """The outputs of one call of a Relax function, as arrays."""
+    result = virtual_machine(mod)[function](*map(tvm.runtime.tensor, inputs))
+    return [r.numpy() for r in ([result] if hasattr(result, "numpy") else result)]
