@@ -27,7 +27,7 @@ MODELS = (
     "swiftnet_vww_uint8",
     "vww_96_int8",
 )
-RANDOM_INPUTS = 20
+RANDOM_INPUTS = 11  # every kind of `random_inputs`
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from tvm_cascade.testing.operator_check import check_operator
 from tvm_cascade.testing.reference import Compiled, Reference
 from tvm_cascade.testing.tflite import ModelWriter
 
-CASES = 100  # of each of the common operators for each type
-MORE_CASES = 50  # of the others
-FEW_CASES = 10  # where only the type differs, or compilation is slow
+_TIMES = int(os.environ.get("TVM_CASCADE_SWEEP", "1"))  # more cases of the same random sequences
+CASES = 60 * _TIMES  # of each of the common operators for each type
+MORE_CASES = 30 * _TIMES  # of the others
+FEW_CASES = 10 * _TIMES  # where only the type differs, or compilation is slow
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -71,7 +73,7 @@ _CHOICES = (
 
 @pytest.mark.parametrize("operator, dtype", _CHOICES)
 def test_choices_and_roots_equal_the_reference(tmp_path: Path, operator: str, dtype: str) -> None:
-    cases = 6 if dtype == "int8" else 3
+    cases = (6 if dtype == "int8" else 3) * _TIMES
     check_operator(choice_cases.OPERATORS[operator], dtype, tmp_path, cases=cases, seed=len(operator))
 
 

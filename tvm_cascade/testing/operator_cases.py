@@ -223,16 +223,20 @@ def either_sign(rng: np.random.Generator, axes: Sequence[int], rank: int) -> np.
     return np.array([a - rank if rng.random() < 0.4 else a for a in axes], "int32")
 
 
-def mean(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
-    shape = dims(rng, 3, 9, 9, 7)
-    axes = sorted(rng.choice(4, size=int(rng.integers(1, 4)), replace=False).tolist())
-    kept = bool(rng.random() < 0.5)
-    xs, xz = quantized(rng, dtype)
-    x = w.activation(shape, dtype, xs, xz)
-    axis = w.constant(either_sign(rng, axes, 4))
-    result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
-    out = w.tensor(result, dtype, float(np.float32(xs * log_uniform(rng, 0.02, 5.0))), zero_point(rng, dtype))
-    w.operator("MEAN", [x, axis], [out], "ReducerOptions", keepDims=kept)
+def reducer(name: str, limits: tuple[int, int, int, int], most: int, scales: tuple[float, float]) -> Generator:
+    """An operator over up to `most` axes, whose output has a scale between these times the input's."""
+
+    def generate(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
+        shape = dims(rng, *limits)
+        axes = sorted(rng.choice(4, size=int(rng.integers(1, most + 1)), replace=False).tolist())
+        kept = bool(rng.random() < 0.5)
+        xs, xz = quantized(rng, dtype)
+        inputs = [w.activation(shape, dtype, xs, xz), w.constant(either_sign(rng, axes, 4))]
+        result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
+        out = w.tensor(result, dtype, float(np.float32(xs * log_uniform(rng, *scales))), zero_point(rng, dtype))
+        w.operator(name, inputs, [out], "ReducerOptions", keepDims=kept)
+
+    return generate
 
 
 def concatenation(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
@@ -275,13 +279,10 @@ def relu_family(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator(str(rng.choice(kinds)), [x], [out])
 
 
-_LOWEST = {"int8": -128}
-
-
 def softmax(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     shape = dims(rng, 3, 3, 3, 20)[4 - int(rng.integers(1, 5)) :]
     x = w.activation(shape, dtype, *quantized(rng, dtype, 1e-3, 3.0))
-    out = w.tensor(shape, dtype, 1 / 32768 if dtype == "int16" else 1 / 256, _LOWEST.get(dtype, 0))
+    out = w.tensor(shape, dtype, 1 / 32768 if dtype == "int16" else 1 / 256, -128 if dtype == "int8" else 0)
     beta = float(rng.choice([1.0, 1.0, 0.5, 2.0, 0.1]))
     w.operator("SOFTMAX", [x], [out], "SoftmaxOptions", beta=beta)
 
@@ -376,7 +377,7 @@ OPERATORS: Mapping[str, Generator] = MappingProxyType(
         "mul": _binary("MUL", "MulOptions", product=True),
         "average_pool2d": _pool("AVERAGE_POOL_2D"),
         "max_pool2d": _pool("MAX_POOL_2D"),
-        "mean": mean,
+        "mean": reducer("MEAN", (3, 9, 9, 7), 3, (0.02, 5.0)),
         "concatenation": concatenation,
         "pad": pad,
         "relu_family": relu_family,

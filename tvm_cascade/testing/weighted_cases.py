@@ -12,10 +12,10 @@ from tvm_cascade.testing.operator_cases import (
     Generator,
     biases,
     dims,
-    either_sign,
     log_uniform,
     output_scale,
     quantized,
+    reducer,
     stored,
     weights,
     zero_point,
@@ -73,15 +73,7 @@ def prelu(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
     w.operator("PRELU", [x, slopes], [out])
 
 
-def sum_(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
-    shape = dims(rng, 3, 5, 5, 7)
-    axes = sorted(rng.choice(4, size=int(rng.integers(1, 5)), replace=False).tolist())
-    kept = bool(rng.random() < 0.5)
-    xs, xz = quantized(rng, dtype)
-    x = w.activation(shape, dtype, xs, xz)
-    result = [1 if d in axes else e for d, e in enumerate(shape) if kept or d not in axes]
-    out = w.tensor(result, dtype, float(np.float32(xs * log_uniform(rng, 0.5, 50.0))), zero_point(rng, dtype))
-    w.operator("SUM", [x, w.constant(either_sign(rng, axes, 4))], [out], "ReducerOptions", keepDims=kept)
+sum_ = reducer("SUM", (3, 5, 5, 7), 4, (0.5, 50.0))
 
 
 def batch_matmul(rng: np.random.Generator, dtype: str, w: ModelWriter) -> None:
