@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,50 @@ def emulator() -> None:
     for tool in ("arm-none-eabi-gcc", "qemu-system-arm"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sources_are_compiled_once() -> Iterator[None]:
+    """A C file is compiled once for a core: start-up code and drivers are the same in hundreds of images.
+
+    The object is kept under the compiler, its options, and the contents of the file and of all headers that it can see.
+    """
+    toolchain = sys.modules.get("tvm_cascade.micro.toolchain")
+    if toolchain is None:  # none of the files of this run compiles anything
+        yield
+        return
+    run, kept = toolchain.run_tool, dict[bytes, bytes]()
+
+    def run_once(command: Sequence[str]) -> str:
+        if "-c" not in command:
+            return run(command)
+        source, made = (Path(command[list(command).index(option) + 1]) for option in ("-c", "-o"))
+        folders = [Path(word[2:]) for word in command if word.startswith("-I")]
+        options = [word for word in command if not word.startswith("-I") and word not in (str(source), str(made))]
+        key = hashlib.sha256(repr((options, source.name)).encode() + source.read_bytes())
+        for header in (one for folder in folders for one in sorted(folder.glob("*.h"))):
+            key.update(f"{header.name} {header.stat().st_size}\n".encode() + header.read_bytes())
+        if key.digest() in kept:
+            made.write_bytes(kept[key.digest()])
+        else:
+            run(command)
+            kept[key.digest()] = made.read_bytes()
+        return ""
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(toolchain, "run_tool", run_once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_host() -> Iterator[None]:
+    """Host programs of projects are built without optimisation: for files that are about other code than theirs."""
+    from tvm_cascade.micro import host
+    from tvm_cascade.testing.quick_build import quick_build
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(host, "optimised", quick_build)
+        yield
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

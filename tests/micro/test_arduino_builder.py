@@ -23,6 +23,8 @@ from tvm_cascade.micro.reference import reference_outputs
 from tvm_cascade.micro.template import startup_source, template
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 BUILDER = Path("/usr/share/arduino-builder")  # what Debian's builder knows of ctags
 BOARD = load_board("mps2-an386")
 M4 = get_core("cortex-m4")

@@ -18,6 +18,8 @@ from tvm_cascade.micro.image_text import arena_source
 from tvm_cascade.micro.toolchain import Program, build_image, link
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 BOARD = load_board("mps2-an386")
 MAIN = """
 #include "one.h"

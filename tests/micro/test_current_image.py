@@ -19,6 +19,8 @@ from tvm_cascade.micro.toolchain import MemoryOverflowError, build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 NAME = "mps2-an386"
 BOARD = load_board(NAME)
 

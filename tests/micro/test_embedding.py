@@ -21,6 +21,8 @@ from tvm_cascade.micro.toolchain import ToolError, build_image
 from tvm_cascade.testing.builds import build_host
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 SIDE = 24  # pixels of the image
 BOARD = load_board("mps2-an386")
 STRICT = (
@@ -127,7 +129,7 @@ def hooked(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
 @pytest.fixture(scope="module")
 def streaming(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("streaming") / "p"
-    options = {"emit": "c", "hook": True, "stream_input": True, "name": "rows"}
+    options = {"emit": "c", "hook": True, "stream_input": True, "granularity": "row", "name": "rows"}
     tvm_cascade.compile(model, target="cortex-m4", output=folder, **options)
     return read_image(folder)
 
@@ -284,7 +286,7 @@ def test_progress_and_cancelling_of_a_network_in_stripes(tmp_path: Path) -> None
 
 
 def test_without_a_hook_nothing_is_paid(model: Path, hooked: Image, tmp_path: Path) -> None:
-    tvm_cascade.compile(model, target="cortex-m4", output=tmp_path / "p", emit="c")
+    tvm_cascade.compile(model, target="cortex-m4", output=tmp_path / "p", emit="c", granularity="row")
     text = (tmp_path / "p" / "shapes.c").read_text()
     assert "hook" not in text and "between_steps" not in text and "status" not in text.split("shapes_ready(")[0]
     assert "busy" not in text.replace("SHARED_ARENA)\n    shapes_busy = ", "").replace(

@@ -20,6 +20,8 @@ from tvm_cascade.testing import activation_cases, choice_cases, move_cases, oper
 from tvm_cascade.testing.reference import Reference, random_inputs
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 MODULES = (operator_cases, activation_cases, weighted_cases, move_cases, choice_cases)
 ALL = {name: make for module in MODULES for name, make in module.OPERATORS.items()}
 STRICT = ("-Wcast-align=strict", "-Wundef", "-Wstrict-prototypes", "-Wmissing-prototypes", "-Wdouble-promotion")

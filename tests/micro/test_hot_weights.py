@@ -11,6 +11,8 @@ import pytest
 import tvm_cascade
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 pytest.importorskip("ai_edge_litert")
 
 

@@ -14,6 +14,8 @@ import tvm_cascade
 from tvm_cascade.testing.image import Image, read_image
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 
 def _network(path: Path) -> None:
     """An int8 network with a kernel of every sort: convolutions, pools, sums, tables, softmax."""

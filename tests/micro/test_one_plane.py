@@ -13,6 +13,8 @@ from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 
 def _write(path: Path) -> None:
     """The largest channel of every pixel, then element-wise operators on that one plane."""

@@ -80,8 +80,25 @@ def test_noise_without_a_flag_is_forgotten() -> None:
     assert len(decoder._pending) < 1000
 
 
+@pytest.fixture(scope="module")
+def serial_image(tmp_path_factory: pytest.TempPathFactory) -> Callable[[EmittedNetwork, str | Path], Path]:
+    """The serial image of a network for a board; tests that run the same one share it."""
+    built: dict[tuple[object, ...], Path] = {}
+
+    def build(network: EmittedNetwork, name: str | Path) -> Path:
+        key = (network.name, tuple(network.files.items()), str(name))
+        if key not in built:
+            board = load_board(name)
+            target = [target for target in CORES.values() if board.core in target.runs_on][-1]
+            project = write_image(tmp_path_factory.mktemp("serial") / "p", (network,), BuildOptions(target, board))
+            built[key] = build_image(project, board, kind="serial").elf
+        return built[key]
+
+    return build
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable]:
+def start(tmp_path: Path, serial_image: Callable) -> Iterator[Callable]:
     """Starts a board with a network's serial image, behind a relay if options for one are given."""
     running: list[EmulatedBoard | BadLine] = []
 
@@ -89,9 +106,7 @@ def start(tmp_path: Path) -> Iterator[Callable]:
         board = load_board(name)
         if shutil.which(board.family.gcc) is None or shutil.which(board.family.qemu) is None:
             pytest.skip(f"{board.family.gcc} or {board.family.qemu} is not installed")
-        target = [target for target in CORES.values() if board.core in target.runs_on][-1]
-        project = write_image(tmp_path / "p", (network,), BuildOptions(target, board))
-        elf = build_image(project, board, kind="serial").elf
+        elf = serial_image(network, name)
         if not relay:
             running.append(EmulatedBoard(board, elf))
             return running[-1].port, running[-1]  # type: ignore[union-attr]
@@ -285,11 +300,10 @@ def test_damage_that_a_frame_does_not_show(
     ],
 )
 def test_faults_are_told_over_the_port(
-    board: str, extra: str, message: str, tmp_path: Path, make_toy: Callable, toy_inputs: Inputs, start: Callable
+    board: str, extra: str, message: str, make_toy: Callable, toy_inputs: Inputs, start: Callable
 ) -> None:
     network = make_toy(arena=7500 if board == "stm32vldiscovery" else 80, extra=extra)
-    port, _ = start(network, board)
-    elf = tmp_path / "p" / "build" / f"{board}-serial" / "toy.elf"
+    port, running = start(network, board)
     prefix = load_board(board).family.prefix
     for _ in range(2):  # a second run is told too that the firmware has ended
         with pytest.raises(FirmwareError, match=message):
@@ -297,7 +311,7 @@ def test_faults_are_told_over_the_port(
                 port,
                 network.interface,
                 toy_inputs,
-                SerialOptions(timeout_s=20, answer_s=0.2, elf=elf, tool_prefix=prefix),
+                SerialOptions(timeout_s=20, answer_s=0.2, elf=running.elf, tool_prefix=prefix),
             )
         message = "stopped with status [56]: no message; reset the board"
 

@@ -11,24 +11,13 @@ import pytest
 
 from tvm_cascade.cores import get_core
 from tvm_cascade.errors import UsageError
+from tvm_cascade.micro import serial_run as wire
 from tvm_cascade.micro.board import load_board
 from tvm_cascade.micro.bundle import write_bundle
 from tvm_cascade.micro.emulator import FirmwareError
 from tvm_cascade.micro.network import EmittedNetwork
 from tvm_cascade.micro.serial_link import SerialLink
-from tvm_cascade.micro.serial_run import (
-    BEGIN,
-    CONTINUE,
-    HELLO,
-    READ,
-    ROW,
-    RUN,
-    SELECT,
-    WRITE,
-    SerialOptions,
-    crc32c,
-    run_serial,
-)
+from tvm_cascade.micro.serial_run import SerialOptions, run_serial
 from tvm_cascade.micro.toolchain import build_image
 from tvm_cascade.micro.write_image import BuildOptions, write_image
 from tvm_cascade.testing.serial_lines import BadLine, EmulatedBoard
@@ -47,24 +36,33 @@ def build(folder: Path, networks: list[EmittedNetwork]) -> Path:
     return build_image(write_bundle(folder / "b", projects, BOARD), BOARD, kind="serial").elf
 
 
-def check(outputs: tuple, inputs: Inputs, reference: Callable) -> None:
-    for (output,), (a, b) in zip(outputs, inputs, strict=True):
-        np.testing.assert_array_equal(output, reference(a, b))
-
-
-def test_networks_run_one_after_the_other(
-    tmp_path: Path,
+@pytest.fixture
+def toys(
     toy: EmittedNetwork,
     make_toy: Callable[..., EmittedNetwork],
     streaming_toy: EmittedNetwork,
     renamed: Callable,
-    toy_inputs: Inputs,
-    reference: Callable,
     emulator_tools: None,
-) -> None:
+) -> Callable[..., list[EmittedNetwork]]:
+    """The toy, its form that asks for rows, and one with `extra` in its code."""
+    return lambda name, extra: [toy, renamed(streaming_toy, "rows"), renamed(make_toy(extra=extra), name)]
+
+
+@pytest.fixture
+def check(reference: Callable) -> Callable[[tuple, Inputs], None]:
+    """`check(outputs, inputs)` compares with numpy."""
+
+    def check_it(outputs: tuple, inputs: Inputs) -> None:
+        for (output,), (a, b) in zip(outputs, inputs, strict=True):
+            np.testing.assert_array_equal(output, reference(a, b))
+
+    return check_it
+
+
+def test_networks_run_one_after_the_other(tmp_path: Path, toys: Callable, toy_inputs: Inputs, check: Callable) -> None:
     """In any order, and back again; a fault of one is told as that of a single network."""
-    bad = renamed(make_toy(extra="__builtin_trap();"), "bad")
-    networks = [toy, renamed(streaming_toy, "rows"), bad]
+    networks = toys("bad", "__builtin_trap();")
+    toy, _, bad = networks
     elf = build(tmp_path, networks)
     running = EmulatedBoard(BOARD, elf)
     common = {"timeout_s": 30, "answer_s": 0.1}
@@ -73,7 +71,7 @@ def test_networks_run_one_after_the_other(
             result = run_serial(
                 running.port, networks[k].interface, toy_inputs, SerialOptions(network_number=k, **common)
             )
-            check(result.outputs, toy_inputs, reference)
+            check(result.outputs, toy_inputs)
         for wrong in (1, 3):
             with pytest.raises(UsageError, match="holds another network"):
                 run_serial(running.port, toy.interface, toy_inputs, SerialOptions(network_number=wrong, **common))
@@ -90,17 +88,11 @@ def test_networks_run_one_after_the_other(
 
 
 def test_a_board_that_was_reset_runs_no_other_network(
-    tmp_path: Path,
-    toy: EmittedNetwork,
-    make_toy: Callable[..., EmittedNetwork],
-    streaming_toy: EmittedNetwork,
-    renamed: Callable,
-    toy_inputs: Inputs,
-    reference: Callable,
-    emulator_tools: None,
+    tmp_path: Path, toys: Callable, toy_inputs: Inputs, check: Callable
 ) -> None:
     """The first network takes the inputs of the others and computes something else: its outputs must never come."""
-    networks = [renamed(make_toy(extra="y[0] ^= 1;"), "first"), toy, renamed(streaming_toy, "rows")]
+    *others, first = toys("first", "y[0] ^= 1;")
+    networks = [first, *others]
     elf = build(tmp_path, networks)
     inputs = toy_inputs * 4
     line = BadLine(tmp_path / "ttyBAD", lambda: EmulatedBoard(BOARD, elf), error_rate=0.0, events={})
@@ -114,7 +106,7 @@ def test_a_board_that_was_reset_runs_no_other_network(
                 inputs,
                 SerialOptions(timeout_s=60, answer_s=0.1, network_number=k),
             )
-            check(result.outputs, inputs, reference)
+            check(result.outputs, inputs)
         assert line.happened == ["reset"] * 8
     finally:
         line.stop()
@@ -125,16 +117,21 @@ def test_nothing_runs_before_a_network_is_selected(
 ) -> None:
     """Whatever the moment of a reset, what follows it is answered, and not by a network."""
     running = EmulatedBoard(BOARD, build(tmp_path, [toy, renamed(toy, "second")]))
-    run = struct.pack("<II", 7, crc32c(bytes(48)))
-    begin = (BEGIN, struct.pack("<I", 0x5A))
-    later = ((RUN, run), (ROW, bytes(12)), (CONTINUE, bytes(12)), (READ, struct.pack("<III", 7, 0, 16)))
+    run = struct.pack("<II", 7, wire.crc32c(bytes(48)))
+    begin = (wire.BEGIN, struct.pack("<I", 0x5A))
+    later = (
+        (wire.RUN, run),
+        (wire.ROW, bytes(12)),
+        (wire.CONTINUE, bytes(12)),
+        (wire.READ, struct.pack("<III", 7, 0, 16)),
+    )
     try:
         with SerialLink(running.port, timeout_s=30) as link:
-            for kind, payload in ((HELLO, b""), begin, (WRITE, bytes(52)), *later):
+            for kind, payload in ((wire.HELLO, b""), begin, (wire.WRITE, bytes(52)), *later):
                 assert link.request(kind, payload, 0.1) == UNKNOWN
-            assert link.request(SELECT, struct.pack("<I", 1), 0.1) == b""
-            for kind, payload in (begin, (WRITE, bytes(52))):
+            assert link.request(wire.SELECT, struct.pack("<I", 1), 0.1) == b""
+            for kind, payload in (begin, (wire.WRITE, bytes(52))):
                 assert link.request(kind, payload, 0.1) == b""
-            assert struct.unpack_from("<Ii", link.request(RUN, run, 0.5)) == (0, 0)
+            assert struct.unpack_from("<Ii", link.request(wire.RUN, run, 0.5)) == (0, 0)
     finally:
         running.stop()

@@ -18,6 +18,8 @@ from tvm_cascade.micro.weights import Weights, emit_weights, laid_out, read_weig
 from tvm_cascade.schedules.driver.lower_plan import FlashItem
 from tvm_cascade.testing.tflite import ModelWriter
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 SIZES = {"int8_t": 1, "int16_t": 2, "int32_t": 4, "int64_t": 8, "float": 4}
 OWN = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")
 COMMON = re.compile(rf"\(\((\w+)\*\)\(uintptr_t\)&\(\(const uint8_t\*\){SYMBOL}\)\[(\d+)\]\)")

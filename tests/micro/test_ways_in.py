@@ -14,6 +14,8 @@ from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.testing.reference import Compiled
 from tvm_cascade.testing.ways_in import WAYS
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 
 @pytest.mark.parametrize("way", WAYS)
 def test_from_a_file_to_a_board(tmp_path: Path, emulator: None, way: str) -> None:

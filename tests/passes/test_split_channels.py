@@ -28,7 +28,9 @@ from tvm_cascade.passes.prepare_graph import prepare_graph
 from tvm_cascade.passes.split_channels import with_channel_groups
 from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.host_check import PlanRun, plan_prepared, run_plan
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
+
+pytestmark = pytest.mark.usefixtures("quick_host")
 
 relax: Any = _relax
 CAN = PlanOptions()

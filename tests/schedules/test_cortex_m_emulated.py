@@ -12,6 +12,8 @@ from tvm_cascade.cores import kernel_target
 from tvm_cascade.frontend import load
 from tvm_cascade.pipeline import prepare
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 MODEL = Path(api.__file__).parent / "testing" / "data" / "shapes.tflite"
 
 # target, board, back end, instructions that one inference may take

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 
 from tvm_cascade.cores import KernelTarget, kernel_target
-from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.operators.record import TensorType
 from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
@@ -21,12 +17,10 @@ from tvm_cascade.schedules.rules.conv_row import Blocking
 from tvm_cascade.schedules.rules.elementwise_mve import vector_elementwise
 from tvm_cascade.schedules.rules.few_taps import few_taps
 from tvm_cascade.schedules.rules.geometry import Sliding
-from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.quantized import Part, QuantizedConv, read_conv
 from tvm_cascade.schedules.rules.requantize import accumulator_bounds, constant_channels, plan_requantize, reference
 from tvm_cascade.schedules.rules.select import first_rule
-
-HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
+from tvm_cascade.testing.c_kernel import CKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,23 +103,6 @@ def _accumulate(g: Sliding, x: np.ndarray, w: np.ndarray, depthwise: bool) -> np
     return acc
 
 
-def build(kernel: RowKernel, folder: Path) -> ctypes.CDLL:
-    """The kernel through the C back end, with sanitizers that need no runtime."""
-    mod = tvm.IRModule({"row_kernel": kernel.func.with_attr("global_symbol", "row_kernel")})
-    text = print_c(mod).replace("static int32_t row_kernel", "int32_t row_kernel")
-    (folder / "k.c").write_text(HEAD + C_PRELUDE + text)
-    flags = [
-        "-O1",
-        "-shared",
-        "-fPIC",
-        "-fno-strict-aliasing",
-        "-fsanitize=bounds,shift",
-        "-fsanitize-undefined-trap-on-error",
-    ]
-    subprocess.run(["gcc", *flags, str(folder / "k.c"), "-o", str(folder / "k.so")], check=True)
-    return ctypes.CDLL(str(folder / "k.so"))
-
-
 def run_rows(
     kernel: RowKernel, folder: Path, x: np.ndarray, g: Sliding, outputs: int, ring: int, parts: tuple[Part, ...] = ()
 ) -> np.ndarray:
@@ -133,7 +110,7 @@ def run_rows(
 
     Where the kernel reads parts, each has a ring of its own.
     """
-    library, out = build(kernel, folder), np.zeros((g.out_height, g.out_width, outputs), x.dtype)
+    library, out = CKernel(kernel, folder), np.zeros((g.out_height, g.out_width, outputs), x.dtype)
     ends = np.cumsum([p.channels for p in parts] or [x.shape[-1]])[:-1]
     scratch = np.full(kernel.scratch_bytes + 1, 99, np.int8)
     for y in range(g.out_height):
@@ -144,23 +121,9 @@ def run_rows(
         rings = [np.ascontiguousarray(s) for s in np.split(slots, ends, axis=-1)]
         for part, own in zip(parts, rings, strict=False):
             own[...] = own if part.table is None else np.argsort(part.table).astype(x.dtype)[own]
-        args: list[object] = []
-        for param in kernel.params:
-            if param.role is Role.INPUT:
-                args.append(rings[param.index].ctypes.data_as(ctypes.c_void_p))
-            elif param.role is Role.SCRATCH:
-                args.append(scratch.ctypes.data_as(ctypes.c_void_p))
-            elif param.role is Role.SLOT:
-                args.append(ctypes.c_int32((first + 8 * ring) % ring))
-            elif param.role is Role.SLOTS:
-                args.append(ctypes.c_int32(ring))
-            elif param.role is Role.CONSTANT:
-                args.append(kernel.constants[param.index].ctypes.data_as(ctypes.c_void_p))
-            elif param.role is Role.OUTPUT:
-                args.append(out[y].ctypes.data_as(ctypes.c_void_p))
-            else:
-                args.append(ctypes.c_int32(y))
-        assert library.row_kernel(*args) == 0
+        slot = (first + 8 * ring) % ring
+        values = {Role.INPUT: rings, Role.SCRATCH: [scratch], Role.OUTPUT: [out[y]]}
+        library(y, values | {Role.SLOT: [slot] * len(rings), Role.SLOTS: [ring] * len(rings)})
     assert scratch[-1] == 99
     return out
 
@@ -293,11 +256,10 @@ def element_wise(
 
 
 def run_elementwise(kernel: RowKernel, folder: Path, xs: list[np.ndarray]) -> np.ndarray:
-    library, out = build(kernel, folder), np.zeros_like(xs[0])
-    constants = [c.ctypes.data_as(ctypes.c_void_p) for c in kernel.constants]
+    library, out = CKernel(kernel, folder), np.zeros_like(xs[0])
     for y in range(len(out)):
-        rows = [a for x in xs for a in (x.ctypes.data_as(ctypes.c_void_p), ctypes.c_int32(y), ctypes.c_int32(len(x)))]
-        assert library.row_kernel(*rows, *constants, out[y].ctypes.data_as(ctypes.c_void_p), ctypes.c_int32(y)) == 0
+        slots = {Role.SLOT: [y] * len(xs), Role.SLOTS: [len(x) for x in xs]}
+        library(y, slots | {Role.INPUT: xs, Role.OUTPUT: [out[y]]})
     return out
 
 

@@ -26,6 +26,8 @@ from tvm_cascade.testing.builder import Net
 from tvm_cascade.testing.builds import build
 from tvm_cascade.testing.host_check import run_plan
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 
 def narrow() -> IRModule:
     """Small maps: a 3 x 3 over padding, one with a stride, pixels in odd rows, channels that no block divides."""

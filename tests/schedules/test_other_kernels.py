@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 
 from tvm_cascade import api
 from tvm_cascade.cores import KernelTarget, kernel_target
-from tvm_cascade.micro.codegen import print_c
 from tvm_cascade.operators.record import TensorType
 from tvm_cascade.passes.integer.dense import round_once
 from tvm_cascade.pipeline import prepare
@@ -21,13 +17,14 @@ from tvm_cascade.schedules.kernels.kernel import Role, RowKernel
 from tvm_cascade.schedules.kernels.spec import Attributes, OperatorSpec
 from tvm_cascade.schedules.rules import moves, pooling
 from tvm_cascade.schedules.rules.dense import ROUNDING, plan_single, read_dense
-from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.requantize import reference
 from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.tuning.tune import Database
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.c_kernel import CKernel
 
-HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 M4 = kernel_target("cortex-m4", "c")
 M3 = kernel_target("cortex-m3", "c")
 
@@ -41,29 +38,10 @@ def operator(
 
 def run_rows(kernel: RowKernel, folder: Path, xs: list[np.ndarray], out: np.ndarray, first) -> np.ndarray:
     """Every output row from whole inputs; `first(y)` is the first row of the window."""
-    mod = tvm.IRModule({"row_kernel": kernel.func.with_attr("global_symbol", "row_kernel")})
-    text = print_c(mod).replace("static int32_t row_kernel", "int32_t row_kernel")
-    (folder / "k.c").write_text(HEAD + C_PRELUDE + text)
-    checked = ["-fsanitize=bounds,shift", "-fsanitize-undefined-trap-on-error"]  # no shift of negative values
-    command = ["gcc", "-O1", "-shared", "-fPIC", "-fno-strict-aliasing", *checked, str(folder / "k.c"), "-o"]
-    subprocess.run([*command, str(folder / "k.so")], check=True)
-    library = ctypes.CDLL(str(folder / "k.so"))
+    library, heights = CKernel(kernel, folder), [len(x) for x in xs]
     for y in range(len(out)):
-        args: list[object] = []
-        for p in kernel.params:
-            if p.role is Role.INPUT:
-                args.append(xs[p.index].ctypes.data_as(ctypes.c_void_p))
-            elif p.role is Role.SLOT:
-                args.append(ctypes.c_int32(first(y) % len(xs[p.index])))
-            elif p.role is Role.SLOTS:
-                args.append(ctypes.c_int32(len(xs[p.index])))
-            elif p.role is Role.CONSTANT:
-                args.append(kernel.constants[p.index].ctypes.data_as(ctypes.c_void_p))
-            elif p.role is Role.OUTPUT:
-                args.append(out[y].ctypes.data_as(ctypes.c_void_p))
-            else:
-                args.append(ctypes.c_int32(y))
-        assert library.row_kernel(*args) == 0
+        slots = {Role.SLOT: [first(y) % height for height in heights], Role.SLOTS: heights}
+        library(y, slots | {Role.INPUT: xs, Role.OUTPUT: [out[y]]})
     return out
 
 

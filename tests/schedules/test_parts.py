@@ -19,7 +19,9 @@ from tvm_cascade.schedules.forms.pixels import pixel_tile_kernel
 from tvm_cascade.schedules.rules import cortex_m_mve
 from tvm_cascade.schedules.rules.quantized import read_conv
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
+
+pytestmark = pytest.mark.usefixtures("quick_host")
 
 CORES = [("cortex-m4", "c"), ("cortex-m55", "obj"), ("riscv32", "c")]
 READERS = {

@@ -13,6 +13,8 @@ from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.accumulating import AccumulatingKernel
 from tvm_cascade.testing.builder import Net
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 
 def averaged() -> IRModule:
     net = Net("int8", seed=8)

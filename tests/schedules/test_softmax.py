@@ -22,6 +22,8 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.intrinsics import C_PRELUDE
 from tvm_cascade.schedules.rules.select import first_rule
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 HEAD = "#include <stdint.h>\n#include <stddef.h>\n#include <string.h>\n"
 
 

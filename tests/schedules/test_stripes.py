@@ -13,6 +13,8 @@ from tvm_cascade.pipeline import prepare
 from tvm_cascade.schedules.forms.stripes import NONE, NarrowStripeKernel, narrow_stripe_kernel
 from tvm_cascade.testing.builder import Net
 
+pytestmark = pytest.mark.usefixtures("quick_host")
+
 
 def wide() -> IRModule:
     """Stripes save more here than rows do: rows of 48 pixels of which few are left at the end."""

@@ -21,7 +21,9 @@ from tvm_cascade.schedules.forms.transpose_in_place import FORM, row_moves
 from tvm_cascade.testing.builder import Net, Value
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.plan_options import rows_alone
-from tvm_cascade.testing.reference import virtual_machine
+from tvm_cascade.testing.quick_build import virtual_machine
+
+pytestmark = pytest.mark.usefixtures("quick_host")
 
 relax: Any = _relax
 SHAPE = (1, 3, 15, 14)  # NCHW
@@ -137,7 +139,7 @@ def test_an_image_goes_back_in_place() -> None:
     assert any(last in s.in_place for s in plan.segments) and plan.peak < before.peak
     validate(plan)
     x = np.random.default_rng(0).integers(-128, 128, SHAPE).astype("int8")
-    machine = relax.VirtualMachine(tvm.compile(LowerQuantized()(image_to_image()), "llvm"), tvm.cpu())
+    machine = virtual_machine(LowerQuantized()(image_to_image()))
     run = run_plan(prepared, plan, [x])
     np.testing.assert_array_equal(run.outputs[0], machine["main"](tvm.runtime.tensor(x)).numpy())
     assert run.arena_high_water == plan.peak and run.executed_macs == plan.macs

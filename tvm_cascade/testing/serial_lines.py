@@ -20,9 +20,10 @@ from tvm_cascade.micro.serial_link import Decoder, encode
 
 
 class EmulatedBoard:
-    """A QEMU process whose UART is a pseudo-terminal."""
+    """A QEMU process that runs the image `elf`, whose UART is a pseudo-terminal."""
 
     def __init__(self, board: Board, elf: Path) -> None:
+        self.elf = elf
         command = [board.family.qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments, "-kernel", str(elf)]
         silent = ["-display", "none", "-monitor", "none", "-chardev", "pty,id=uart", "-serial", "chardev:uart"]
         self.process = subprocess.Popen(
