@@ -130,10 +130,11 @@ class Matcher:
             by_kind.setdefault(node.kind, []).append(node)
         readers: dict[Ref, list[Node]] | None = None
         for rule in self.rules:
-            if len(rule.roots) == 1 and not rule.sees_readers:
+            first, *others = rule.roots
+            if not others and not rule.sees_readers:
                 continue
-            nodes = [n for kind, alike in by_kind.items() if kind in rule.roots[0].kinds for n in alike]
-            if len(rule.roots) > 1:
+            nodes = [n for kind, alike in by_kind.items() if kind in first.kinds for n in alike]
+            if others:
                 found += self._joint(rule, dag.pool, nodes)
             elif nodes:
                 readers = dag.users() if readers is None else readers
