@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_cascade.passes.intervals import Strided
-from tvm_cascade.passes.windows import AccessPattern, Box
-from tvm_cascade.schedules.tir import Buffer, shape_of
+from tvm_cascade.passes.windows import AccessPattern
+from tvm_cascade.schedules.tir import shape_of
 
 NHWC_ROWS, NCHW_ROWS = 1, 2
 
@@ -70,17 +70,14 @@ def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[in
 
 def _spread(link: _Link, shapes: Sequence[tuple[int, ...]], found: dict[int, int]) -> bool:
     """Carry a known axis across one operator; whether that told anything new."""
-    same_rank = len(shapes[link.input]) == len(shapes[link.output])
-    if len(shapes[link.input]) < 3 or len(shapes[link.output]) < 3:
+    ranks = len(shapes[link.input]), len(shapes[link.output])
+    if min(ranks) < 3 or (link.input in found) == (link.output in found):
         return False
-    if link.input in found and link.output not in found:
-        axis = link.forward(found[link.input])
-    elif link.output in found and link.input not in found:
-        axis = link.backward(found[link.output])
-    else:
-        return False
-    known, unknown = (link.input, link.output) if link.input in found else (link.output, link.input)
-    if axis is None and not same_rank:
+    known, unknown, follow = link.input, link.output, link.forward
+    if link.output in found:
+        known, unknown, follow = unknown, known, link.backward
+    axis = follow(found[known])
+    if axis is None and ranks[0] != ranks[1]:
         return False
     found[unknown] = found[known] if axis is None else axis
     return True
@@ -92,7 +89,10 @@ def _links(use: Use) -> list[_Link]:
         shape = shape_of(target)
         if len(shape) < 3:
             continue
-        probes = [_probe(pattern, target, b, shape[b]) for b in range(len(shape))]
+        probes = [  # of the first two slices along an output axis: channels of one group, where there are groups
+            tuple(pattern.demand({target: {b: Strided(y, y, 0)}}, [target]) for y in (0, min(1, extent - 1)))
+            for b, extent in enumerate(shape)
+        ]
         everything = pattern.demand({}, [target])
         for tensor, source in zip(use.inputs, pattern.inputs, strict=True):
             if source not in everything:
@@ -106,18 +106,10 @@ def _links(use: Use) -> list[_Link]:
                 here = [p.hi - p.lo + 1 < d for p, _, d in pairs]
                 local.append(tuple(here))
                 moved = [q.lo - p.lo for p, q, _ in pairs]
-                slides.append(
-                    tuple(h and m > (p.hi == p.lo) for h, m, (p, _, _) in zip(here, moved, pairs, strict=True))
-                )
+                slides.append(tuple(h and m > (p.hi == p.lo) for h, m, (p, *_) in zip(here, moved, pairs, strict=True)))
             else:
                 made.append(_Link(tensor, output, tuple(local), tuple(slides)))
     return made
-
-
-def _probe(pattern: AccessPattern, target: Buffer, axis: int, extent: int) -> tuple[dict[Buffer, Box], ...]:
-    """Demands of the first two slices along an output axis: channels of one group, where there are groups."""
-    second = min(1, extent - 1)
-    return tuple(pattern.demand({target: {axis: Strided(y, y, 0)}}, [target]) for y in (0, second))
 
 
 def _vote(shape: tuple[int, ...], link: _Link) -> int | None:

@@ -1,7 +1,6 @@
 """`Cascade`: the static regions of a Relax module become calls of planned programs, each of which lives in one arena.
 
-Before: a function calls one operator after the other, every intermediate a tensor of its own. After: it calls
-`cascade_main(inputs..., flash image) -> (outputs..., arena)` in place of every static region (`static_regions`); row
+Every static region (`static_regions`) becomes a call of `cascade_main(inputs..., flash image) -> (outputs..., arena)`; row
 kernels and driver are private functions beside it (`planned_program`). What lies between the regions stays as it is.
 """
 
@@ -24,7 +23,7 @@ from tvm_cascade.passes.plan_region import Planned, Probe, plan_region
 from tvm_cascade.passes.planned_program import flash_image, with_program, workspace_type
 from tvm_cascade.passes.static_regions import Levels, Region, levels_of, unsupported
 from tvm_cascade.request import PlanRequest
-from tvm_cascade.schedules.tir import ir, relax, tirx, tvm_ffi
+from tvm_cascade.schedules.tir import relax, tirx
 
 LOG = logging.getLogger("tvm_cascade")
 ARENA_ATTR = "cascade.arena_bytes"  # of the module: bytes of the arenas of all its regions together
@@ -72,7 +71,7 @@ class Cascade(CascadePass):
         target = Target.current(allow_none=True)
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
-            return PassResult(_with_arena(mod.clone(), 0), not _says_arena(mod))
+            return _unplanned(mod)
         return _Rewriter(_regions_inlined(mod), self.request, self.core).run(mod)
 
 
@@ -98,7 +97,7 @@ class _Rewriter:
         """The module with every region that has a plan as a call; `before` with the attribute where none has."""
         blocks = [b for gv, f in self.mod.functions_items() if _is_ours(gv, f) for b in self._blocks(gv, f)]
         if not blocks:
-            return PassResult(_with_arena(before.clone(), 0), not _says_arena(before))
+            return _unplanned(before)
         blocks = self._under_the_cap(blocks)
         made = self.mod.clone()
         for gv in dict.fromkeys(b.function for b in blocks):
@@ -113,12 +112,9 @@ class _Rewriter:
         found = []
         for position, block in enumerate(func.body.blocks):
             if not isinstance(block, relax.DataflowBlock):
-                names = [b.var.name for b in block.bindings]
-                LOG.info(
-                    "%s: left to TVM: %s: they stand in no dataflow block; relax.transform.ConvertToDataflow makes some",
-                    gv.name_hint,
-                    ", ".join(names),
-                )
+                why = "they stand in no dataflow block; relax.transform.ConvertToDataflow makes some"
+                names = ", ".join(b.var.name for b in block.bindings)
+                LOG.info("%s: left to TVM: %s: %s", gv.name_hint, names, why)
                 continue
             levels, plans = self._planned(func, block)
             _tell(gv.name_hint, block, levels, plans)
@@ -190,7 +186,7 @@ def _is_ours(gv: Any, func: Any) -> bool:
     """Whether a function is one of Relax that no other pass of TVM is to lower."""
     if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
         return False
-    owner = next((a for a in _OF_OTHERS if func.attrs is not None and a in func.attrs), None)
+    owner = next((a for a in _OF_OTHERS if a in dict(func.attrs or {})), None)
     if owner is not None:
         LOG.info("%s: left to TVM: a function with the attribute %s", gv.name_hint, owner)
     return owner is None
@@ -201,12 +197,14 @@ def _tell(function: str, block: Any, levels: Levels, plans: Sequence[Planned | s
     for region, plan in zip(levels.regions, plans, strict=True):
         if isinstance(plan, Planned):
             LOG.info("%s: cascaded: %s: %d bytes of arena", function, _named(region), plan.plan.peak)
+            for candidate, exactness in plan.candidate.exactness.items():
+                LOG.info("%s: %s: %s", function, candidate, exactness)
         elif region.computes:
             LOG.info("%s: left to TVM: %s: %s", function, _named(region), plan)
     for binding in block.bindings:
-        if levels.reasons.get(binding.var):
+        if reason := levels.reasons.get(binding.var):
             operator = getattr(getattr(binding.value, "op", None), "name", type(binding.value).__name__)
-            LOG.info("%s: left to TVM: %s (%s): %s", function, binding.var.name, operator, levels.reasons[binding.var])
+            LOG.info("%s: left to TVM: %s (%s): %s", function, binding.var.name, operator, reason)
 
 
 def _named(region: Region) -> str:
@@ -225,26 +223,18 @@ def _regions_inlined(mod: Any) -> Any:
 
 def _drop_unused(mod: Any, candidates: Set[Any]) -> None:
     """Remove the private PrimFuncs among `candidates` that nothing in `mod` calls any more."""
-    called = {g for f in mod.functions.values() for g in _globals_in(f)}
+    bodies = [f.body for f in mod.functions.values() if isinstance(f, (relax.Function, tirx.PrimFunc))]
+    called = {g for body in bodies for g in functions_called(body)}
     for gv in candidates - called:
         if "global_symbol" not in (mod[gv].attrs or {}):
             del mod[gv]
 
 
-def _globals_in(func: Any) -> list[Any]:
-    if isinstance(func, relax.Function):
-        return functions_called(func)
-    found: list[Any] = []
-    if isinstance(func, tirx.PrimFunc):
-        tvm_ffi.structural_map(func.body, [(ir.GlobalVar, lambda g: found.append(g) or g)], order="post")
-    return found
-
-
-def _says_arena(mod: Any) -> bool:
-    return mod.attrs is not None and ARENA_ATTR in mod.attrs
+def _unplanned(mod: Any) -> PassResult:
+    """A copy of `mod` that says that no region was planned."""
+    return PassResult(_with_arena(mod.clone(), 0), ARENA_ATTR not in dict(mod.attrs or {}))
 
 
 def _with_arena(mod: Any, arena_bytes: int) -> Any:
     """`mod` with its attribute; arenas of regions that were cascaded before count too."""
-    before = int(mod.attrs[ARENA_ATTR]) if _says_arena(mod) else 0
-    return mod.with_attr(ARENA_ATTR, before + arena_bytes)
+    return mod.with_attr(ARENA_ATTR, int(dict(mod.attrs or {}).get(ARENA_ATTR, 0)) + arena_bytes)

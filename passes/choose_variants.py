@@ -36,17 +36,18 @@ def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
     """The shapes of a network that performance schedules may serve, each with its candidates."""
     users: dict[str, list[int]] = {}
     for op in extracted.graph.ops:
-        access, generic = extracted.accesses[op.index], extracted.kernels[op.index]
-        if access is not None and generic is not None and serves(access, generic):
-            users.setdefault(shape_key(extracted.spec(op.index)), []).append(op.index)
+        made = extracted.operators[op.index]
+        if made is not None and serves(made.access, made.kernel):
+            users.setdefault(shape_key(made.spec), []).append(op.index)
     return [Shape(key, len(ops), partial(_candidates, extracted, ops[0], core)) for key, ops in users.items()]
 
 
 def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> list[Candidate]:
     """Distinct kernels of an operator, the usual one first, the generic one last."""
-    access, generic = extracted.accesses[index], extracted.kernels[index]
-    assert access is not None and generic is not None
-    listed = [(v.name, v.make()) for v in variants_of(extracted.spec(index), core)]
+    operator = extracted.operators[index]
+    assert operator is not None
+    access, generic = operator.access, operator.kernel
+    listed = [(v.name, v.make()) for v in variants_of(operator.spec, core)]
     made: list[Candidate] = []
     for name, kernel in [*listed, (GENERIC, generic)]:
         kernel = None if kernel is None else replace(kernel, whole=generic.whole)
@@ -65,11 +66,11 @@ def flash_of(
     Equal kernels count once; the driver and the start-up code are those that a budget of code reserves.
     """
     code, seen = 0.0, set()
-    for index, kernel in enumerate(kernels):
-        if kernel is None or (digest := tvm_ffi.structural_hash(kernel.func)) in seen:
+    for made, kernel in zip(extracted.operators, kernels, strict=True):
+        if made is None or kernel is None or (digest := tvm_ffi.structural_hash(kernel.func)) in seen:
             continue
         seen.add(digest)
-        count = database.options(core, shape_key(extracted.spec(index))).get(kernel.rule)
+        count = database.options(core, shape_key(made.spec)).get(kernel.rule)
         code += count.bytes if count is not None else kernel_cost(kernel.func).bytes
     operators = sum(not op.view for op in graph.ops)
     return sum(op.weight_bytes for op in graph.ops), round(code) + RUNTIME + PER_CALL * operators

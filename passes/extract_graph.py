@@ -8,6 +8,7 @@ the generic kernel executes, padding not counted.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -21,6 +22,7 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, ITEM_BYTES, Graph, Op, Tensor, Window
 from tvm_cascade.messages import last_line
 from tvm_cascade.passes.axes import Use, row_axes
+from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
 from tvm_cascade.passes.views import in_place_inputs, view_offsets
 from tvm_cascade.passes.windows import AccessPattern, row_windows
@@ -31,7 +33,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 from tvm_cascade.schedules.kernels.pixel_kernel import pixel_kernel
 from tvm_cascade.schedules.kernels.row_kernel import row_kernel
 from tvm_cascade.schedules.kernels.spec import OperatorSpec, read_spec
-from tvm_cascade.schedules.tir import PrimFunc, tvm_ffi
+from tvm_cascade.schedules.tir import PrimFunc
 
 _INTERNAL_ATTRS = frozenset(
     ("global_symbol", "tirx.noalias", "s_tir", "layout_free_buffers", "op_kind", "num_activations", "op_pattern")
@@ -39,19 +41,29 @@ _INTERNAL_ATTRS = frozenset(
 
 
 @dataclass(frozen=True)
+class Computation:
+    """What an operator computes: what follows from its PrimFunc and the row axes of its tensors."""
+
+    func: PrimFunc  # parameters: activations, constants, outputs
+    constants: tuple[np.ndarray, ...]
+    access: RowAccess
+    kernel: RowKernel  # the generic one
+    pixel_kernel: RowKernel | None  # the generic one of parts of rows
+    macs: int
+    in_place: tuple[int, ...]  # inputs that its output may overwrite
+
+    @property
+    def spec(self) -> OperatorSpec:
+        """The same as schedules are chosen by."""
+        return read_spec(self.func, self.constants)
+
+
+@dataclass(frozen=True)
 class Extracted:
-    """A graph with what its operators compute; all tuples are by operator, None (or empty) for views."""
+    """A graph with what its operators compute; None for views."""
 
     graph: Graph
-    funcs: tuple[PrimFunc | None, ...]  # parameters: activations, constants, outputs
-    constants: tuple[tuple[np.ndarray, ...], ...]
-    accesses: tuple[RowAccess | None, ...]
-    kernels: tuple[RowKernel | None, ...]  # the generic ones
-    pixel_kernels: tuple[RowKernel | None, ...]  # generic ones of parts of rows; None also where there is none
-
-    def spec(self, index: int) -> OperatorSpec:
-        """What operator `index`, which is no view, computes."""
-        return read_spec(self.funcs[index], self.constants[index])
+    operators: tuple[Computation | None, ...]
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
@@ -64,58 +76,35 @@ def extract_graph(mod: Any, function: str = "main") -> Extracted:
 
 def analyse(source: Source, function: str = "main") -> Extracted:
     """The graph of calls that were read from a function: operator k is call k."""
-    shapes = [t.shape for t in source.tensors]
     patterns = [_pattern(c) for c in source.calls]
     views = [None if c.constants or c.must_copy else view_offsets(c.func, len(c.inputs)) for c in source.calls]
     uses = [Use(c.inputs, c.outputs, p) for c, p, v in zip(source.calls, patterns, views, strict=True) if v is None]
-    axes = row_axes(shapes, uses)
+    axes = row_axes([t.shape for t in source.tensors], uses)
     tensors = tuple(
-        Tensor(i, t.name, t.shape, t.dtype, axes[i], _column_axis(t.shape, axes[i]))
-        for i, t in enumerate(source.tensors)
+        replace(t, row_axis=axis, col_axis=_column_axis(t.shape, axis))
+        for t, axis in zip(source.tensors, axes, strict=True)
     )
-    cache: dict[tuple[Any, ...], list[tuple[PrimFunc, _Analysis]]] = {}
+    known = defaultdict[Any, ByStructure[Computation]](ByStructure)
     ops: list[Op] = []
-    found: list[_Analysis | None] = []
-    for index, (call, pattern, view) in enumerate(zip(source.calls, patterns, views, strict=True)):
-        analysis = None if view is not None else _cached(cache, call, pattern, tensors)
-        found.append(analysis)
-        ops.append(_view(index, call, view, tensors) if analysis is None else _op(index, call, analysis))
-    graph = Graph(tensors, tuple(ops), source.inputs, source.outputs, function)
-    return Extracted(
-        graph,
-        tuple(None if a is None else a.func for a in found),
-        tuple(() if a is None else c.constants for a, c in zip(found, source.calls, strict=True)),
-        tuple(None if a is None else a.access for a in found),
-        tuple(None if a is None else _with_constants(a.kernel, c) for a, c in zip(found, source.calls, strict=True)),
-        tuple(None if a is None else _with_constants(a.pixels, c) for a, c in zip(found, source.calls, strict=True)),
-    )
+    made: list[Computation | None] = []
+    for call, pattern, view in zip(source.calls, patterns, views, strict=True):
+        made.append(_computation(known, call, pattern, tensors) if view is None else None)
+        ops.append(_op(len(ops), call, made[-1]) if view is None else _view(len(ops), call, view, tensors))
+    return Extracted(Graph(tensors, tuple(ops), source.inputs, source.outputs, function), tuple(made))
 
 
 def with_kernels(graph: Graph, kernels: Sequence[RowKernel | None]) -> Graph:
     """The graph with the flash and scratch bytes of other kernels than the generic ones."""
-    ops = tuple(
-        op
-        if k is None
-        else replace(op, scratch_bytes=k.scratch_bytes, weight_bytes=sum(int(c.nbytes) for c in k.constants))
-        for op, k in zip(graph.ops, kernels, strict=True)
-    )
-    return replace(graph, ops=ops)
+
+    def with_kernel(op: Op, kernel: RowKernel) -> Op:
+        return replace(op, scratch_bytes=kernel.scratch_bytes, weight_bytes=_bytes_of(kernel.constants))
+
+    ops = (op if k is None else with_kernel(op, k) for op, k in zip(graph.ops, kernels, strict=True))
+    return replace(graph, ops=tuple(ops))
 
 
-@dataclass(frozen=True)
-class _Analysis:
-    """What follows from a PrimFunc and the row axes of its tensors."""
-
-    func: PrimFunc
-    access: RowAccess
-    kernel: RowKernel
-    pixels: RowKernel | None
-    macs: int
-    in_place: tuple[int, ...]
-
-
-def _with_constants(kernel: RowKernel | None, call: Call) -> RowKernel | None:
-    return None if kernel is None else replace(kernel, constants=call.constants)
+def _bytes_of(constants: Sequence[np.ndarray]) -> int:
+    return sum(int(c.nbytes) for c in constants)
 
 
 def _pattern(call: Call) -> AccessPattern:
@@ -128,26 +117,24 @@ def _column_axis(shape: tuple[int, ...], row_axis: int | None) -> int | None:
     return row_axis + 1 if row_axis is not None and len(shape) >= 4 and row_axis + 1 < len(shape) else None
 
 
-def _cached(
-    cache: dict[tuple[Any, ...], list[tuple[PrimFunc, _Analysis]]],
-    call: Call,
-    pattern: AccessPattern,
-    tensors: Sequence[Tensor],
-) -> _Analysis:
+def _computation(
+    known: Mapping[Any, ByStructure[Computation]], call: Call, pattern: AccessPattern, tensors: Sequence[Tensor]
+) -> Computation:
     """Analyses of equal PrimFuncs are made once, unless indices depend on the values of constants."""
     inputs, outputs = [tensors[t] for t in call.inputs], [tensors[t] for t in call.outputs]
-    axes = tuple((t.row_axis, t.col_axis) for t in (*inputs, *outputs))
     plain = call.func.without_attr("global_symbol") if call.func.attrs else call.func
-    key = (tvm_ffi.structural_hash(plain), axes)
-    for other, analysis in cache.get(key, ()):
-        if not pattern.uses_tables and tvm_ffi.structural_equal(other, plain):
-            return analysis
-    analysis = _analyse(call, pattern, inputs, outputs)
-    cache.setdefault(key, []).append((plain, analysis))
-    return analysis
+
+    def make() -> Computation:
+        return _analyse(call, pattern, inputs, outputs)
+
+    axes = tuple((t.row_axis, t.col_axis) for t in (*inputs, *outputs))
+    made = make() if pattern.uses_tables else known[axes].get(plain, make)
+    pixels = None if made.pixel_kernel is None else replace(made.pixel_kernel, constants=call.constants)
+    kernel = replace(made.kernel, constants=call.constants)
+    return replace(made, constants=call.constants, kernel=kernel, pixel_kernel=pixels)
 
 
-def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> _Analysis:
+def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Computation:
     input_axes, output_axes = tuple(t.row_axis for t in inputs), tuple(t.row_axis for t in outputs)
     windows, reason = row_windows(pattern, output_axes, input_axes)
     columns, _ = row_windows(pattern, [t.col_axis for t in outputs], [t.col_axis for t in inputs])
@@ -172,7 +159,7 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     elif not groups_of(call.func):
         access, pixels = _pixels(call, access, outputs)
     in_place = in_place_inputs(call.func, len(call.inputs))
-    return _Analysis(call.func, access, kernel, pixels, macs_of(kernel.func, rows), in_place)
+    return Computation(call.func, call.constants, access, kernel, pixels, macs_of(kernel.func, rows), in_place)
 
 
 def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[RowAccess, RowKernel | None]:
@@ -186,40 +173,22 @@ def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[R
     return unknown, None
 
 
-def _op(index: int, call: Call, analysis: _Analysis) -> Op:
-    return Op(
-        index,
-        call.name,
-        call.kind,
-        call.inputs,
-        call.outputs,
-        windows=analysis.access.windows,
-        columns=analysis.access.columns,
-        opaque=analysis.access.opaque,
-        macs=analysis.macs,
-        weight_bytes=sum(int(c.nbytes) for c in call.constants),
-        scratch_bytes=analysis.kernel.scratch_bytes,
-        in_place=analysis.in_place,
-        attrs=_attributes(call.func),
-    )
+def _op(index: int, call: Call, made: Computation | None, **view: Any) -> Op:
+    """A call as an operator: with what was analysed, or as the view that `view` tells of."""
+    if made is not None:
+        access, weights = made.access, _bytes_of(made.constants)
+        view = {"windows": access.windows, "columns": access.columns, "opaque": access.opaque, "macs": made.macs}
+        view |= {"weight_bytes": weights, "scratch_bytes": made.kernel.scratch_bytes, "in_place": made.in_place}
+    return Op(index, call.name, call.kind, call.inputs, call.outputs, attrs=_attributes(call.func), **view)
 
 
-def _view(index: int, call: Call, offsets: tuple[int, ...] | None, tensors: Sequence[Tensor]) -> Op:
+def _view(index: int, call: Call, offsets: tuple[int, ...], tensors: Sequence[Tensor]) -> Op:
     source, target = tensors[call.inputs[0]], tensors[call.outputs[0]]
     same = source.rows == target.rows and len(call.outputs) == 1 and source.row_bytes == target.row_bytes
     window = IDENTITY if same and source.rows > 1 else Window.whole(source.rows) if target.rows == 1 else None
-    return Op(
-        index,
-        call.name,
-        call.kind,
-        call.inputs,
-        call.outputs,
-        windows=(window,),
-        columns=(window if source.columns == target.columns == 1 else None,),
-        view=True,
-        view_offsets=tuple(o * ITEM_BYTES[source.dtype] for o in offsets or ()),
-        attrs=_attributes(call.func),
-    )
+    columns = (window if source.columns == target.columns == 1 else None,)
+    places = tuple(o * ITEM_BYTES[source.dtype] for o in offsets)
+    return _op(index, call, None, windows=(window,), columns=columns, view=True, view_offsets=places)
 
 
 def _attributes(func: PrimFunc) -> Mapping[str, object]:

@@ -9,6 +9,7 @@ from math import prod
 
 from tvm_cascade.passes.integer.expressions import NotLowered, attributes, constant_of, dtype_of, name_of, shape_of
 from tvm_cascade.passes.integer.untyped import Call, Function, Module, Value, relax
+from tvm_cascade.passes.relax_functions import bindings_of
 
 REMAINS_ATTR = "cascade_float_remains"
 _CONVOLUTIONS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
@@ -39,28 +40,22 @@ def with_remains(main: Function, reasons: Mapping[str, str]) -> Function:
 
 
 def _remains(main: Function, reasons: Mapping[str, str]) -> Iterable[FloatRemain]:
-    bindings = [b for block in main.body.blocks for b in block.bindings]
-    values = {b.var: b.value for b in bindings}
-    for binding in bindings:
+    values = {b.var: b.value for b in bindings_of(main)}
+    for binding in bindings_of(main):
         kind, call = dtype_of(binding.var), binding.value
         if not kind.startswith("float") or not isinstance(call, relax.Call) or _is_constant(call, values):
             continue
-        operator = name_of(call)
+        name, shape, operator = binding.var.name, shape_of(binding.var), name_of(call)
         if operator == "relax.call_tir":
             operator = call.args[0].name_hint.rstrip("0123456789")
-        yield FloatRemain(
-            binding.var.name,
-            operator,
-            prod(shape_of(binding.var)) * (int(kind[5:]) // 8),
-            reasons.get(binding.var.name, "float in the model"),
-            _macs(call, shape_of(binding.var)),
-            sum(4 * prod(shape_of(a)) for a in _operands(call) if _is_constant(a, values)),
-        )
+        reason, size = reasons.get(name, "float in the model"), prod(shape) * (int(kind[5:]) // 8)
+        flash = sum(4 * prod(shape_of(a)) for a in _operands(call) if _is_constant(a, values))
+        yield FloatRemain(name, operator, size, reason, _macs(call, shape), flash)
 
 
 def _operands(call: Call) -> list[Value]:
     """The tensors that an operator reads."""
-    fields = [f for a in call.args for f in (a.fields if isinstance(a, relax.Tuple) else [a])]
+    fields = (f for a in call.args for f in (a.fields if isinstance(a, relax.Tuple) else [a]))
     return [f for f in fields if dtype_of(f).startswith("float") and getattr(f.ty, "shape", None) is not None]
 
 
@@ -69,11 +64,9 @@ def _is_constant(value: Value, values: Mapping[Value, Value]) -> bool:
     what could not be imported."""
     while isinstance(value, relax.Var) and value in values:
         value = values[value]
-    if constant_of(value) is not None or name_of(value) == "relax.zeros":
-        return True
-    return name_of(value) in ("relax.dequantize", "relax.permute_dims", "relax.reshape") and _is_constant(
-        value.args[0], values
-    )
+    if name_of(value) in ("relax.dequantize", "relax.permute_dims", "relax.reshape"):
+        return _is_constant(value.args[0], values)
+    return constant_of(value) is not None or name_of(value) == "relax.zeros"
 
 
 def _macs(call: Call, shape: tuple[int, ...]) -> int:

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvm_cascade.passes.relax_functions import ByStructure
+from tvm_cascade.passes.views import grid_of
 from tvm_cascade.schedules.driver.instrument import evaluate
-from tvm_cascade.schedules.tir import PrimFunc, dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores, tvm_ffi
+from tvm_cascade.schedules.tir import PrimFunc, dtype_of, ir, leaf_blocks, outputs_of, shape_of, stores
 
 
 class Folder:
     """Runs PrimFuncs on constants; equal functions are compiled once."""
 
     def __init__(self) -> None:
-        self._compiled: dict[int, list[tuple[PrimFunc, Any]]] = {}
+        self._compiled = ByStructure[Any]()
 
     def fold(self, func: PrimFunc, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """The outputs of `func`, whose parameters are the arrays and then the outputs."""
@@ -27,18 +29,14 @@ class Folder:
         if moved is not None:
             return (moved,)
         made = [tvm.runtime.tensor(np.zeros(shape_of(o), dtype_of(o))) for o in outputs_of(func)]
-        self._run(func)(*(tvm.runtime.tensor(np.array(a, order="C")) for a in arrays), *made)
+        run = self._compiled.get(func.with_attr("global_symbol", "fold"), lambda: _compiled(func))
+        run(*(tvm.runtime.tensor(np.array(a, order="C")) for a in arrays), *made)
         return tuple(m.numpy() for m in made)
 
-    def _run(self, func: PrimFunc) -> Any:
-        plain = func.with_attr("global_symbol", "fold")
-        key = tvm_ffi.structural_hash(plain)
-        for other, run in self._compiled.get(key, ()):
-            if tvm_ffi.structural_equal(other, plain):
-                return run
-        run = tvm.compile(tvm.IRModule({"fold": plain}), target=tvm.target.Target("llvm"))["fold"]
-        self._compiled.setdefault(key, []).append((plain, run))
-        return run
+
+def _compiled(func: PrimFunc) -> Any:
+    mod = tvm.IRModule({"fold": func.with_attr("global_symbol", "fold")})
+    return tvm.compile(mod, target=tvm.target.Target("llvm"))["fold"]
 
 
 def _moved(func: PrimFunc, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -55,8 +53,7 @@ def _moved(func: PrimFunc, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
     in_order = all(i.same_as(v.var) for i, v in zip(written[0].indices, block.iter_vars, strict=False))
     if source is None or not in_order or tuple(axes) != shape_of(outputs[0]):
         return None
-    grid = np.ogrid[tuple(slice(0, e) for e in axes)]
-    env = {v.var: axis for v, axis in zip(block.iter_vars, grid, strict=True)}
+    env = grid_of(block)
     try:
         picked = source[tuple(evaluate(i, env) for i in value.indices)]
     except ValueError:

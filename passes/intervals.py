@@ -50,8 +50,8 @@ def clip(a: Strided, extent: int) -> Strided:
     return Strided(lo, hi, a.step if hi > lo else 0) if lo <= hi else a
 
 
-def _point(v: Any) -> Strided:
-    return Strided(v, v, 0)
+def _span(lo: Any, hi: Any) -> Strided:
+    return Strided(lo, hi, 0 if lo == hi else 1)
 
 
 def _between(a: Strided, change: Callable[[Any], Any]) -> Strided:
@@ -74,26 +74,22 @@ def _mul(a: Strided, b: Strided) -> Strided:
     lo, hi = min(ends), max(ends)
     if b.lo == b.hi and isinstance(b.lo, int):
         return Strided(lo, hi, a.step * abs(b.lo))
-    return Strided(lo, hi, 0 if lo == hi else 1)
+    return _span(lo, hi)
 
 
 def _floordiv(a: Strided, b: Strided) -> Strided:
     if b.lo != b.hi or b.lo <= 0:
         raise NotUnderstoodError("an index is divided by a variable")
     lo, hi = a.lo // b.lo, a.hi // b.lo
-    if a.step and a.step % b.lo == 0:
-        return Strided(lo, hi, a.step // b.lo)
-    return Strided(lo, hi, 0 if lo == hi else 1)
+    return Strided(lo, hi, a.step // b.lo) if a.step and a.step % b.lo == 0 else _span(lo, hi)
 
 
 def _truncdiv(a: Strided, b: Strided) -> Strided:
     if isinstance(a.lo, np.floating) or isinstance(b.lo, np.floating):
         ends: list[Any] = [p / q for p in (a.lo, a.hi) for q in (b.lo, b.hi)]
         return Strided(min(ends), max(ends), 0 if a.lo == a.hi and b.lo == b.hi else 1)
-    if a.lo >= 0:
-        return _floordiv(a, b)
     outer = _floordiv(a, b)
-    return Strided(outer.lo, outer.hi + 1, 1)
+    return outer if a.lo >= 0 else Strided(outer.lo, outer.hi + 1, 1)
 
 
 def _floormod(a: Strided, b: Strided) -> Strided:
@@ -113,9 +109,7 @@ def _truncmod(a: Strided, b: Strided) -> Strided:
 def _extreme(choose: Callable[[Any, Any], Any]) -> Callable[[Strided, Strided], Strided]:
     def apply(a: Strided, b: Strided) -> Strided:
         lo, hi = choose(a.lo, b.lo), choose(a.hi, b.hi)
-        if (lo, hi) == (a.lo, a.hi):
-            return a
-        return Strided(lo, hi, 0 if lo == hi else 1)
+        return a if (lo, hi) == (a.lo, a.hi) else _span(lo, hi)
 
     return apply
 
@@ -147,12 +141,10 @@ def compile_index(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np.n
     `slots` places each variable in the environment; `tables` holds the constants an index may be looked up in.
     Raises `NotUnderstoodError` for arithmetic outside of this module.
     """
-    if isinstance(expr, tirx.IntImm):
-        constant = _point(int(expr.value))
+    if isinstance(expr, (tirx.IntImm, tirx.FloatImm)):
+        value = int(expr.value) if isinstance(expr, tirx.IntImm) else np.float32(expr.value)
+        constant = Strided(value, value, 0)
         return lambda env: constant
-    if isinstance(expr, tirx.FloatImm):
-        real = _point(np.float32(expr.value))
-        return lambda env: real
     if isinstance(expr, tirx.Var):
         if expr not in slots:
             raise NotUnderstoodError(f"an index uses {expr.name}, which is no axis of the operator")
@@ -188,10 +180,7 @@ def _compile_cast(expr: Any, inner: Evaluator) -> Evaluator:
 
     def cast(env: Env) -> Strided:
         value = inner(env)
-        if not isinstance(value.lo, np.floating):
-            return value
-        lo, hi = int(value.lo), int(value.hi)
-        return Strided(lo, hi, 0 if lo == hi else 1)
+        return _span(int(value.lo), int(value.hi)) if isinstance(value.lo, np.floating) else value
 
     return cast
 
@@ -204,7 +193,6 @@ def _compile_lookup(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np
 
     def look_up(env: Env) -> Strided:
         part = table[tuple(slice(max(a.lo, 0), a.hi + 1) for a in (f(env) for f in axes))]
-        lo, hi = int(part.min()), int(part.max())
-        return Strided(lo, hi, 0 if lo == hi else 1)
+        return _span(int(part.min()), int(part.max()))
 
     return look_up

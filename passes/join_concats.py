@@ -19,6 +19,7 @@ from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.rules.moves import read_move
 
 Made = TypeVar("Made", bound=PreparedGraph)
+FEW_CONCATS = 4  # concats that are tried one by one, and listed by name
 
 
 def joinable(prepared: PreparedGraph) -> tuple[str, ...]:
@@ -26,31 +27,32 @@ def joinable(prepared: PreparedGraph) -> tuple[str, ...]:
     return tuple(op.name for op in prepared.graph.ops if _offsets(prepared, op))
 
 
+def listed(names: tuple[str, ...]) -> str:
+    """Concats by name, or how many they are."""
+    return ", ".join(names) if len(names) <= FEW_CONCATS else f"{len(names)} concats"
+
+
 def joined(prepared: Made, names: Collection[str]) -> Made:
     """`prepared` with those concats as joins, which no kernel runs."""
-    ops = list(prepared.graph.ops)
-    kernels, generic, pixels = (
-        list(k) for k in (prepared.kernels, prepared.extracted.kernels, prepared.extracted.pixel_kernels)
-    )
+    ops, kernels, computed = list(prepared.graph.ops), list(prepared.kernels), list(prepared.extracted.operators)
     for op in prepared.graph.ops:
         if op.name in names:
             offsets = _offsets(prepared, op)
             own = replace(op.kernels, tile_fixed_bytes=0, tile_pixel_bytes=0)
             ops[op.index] = replace(op, view=True, part_offsets=offsets, in_place=(), scratch_bytes=0, kernels=own)
-            kernels[op.index] = generic[op.index] = pixels[op.index] = None
-    extracted = replace(prepared.extracted, kernels=tuple(generic), pixel_kernels=tuple(pixels))
-    graph = replace(prepared.graph, ops=tuple(ops))
-    return replace(prepared, graph=graph, extracted=extracted, kernels=tuple(kernels))
+            kernels[op.index] = computed[op.index] = None
+    extracted = replace(prepared.extracted, operators=tuple(computed))
+    return replace(prepared, graph=replace(prepared.graph, ops=tuple(ops)), extracted=extracted, kernels=tuple(kernels))
 
 
 def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
     """Bytes into a pixel of the whole at which each part starts; empty where a part cannot be written into place."""
-    graph, func = prepared.graph, prepared.extracted.funcs[op.index]
+    graph, made = prepared.graph, prepared.extracted.operators[op.index]
     if _along_rows(graph, op):
         rows = [graph.tensors[t].rows * graph.tensors[t].row_bytes for t in op.inputs]
         starts = tuple(sum(rows[:k]) for k in range(len(rows)))
         return starts if all(s % 4 == 0 and _free(graph, op, t) for s, t in zip(starts, op.inputs, strict=True)) else ()
-    move = read_move(prepared.extracted.spec(op.index)) if op.kind == "concat" and func is not None else None
+    move = read_move(made.spec) if op.kind == "concat" and made is not None else None
     whole = graph.tensors[op.outputs[0]]
     if move is None or not has_pixels(whole) or len(set(op.inputs)) < len(op.inputs):
         return ()
@@ -68,10 +70,8 @@ def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
 def _along_rows(graph: Graph, op: Op) -> bool:
     """Whether a concat puts rows below rows, none of them requantized."""
     whole, tables = graph.tensors[op.outputs[0]], op.attrs.get("table_of_input")
-    plain = op.kind == "concat" and isinstance(tables, tuple) and set(tables) == {-1}
-    return (
-        plain and has_pixels(whole) and op.attrs.get("axis") == whole.row_axis and len(set(op.inputs)) == len(op.inputs)
-    )
+    plain = op.kind == "concat" and isinstance(tables, tuple) and set(tables) == {-1} and has_pixels(whole)
+    return plain and op.attrs.get("axis") == whole.row_axis and len(set(op.inputs)) == len(op.inputs)
 
 
 def _free(graph: Graph, op: Op, part: int) -> bool:

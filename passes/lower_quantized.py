@@ -29,7 +29,7 @@ from tvm_cascade.passes.integer.island import STORED_TYPES, Emitter, Island, Out
 from tvm_cascade.passes.integer.pooling import lower_average_pool2d
 from tvm_cascade.passes.integer.requantize import lower_dequantize, lower_quantize
 from tvm_cascade.passes.integer.untyped import Binding, Call, Function, Module, Value, ir, relax
-from tvm_cascade.passes.rename_variables import substitute
+from tvm_cascade.passes.relax_functions import bindings_of, substitute
 
 LOG = logging.getLogger("tvm_cascade")
 REAL_ATTR = "cascade_real_operators"
@@ -79,7 +79,7 @@ def why_not_read(func: Function) -> str | None:
         return "its body is no sequence of bindings"
     if not all(isinstance(block, relax.DataflowBlock) for block in func.body.blocks):
         return "it holds control flow or side effects, whose order a rebuilt block would lose"
-    if not all(isinstance(b, relax.VarBinding) for block in func.body.blocks for b in block.bindings):
+    if not all(isinstance(b, relax.VarBinding) for b in bindings_of(func)):
         return "it checks shapes when it runs"
     if relax.analysis.defined_symbolic_vars(func) or relax.analysis.free_symbolic_vars(func):
         return "its shapes are symbolic"
@@ -104,8 +104,7 @@ def with_real_operators(mod: Module) -> Module:
 def holds_integers(mod: Module) -> bool:
     """Whether anything in `main` is a stored integer: nothing is, in a network that was never quantized."""
     main = mod["main"]
-    values = [*main.params, *(b.var for block in main.body.blocks for b in block.bindings)]
-    return any(dtype_of(v) in STORED_TYPES for v in values)
+    return any(dtype_of(v) in STORED_TYPES for v in (*main.params, *(b.var for b in bindings_of(main))))
 
 
 class _Lowering:
@@ -113,7 +112,7 @@ class _Lowering:
 
     def __init__(self, mod: Module, gv: Value) -> None:
         self.mod, self.gv, self.func = mod, gv, mod[gv]
-        self.bindings = [b for block in self.func.body.blocks for b in block.bindings]
+        self.bindings = bindings_of(self.func)
         self.reader = Reader({b.var: b.value for b in self.bindings}, REAL_ATTR in attributes(self.func))
         self.clips = self._clips_of_islands()
         self.refused: dict[Value, str] = {}

@@ -1,8 +1,7 @@
 """`OrderOps`: the bindings of `main` in the order of least memory (Serenity, section 3.1).
 
-Before: operators stand as the file lists them. After: the same operators on the same values, in the order that
-`tvm_cascade.ordering` finds; the attribute `cascade_order` says whether it is optimal and what it needs. Whatever reads
-the module next in program order (memory planning, `extract_graph`) gets that order.
+Whatever reads the module next in program order (memory planning, `extract_graph`) gets the order that `tvm_cascade.ordering`
+finds; the attribute `cascade_order` says whether it is optimal and what it needs.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.ordering import Ordering, OrderOptions, order
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.passes.relax_ops import legalize
 from tvm_cascade.schedules.tir import relax
 
@@ -60,19 +60,16 @@ class OrderOps(CascadePass):
         return PassResult.compare(mod, reordered(source, solution))
 
 
-def _bindings(mod: Any) -> list[Any]:
-    blocks = mod["main"].body.blocks
-    if len(blocks) != 1:
-        raise GraphError(f"main has {len(blocks)} binding blocks: only one dataflow block can be reordered")
-    return list(blocks[0].bindings)
-
-
 def _is_call(binding: Any) -> bool:
     return isinstance(binding.value, relax.Call)
 
 
 def _calls(mod: Any) -> int:
-    return sum(_is_call(b) for b in _bindings(mod))
+    """The calls of `main`; raises `GraphError` where it has several blocks."""
+    blocks = len(mod["main"].body.blocks)
+    if blocks != 1:
+        raise GraphError(f"main has {blocks} binding blocks: only one dataflow block can be reordered")
+    return sum(map(_is_call, bindings_of(mod["main"])))
 
 
 def reordered(mod: Any, solution: Ordering) -> IRModule:
@@ -80,7 +77,7 @@ def reordered(mod: Any, solution: Ordering) -> IRModule:
 
     Operators beyond the calls are copies that the graph adds for outputs; they have no binding.
     """
-    bindings = _bindings(mod)
+    bindings = bindings_of(mod["main"])
     calls = [b for b in bindings if _is_call(b)]
     sequence = [calls[i] for i in solution.order if i < len(calls)]
     main = mod["main"]
@@ -95,22 +92,11 @@ def reordered(mod: Any, solution: Ordering) -> IRModule:
 
 def _with_followers(sequence: Sequence[Any], bindings: Sequence[Any]) -> list[Any]:
     """The calls in `sequence`, each other binding as early as what it reads is there."""
-    made = {b.var for b in bindings}
-    waiting = [b for b in bindings if not _is_call(b)]
-    placed: list[Any] = []
-    there: set[Any] = set()
-    for call in [None, *sequence]:
-        if call is not None:
-            placed.append(call)
-            there.add(call.var)
-        ready = [b for b in waiting if _reads(b.value, made) <= there]
-        while ready:
-            placed += ready
-            there |= {b.var for b in ready}
-            waiting = [b for b in waiting if b.var not in there]
-            ready = [b for b in waiting if _reads(b.value, made) <= there]
-    return placed
-
-
-def _reads(expr: Any, made: set[Any]) -> set[Any]:
-    return {v for v in relax.analysis.all_vars(expr) if v in made}
+    place = {b.var: k for k, b in enumerate(sequence)}  # of calls, and of the last call that another binding needs
+    followers: list[list[Any]] = [[] for _ in (None, *sequence)]  # of no call, then of each
+    for binding in bindings:
+        if not _is_call(binding):
+            reads = relax.analysis.all_vars(binding.value)
+            place[binding.var] = max((place[v] for v in reads if v in place), default=-1)
+            followers[place[binding.var] + 1].append(binding)
+    return [*followers[0], *(b for call, after in zip(sequence, followers[1:], strict=True) for b in (call, *after))]

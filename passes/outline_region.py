@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm_cascade.passes.rename_variables import substitute
+from tvm_cascade.passes.relax_functions import add_function, substitute
 from tvm_cascade.passes.static_regions import Output, Region
-from tvm_cascade.schedules.tir import ir, relax
+from tvm_cascade.schedules.tir import ir, relax, tvm_ffi
 
 
 def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -> Any:
@@ -29,26 +29,25 @@ def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -
     builder = relax.BlockBuilder(ir.IRModule({g: mod[g] for g in mod.get_global_vars() if g in called}))
     renamed: dict[Any, Any] = {v: relax.Var(v.name, v.ty) for v in region.inputs}
     notes = {str(k): v for k, v in (attrs or {}).items() if str(k) != "global_symbol"}
-    with builder.function("main", list(renamed.values()), attrs=notes):
-        with builder.dataflow():
-            for binding in region.bindings:
-                value = substitute(binding.value, renamed)
-                renamed[binding.var] = builder.emit(value, name_hint=binding.var.name)
-            results = [builder.emit_output(_output(builder, renamed, o)) for o in region.outputs]
-        builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
+
+    def emit() -> Any:
+        for binding in region.bindings:
+            renamed[binding.var] = builder.emit(substitute(binding.value, renamed), name_hint=binding.var.name)
+        results = []
+        for output in region.outputs:
+            value = renamed[output.var]
+            results.append(value if output.field is None else builder.emit(relax.TupleGetItem(value, output.field)))
+        return results[0] if len(results) == 1 else results
+
+    add_function(builder, "main", list(renamed.values()), emit, attrs=notes)
     return builder.get()
-
-
-def _output(builder: Any, renamed: dict[Any, Any], output: Output) -> Any:
-    value = renamed[output.var]
-    return value if output.field is None else builder.emit(relax.TupleGetItem(value, output.field))
 
 
 def functions_called(expr: Any) -> list[Any]:
     """The global variables in an expression, in the order in which they are met."""
-    found: list[Any] = []
-    relax.analysis.post_order_visit(expr, lambda e: found.append(e) if isinstance(e, ir.GlobalVar) else None)
-    return list(dict.fromkeys(found))
+    found: dict[Any, None] = {}
+    tvm_ffi.structural_map(expr, [(ir.GlobalVar, lambda g: found.setdefault(g) or g)], order="post")
+    return list(found)
 
 
 def region_call(region: Region, entry: Any, constants: Sequence[Any], workspaces: Sequence[Any]) -> list[Any]:
@@ -59,21 +58,18 @@ def region_call(region: Region, entry: Any, constants: Sequence[Any], workspaces
     results = [_type(o) for o in region.outputs]
     call = relax.op.call_tir(entry, [*region.inputs, *constants], out_ty=[*results, *workspaces])
     packed = relax.DataflowVar(entry.name_hint, relax.TupleType([*results, *workspaces]))
-    made = [relax.VarBinding(packed, relax.BlockBuilder().normalize(call))]
-    fields: dict[Any, list[Any]] = {}
+    made, fields = [_binding(packed, call)], dict[Any, list[Any]]()
     for k, output in enumerate(region.outputs):
-        item = relax.BlockBuilder().normalize(relax.TupleGetItem(packed, k))
-        if output.field is None:
-            made.append(relax.VarBinding(output.var, item))
-            continue
-        part = relax.DataflowVar(f"{output.var.name}_{output.field}", results[k])
-        made.append(relax.VarBinding(part, item))
-        fields.setdefault(output.var, []).append(part)
-    return [*made, *_tuples(fields.items())]
+        part = output.var
+        if output.field is not None:
+            part = relax.DataflowVar(f"{output.var.name}_{output.field}", results[k])
+            fields.setdefault(output.var, []).append(part)
+        made.append(_binding(part, relax.TupleGetItem(packed, k)))
+    return [*made, *(_binding(v, relax.Tuple(parts)) for v, parts in fields.items())]
 
 
-def _tuples(fields: Iterable[tuple[Any, list[Any]]]) -> list[Any]:
-    return [relax.VarBinding(v, relax.BlockBuilder().normalize(relax.Tuple(parts))) for v, parts in fields]
+def _binding(var: Any, value: Any) -> Any:
+    return relax.VarBinding(var, relax.BlockBuilder().normalize(value))
 
 
 def _type(output: Output) -> Any:

@@ -57,6 +57,7 @@ from tvm_cascade.cascading.regions import Partition, partition, region_order
 from tvm_cascade.graph import Graph
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import analyse
+from tvm_cascade.passes.relax_functions import add_function
 from tvm_cascade.passes.relax_ops import Call, Source, read_function
 
 REGION, OPERATORS, LEFT_OUT = "tvm_cascade.region", "tvm_cascade.operators", "tvm_cascade.left_out"
@@ -80,49 +81,36 @@ class PartitionRegions(CascadePass):
         return PassResult.compare(mod, _Writer(inlined, source, graph, partition(graph)).write())
 
 
-def regions_of(mod: IRModule) -> dict[str, tuple[str, ...]]:
-    """The region functions of a partitioned module, in order, with the names of their operators."""
-    regions = [
-        (int(f.attrs[REGION]), g.name_hint, f) for g, f in mod.functions.items() if f.attrs and REGION in f.attrs
-    ]
-    return {name: tuple(str(o) for o in func.attrs[OPERATORS]) for _, name, func in sorted(regions, key=lambda r: r[0])}
-
-
 class _Writer:
     """Writes a module from the calls of the graph: operator k of the graph is call k of the source."""
 
     def __init__(self, mod: IRModule, source: Source, graph: Graph, regions: Partition) -> None:
         self.source, self.graph, self.regions = source, graph, regions
         self.main = mod["main"]
-        kept = {
-            gv: func
-            for gv, func in mod.functions.items()
-            if gv.name_hint != "main" and not (isinstance(func, relax.Function) and "global_symbol" not in func.attrs)
-        }
+        others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != "main"}
+        kept = {g: f for g, f in others.items() if not isinstance(f, relax.Function) or "global_symbol" in f.attrs}
         self.builder = relax.BlockBuilder(IRModule(kept, attrs=mod.attrs))
 
     def write(self) -> IRModule:
-        order = region_order(self.graph, self.regions)
         made = [self._region(k, ops) for k, ops in enumerate(self.regions.regions)]
         params = [relax.Var(p.name, p.ty) for p in self.main.params]
         values: dict[int, Any] = dict(zip(self.source.inputs, params, strict=True))
-        with self.builder.function("main", params, attrs=self._attributes()):
-            with self.builder.dataflow():
-                for o in order:
-                    region = self.regions.region_of[o]
-                    if region is None:
-                        self._call(self.source.calls[o], values)
-                    elif o == self.regions.regions[region][0]:
-                        self._call_region(*made[region], values)
-                results = [self.builder.emit_output(values[t]) for t in self.source.outputs]
-            as_tuple = isinstance(self.main.body.ty, relax.TupleType)
-            self.builder.emit_func_output(relax.Tuple(results) if as_tuple else results[0])
-        return relax.transform.DeadCodeElimination()(self.builder.finalize())
 
-    def _attributes(self) -> dict[str, Any]:
+        def emit() -> Any:
+            for o in region_order(self.graph, self.regions):
+                region = self.regions.region_of[o]
+                if region is None:
+                    self._call(self.source.calls[o], values)
+                elif o == self.regions.regions[region][0]:
+                    gv, taken, given = made[region]
+                    self._bind(relax.Call(gv, [values[t] for t in taken]), given, values)
+            results = [values[t] for t in self.source.outputs]
+            return results if isinstance(self.main.body.ty, relax.TupleType) else results[0]
+
         attrs = {str(k): v for k, v in (self.main.attrs or {}).items() if str(k) != "global_symbol"}
-        left = {self.graph.ops[x.op].name: x.reason for x in self.regions.left_out}
-        return {**attrs, LEFT_OUT: left}
+        left_out = {self.graph.ops[x.op].name: x.reason for x in self.regions.left_out}
+        add_function(self.builder, "main", params, emit, attrs={**attrs, LEFT_OUT: left_out})
+        return relax.transform.DeadCodeElimination()(self.builder.finalize())
 
     def _region(self, k: int, ops: Sequence[int]) -> tuple[GlobalVar, tuple[int, ...], tuple[int, ...]]:
         """A region's function, the tensors that it takes and those that it gives."""
@@ -131,34 +119,28 @@ class _Writer:
         taken = tuple(dict.fromkeys(t for o in ops for t in self.graph.ops[o].inputs if t not in set(made)))
         outer = self.graph.outputs
         given = tuple(t for t in made if t in outer or any(c not in inside for c in self.graph.consumers[t]))
-        params = [self._var(t) for t in taken]
+        infos = [self.source.tensors[t] for t in taken]
+        params = [relax.Var(i.name.replace(":", "_"), relax.TensorType(i.shape, i.dtype)) for i in infos]
         values: dict[int, Any] = dict(zip(taken, params, strict=True))
+
+        def emit() -> Any:
+            for o in ops:
+                self._call(self.source.calls[o], values)
+            return values[given[0]] if len(given) == 1 else [values[t] for t in given]
+
         attrs = {REGION: k, OPERATORS: [self.graph.ops[o].name for o in ops]}
-        with self.builder.function(f"region_{k}", params, attrs=attrs, private=True):
-            with self.builder.dataflow():
-                for o in ops:
-                    self._call(self.source.calls[o], values)
-                results = [self.builder.emit_output(values[t]) for t in given]
-            gv = self.builder.emit_func_output(results[0] if len(given) == 1 else relax.Tuple(results))
-        return gv, taken, given
-
-    def _var(self, tensor: int) -> Any:
-        info = self.source.tensors[tensor]
-        return relax.Var(info.name.replace(":", "_"), relax.TensorType(info.shape, info.dtype))
-
-    def _call_region(self, gv: GlobalVar, taken: Sequence[int], given: Sequence[int], values: dict[int, Any]) -> None:
-        result = self.builder.emit(relax.Call(gv, [values[t] for t in taken]))
-        self._bind(result, given, values)
+        return add_function(self.builder, f"region_{k}", params, emit, attrs=attrs, private=True), taken, given
 
     def _call(self, call: Call, values: dict[int, Any]) -> None:
         gv = self.builder.add_func(call.func.without_attr("global_symbol"), call.name)
         arguments = [values[t] for t in call.inputs] + [relax.const(c) for c in call.constants]
         infos = [self.source.tensors[t] for t in call.outputs]
         types = [relax.TensorType(i.shape, i.dtype) for i in infos]
-        result = self.builder.emit(relax.op.call_tir(gv, arguments, out_ty=types if len(types) > 1 else types[0]))
-        self._bind(result, call.outputs, values)
+        out = types if len(types) > 1 else types[0]
+        self._bind(relax.op.call_tir(gv, arguments, out_ty=out), call.outputs, values)
 
-    def _bind(self, result: Any, tensors: Sequence[int], values: dict[int, Any]) -> None:
+    def _bind(self, call: Any, tensors: Sequence[int], values: dict[int, Any]) -> None:
+        result = self.builder.emit(call)
         if len(tensors) == 1:
             values[tensors[0]] = result
         else:

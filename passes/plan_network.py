@@ -23,7 +23,7 @@ from tvm_cascade.passes.candidates.candidate import Best, KernelSource, Network,
 from tvm_cascade.passes.candidates.channel_groups import channel_groups
 from tvm_cascade.passes.candidates.concats_in_parts import concats_in_parts
 from tvm_cascade.passes.candidates.concats_in_place import concats_in_place
-from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
+from tvm_cascade.passes.candidates.substitutions import Substitutions, promised_rewrite, with_substitutions
 from tvm_cascade.passes.float_remains import REMAINS_ATTR
 from tvm_cascade.passes.lower_quantized import LowerQuantized
 from tvm_cascade.passes.rewriting import Rewritten, unchanged
@@ -82,7 +82,14 @@ def plan_network(
             progress(found.reason)
         return found
 
-    promise = _promise(mod, request, progress)
+    def measured(chosen: PlannedCandidate, mod: IRModule) -> PlannedCandidate:
+        """The network of the best plan with kernels that are measured, where any are."""
+        if kernels == kernels.untuned:
+            return chosen
+        found = planned(mod)
+        return replace(found, kept={**found.kept, **{n: e for n, e in chosen.kept.items() if n == Substitutions.name}})
+
+    promise = promised(mod, request, progress)
     if not promise.steps:
         return replace(planned(mod), rewritten=promise if request.rewrite else None)
     # nothing is measured for a network that may lose
@@ -92,11 +99,10 @@ def plan_network(
     told = done if done.steps or request.rewrite else None
     if told is not None:
         progress(f"{len(done.steps)} substitutions: {done.reason}")
-    chosen = chosen if kernels == kernels.untuned else planned(done.mod)
-    return replace(chosen, rewritten=told)
+    return replace(measured(chosen, done.mod), rewritten=told)
 
 
-def _promise(mod: IRModule, request: PlanRequest, progress: Progress) -> Rewritten:
+def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _line: None) -> Rewritten:
     """What substitutions promise, where they may be made."""
     if request.rewrite is False or (request.rewrite is None and request.layerwise):
         return unchanged(mod, 0, "B", "no substitutions were asked for")

@@ -14,10 +14,11 @@ from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.extract_graph import extract_graph
 from tvm_cascade.passes.outline_region import outlined
 from tvm_cascade.passes.plan_network import plan_network
-from tvm_cascade.passes.static_regions import Binding, Output, Region, why_not_alone
+from tvm_cascade.passes.relax_functions import ByStructure
+from tvm_cascade.passes.static_regions import Binding, Region, outputs_of, why_not_alone
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.driver.lower_plan import Lowered, lower_plan
-from tvm_cascade.schedules.tir import relax, tvm_ffi
+from tvm_cascade.schedules.tir import relax
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Probe:
 
     def __init__(self, mod: Any) -> None:
         self.mod = mod
-        self._known: dict[int, list[tuple[Any, str | None]]] = {}
+        self._known = ByStructure[str | None]()
 
     def refused(self, region: Region) -> dict[Any, str]:
         """The bindings of a region that cannot be planned even alone, by their variables, with the reasons."""
@@ -65,23 +66,16 @@ class Probe:
         return {var: reason for var, reason in reasons if reason is not None}
 
     def _why(self, binding: Binding) -> str | None:
-        alone = outlined(self.mod, _alone(binding))
-        known = self._known.setdefault(tvm_ffi.structural_hash(alone), [])
-        for other, reason in known:
-            if tvm_ffi.structural_equal(other, alone):
-                return reason
-        result = _or_reason(lambda: extract_graph(alone))
-        reason = result if isinstance(result, str) else None
-        for func in () if isinstance(result, str) else result.funcs:
-            reason = reason or (None if func is None else why_not_alone(func))
-        known.append((alone, reason))
-        return reason
+        inputs = tuple(dict.fromkeys(relax.analysis.free_vars(binding.value)))
+        alone = outlined(self.mod, Region((binding,), inputs, tuple(outputs_of(binding.var))))
+        return self._known.get(alone, lambda: _why_not_extracted(alone))
 
 
-def _alone(binding: Binding) -> Region:
-    fields = range(len(binding.var.ty.fields)) if isinstance(binding.var.ty, relax.TupleType) else [None]
-    inputs = tuple(dict.fromkeys(relax.analysis.free_vars(binding.value)))
-    return Region((binding,), inputs, tuple(Output(binding.var, k) for k in fields))
+def _why_not_extracted(mod: Any) -> str | None:
+    result = _or_reason(lambda: extract_graph(mod))
+    if isinstance(result, str):
+        return result
+    return next((why for o in result.operators if o is not None and (why := why_not_alone(o.func))), None)
 
 
 def _or_reason(attempt: Callable[[], Any]) -> Any:

@@ -9,15 +9,14 @@ plan and copies outputs out.
 # pyright: reportCallIssue=false, reportIndexIssue=false, reportReturnType=false
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import Call, GlobalVar, IRModule, PointerType, PrimType
 from tvm.tirx import BufferStore, Evaluate, For, PrimFunc, SeqStmt
 
-from tvm_cascade.graph import ITEM_BYTES, Tensor
+from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.passes.relax_functions import UniqueNames
 from tvm_cascade.schedules.driver.lower_plan import Lowered, place_of
 from tvm_cascade.schedules.tir.barrier import with_barriers
 
@@ -32,7 +31,7 @@ def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule,
 
     `entry` is the name that the entry gets where it is free.
     """
-    names = _FreeNames(mod)
+    names = _free_names(mod)
     start = names(entry)
     renamed = {gv.name_hint: GlobalVar(names(gv.name_hint)) for gv in lowered.mod.get_global_vars()}
     graph = lowered.plan.graph
@@ -67,31 +66,15 @@ def _workspace_bytes(lowered: Lowered) -> int:
     return max(lowered.plan.peak + lowered.spare_bytes, _LEAST)
 
 
-class _FreeNames:
-    """Hands out names that no function of a module has, and none twice."""
-
-    def __init__(self, mod: IRModule) -> None:
-        self._taken = {gv.name_hint for gv in mod.get_global_vars()}
-        self._taken |= {str(f.attrs["global_symbol"]) for f in mod.functions.values() if _is_named(f)}
-
-    def __call__(self, name: str) -> str:
-        free, count = name, 0
-        while free in self._taken:
-            count += 1
-            free = f"{name}_{count}"
-        self._taken.add(free)
-        return free
-
-
-def _is_named(func: object) -> bool:
-    attrs = getattr(func, "attrs", None)
-    return attrs is not None and "global_symbol" in attrs
+def _free_names(mod: IRModule) -> UniqueNames:
+    """Names that no function of a module has."""
+    symbols = (dict(getattr(f, "attrs", None) or {}).get("global_symbol") for f in mod.functions.values())
+    return UniqueNames({*(gv.name_hint for gv in mod.get_global_vars()), *(str(s) for s in symbols if s)})
 
 
 def _calling(func: PrimFunc, renamed: dict[str, GlobalVar]) -> PrimFunc:
     """`func` with its calls of other functions under their new names."""
-    rename: Callable[[GlobalVar], GlobalVar] = lambda gv: renamed.get(gv.name_hint, gv)  # noqa: E731
-    body = tvm_ffi.structural_map(func.body, [(GlobalVar, rename)], order="post")
+    body = tvm_ffi.structural_map(func.body, [(GlobalVar, lambda gv: renamed.get(gv.name_hint, gv))], order="post")
     return PrimFunc(func.params, body, func.ret_type, func.attrs)
 
 
@@ -102,22 +85,22 @@ def _copy_function(dtype: str) -> PrimFunc:
     views = [tirx.decl_buffer((1 << 30,), dtype, f"{h.name}_view", data=h) for h in (to, source)]
     body = For(i, 0, count, tirx.ForKind.SERIAL, BufferStore(views[0], views[1][i], [i]))
     stmts = [tirx.DeclBuffer(v, data=h) for v, h in zip(views, (to, source), strict=True)]
-    return PrimFunc(
-        [to, source, count], SeqStmt([*stmts, body, tirx.Return(tirx.const(0, "int32"))]), PrimType("int32")
-    )
+    done = tirx.Return(tirx.const(0, "int32"))
+    return PrimFunc([to, source, count], SeqStmt([*stmts, body, done]), PrimType("int32"))
 
 
 def _entry(lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar, name: str) -> PrimFunc:
     plan = lowered.plan
     graph = plan.graph
-    ins = [_port(graph.tensors[t], f"in{k}") for k, t in enumerate(graph.inputs)]
-    outs = [_port(graph.tensors[t], f"out{k}") for k, t in enumerate(graph.outputs)]
+    ins, outs = (
+        [tirx.decl_buffer(graph.tensors[t].shape, graph.tensors[t].dtype, f"{side}{k}") for k, t in enumerate(own)]
+        for side, own in (("in", graph.inputs), ("out", graph.outputs))
+    )
     flash = tirx.decl_buffer((max(len(lowered.flash), _LEAST),), "int8", "flash")
     size = _workspace_bytes(lowered)
     arena = tirx.decl_buffer((size,), "int8", "arena")
-    types = sorted({graph.tensors[t].dtype for t in (*graph.inputs, *graph.outputs)})
     base = tirx.Var("base", PointerType(PrimType("int8")))
-    views = {d: tirx.decl_buffer((-(-size // ITEM_BYTES[d]),), d, f"arena_{d}", data=base) for d in types}
+    views = {d: tirx.decl_buffer((-(-size // ITEM_BYTES[d]),), d, f"arena_{d}", data=base) for d in copies}
 
     def move(t: int, port: tirx.Var, into: bool) -> Evaluate:
         tensor = graph.tensors[t]
@@ -134,26 +117,3 @@ def _entry(lowered: Lowered, copies: dict[str, GlobalVar], invoke: GlobalVar, na
     body.append(Evaluate(Call(invoke, [base, tirx.address_of(flash[0])], ret_ty="int32")))
     body += [move(t, p, False) for t, p in zip(graph.outputs, outs, strict=True)]
     return PrimFunc([*ins, flash, *outs, arena], SeqStmt(body)).with_attr({"global_symbol": name, "tirx.noalias": True})
-
-
-def _port(tensor: Tensor, name: str) -> tirx.Var:
-    return tirx.decl_buffer(tensor.shape, tensor.dtype, name)
-
-
-def planned_module(mod: IRModule, lowered: Lowered) -> IRModule:
-    """The planned program alone: a module whose `main`, with the parameters of that of `mod`, calls it."""
-    made, entry = with_program(IRModule({}), lowered, "cascade_main")
-    builder = relax.BlockBuilder(made)
-    params = [relax.Var(p.name, p.ty) for p in mod["main"].params]
-    graph = lowered.plan.graph
-    tensors = [graph.tensors[t] for t in graph.outputs]
-    results = [relax.TensorType(t.shape, t.dtype) for t in tensors]
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = [*results, workspace_type(lowered)]
-            packed = builder.emit(relax.op.call_tir(entry, [*params, flash_image(lowered)], out_ty=out))
-            fields = [builder.emit(relax.TupleGetItem(packed, k)) for k in range(len(results))]
-            as_tuple = isinstance(mod["main"].body.ty, relax.TupleType)
-            result = builder.emit_output(relax.Tuple(fields) if as_tuple else fields[0])
-        builder.emit_func_output(result)
-    return builder.finalize()

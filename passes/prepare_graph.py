@@ -37,19 +37,21 @@ class PreparedGraph:
 
     def site(self, index: int, generic: bool = False) -> Site | None:
         """An operator as forms of kernels see it, None for a view; `generic` leaves performance schedules out."""
-        made = self.extracted
-        func, access, row = made.funcs[index], made.accesses[index], (made.kernels if generic else self.kernels)[index]
-        if func is None or access is None or row is None:
+        made, row = self.extracted.operators[index], self.kernels[index]
+        if made is None or row is None:
             return None
-        constants, pixels, core = made.constants[index], made.pixel_kernels[index], None if generic else self.core
-        return Site(made.graph, self.graph.ops[index], func, constants, access, row, pixels, core)
+        row, core = (made.kernel, None) if generic else (row, self.core)
+        op, graph = self.graph.ops[index], self.extracted.graph
+        return Site(graph, op, made.func, made.constants, made.access, row, made.pixel_kernel, core)
 
     def row_and_pixel_kernels(self, index: int) -> list[RowKernel]:
         """Every kernel that may make rows or single pixels of an operator, generic ones included."""
-        made, site = self.extracted, self.site(index)
-        found = [self.kernels[index], made.kernels[index], made.pixel_kernels[index]]
-        fast = "it is a view" if site is None else pixel_tile_kernel(site, 1)
-        return [k for k in (*found, *(() if isinstance(fast, str) else fast.variants)) if k is not None]
+        made, site = self.extracted.operators[index], self.site(index)
+        if made is None or site is None:
+            return []
+        fast = pixel_tile_kernel(site, 1)
+        found = (site.row, made.kernel, made.pixel_kernel, *(() if isinstance(fast, str) else fast.variants))
+        return [k for k in found if k is not None]
 
 
 def prepare_graph(
@@ -62,16 +64,10 @@ def prepare_graph(
     """
     extracted = extract_graph(mod)
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)
-    kernels = []
-    for op in extracted.graph.ops:
-        access, generic = extracted.accesses[op.index], extracted.kernels[op.index]
-        if access is None or generic is None:
-            kernels.append(None)
-            continue
-        kernels.append(select(extracted.spec(op.index), access, core, generic))
-    made = PreparedGraph(with_kernels(extracted.graph, kernels), extracted, tuple(kernels), core)
-    sites = [made.site(op.index) for op in made.graph.ops]
-    ops = (
-        op if s is None else replace(op, kernels=footprints_of(s)) for op, s in zip(made.graph.ops, sites, strict=True)
+    kernels = tuple(None if o is None else select(o.spec, o.access, core, o.kernel) for o in extracted.operators)
+    made = PreparedGraph(with_kernels(extracted.graph, kernels), extracted, kernels, core)
+    ops = tuple(
+        op if (site := made.site(op.index)) is None else replace(op, kernels=footprints_of(site))
+        for op in made.graph.ops
     )
-    return replace(made, graph=replace(made.graph, ops=tuple(ops)))
+    return replace(made, graph=replace(made.graph, ops=ops))

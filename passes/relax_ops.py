@@ -1,5 +1,4 @@
-"""Relax functions as a list of PrimFunc calls over numbered tensors: what `extract_graph` needs of Relax, and no
-more."""
+"""Relax functions as calls of PrimFuncs on numbered tensors: all that `extract_graph` needs of Relax."""
 
 from __future__ import annotations
 
@@ -13,19 +12,14 @@ import tvm
 from tvm import topi
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.graph import Tensor
 from tvm_cascade.passes.fold import Folder
 from tvm_cascade.passes.read.program import OperatorCall, numbers_in, read_program
+from tvm_cascade.passes.relax_functions import UniqueNames
 from tvm_cascade.schedules.tir import PrimFunc, leaf_blocks, loads, outputs_of, relax, stores, te, tirx, without_blocks
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
-Tensor = Any  # an activation's number, or a constant's array
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+Given = Any  # an activation's number, or a constant's array
 
 
 @dataclass(frozen=True)
@@ -43,7 +37,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Source:
-    tensors: tuple[TensorInfo, ...]
+    """A function as calls in program order."""
+
+    tensors: tuple[Tensor, ...]  # without axes
     calls: tuple[Call, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -101,12 +97,10 @@ class _Reader:
     def __init__(self, mod: Any, function: str) -> None:
         self._mod = mod
         self._program = read_program(mod[function])
-        self._tensors: list[TensorInfo] = []
+        self._tensors: list[Tensor] = []
         self._calls: list[Call] = []
-        self._names: dict[str, int] = {}
-        self._env: dict[int, Tensor] = {
-            k: v.constant for k, v in enumerate(self._program.values) if v.constant is not None
-        }
+        self._unique = UniqueNames()
+        self._env: dict[int, Given] = dict(self._program.constants)
         self._folder = Folder()
 
     def read(self) -> Source:
@@ -129,38 +123,32 @@ class _Reader:
         if not inputs:
             self._env.update(zip(call.outputs, self._folder.fold(func, constants), strict=True))
             return
-        name = self._unique(_readable(target.name_hint))
+        name = self._unique(readable(target.name_hint))
         names = [f"{name}:{k}" for k in range(len(call.outputs))] if call.several else [name]
         outputs = tuple(self._tensor(n, v) for n, v in zip(names, call.outputs, strict=True))
         kind = str((func.attrs or {}).get("op_kind", "") or re.sub(r"(?<=[a-z_])\d+$", "", target.name_hint))
         self._calls.append(Call(name, kind, _activations_first(func, given), inputs, constants, outputs))
 
-    def _output(self, value: Tensor, inputs: Sequence[int]) -> int:
+    def _output(self, given: Given, inputs: Sequence[int]) -> int:
         """A tensor for an output of the function: copies of what no operator writes."""
-        if isinstance(value, int) and value not in inputs:
-            return value
-        name = self._unique("copy")
-        index = len(self._tensors)
-        if isinstance(value, int):
-            info = replace(self._tensors[value], name=name)
-            call = Call(name, "copy", copy_func(info), (value,), (), (index,), must_copy=True)
-        else:
-            info = TensorInfo(name, tuple(value.shape), str(value.dtype))
-            call = Call(name, "copy", copy_func(info), (), (value,), (index,), must_copy=True)
-        self._tensors.append(info)
-        self._calls.append(call)
-        return index
+        computed = isinstance(given, int)
+        if computed and given not in inputs:
+            return given
+        name, source = self._unique("copy"), self._tensors[given] if computed else given
+        copied = self._add(name, tuple(source.shape), str(source.dtype))
+        reads, constants = ((given,), ()) if computed else ((), (given,))
+        func = copy_func(self._tensors[copied])
+        self._calls.append(Call(name, "copy", func, reads, constants, (copied,), must_copy=True))
+        return copied
 
     def _tensor(self, name: str, value: int) -> int:
         made = self._program.values[value]
-        self._tensors.append(TensorInfo(name, made.shape, made.dtype))
-        self._env[value] = len(self._tensors) - 1
+        self._env[value] = self._add(name, made.shape, made.dtype)
         return self._env[value]
 
-    def _unique(self, name: str) -> str:
-        count = self._names.get(name, 0)
-        self._names[name] = count + 1
-        return name if count == 0 else self._unique(f"{name}_{count}")
+    def _add(self, name: str, shape: tuple[int, ...], dtype: str) -> int:
+        self._tensors.append(Tensor(len(self._tensors), name, shape, dtype))
+        return len(self._tensors) - 1
 
 
 def _pruned(source: Source) -> Source:
@@ -171,17 +159,13 @@ def _pruned(source: Source) -> Source:
         return source
     kept = sorted({*source.inputs, *(t for c in calls for t in c.outputs)})
     number = {t: k for k, t in enumerate(kept)}
-    renumbered = [
-        replace(c, inputs=tuple(number[t] for t in c.inputs), outputs=tuple(number[t] for t in c.outputs))
-        for c in calls
-    ]
-    made = Source(
-        tuple(source.tensors[t] for t in kept),
-        tuple(renumbered),
-        tuple(number[t] for t in source.inputs),
-        tuple(number[t] for t in source.outputs),
-    )
-    return _pruned(made)
+
+    def numbers(tensors: Sequence[int]) -> tuple[int, ...]:
+        return tuple(number[t] for t in tensors)
+
+    tensors = tuple(replace(source.tensors[t], index=k) for t, k in number.items())
+    renumbered = tuple(replace(c, inputs=numbers(c.inputs), outputs=numbers(c.outputs)) for c in calls)
+    return _pruned(Source(tensors, renumbered, numbers(source.inputs), numbers(source.outputs)))
 
 
 def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:
@@ -199,20 +183,20 @@ def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:
     return replace(call, func=func, outputs=tuple(t for t, keep in zip(call.outputs, live, strict=True) if keep))
 
 
-def copy_func(info: TensorInfo) -> PrimFunc:
+def copy_func(tensor: Tensor) -> PrimFunc:
     """A PrimFunc that copies one tensor."""
-    x = te.placeholder(info.shape, info.dtype, name="x")
-    return te.create_prim_func([x, te.compute(info.shape, lambda *i: x(*i), "copy")], index_dtype_override="int32")
+    x = te.placeholder(tensor.shape, tensor.dtype, name="x")
+    return te.create_prim_func([x, te.compute(tensor.shape, lambda *i: x(*i), "copy")], index_dtype_override="int32")
 
 
-def _activations_first(func: PrimFunc, given: Sequence[Tensor]) -> PrimFunc:
+def _activations_first(func: PrimFunc, given: Sequence[Given]) -> PrimFunc:
     params = list(func.params)
-    order = [k for k, a in enumerate(given) if not isinstance(a, np.ndarray)]
-    order += [k for k, a in enumerate(given) if isinstance(a, np.ndarray)]
+    order = sorted(range(len(given)), key=lambda k: isinstance(given[k], np.ndarray))
     if order == list(range(len(given))):
         return func
     return tirx.PrimFunc([params[k] for k in order] + params[len(given) :], func.body, func.ret_type, attrs=func.attrs)
 
 
-def _readable(name: str) -> str:
+def readable(name: str) -> str:
+    """The name of a PrimFunc as one of an operator."""
     return name.strip("_") or "op"

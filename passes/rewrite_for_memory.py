@@ -1,29 +1,30 @@
 """`RewriteForMemory`: concats that never exist (Serenity, section 3.3, in the form that pays).
 
-Before: `c = concat(a, b); y = conv2d(c, w)`. After: `y = concat_conv2d(a, b, w)`, one PrimFunc that reads each part
-where it lies. The paper's form, partial convolutions that add up, needs int32 sums of the whole map to be exact in
-integers and then costs more than it saves; reading the parts costs next to no memory (`schedules.rules.parts`), keeps every
-bit, and works for any consumer, also where the concat rescales its parts. Concats are removed only where that lowers the
-peak of the best order.
+The reader of a concat becomes one PrimFunc that reads each part where it lies. The paper's form, partial convolutions that
+add up, needs int32 sums of the whole map to be exact in integers and then costs more than it saves; reading the parts costs
+next to no memory (`schedules.rules.parts`), keeps every bit, and works for any consumer, also where the concat rescales its
+parts. Concats are removed only where that lowers the peak of the best order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 
 from tvm_cascade.graph import Graph
+from tvm_cascade.operators.table import TAKES_PARTS
 from tvm_cascade.ordering import OrderOptions, order
 from tvm_cascade.ordering.rewriting import fold_concats
+from tvm_cascade.passes import relax_functions
 from tvm_cascade.passes.base import CascadePass, PassResult
 from tvm_cascade.passes.extract_graph import extract_graph
+from tvm_cascade.passes.relax_ops import readable
 from tvm_cascade.schedules.kernels.spec import read_attributes, with_spec
 from tvm_cascade.schedules.tir import ir, is_if_then_else, relax, s_tir, tirx, tvm_ffi
 
-_READERS = frozenset(("conv2d", "depthwise_conv2d", "avg_pool2d", "max_pool2d", "relu", "requantize", "lut"))
 ATTRIBUTE = "cascade_folded_concats"
 
 
@@ -55,7 +56,7 @@ class RewriteForMemory(CascadePass):
 
 def without_concats(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
     """`mod` with the concats of those names, as `foldable` lists them, fused into their readers."""
-    return _Folder(mod.clone()).run(set(names)) if names else mod
+    return _Folder(mod.clone(), names).run() if names else mod
 
 
 def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[str, ...]:
@@ -76,100 +77,61 @@ def foldable(graph: Graph) -> tuple[str, ...]:
     found = []
     for op in graph.ops:
         readers = [graph.ops[c] for t in op.outputs for c in graph.consumers[t]]
-        able = all(r.kind in _READERS and len(r.inputs) == 1 for r in readers)
-        if op.kind == "concat" and not op.view and readers and able and len(set(op.inputs)) == len(op.inputs):
+        able = all(r.kind in TAKES_PARTS and len(r.inputs) == 1 for r in readers)
+        goes = op.kind == "concat" and not op.view and not set(op.outputs) & set(graph.outputs)
+        if goes and readers and able and len(set(op.inputs)) == len(op.inputs):
             found.append(op.name)
-    return tuple(n for n in found if not {t for o in graph.ops if o.name == n for t in o.outputs} & set(graph.outputs))
+    return tuple(found)
 
 
 class _Folder:
     """Rebuilds `main` with the chosen concats fused into their readers."""
 
-    def __init__(self, mod: Any) -> None:
-        self.mod = mod
-        self.builder = relax.BlockBuilder(
-            tvm.IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"})
-        )
+    def __init__(self, mod: Any, chosen: Collection[str]) -> None:
+        self.mod, self.chosen = mod, chosen
+        self.builder = relax_functions.without_main(mod)
+        self.names = operator_names(mod["main"])
         self.folded: dict[Any, Any] = {}  # variable of a concat -> its call
 
-    def run(self, chosen: set[str]) -> tvm.IRModule:
-        main = self.mod["main"]
-        names = operator_names(main)
-        renamed: dict[Any, Any] = {}
-        with self.builder.function("main", list(main.params), attrs=dict(main.attrs or {})):
-            with self.builder.dataflow():
-                for block in main.body.blocks:
-                    for binding in block.bindings:
-                        if names.get(binding.var) in chosen:
-                            self.folded[binding.var] = binding.value
-                            continue
-                        value = self._value(binding.value, renamed)
-                        renamed[binding.var] = self.builder.emit(value, name_hint=binding.var.name)
-                result = self.builder.emit_output(substitute(main.body.body, renamed))
-            self.builder.emit_func_output(result)
-        made = self.builder.finalize()
-        func = made["main"].with_attr(ATTRIBUTE, len(self.folded))
-        made.update_func(made.get_global_var("main"), func)
-        return relax.transform.DeadCodeElimination()(made)
+    def run(self) -> tvm.IRModule:
+        made = relax_functions.rewritten_main(self.mod, self.builder, self._value)
+        made["main"] = made["main"].with_attr(ATTRIBUTE, len(self.folded))
+        return made
 
-    def _value(self, value: Any, renamed: dict[Any, Any]) -> Any:
-        if isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir":
-            arguments = list(value.args[1].fields)
-            at = next((k for k, a in enumerate(arguments) if a in self.folded), None)
-            if at is not None:
-                return self._fused(value, arguments, at, renamed)
-        return substitute(value, renamed)
+    def _value(self, binding: Any, renamed: Mapping[Any, Any]) -> Any:
+        value = binding.value
+        if self.names.get(binding.var) in self.chosen:
+            self.folded[binding.var] = value
+            return None
+        arguments = list(value.args[1].fields) if relax_functions.is_call_tir(value) else []
+        at = next((k for k, a in enumerate(arguments) if a in self.folded), None)
+        if at is None:
+            return relax_functions.substitute(value, renamed)
+        concat = self.folded[arguments.pop(at)]
+        parts, rest = ([renamed.get(a, a) for a in own] for own in (concat.args[1].fields, arguments))
+        gv = self.builder.add_func(self._fused(concat, value, parts, rest, at), f"concat_{value.args[0].name_hint}")
+        return relax.op.call_tir(gv, [*parts, *rest], out_ty=value.ty_args[0])
 
-    def _fused(self, call: Any, arguments: list[Any], at: int, renamed: dict[Any, Any]) -> Any:
-        concat = self.folded[arguments[at]]
-        first, second = self.mod[concat.args[0]], self.mod[call.args[0]]
-        parts = [substitute(a, renamed) for a in concat.args[1].fields]
-        rest = [substitute(a, renamed) for k, a in enumerate(arguments) if k != at]
-        func = reading_parts(first, second, parts, rest, at, call.ty_args[0], concat.ty_args[0])
-        gv = self.builder.add_func(func, f"concat_{call.args[0].name_hint}")
-        return relax.op.call_tir(gv, [*parts, *rest], out_ty=call.ty_args[0])
+    def _fused(self, concat: Any, call: Any, parts: Sequence[Any], rest: Sequence[Any], at: int) -> Any:
+        """The PrimFunc of `call` whose argument `at` is `concat`: on its parts, then the other arguments."""
+        joining, reader = self.mod[concat.args[0]], self.mod[call.args[0]]
 
+        def emit(builder: Any, params: list[Any]) -> Any:
+            functions = [builder.add_func(_selecting(joining), "first"), builder.add_func(reader, "second")]
+            inner, others = params[: len(parts)], params[len(parts) :]
+            whole = builder.emit(relax.op.call_tir(functions[0], inner, out_ty=concat.ty_args[0]))
+            return relax.op.call_tir(functions[1], [*others[:at], whole, *others[at:]], out_ty=call.ty_args[0])
 
-def reading_parts(
-    concat: Any, reader: Any, parts: Sequence[Any], rest: Sequence[Any], at: int, out: Any, joined: Any
-) -> Any:
-    """The PrimFunc of `reader` on the parts of `concat`: parts, then its other arguments, then its output.
-
-    Parameters
-    ----------
-    at : int
-        Which argument of `reader` the concat is.
-    out, joined : relax types
-        Of the reader's output and of the concat's.
-    """
-    builder = relax.BlockBuilder(tvm.IRModule({}))
-    calls = [builder.add_func(_selecting(concat), "first"), builder.add_func(reader, "second")]
-    params = [relax.Var(f"a{k}", a.ty) for k, a in enumerate([*parts, *rest])]
-    inner, others = params[: len(parts)], params[len(parts) :]
-    with builder.function("fused", params, attrs={"Primitive": 1}, private=True):
-        with builder.dataflow():
-            whole = builder.emit(relax.op.call_tir(calls[0], inner, out_ty=joined))
-            arguments = [*others[:at], whole, *others[at:]]
-            result = builder.emit_output(relax.op.call_tir(calls[1], arguments, out_ty=out))
-        builder.emit_func_output(result)
-    made = builder.finalize()
-    outer = relax.BlockBuilder(made)
-    params = [relax.Var(f"a{k}", a.ty) for k, a in enumerate([*parts, *rest])]
-    with outer.function("main", params):
-        with outer.dataflow():
-            gv = outer.emit_output(outer.emit(relax.Call(made.get_global_var("fused"), params)))
-        outer.emit_func_output(gv)
-    fused = relax.transform.FuseTIR()(outer.finalize())
-    func = next(f for g, f in fused.functions.items() if g.name_hint == "fused")
-    activations = sum(isinstance(a, relax.Var) for a in parts)
-    return _inlined(func, concat, reader, activations)
+        func = relax_functions.fused_function([a.ty for a in (*parts, *rest)], emit)
+        return _inlined(func, joining, reader, sum(isinstance(a, relax.Var) for a in parts))
 
 
 def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
     """Inline the concat and what pads it, and say what the function is."""
     schedule = s_tir.Schedule(func)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-    joining = _blocks(concat)
+    parts = s_tir.Schedule(concat)
+    joining = len(parts.get_child_blocks(parts.get_sblock("root")))
     padding = [b for b in blocks[joining:] if "_pad" in str(schedule.get(b).name_hint)]
     for block in [*blocks[:joining], *padding]:
         schedule.compute_inline(block)
@@ -197,37 +159,10 @@ def _selecting(concat: Any) -> Any:
     return tirx.PrimFunc(concat.params, body, concat.ret_type, attrs=concat.attrs)
 
 
-def _blocks(func: Any) -> int:
-    schedule = s_tir.Schedule(func)
-    return len(schedule.get_child_blocks(schedule.get_sblock("root")))
-
-
 def operator_names(main: Any) -> dict[Any, str]:
     """Names that `extract_graph` gives to the operators of the calls, by variable."""
-    found: dict[Any, str] = {}
-    seen: dict[str, int] = {}
-
-    def unique(name: str) -> str:
-        count = seen.get(name, 0)
-        seen[name] = count + 1
-        return name if count == 0 else unique(f"{name}_{count}")
-
+    unique = relax_functions.UniqueNames()
     for p in main.params:
         unique(p.name)
-    for block in main.body.blocks:
-        for b in block.bindings:
-            if isinstance(b.value, relax.Call) and getattr(b.value.op, "name", "") == "relax.call_tir":
-                found[b.var] = unique(b.value.args[0].name_hint.strip("_") or "op")
-    return found
-
-
-def substitute(expr: Any, renamed: dict[Any, Any]) -> Any:
-    if isinstance(expr, relax.Var):
-        return renamed.get(expr, expr)
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([substitute(f, renamed) for f in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(substitute(expr.tuple_value, renamed), expr.index)
-    if isinstance(expr, relax.Call):
-        return relax.Call(expr.op, [substitute(a, renamed) for a in expr.args], expr.attrs, expr.ty_args)
-    return expr
+    calls = [b for b in relax_functions.bindings_of(main) if relax_functions.is_call_tir(b.value)]
+    return {b.var: unique(readable(b.value.args[0].name_hint)) for b in calls}

@@ -8,20 +8,24 @@ Searches for arenas end by the graphs they have seen, never by a clock: the same
 # pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from math import inf
 
 import tvm
 from tvm import relax
 
+from tvm_cascade.cost import AnalyticCost, find_device
+from tvm_cascade.passes.lower_quantized import holds_quantized
 from tvm_cascade.passes.substitute_graph import Substituted, substitute
-from tvm_cascade.substitution.costs import Cost
+from tvm_cascade.substitution.costs import TVM, Cost, Latency
 from tvm_cascade.substitution.metaflow import SearchOptions
 from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 
 MAIN = "main"
+SECONDS = 20.0  # of a search
+GAIN = 0.01  # of the latency promised, relative: less is no reason to change a network
 _OPTIONS = SearchOptions(max_graphs=1000, max_seconds=inf, patience=150)
 
 
@@ -38,13 +42,8 @@ class Rewritten:
 
     def to_dict(self) -> Mapping[str, object]:
         """The JSON object `rewritten` of a plan."""
-        return {
-            "steps": list(self.steps),
-            "before": self.before,
-            "after": self.after,
-            "unit": self.unit,
-            "reason": self.reason,
-        }
+        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "mod"}
+        return told | {"steps": list(self.steps)}
 
 
 def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritten:
@@ -58,6 +57,31 @@ def search_main(mod: tvm.IRModule, cost: Cost, seconds: float) -> Substituted:
     return substitute(mod, cost, exact_rules(mod), options, functions=lambda name: name == MAIN)
 
 
+def rewrite_for_latency(
+    mod: tvm.IRModule,
+    target: str = "llvm",
+    device: str | None = None,
+    arena: Callable[[tvm.IRModule], int] | None = None,
+) -> Rewritten:
+    """The equivalent network of less latency, by the analytic model of a device.
+
+    With `arena`, which plans a module and gives its bytes, one whose arena is larger is refused.
+    """
+    serial = Latency("latency", TVM, model=AnalyticCost(find_device(device, target)))
+    if MAIN not in {gv.name_hint for gv in mod.get_global_vars()}:
+        return unchanged(mod, 0.0, "ms", "the module has no function main")
+    done = search_main(mod, serial, SECONDS)
+    if MAIN not in done.found:
+        return unchanged(mod, 0.0, "ms", done.skipped[MAIN])
+    found = done.found[MAIN]
+    if not found.cost_after < found.cost_before * (1 - GAIN):
+        return unchanged(mod, found.cost_before, "ms", "no substitution promises a gain")
+    if arena is not None and arena(done.mod) > arena(mod):
+        return unchanged(mod, found.cost_before, "ms", "the arena of the rewritten network is larger")
+    steps, before, after = tuple(s.rule for s in found.steps), found.cost_before, found.cost_after
+    return Rewritten(done.mod, steps, before, after, "ms", f"{before / after:.2f} times faster by the model")
+
+
 def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:
     """All rules for a float network, those exact on integers for one that holds quantized operators."""
     return integer_rules() if is_quantized(mod) else ALL_RULES
@@ -65,14 +89,4 @@ def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:
 
 def is_quantized(mod: tvm.IRModule) -> bool:
     """Whether any function holds a quantize or a dequantize."""
-    found = False
-
-    def visit(expr: object) -> None:
-        nonlocal found
-        if isinstance(expr, relax.Call):
-            found |= str(getattr(expr.op, "name", "")) in ("relax.quantize", "relax.dequantize")
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func.body, visit)
-    return found
+    return any(holds_quantized(f) for f in mod.functions.values() if isinstance(f, relax.Function))

@@ -12,13 +12,12 @@ other: the same bits for concurrent stages, float reassociation for merges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm.tirx import PrimFunc
 
 from tvm_cascade.cost.interface import CostModel
@@ -30,6 +29,7 @@ from tvm_cascade.parallel.scheduler import schedule as find_schedule
 from tvm_cascade.parallel.units import UnitGraph, unit_graph
 from tvm_cascade.parallel.validate import validate_schedule
 from tvm_cascade.passes.base import CascadePass, PassResult
+from tvm_cascade.passes.relax_functions import ByStructure
 from tvm_cascade.passes.stage_concat import write_in_place
 from tvm_cascade.passes.stage_cpu import Use, parallel_lanes
 from tvm_cascade.passes.stage_emit import Emitter, keys
@@ -50,7 +50,7 @@ class LowerOptions:
     cuda_graph: bool = True
     metaschedule: str | Path | None = None  # folder with records of tuned kernels; None: default schedules
     serial_reversed: bool = False  # groups of a stage one after the other, last first
-    poison: bool = False  # fill every byte that holds nothing with NaN before each step
+    before_step: Callable[[Emitter, int], None] | None = None  # may emit code of its own before the step of a number
 
 
 @dataclass(frozen=True)
@@ -114,23 +114,6 @@ def lower_stages(net: StageGraph, units: UnitGraph, schedule: Schedule, lower: L
     return emit_cpu(program, kernels, plan_memory(program), lower, tuned)
 
 
-class _Functions:
-    """The module's kernels: equal ones are added once."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        self.emitter = emitter
-        self._known: dict[int, list[tuple[PrimFunc, Any]]] = {}
-
-    def add(self, func: PrimFunc, name: str) -> Any:
-        found = self._known.setdefault(tvm_ffi.structural_hash(func), [])
-        for other, gv in found:
-            if tvm_ffi.structural_equal(other, func):
-                return gv
-        gv = self.emitter.function(func.with_attr("tirx.is_scheduled", True), name)
-        found.append((func, gv))
-        return gv
-
-
 def emit_cpu(
     program: Program,
     kernels: Sequence[Kernel],
@@ -140,25 +123,27 @@ def emit_cpu(
 ) -> tvm.IRModule:
     """The CPU's module: a parallel region per stage of several groups, threads inside kernels elsewhere."""
     emitter = Emitter(program, plan)
-    functions = _Functions(emitter)
-    for k, kernel in enumerate(kernels):
-        emitter.constants({("constant", k, c): value for c, value in enumerate(kernel.constants)})
+    functions = ByStructure[Any]()  # equal kernels are one function
+    emitter.constants(kernels)
+
+    def add(func: PrimFunc, name: str) -> Any:
+        return functions.get(func, lambda: emitter.add(func.with_attr("tirx.is_scheduled", True), name))
+
     for time, step in enumerate(program.steps):
-        if lower.poison:
-            emitter.poison(time)
+        if lower.before_step is not None:
+            lower.before_step(emitter, time)
         if len(step.groups) == 1:
             for k in step.groups[0]:
                 many = work_of(program.net.graph, program.specs[k]) >= PARALLEL_WORK
-                func = tuned.scheduled(kernels[k].func, many)
-                args = [emitter.value(key) for key in keys(program, k, kernels[k])]
-                emitter.call(functions.add(func, kernels[k].name), args)
+                function = add(tuned.scheduled(kernels[k].func, many), kernels[k].name)
+                emitter.call(function, emitter.arguments(k, kernels[k]))
             continue
         lanes = _lanes(program, step.groups, lower.workers)
         uses = [
             [Use(tuned.scheduled(kernels[k].func, False), keys(program, k, kernels[k])) for k in lane] for lane in lanes
         ]
         func, names = parallel_lanes(uses, lower.serial_reversed)
-        emitter.call(functions.add(func, f"stage_{step.stage}"), [emitter.value(key) for key in names])
+        emitter.call(add(func, f"stage_{step.stage}"), [emitter.value(key) for key in names])
     return emitter.finish()
 
 

@@ -13,7 +13,6 @@ from math import prod
 
 from tvm_cascade.graph import Graph, Op
 from tvm_cascade.passes.stage_graph import VECTOR_BYTES, StageGraph
-from tvm_cascade.passes.stage_kernels import Spec
 from tvm_cascade.passes.stage_program import Place, Program, Step
 
 
@@ -36,10 +35,8 @@ def write_in_place(program: Program) -> Program:
 
 def _contiguous(net: StageGraph, op: Op) -> bool:
     """Whether the operands lie behind one another in the result's memory, and are all of it."""
-    if op.kind != "concat" or len(set(op.inputs)) != len(op.inputs) or op.inputs == ():
-        return False
     graph, call = net.graph, net.calls[op.index]
-    if getattr(call.op, "name", "") != "relax.concat":
+    if getattr(call.op, "name", "") != "relax.concat" or len(set(op.inputs)) != len(op.inputs) or op.inputs == ():
         return False
     out = graph.tensors[op.outputs[0]]
     axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(out.shape)
@@ -62,8 +59,8 @@ def _moved(graph: Graph, places: Sequence[Place], op: Op) -> list[Place] | None:
         at += graph.tensors[t].bytes
     outside = {places[t].root for t in (*graph.inputs, *graph.outputs)}
     for root, start in base.items():
-        ends = [p.offset + graph.tensors[t].bytes for t, p in enumerate(places) if p.root == root]
-        if root in outside or start < 0 or start % VECTOR_BYTES or covered[root] != max(ends):
+        ends = max(p.offset + graph.tensors[t].bytes for t, p in enumerate(places) if p.root == root)
+        if root in outside or start < 0 or start % VECTOR_BYTES or covered[root] != ends:
             return None
     return [Place(target.root, base[p.root] + p.offset) if p.root in base else p for p in places]
 
@@ -71,7 +68,7 @@ def _moved(graph: Graph, places: Sequence[Place], op: Op) -> list[Place] | None:
 def _without(program: Program, gone: set[int]) -> Program:
     """The program without some kernels; a stage that is left with one group runs it kernel by kernel."""
     number = {k: i for i, k in enumerate(k for k in range(len(program.specs)) if k not in gone)}
-    specs: tuple[Spec, ...] = tuple(s for k, s in enumerate(program.specs) if k not in gone)
+    specs = tuple(program.specs[k] for k in number)
     steps: list[Step] = []
     for step in program.steps:
         groups = tuple(left for g in step.groups if (left := tuple(number[k] for k in g if k not in gone)))

@@ -54,11 +54,5 @@ def _sequence(parts: Sequence[Any]) -> Any:
 def _bind(use: Use, params: dict[Hashable, Any]) -> Any:
     """The kernel's body on the stage's buffers; every use gets variables of its own."""
     fresh = s_tir.renew_defs(use.func)
-    shared: dict[Any, Any] = {}
-    for param, key in zip(fresh.params, use.keys, strict=True):
-        shared[param] = params.setdefault(key, param)
-
-    def swap(var: Any) -> Any:
-        return shared.get(var, var)
-
-    return tvm_ffi.structural_map(fresh.body, (tirx.Var, swap))
+    shared = {param: params.setdefault(key, param) for param, key in zip(fresh.params, use.keys, strict=True)}
+    return tvm_ffi.structural_map(fresh.body, (tirx.Var, lambda var: shared.get(var, var)))

@@ -4,61 +4,94 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
+from math import prod
 from typing import Any
 
-import numpy as np
 import tvm
-from tvm import relax, te
+from tvm import relax
 
 from tvm_cascade.errors import GraphError
+from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.passes.stage_kernels import Kernel
 from tvm_cascade.passes.stage_program import ALIGNMENT, MemoryPlan, Program
 
 _NOTHING = relax.TupleType([])
 
 
-class Emitter:
+class Lines:
+    """Bindings of one Relax function."""
+
+    def __init__(self) -> None:
+        self.bindings: list[Any] = []
+
+    def bind(self, value: Any, ty: Any = _NOTHING, name: str = "_") -> Any:
+        """One more binding; its variable."""
+        var = relax.Var(name, ty)
+        self.bindings.append(relax.VarBinding(var, value))
+        return var
+
+    def call(self, function: Any, args: Sequence[Any]) -> None:
+        """Call a kernel, which returns nothing."""
+        self.bind(relax.Call(function, list(args)))
+
+    def storage(self, size: int, name: str) -> Any:
+        """A block of bytes. Views of it carry no byte offset, which kernels would refuse."""
+        space = relax.ShapeExpr([size])
+        block = self.bind(relax.op.memory.alloc_storage(space, 0, "global", "uint8"), relax.AnyType(), name)
+        whole = relax.op.memory.alloc_tensor(block, 0, space, "uint8")
+        return self.bind(whole, relax.TensorType((size,), "uint8"), name)
+
+    def view(self, storage: Any, offset: int, shape: Sequence[int], dtype: str, name: str = "view") -> Any:
+        """A tensor at an offset of a block."""
+        ty = relax.TensorType(tuple(shape), dtype)
+        view = self.bind(relax.op.memory.view(storage, relax.ShapeExpr(list(shape)), dtype, offset), ty, name)
+        return self.bind(relax.op.memory.ensure_zero_offset(view), ty, name) if offset else view
+
+    def tensor(self, shape: Sequence[int], dtype: str, name: str) -> Any:
+        """A tensor in storage of its own."""
+        return self.view(self.storage(prod(shape) * ITEM_BYTES[dtype], f"{name}_bytes"), 0, shape, dtype)
+
+    def function(self, params: Sequence[Any], result: Any, ret: Any) -> Any:
+        """The function of the bindings so far."""
+        body = relax.SeqExpr([relax.BindingBlock(self.bindings)], result)
+        return relax.Function(list(params), body, ret, is_pure=False)
+
+
+class Emitter(Lines):
     """Collects bindings and kernels; `finish` returns the module."""
 
     def __init__(self, program: Program, plan: MemoryPlan, static: bool = False) -> None:
         """`static`: write a function of the arena, inputs and outputs in it, instead of `main`."""
+        super().__init__()
         self.program, self.plan = program, plan
         self.graph = program.net.graph
-        self.bindings: list[Any] = []
         self._builder = relax.BlockBuilder()
-        self._fills: dict[int, Any] = {}
         self._values: dict[Hashable, Any] = {}
         self._storages: dict[int, Any] = {}
         self.params = []
+        size = max(plan.allocation.peak, ALIGNMENT)
         if static:
-            size = max(plan.allocation.peak, ALIGNMENT)
             self.arena = relax.Var("arena", relax.TensorType((size,), "uint8"))
             return
         for t in self.graph.inputs:
             tensor = self.graph.tensors[t]
             self.params.append(relax.Var(tensor.name, relax.TensorType(tensor.shape, tensor.dtype)))
             self._values["tensor", t] = self.params[-1]
-        self.arena = self._storage("arena", max(plan.allocation.peak, ALIGNMENT)) if plan.roots else None
+        self.arena = self.storage(size, "arena") if plan.roots else None
 
-    def function(self, func: Any, name: str) -> Any:
+    def add(self, func: Any, name: str) -> Any:
         """Add a kernel, or a Relax function, under a free name."""
         return self._builder.add_func(func, name)
 
-    def call(self, gv: Any, args: Sequence[Any], result: Any = _NOTHING) -> Any:
-        """Call a kernel or a packed function; the result's variable."""
-        return self.bind(relax.Call(gv, list(args)), result)
+    def constants(self, kernels: Sequence[Kernel]) -> None:
+        """Make the constants of all kernels known under their keys."""
+        for k, kernel in enumerate(kernels):
+            self._values |= {("constant", k, c): relax.const(value) for c, value in enumerate(kernel.constants)}
 
-    def bind(self, value: Any, ty: Any = None, name: str = "_") -> Any:
-        """One more binding."""
-        var = relax.Var(name, ty)
-        self.bindings.append(relax.VarBinding(var, value))
-        return var
-
-    def constants(self, values: Mapping[Hashable, np.ndarray]) -> None:
-        """Make constants known under their keys."""
-        for key, value in values.items():
-            self._values.setdefault(key, relax.const(value))
+    def arguments(self, k: int, kernel: Kernel) -> list[Any]:
+        """What kernel `k` of the program is called with."""
+        return [self.value(key) for key in keys(self.program, k, kernel)]
 
     def value(self, key: Any) -> Any:
         """What a key stands for: `("tensor", t)`, `("merged", t, shape)` at the place of t, or a constant."""
@@ -69,41 +102,14 @@ class Emitter:
             found = self._values[key] = self._tensor(key[1], shape, tensor.dtype)
         return found
 
-    def poison(self, time: int) -> None:
-        """Overwrite with NaN every byte of the arena that holds nothing across the start of step `time`."""
-        kept = sorted(
-            (offset, offset + b.size)
-            for offset, b in zip(self.plan.allocation.offsets, self.plan.problem.buffers, strict=True)
-            if b.lower < time < b.upper
-        )
-        first = 0
-        for low, high in [*kept, (self.plan.allocation.peak, self.plan.allocation.peak)]:
-            start = -(-first // 4) * 4
-            if low - start >= 4:
-                self._fill(start, (low - start) // 4)
-            first = max(first, high)
-
     def finish(self) -> tvm.IRModule:
         """The module with `main` and the kernels."""
         result = self.result()
-        body = relax.SeqExpr([relax.BindingBlock(self.bindings)], result)
-        ret = result.ty if result.ty is not None else None
-        func = relax.Function(self.params, body, ret, is_pure=False).with_attr("num_input", len(self.params))
-        return self.module({"main": func})
+        return self.module(self.function(self.params, result, result.ty), len(self.params))
 
-    def module(self, functions: Mapping[str, Any]) -> tvm.IRModule:
-        """The kernels and some Relax functions."""
-        mod = self._builder.get()
-        for name, func in functions.items():
-            mod[name] = func.with_attr("global_symbol", name).with_attr("relax.force_pure", True)
-        return mod
-
-    def _storage(self, name: str, size: int) -> Any:
-        """A block of bytes. Views of it carry no byte offset, which kernels would refuse."""
-        space = relax.ShapeExpr([size])
-        block = self.bind(relax.op.memory.alloc_storage(space, 0, "global", "uint8"), relax.AnyType(), name)
-        whole = relax.op.memory.alloc_tensor(block, 0, space, "uint8")
-        return self.bind(whole, relax.TensorType((size,), "uint8"), name)
+    def module(self, main: Any, inputs: int) -> tvm.IRModule:
+        """The kernels and `main`."""
+        return with_main(self._builder, main, inputs)
 
     def _tensor(self, t: int, shape: Sequence[int], dtype: str) -> Any:
         place = self.program.places[t]
@@ -111,26 +117,13 @@ class Emitter:
             storage, base = self.arena, self.plan.offset(place.root)
         else:
             storage, base = self._own(place.root), 0
-        return self._at(storage, base + place.offset, shape, dtype, self.graph.tensors[t].name)
-
-    def _at(self, storage: Any, offset: int, shape: Sequence[int], dtype: str, name: str) -> Any:
-        ty = relax.TensorType(tuple(shape), dtype)
-        view = self.bind(relax.op.memory.view(storage, relax.ShapeExpr(list(shape)), dtype, offset), ty, name)
-        return self.bind(relax.op.memory.ensure_zero_offset(view), ty, name) if offset else view
+        return self.view(storage, base + place.offset, shape, dtype, self.graph.tensors[t].name)
 
     def _own(self, root: int) -> Any:
         """Storage of its own for what the function returns: the caller keeps it, not the arena."""
         if root not in self._storages:
-            ends = [p.offset + self.graph.tensors[t].bytes for t, p in enumerate(self.program.places) if p.root == root]
-            self._storages[root] = self._storage(f"storage_{root}", max(ends))
+            self._storages[root] = self.storage(self.program.bytes_of(root), f"storage_{root}")
         return self._storages[root]
-
-    def _fill(self, offset: int, count: int) -> None:
-        if count not in self._fills:
-            out = te.compute((count,), lambda i: te.const(float("nan"), "float32"), name="poison")
-            self._fills[count] = self.function(te.create_prim_func([out]), f"poison_{count}")
-        target = self._at(self.arena, offset, (count,), "float32", "dead")
-        self.call(self._fills[count], [target])
 
     def result(self) -> Any:
         """The function's result, with the structure of the original one."""
@@ -139,6 +132,13 @@ class Emitter:
         if not found:
             raise GraphError("the function returns a constant")
         return relax.Tuple(found) if isinstance(expr.ty, relax.TupleType) else found[0]
+
+
+def with_main(builder: Any, main: Any, inputs: int) -> tvm.IRModule:
+    """The builder's module with `main`, a function of that many inputs."""
+    mod = builder.get()
+    mod["main"] = main.with_attrs({"num_input": inputs, "global_symbol": "main", "relax.force_pure": True})
+    return mod
 
 
 def keys(program: Program, k: int, kernel: Kernel) -> tuple[Hashable, ...]:

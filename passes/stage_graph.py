@@ -9,7 +9,8 @@ kind that their `op_kind` attribute tells and without windows.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import prod
@@ -24,30 +25,11 @@ from tvm_cascade.errors import GraphError
 from tvm_cascade.graph import IDENTITY, Graph, Op, Tensor, Window
 from tvm_cascade.operators.record import Family, TensorType
 from tvm_cascade.operators.table import OPERATORS, VIEWS
+from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
-from tvm_cascade.passes.read.relax_names import (
-    axis_of,
-    convolution_attributes,
-    graph_kind,
-    oihw,
-    pool_attributes,
-    row_and_column_axis,
-)
 
+Ids = tuple[int, ...]  # of tensors of the graph
 VECTOR_BYTES = 64  # generated kernels load and store whole vectors: tensors inside of others begin at multiples of it
-
-_FOLD: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType(
-    {
-        "add": np.add,
-        "subtract": np.subtract,
-        "multiply": np.multiply,
-        "divide": np.divide,
-        "power": np.power,
-        "sqrt": np.sqrt,
-        "rsqrt": lambda x: (1.0 / np.sqrt(x)).astype(x.dtype),
-        "negative": np.negative,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -107,8 +89,8 @@ class _Reader:
         self.ops: list[Op] = []
         self.calls: list[Any] = []
         self.tensor_of: dict[int, int] = {}  # by the program's values
-        self.constants = {k: v.constant for k, v in enumerate(self.program.values) if v.constant is not None}
-        self.used: dict[str, int] = {}
+        self.constants = dict(self.program.constants)
+        self.used = Counter[str]()
 
     def read(self) -> StageGraph:
         program = self.program
@@ -138,9 +120,10 @@ class _Reader:
             self.tensor_of.update(dict.fromkeys(call.outputs, source))
             return
         kind = self._kind(call)
-        name = self._unique(kind)
+        name = f"{kind}_{self.used[kind]}"
+        self.used[kind] += 1
         inputs = tuple(t for a in call.arguments for t in self._activations(a))
-        axes = row_and_column_axis(call.expr.attrs)
+        axes = relax_names.row_and_column_axis(call.expr.attrs)
         if axes and inputs:
             self._lay_out(inputs[0], axes)
         shape = self.program.values[call.outputs[0]].shape
@@ -150,7 +133,7 @@ class _Reader:
         self.ops.append(self._op(name, kind, call, inputs))
         self.calls.append(call.expr)
 
-    def _op(self, name: str, kind: str, call: OperatorCall, inputs: tuple[int, ...]) -> Op:
+    def _op(self, name: str, kind: str, call: OperatorCall, inputs: Ids) -> Op:
         weights = [c for a in call.arguments for v in numbers_in(a) if (c := self.constants.get(v)) is not None]
         outputs = tuple(self.tensor_of[v] for v in call.outputs)
         if call.name == "call_tir":  # a lowered operator: its PrimFunc has the attributes, the call none
@@ -170,18 +153,23 @@ class _Reader:
         operator, attrs = OPERATORS.get(kind), call.expr.attrs
         read = [self.program.values[v] for a in call.arguments[:2] for v in numbers_in(a)]
         made = tuple(TensorType(self.tensors[t].shape, self.tensors[t].dtype) for t in outputs)
-        if operator is not None and operator.family is Family.CONVOLUTION and hasattr(attrs, "kernel_layout"):
-            if operator.windows is None:
-                return self._unchanged_rows(inputs, outputs)
-            types = (TensorType(read[0].shape), TensorType(oihw(read[1].shape, str(attrs.kernel_layout))))
-            table_attrs = convolution_attributes(attrs)
+        if operator is None:
+            return self._unchanged_rows(inputs, outputs)
+        if operator.family is Family.CONVOLUTION and operator.windows is not None and hasattr(attrs, "kernel_layout"):
+            types = (
+                TensorType(read[0].shape),
+                TensorType(tuple(read[1].shape[a] for a in relax_names.oihw_axes(str(attrs.kernel_layout)))),
+            )
+            table_attrs = relax_names.convolution_attributes(attrs)
             rows, columns = operator.windows(types, made, table_attrs)
             kept = {"groups": table_attrs["groups"], "data_layout": table_attrs["layout"]}
             return _Geometry(rows, columns, operator.macs(types, made, table_attrs), kept)
-        if operator is not None and operator.family is Family.POOL and operator.windows is not None:
-            rows, columns = operator.windows((), made, {**pool_attributes(kind, attrs), "dilation": attrs.dilation})
+        if operator.family is Family.POOL and operator.windows is not None:
+            rows, columns = operator.windows(
+                (), made, {**relax_names.pool_attributes(kind, attrs), "dilation": attrs.dilation}
+            )
             return _Geometry(rows, columns)
-        if operator is not None and operator.family is Family.PRODUCT and call.name == "matmul":
+        if operator.family is Family.PRODUCT and call.name == "matmul":
             return _Geometry(macs=operator.macs((TensorType(read[0].shape),), made, {}))
         return self._unchanged_rows(inputs, outputs)
 
@@ -192,16 +180,14 @@ class _Reader:
         same = out.row_axis is not None and all(t.rows == out.rows and t.columns == out.columns for t in tensors)
         return _Geometry(IDENTITY, IDENTITY) if same else _Geometry()
 
-    def _view_offsets(
-        self, kind: str, call: OperatorCall, inputs: tuple[int, ...], outputs: tuple[int, ...]
-    ) -> tuple[int, ...]:
+    def _view_offsets(self, kind: str, call: OperatorCall, inputs: Ids, outputs: Ids) -> tuple[int, ...]:
         """Where each output lies in the input's memory, in bytes; nothing where the operator moves data."""
         if len(inputs) != 1 or call.name == "call_tir":
             return ()
         if kind in VIEWS and len(outputs) == 1:
             return (0,)
         source = self.tensors[inputs[0]]
-        if kind != "split" or prod(source.shape[: axis_of(call.expr.attrs.axis, len(source.shape))]) != 1:
+        if kind != "split" or prod(source.shape[: relax_names.axis_of(call.expr.attrs.axis, len(source.shape))]) != 1:
             return ()
         offsets = (0, *accumulate(self.tensors[t].bytes for t in outputs[:-1]))
         return () if any(o % VECTOR_BYTES for o in offsets) else offsets
@@ -221,9 +207,11 @@ class _Reader:
             return np.ascontiguousarray(given[0].transpose(None if axes is None else [int(a) for a in axes]))
         if name == "astype":
             return given[0].astype(made.dtype)
-        if name in _FOLD and all(g is not None for g in given):
-            return np.asarray(_FOLD[name](*given), dtype=made.dtype)
-        return None
+        operator = OPERATORS.get(name)
+        if operator is None or operator.evaluate is None or any(g is None for g in given):
+            return None
+        known = operator.family in (Family.UNARY, Family.BINARY)
+        return np.asarray(operator.evaluate({}, *given), dtype=made.dtype) if known else None
 
     def _kind(self, call: OperatorCall) -> str:
         name, expr = call.last_name, call.expr
@@ -236,7 +224,7 @@ class _Reader:
             return "depthwise_conv2d" if groups == channels and groups > 1 else "conv2d"
         if name == "matmul":
             return "matmul" if self._constant(call.arguments[1]) is None else "dense"
-        return graph_kind(name)
+        return relax_names.graph_kind(name)
 
     def _lay_out(self, t: int, axes: tuple[int, int]) -> None:
         """An input of the graph learns its layout from the first operator that has one."""
@@ -246,22 +234,14 @@ class _Reader:
 
     def _like(self, inputs: Sequence[int], shape: tuple[int, ...]) -> tuple[int, int] | None:
         """Row and column axis of the first input of the same rank."""
-        for t in inputs:
-            tensor = self.tensors[t]
-            if tensor.row_axis is not None and tensor.col_axis is not None and len(tensor.shape) == len(shape):
-                return tensor.row_axis, tensor.col_axis
-        return None
+        known = ((x.row_axis, x.col_axis, len(x.shape)) for x in (self.tensors[t] for t in inputs))
+        return next(((r, c) for r, c, rank in known if r is not None and c is not None and rank == len(shape)), None)
 
     def _tensor(self, value: int, name: str, axes: tuple[int, int] | None = None) -> None:
         made = self.program.values[value]
         rows, columns = axes if axes and len(made.shape) == 4 else (None, None)
         self.tensor_of[value] = len(self.tensors)
         self.tensors.append(Tensor(len(self.tensors), name, made.shape, made.dtype, rows, columns))
-
-    def _unique(self, kind: str) -> str:
-        count = self.used.get(kind, 0)
-        self.used[kind] = count + 1
-        return f"{kind}_{count}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tvm_cascade.graph import Op
 from tvm_cascade.parallel.merging import place
+from tvm_cascade.passes.read.relax_names import oihw_axes
 from tvm_cascade.passes.stage_graph import StageGraph
 
 
@@ -34,12 +35,9 @@ def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None
     weights = [net.constant(net.calls[op.index].args[1]) for op in heads]
     if any(w is None for w in weights) or len({len(u) for u in units}) != 1:
         return None
-    axis = len(net.graph.tensors[heads[0].outputs[0]].shape) - 1
     call = net.calls[heads[0].index]
-    layout = ""
-    if heads[0].kind == "conv2d":
-        layout = str(call.attrs.data_layout)
-        axis = layout.index("C")
+    layout = str(call.attrs.data_layout) if heads[0].kind == "conv2d" else ""
+    axis = layout.index("C") if layout else len(net.graph.tensors[heads[0].outputs[0]].shape) - 1
     channels = [net.graph.tensors[op.outputs[0]].shape[axis] for op in heads]
     tail = _tail(net, [u[1:] for u in units], channels, axis)
     if tail is None:
@@ -60,8 +58,7 @@ def _convolution(
         return None
     stacked = []
     for k, (op, weight) in enumerate(zip(heads, weights, strict=True)):
-        kernel_layout = str(net.calls[op.index].attrs.kernel_layout)
-        oihw = weight.transpose([kernel_layout.index(letter) for letter in "OIHW"])
+        oihw = weight.transpose(oihw_axes(str(net.calls[op.index].attrs.kernel_layout)))
         full = np.zeros((*oihw.shape[:2], rows.extent, columns.extent), oihw.dtype)
         top, left = rows.offsets[k], columns.offsets[k]
         full[:, :, top : top + oihw.shape[2], left : left + oihw.shape[3]] = oihw
@@ -79,16 +76,9 @@ def _convolution(
     right = after(out.columns, source.columns, column.stride, column.dilation, columns.extent, columns.padding)
     weight = np.concatenate(stacked)
     return Merge(
-        "conv2d",
-        weight,
-        weight.shape[0],
-        calls,
-        constants,
-        (window.stride, column.stride),
-        (rows.padding, columns.padding, bottom, right),
-        (window.dilation, column.dilation),
-        layout,
-    )
+        "conv2d", weight, weight.shape[0], calls, constants, (window.stride, column.stride),
+        (rows.padding, columns.padding, bottom, right), (window.dilation, column.dilation), layout,
+    )  # fmt: skip
 
 
 def _tail(
@@ -104,15 +94,9 @@ def _tail(
         row: list[np.ndarray | None] = []
         for k in range(len(first.args)):
             values = [net.constant(c.args[k]) for c in found]
-            if all(v is None for v in values):
-                row.append(None)
-                continue
-            if any(v is None for v in values):
+            row.append(_join(values, channels, axis, net, position[0]))
+            if row[-1] is None and any(v is not None for v in values):
                 return None
-            joined = _join([v for v in values if v is not None], channels, axis, net, position[0])
-            if joined is None:
-                return None
-            row.append(joined)
         if sum(value is None for value in row) != 1:
             return None
         calls.append(first)
@@ -121,11 +105,14 @@ def _tail(
 
 
 def _join(
-    values: Sequence[np.ndarray], channels: Sequence[int], axis: int, net: StageGraph, op: int
+    values: Sequence[np.ndarray | None], channels: Sequence[int], axis: int, net: StageGraph, op: int
 ) -> np.ndarray | None:
+    """Constants of several operators along the channels; None where one is none, or varies along another axis."""
     rank = len(net.graph.tensors[net.graph.ops[op].outputs[0]].shape)
     full = []
     for value, count in zip(values, channels, strict=True):
+        if value is None:
+            return None
         wide = value.reshape((1,) * (rank - value.ndim) + value.shape)
         if wide.shape[axis] not in (1, count) or any(d != 1 for a, d in enumerate(wide.shape) if a != axis):
             return None

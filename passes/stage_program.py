@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 
 from tvm_cascade.errors import ValidationError
-from tvm_cascade.graph import Graph, Op
+from tvm_cascade.graph import Op
 from tvm_cascade.memory import Allocation, Buffer, Problem, allocate, validate
 from tvm_cascade.parallel.problem import MERGE, Schedule
 from tvm_cascade.parallel.units import UnitGraph
 from tvm_cascade.passes.stage_graph import StageGraph
-from tvm_cascade.passes.stage_kernels import Spec
+from tvm_cascade.passes.stage_kernels import Slice, Spec, reads, writes
 from tvm_cascade.passes.stage_merge import merge_units
 
 ALIGNMENT = 256  # bytes: what CUDA allocations guarantee, and more than any vector load needs
@@ -38,16 +39,6 @@ class Place:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A tensor that is no run of memory: `[begin, begin + extent)` along `axis` of the merged tensor at `root`."""
-
-    root: int
-    shape: tuple[int, ...]  # of the merged tensor
-    axis: int
-    begin: int
-
-
 @dataclass(frozen=True)
 class Program:
     """Kernels to build, steps in order, and the place of every tensor; `slices` are read where they lie."""
@@ -57,6 +48,11 @@ class Program:
     steps: tuple[Step, ...]
     places: tuple[Place, ...]
     slices: Mapping[int, Slice] = field(default_factory=dict)
+
+    def bytes_of(self, root: int) -> int:
+        """The size of a storage."""
+        tensors = self.net.graph.tensors
+        return max(p.offset + tensors[t].bytes for t, p in enumerate(self.places) if p.root == root)
 
 
 def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule) -> Program:
@@ -163,14 +159,12 @@ def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
         for t in graph.outputs:
             life.setdefault(program.places[t].root, []).append(len(program.steps))
     for time, step in enumerate(program.steps):
-        for t in touched(program, step):
-            life.setdefault(program.places[t].root, []).append(time)
-    sizes: dict[int, int] = {}
-    for t, place in enumerate(program.places):
-        sizes[place.root] = max(sizes.get(place.root, 0), place.offset + graph.tensors[t].bytes)
+        for spec in (program.specs[k] for group in step.groups for k in group):
+            for t in (*reads(graph, spec), *writes(graph, spec)):
+                life.setdefault(program.places[t].root, []).append(time)
     roots = tuple(r for r in sorted(life) if r not in outside)
     buffers = tuple(
-        Buffer(k, sizes[r], min(life[r]), max(life[r]) + 1, ALIGNMENT, name=graph.tensors[r].name)
+        Buffer(k, program.bytes_of(r), min(life[r]), max(life[r]) + 1, ALIGNMENT, name=graph.tensors[r].name)
         for k, r in enumerate(roots)
     )
     problem = Problem(buffers)
@@ -179,33 +173,11 @@ def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
     return MemoryPlan(roots, problem, allocation)
 
 
-def touched(program: Program, step: Step) -> tuple[int, ...]:
-    """Tensors that a step reads or writes."""
-    graph = program.net.graph
-    found: dict[int, None] = {}
-    for k in (k for group in step.groups for k in group):
-        found.update(dict.fromkeys((*reads(graph, program.specs[k]), *writes(graph, program.specs[k]))))
-    return tuple(found)
-
-
-def reads(graph: Graph, spec: Spec) -> tuple[int, ...]:
-    """Tensors from outside that a kernel reads, in the order of its parameters."""
-    inside = {t for i in spec.ops for t in graph.ops[i].outputs}
-    return tuple(dict.fromkeys(t for i in spec.ops for t in graph.ops[i].inputs if t not in inside))
-
-
-def writes(graph: Graph, spec: Spec) -> tuple[int, ...]:
-    """Tensors that a kernel writes and something else reads."""
-    made = [t for i in spec.ops for t in graph.ops[i].outputs]
-    return tuple(t for t in made if t in graph.outputs or set(graph.consumers[t]) - set(spec.ops))
-
-
 def check_groups(program: Program) -> None:
     """Raise `ValidationError` where a group of a step reads what another group of it writes."""
     graph = program.net.graph
     for step in program.steps:
-        for a in step.groups:
-            mine = {t for k in a for t in writes(graph, program.specs[k])}
-            for b in step.groups:
-                if a is not b and mine & {t for k in b for t in reads(graph, program.specs[k])}:
-                    raise ValidationError(f"stage {step.stage} runs an operator beside one that it reads from")
+        for a, b in permutations(step.groups, 2):
+            made = {t for k in a for t in writes(graph, program.specs[k])}
+            if made & {t for k in b for t in reads(graph, program.specs[k])}:
+                raise ValidationError(f"stage {step.stage} runs an operator beside one that it reads from")

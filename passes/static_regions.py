@@ -14,28 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm_cascade.graph import ITEM_BYTES
+from tvm_cascade.passes.relax_functions import bindings_of
 from tvm_cascade.schedules.tir import ir, relax, tirx, tvm_ffi
 
 Binding = Any  # of a variable to a value in a Relax function
 Var = Any  # a Relax variable
 
-_CALLS_OUT = frozenset(
-    f"relax.{name}"
-    for name in (
-        "call_builtin_with_ctx",
-        "call_dps_packed",
-        "call_inplace_packed",
-        "call_py_func",
-        "call_pure_packed",
-        "call_tir_inplace",
-        "call_tir_with_grad",
-        "invoke_closure",
-        "invoke_pure_closure",
-    )
-)
-_DISPATCHED = frozenset(  # TVM calls libraries for them, or makes kernels of its own, before operators become PrimFuncs
-    f"relax.{name}" for name in ("argsort", "cumprod", "cumsum", "multinomial_from_uniform", "sort", "topk")
-)
+_CALLS_OUT = {
+    "call_builtin_with_ctx", "call_dps_packed", "call_inplace_packed", "call_py_func", "call_pure_packed",
+    "call_tir_inplace", "call_tir_with_grad", "invoke_closure", "invoke_pure_closure",
+}  # fmt: skip
+# TVM calls libraries for these, or makes kernels of its own, before operators become PrimFuncs
+_DISPATCHED = {"argsort", "cumprod", "cumsum", "multinomial_from_uniform", "sort", "topk"}
 FOLLOWS = ""  # the reason of a binding that has none of its own: it takes apart what is not supported
 
 
@@ -48,6 +38,11 @@ class Output:
 
     var: Var
     field: int | None = None
+
+
+def outputs_of(var: Var) -> list[Output]:
+    """The tensors that a variable stands for."""
+    return [Output(var, k) for k in (range(len(var.ty.fields)) if _is_tuple(var.ty) else (None,))]
 
 
 @dataclass(frozen=True)
@@ -93,50 +88,29 @@ def unsupported(mod: Any, block: Any, refused: Reasons) -> dict[Var, str]:
 
 def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
     """The regions of a block of `func` whose bindings are supported but for those in `reasons`."""
+    reads = {b.var: _reads(b) for b in bindings_of(func)}
     level: dict[Var, int] = {}
     for binding in block.bindings:
         left = binding.var in reasons
-        before = [level[v] + (left and v not in reasons) for v in _reads(binding) if v in level]
+        before = [level[v] + (left and v not in reasons) for v in reads[binding.var] if v in level]
         level[binding.var] = max(before, default=0)
     count = max(level.values(), default=-1) + 1
     own: list[list[Binding]] = [[] for _ in range(count)]
     between: list[list[Binding]] = [[] for _ in range(count)]
     for binding in block.bindings:
         (between if binding.var in reasons else own)[level[binding.var]].append(binding)
-    results = _Results(func, block)
-    return Levels(tuple(map(tuple, between)), tuple(results.region(bindings) for bindings in own), reasons)
+    return Levels(tuple(map(tuple, between)), tuple(_region(func, reads, bindings) for bindings in own), reasons)
 
 
-class _Results:
-    """What the bindings of a block are read by."""
-
-    def __init__(self, func: Any, block: Any) -> None:
-        self.func, self.block = func, block
-        body = func.body
-        self.returned = [v for v in _flat(body.body) if isinstance(v, relax.Var)]
-        self.outer = set(relax.analysis.free_vars(body.body))
-        for other in body.blocks:
-            if not other.same_as(block):
-                self.outer |= {v for b in other.bindings for v in relax.analysis.free_vars(_value(b))}
-
-    def region(self, bindings: Sequence[Binding]) -> Region:
-        """The region of these bindings, with its inputs and outputs."""
-        made = {b.var: b for b in bindings}
-        read = {v for b in bindings for v in _reads(b)} - set(made)
-        params = [p for p in self.func.params if p in read]
-        others = [b.var for block in self.func.body.blocks for b in block.bindings if b.var in read]
-        used = self.outer | {v for b in self.block.bindings if b.var not in made for v in _reads(b)}
-        results = [v for v in self._by_return(made) if v in used]
-        outputs: list[Output] = []
-        for var in results:
-            fields = range(len(var.ty.fields)) if _is_tuple(var.ty) else [None]
-            outputs += [Output(var, k) for k in fields]
-        return Region(tuple(bindings), (*params, *others), tuple(outputs))
-
-    def _by_return(self, made: Mapping[Var, Binding]) -> list[Var]:
-        """The variables of a region: those that the function returns in the order of its results, then the others."""
-        first = [v for v in dict.fromkeys(self.returned) if v in made]
-        return [*first, *(v for v in made if v not in first)]
+def _region(func: Any, reads: Mapping[Var, Sequence[Var]], bindings: Sequence[Binding]) -> Region:
+    """The region of some bindings of `func`; `reads` are the variables that each binding of the function reads."""
+    made = dict.fromkeys(b.var for b in bindings)
+    read = {v for var in made for v in reads[var]} - set(made)
+    inputs = tuple(v for v in (*func.params, *reads) if v in read)
+    used = {*relax.analysis.free_vars(func.body.body), *(v for b, own in reads.items() if b not in made for v in own)}
+    returned = [v for v in _flat(func.body.body) if v in made]
+    outputs = tuple(o for v in dict.fromkeys((*returned, *made)) if v in used for o in outputs_of(v))
+    return Region(tuple(bindings), inputs, outputs)
 
 
 def _why_not(mod: Any, binding: Binding) -> str | None:
@@ -164,9 +138,9 @@ def _why_no_operator(mod: Any, call: Any) -> str | None:
     if not isinstance(call.op, ir.Op):
         return "a call of what is no operator"
     name = call.op.name
-    if name in _CALLS_OUT:
+    if name.removeprefix("relax.") in _CALLS_OUT:
         return f"{name} calls out of TVM"
-    if name in _DISPATCHED:
+    if name.removeprefix("relax.") in _DISPATCHED:
         return f"{name} is made by TVM's own kernels or a library"
     if name == "relax.nn.batch_norm" and call.attrs.training:
         return "a batch norm that takes its statistics from the batch, as in training"
@@ -185,7 +159,8 @@ def why_not_alone(func: Any) -> str | None:
     def called(call: Any) -> Any:
         name = getattr(call.op, "name", getattr(call.op, "name_hint", str(call.op)))
         if isinstance(call.op, ir.GlobalVar) or "packed" in name or "extern" in name:
-            found.append(f"its code calls {_callee(call, name)}")
+            callee = str(getattr(call.args[0], "value", name)) if len(call.args) else name
+            found.append(f"its code calls {callee}")
         return call
 
     def bound(loop: Any) -> Any:
@@ -195,10 +170,6 @@ def why_not_alone(func: Any) -> str | None:
 
     tvm_ffi.structural_map(func.body, [(ir.Call, called), (tirx.For, bound)], order="post")
     return found[0] if found else None
-
-
-def _callee(call: Any, name: str) -> str:
-    return str(getattr(call.args[0], "value", name)) if len(call.args) else name
 
 
 def _why_no_tensors(ty: Any) -> str | None:
@@ -223,12 +194,8 @@ def _is_tuple(ty: Any) -> bool:
     return isinstance(ty, relax.TupleType)
 
 
-def _value(binding: Binding) -> Any:
-    return binding.value
-
-
 def _reads(binding: Binding) -> list[Var]:
-    return list(relax.analysis.free_vars(_value(binding)))
+    return list(relax.analysis.free_vars(binding.value))
 
 
 def _flat(expr: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -56,10 +57,8 @@ def substitute(
         except GraphError as error:
             skipped[name] = str(error)
             continue
-        if isinstance(cost, ScheduleLatency):
-            result = optimize_schedule(read.dag, cost, rules, options)
-        else:
-            result = optimize(read.dag, cost, rules, options)
+        search: Any = optimize_schedule if isinstance(cost, ScheduleLatency) else optimize
+        result: Found = search(read.dag, cost, rules, options)
         found[name], reads[name] = result, read
         if result.steps:
             made.update_func(gv, write_function(result.dag, read, func.attrs))

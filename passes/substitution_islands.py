@@ -19,13 +19,12 @@ from tvm import relax
 
 from tvm_cascade.passes.integer.expressions import constant_of, dtype_of, name_of
 from tvm_cascade.passes.integer.island import BYTE_TYPES, Quantized, Reader, activation_bounds
-from tvm_cascade.passes.read.relax_names import KERNEL_LAYOUTS, convolution_attributes
+from tvm_cascade.passes.read.relax_names import convolution_attributes, oihw_axes
 from tvm_cascade.substitution.dag import Node, Pool, Ref
 from tvm_cascade.substitution.rules_quantized import quantized_sum
 
 _R: Any = relax.op
 _DENSE = ("HWIO", "OIHW", "OHWI")
-_KERNELS = {**KERNEL_LAYOUTS, "IHWO": (3, 0, 1, 2)}
 
 
 class IslandReader:
@@ -70,9 +69,19 @@ class IslandReader:
             core, bias = left, right
             if name_of(bias) != "relax.dequantize":
                 return None
-        if name_of(core) == "relax.matmul":
-            return self._product(core, bias, end)
-        return self._convolution(core, bias, end)
+        product = name_of(core) == "relax.matmul"
+        if not product and (name_of(core) != "relax.nn.conv2d" or str(core.attrs.data_layout) != "NHWC"):
+            return None
+        x, weights = self._activation(core.args[0]), (self._matrix if product else self._kernel)(core)
+        if x is None or weights is None or (product and len(x[0].shape) != 2):
+            return None
+        values, scales, zero = weights
+        biases = () if bias is None else self._bias(bias, len(scales))
+        if biases is None:
+            return None
+        operands = [self._leaf(v) for v in (values, scales, *biases)]
+        kind, attrs = ("qmatmul", {}) if product else ("qconv2d", convolution_attributes(core.attrs))
+        return self._pool.make(kind, self._ref(x[0].value), *operands, w_zero=zero, x_quantum=x[1], **end, **attrs)
 
     def _activation(self, expr: Any) -> tuple[Quantized, tuple[float, int]] | None:
         """A computed tensor of 8 bits with one scale, and its quantum."""
@@ -97,19 +106,9 @@ class IslandReader:
         a, b = self._ref(x[0].value), self._ref(y[0].value)
         return quantized_sum(self._pool, a, x[1], b, y[1], **end) if a.shape == b.shape else None
 
-    def _product(self, core: Any, bias: Any, end: Mapping[str, Any]) -> Ref | None:
-        x, weights = self._activation(core.args[0]), self._matrix(self._define(core.args[1]))
-        if weights is None or x is None or len(x[0].shape) != 2:
-            return None
-        operands = self._operands(*weights[:2], bias)
-        if operands is None:
-            return None
-        return self._pool.make(
-            "qmatmul", self._ref(x[0].value), *operands, w_zero=weights[2], x_quantum=x[1], **end
-        )  # fmt: skip
-
-    def _matrix(self, call: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
+    def _matrix(self, core: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
         """Weights (in, out), a scale for every output, the one zero point."""
+        call = self._define(core.args[1])
         found = self._reader.dequantized(call)
         if found is None:
             return None
@@ -123,45 +122,19 @@ class IslandReader:
             return None
         return np.ascontiguousarray(data), _spread(found.scale, data.shape[1]), found.zero_point
 
-    def _operands(self, weights: np.ndarray, scales: np.ndarray, bias: Any) -> list[Ref] | None:
-        """Weights, scales and what a bias has, as leaves; None for a bias that is not int32 per output."""
-        values = [weights, scales]
-        if bias is not None:
-            found = self._bias(bias, len(scales))
-            if found is None:
-                return None
-            values += found
-        return [self._leaf(v) for v in values]
-
-    def _convolution(self, core: Any, bias: Any, end: Mapping[str, Any]) -> Ref | None:
-        if name_of(core) != "relax.nn.conv2d" or str(core.attrs.data_layout) != "NHWC":
-            return None
-        x, weights = self._activation(core.args[0]), self._kernel(core)
-        if x is None or weights is None:
-            return None
-        kernel, scales, zero = weights
-        operands = self._operands(kernel, scales, bias)
-        if operands is None:
-            return None
-        return self._pool.make(
-            "qconv2d", self._ref(x[0].value), *operands, w_zero=zero, x_quantum=x[1], **end,
-            **convolution_attributes(core.attrs),
-        )  # fmt: skip
-
     def _kernel(self, core: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Of a dense convolution, or of a depthwise one: HWOI, or what importers reshape to that, (1, h, w, out)."""
-        w, layout, groups = self._define(core.args[1]), str(core.attrs.kernel_layout), int(core.attrs.groups)
+        """Weights (out, in, height, width), a scale for every output, the one zero point.
+
+        Of a dense convolution, or of a depthwise one: HWOI, or what importers reshape to that, (1, h, w, out).
+        """
+        call, layout, groups = self._define(core.args[1]), str(core.attrs.kernel_layout), int(core.attrs.groups)
         if groups > 1:
             if layout != "HWOI" or int(core.args[0].ty.shape.values[3]) != groups:
                 return None
-            if name_of(w) == "relax.reshape":
-                w, layout = self._define(w.args[0]), "IHWO"
+            if name_of(call) == "relax.reshape":
+                call, layout = self._define(call.args[0]), "IHWO"
         elif layout not in _DENSE:
             return None
-        return self._weights(w, layout)
-
-    def _weights(self, call: Any, layout: str) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Weights (out, in, height, width), a scale for every output, the one zero point."""
         found = self._reader.dequantized(call)
         stored = None if found is None else found.constant
         if found is None or stored is None or found.dtype not in BYTE_TYPES or stored.ndim != 4:
@@ -171,7 +144,7 @@ class IslandReader:
         axis = int(call.attrs.axis) % 4
         if found.scale.size != 1 and (axis != layout.index("O") or found.scale.size != stored.shape[axis]):
             return None
-        kernel = np.ascontiguousarray(stored.transpose(_KERNELS[layout]))
+        kernel = np.ascontiguousarray(stored.transpose(oihw_axes(layout)))
         return kernel, _spread(found.scale, kernel.shape[0]), found.zero_point
 
     def _bias(self, call: Any, channels: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -206,19 +179,16 @@ class IslandWriter:
 
     def _conv2d(self, node: Node, read: Sequence[Any]) -> Any:
         kernel, scales, *bias = (self._constant(r) for r in node.inputs[1:])
-        groups, layout = int(node["groups"]), "HWIO"  # type: ignore[call-overload]
-        if groups == 1:
-            stored = relax.const(np.ascontiguousarray(kernel.transpose(2, 3, 1, 0)))
-            weights = self._emit(_dequantize(stored, _joint(scales), _zero(node["w_zero"]), 3))
-        else:
-            layout, (out, _, kh, kw) = "HWOI", kernel.shape
-            stored = relax.const(np.ascontiguousarray(kernel.transpose(1, 2, 3, 0)))
-            weights = self._emit(_dequantize(stored, _joint(scales), _zero(node["w_zero"]), 3))
-            weights = self._emit(_R.reshape(weights, (kh, kw, out, 1)))
+        groups, dense = int(node["groups"]), node["groups"] == 1  # type: ignore[call-overload]
+        stored = relax.const(np.ascontiguousarray(kernel.transpose((2, 3, 1, 0) if dense else (1, 2, 3, 0))))
+        weights = self._emit(_dequantize(stored, _joint(scales), _zero(node["w_zero"]), 3))
+        if not dense:
+            out, _, height, width = kernel.shape
+            weights = self._emit(_R.reshape(weights, (height, width, out, 1)))
         geometry = {k: list(node[k]) for k in ("strides", "padding", "dilation")}  # type: ignore[call-overload]
         y = _R.nn.conv2d(
             self._real(read[0], node["x_quantum"]), weights, **geometry, groups=groups, data_layout="NHWC",
-            kernel_layout=layout, out_layout="NHWC",
+            kernel_layout="HWIO" if dense else "HWOI", out_layout="NHWC",
         )  # fmt: skip
         return self._biased(self._emit(y), bias)
 

@@ -16,14 +16,8 @@ from tvm import relax
 from tvm_cascade.errors import GraphError
 from tvm_cascade.operators.table import BINARY, UNARY
 from tvm_cascade.passes.integer.expressions import NotLowered
+from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
-from tvm_cascade.passes.read.relax_names import (
-    KERNEL_LAYOUTS,
-    axis_of,
-    convolution_attributes,
-    pool_attributes,
-    table_kind,
-)
 from tvm_cascade.passes.substitution_islands import IslandReader
 from tvm_cascade.substitution.dag import Dag, Pool, Ref
 
@@ -71,10 +65,9 @@ class _Reader:
         for call in self.program.calls:
             self.refs.update(zip(call.outputs, self._call(call), strict=True))
         outputs: list[Ref] = []
-        shape = self._number(self.program.result, outputs)
-        return Read(
-            Dag(self.pool, inputs, tuple(outputs)), self.constants, tuple(self.calls), tuple(func.params), shape
-        )
+        result = self._number(self.program.result, outputs)
+        graph = Dag(self.pool, inputs, tuple(outputs))
+        return Read(graph, self.constants, tuple(self.calls), tuple(func.params), result)
 
     def ref(self, argument: Argument) -> Ref:
         """The graph's value of a tensor."""
@@ -88,9 +81,11 @@ class _Reader:
 
     def constant(self, value: np.ndarray) -> Ref:
         """A leaf; a single number is one of its own, so that rules can see ones and zeros."""
-        if value.size == 1:
-            return self.pool.make("full", types=((value.shape, str(value.dtype)),), value=value.item())
-        return self.leaf(value)
+        return self.full(value.shape, str(value.dtype), value.item()) if value.size == 1 else self.leaf(value)
+
+    def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Ref:
+        """A leaf that is one number everywhere."""
+        return self.pool.make("full", types=((shape, dtype),), value=value)
 
     def leaf(self, value: np.ndarray) -> Ref:
         """A weight of its own."""
@@ -109,7 +104,7 @@ class _Reader:
         return self.program.values[call.outputs[0]].dtype
 
     def _call(self, call: OperatorCall) -> Sequence[Ref]:
-        kind = table_kind(call.last_name)
+        kind = relax_names.table_kind(call.last_name)
         try:
             if call.name == "quantize" and (island := self._island(call)) is not None:
                 return [island]
@@ -173,28 +168,29 @@ def _leaves(expr: Any) -> list[Any]:
 def _conv2d(r: _Reader, call: OperatorCall) -> Ref:
     x, w, a = r.ref(call.arguments[0]), r.ref(call.arguments[1]), call.expr.attrs
     layout, kernel = str(a.data_layout), str(a.kernel_layout)
-    if layout not in ("NCHW", "NHWC") or kernel not in KERNEL_LAYOUTS or str(a.out_layout) not in ("", layout):
+    if (
+        layout not in ("NCHW", "NHWC")
+        or kernel not in relax_names.KERNEL_LAYOUTS
+        or str(a.out_layout) not in ("", layout)
+    ):
         raise _NotKnownError
     if x.type.dtype != w.type.dtype or r.dtype(call) != ("int32" if x.type.dtype == "int8" else x.type.dtype):
         raise _NotKnownError
     if kernel == "HWOI" and w.shape[3] != 1:  # depthwise with several outputs a channel: TVM's order is its own
         raise _NotKnownError
     if kernel != "OIHW":
-        w = r.make("transpose", w, perm=KERNEL_LAYOUTS[kernel])
-    return r.make("conv2d", x, w, act="", **convolution_attributes(a))
+        w = r.make("transpose", w, perm=relax_names.oihw_axes(kernel))
+    return r.make("conv2d", x, w, act="", **relax_names.convolution_attributes(a))
 
 
-def _pool(kind: str) -> Callable[[_Reader, OperatorCall], Ref]:
-    def read(r: _Reader, call: OperatorCall) -> Ref:
-        x, a = r.ref(call.arguments[0]), call.expr.attrs
-        if str(a.layout) not in ("NCHW", "NHWC") or any(d != 1 for d in a.dilation) or len(x.shape) != 4:
-            raise _NotKnownError
-        made = r.make(kind, x, **pool_attributes(kind, a))
-        if made.shape != r.shape(call):
-            raise _NotKnownError
-        return made
-
-    return read
+def _pool(r: _Reader, call: OperatorCall) -> Ref:
+    x, a, kind = r.ref(call.arguments[0]), call.expr.attrs, call.last_name
+    if str(a.layout) not in ("NCHW", "NHWC") or any(d != 1 for d in a.dilation) or len(x.shape) != 4:
+        raise _NotKnownError
+    made = r.make(kind, x, **relax_names.pool_attributes(kind, a))
+    if made.shape != r.shape(call):
+        raise _NotKnownError
+    return made
 
 
 def _matmul(r: _Reader, call: OperatorCall) -> Ref:
@@ -212,15 +208,14 @@ def _batch_norm(r: _Reader, call: OperatorCall) -> Sequence[Ref]:
     if bool(a.training) or not (bool(a.center) and bool(a.scale)):
         raise _NotKnownError
     refs = [r.ref(x) for x in call.arguments]
-    y = r.make("batch_norm", *refs, axis=axis_of(a.axis, len(refs[0].shape)), eps=float(a.epsilon))
+    y = r.make("batch_norm", *refs, axis=relax_names.axis_of(a.axis, len(refs[0].shape)), eps=float(a.epsilon))
     return [y, refs[3], refs[4]]
 
 
 def _clip(r: _Reader, call: OperatorCall) -> Ref:
     low, high = (float(getattr(v, "value", v)) for v in call.expr.args[1:3])
-    if (low, high) == (0.0, 6.0):
-        return r.make("relu6", r.ref(call.arguments[0]))
-    return r.make("clip", r.ref(call.arguments[0]), low=low, high=high)
+    x = r.ref(call.arguments[0])
+    return r.make("relu6", x) if (low, high) == (0.0, 6.0) else r.make("clip", x, low=low, high=high)
 
 
 def _reshape(r: _Reader, call: OperatorCall) -> Ref:
@@ -236,72 +231,60 @@ def _broadcast(r: _Reader, call: OperatorCall) -> Ref:
         return r.constant(np.full(shape, x.node["value"], dtype))
     if not x.node.constant:
         raise _NotKnownError
-    ones = r.make("full", types=((shape, dtype),), value=1)
-    return r.make("mul", x, ones)
+    return r.make("mul", x, r.full(shape, dtype, 1))
 
 
-def _permute(r: _Reader, call: OperatorCall) -> Ref:
-    x = r.ref(call.arguments[0])
-    axes = call.expr.attrs.axes
-    perm = tuple(reversed(range(len(x.shape)))) if axes is None else tuple(axis_of(i, len(x.shape)) for i in axes)
-    return r.make("transpose", x, perm=perm)
+def _of_first(
+    kind: str, attributes: Callable[[tuple[int, ...], Any], dict[str, Any]]
+) -> Callable[[_Reader, OperatorCall], Ref]:
+    """Reads an operator of one operand; `attributes` gives the table's from the operand's shape and Relax's attributes."""
+
+    def read(r: _Reader, call: OperatorCall) -> Ref:
+        x = r.ref(call.arguments[0])
+        return r.make(kind, x, **attributes(x.shape, call.expr.attrs))
+
+    return read
+
+
+def _permutation(shape: tuple[int, ...], a: Any) -> dict[str, Any]:
+    axes = range(len(shape))[::-1] if a.axes is None else a.axes
+    return {"perm": tuple(relax_names.axis_of(i, len(shape)) for i in axes)}
+
+
+def _mean(shape: tuple[int, ...], a: Any) -> dict[str, Any]:
+    axes = range(len(shape)) if a.axis is None else a.axis
+    return {"axes": tuple(sorted(relax_names.axis_of(i, len(shape)) for i in axes)), "keepdims": bool(a.keepdims)}
 
 
 def _concat(r: _Reader, call: OperatorCall) -> Ref:
     refs = [r.ref(v) for v in call.arguments[0]]
-    return r.make("concat", *refs, axis=axis_of(call.expr.attrs.axis, len(refs[0].shape)))
+    return r.make("concat", *refs, axis=relax_names.axis_of(call.expr.attrs.axis, len(refs[0].shape)))
 
 
 def _split(r: _Reader, call: OperatorCall) -> Sequence[Ref]:
     x = r.ref(call.arguments[0])
-    axis = axis_of(call.expr.attrs.axis, len(x.shape))
+    axis = relax_names.axis_of(call.expr.attrs.axis, len(x.shape))
     sizes = tuple(r.program.values[v].shape[axis] for v in call.outputs)
     node = r.make("split", x, axis=axis, sizes=sizes).node
     return [Ref(node, p) for p in range(len(sizes))]
 
 
-def _mean(r: _Reader, call: OperatorCall) -> Ref:
-    x = r.ref(call.arguments[0])
-    axes = call.expr.attrs.axis
-    chosen = range(len(x.shape)) if axes is None else sorted(axis_of(i, len(x.shape)) for i in axes)
-    return r.make("mean", x, axes=tuple(chosen), keepdims=bool(call.expr.attrs.keepdims))
-
-
-def _softmax(r: _Reader, call: OperatorCall) -> Ref:
-    x = r.ref(call.arguments[0])
-    return r.make("softmax", x, axis=axis_of(call.expr.attrs.axis, len(x.shape)))
-
-
-def _uniform(value: float) -> Callable[[_Reader, OperatorCall], Ref]:
-    def read(r: _Reader, call: OperatorCall) -> Ref:
-        return r.make("full", types=((r.shape(call), r.dtype(call)),), value=value)
-
-    return read
-
-
-def _dropout(r: _Reader, call: OperatorCall) -> Sequence[Ref]:
-    x = r.ref(call.arguments[0])
-    return [x, x]  # nothing is dropped at inference; nobody reads the mask
-
-
 _READERS: dict[str, Callable[[_Reader, OperatorCall], Ref | Sequence[Ref]]] = {
     "nn.conv2d": _conv2d,
-    "nn.max_pool2d": _pool("max_pool2d"),
-    "nn.avg_pool2d": _pool("avg_pool2d"),
+    "nn.max_pool2d": _pool,
+    "nn.avg_pool2d": _pool,
     "matmul": _matmul,
     "nn.batch_norm": _batch_norm,
     "clip": _clip,
     "reshape": _reshape,
-    "flatten": _reshape,
-    "squeeze": _reshape,
-    "expand_dims": _reshape,
+    **dict.fromkeys(("flatten", "squeeze", "expand_dims"), _reshape),
     "broadcast_to": _broadcast,
-    "permute_dims": _permute,
+    "permute_dims": _of_first("transpose", _permutation),
     "concat": _concat,
     "split": _split,
-    "mean": _mean,
-    "nn.softmax": _softmax,
-    "nn.dropout": _dropout,
-    "ones": _uniform(1.0),
-    "zeros": _uniform(0.0),
+    "mean": _of_first("mean", _mean),
+    "nn.softmax": _of_first("softmax", lambda shape, a: {"axis": relax_names.axis_of(a.axis, len(shape))}),
+    "nn.dropout": lambda r, call: [r.ref(call.arguments[0])] * 2,  # nothing is dropped; nobody reads the mask
+    "ones": lambda r, call: r.full(r.shape(call), r.dtype(call), 1.0),
+    "zeros": lambda r, call: r.full(r.shape(call), r.dtype(call), 0.0),
 }

@@ -56,29 +56,20 @@ class _Writer:
         self._constants: dict[tuple[Ref, str], Any] = {}  # by form: see `_form`
         self._folded = fold(dag, read.constants)
         self._builder = relax.BlockBuilder()
+        self._emit = self._builder.emit
         self._exprs: dict[Ref, Any] = dict(zip(dag.inputs, read.params, strict=True))
 
     def write(self, attrs: Any) -> relax.Function:
         bb = self._builder
-        given = {k: attrs[k] for k in attrs.keys() if k != "global_symbol"} if attrs is not None else {}  # noqa: SIM118
-        self._lift_constants()
-        name = str(attrs["global_symbol"]) if attrs is not None and "global_symbol" in attrs else "main"
-        with bb.function(name, [*self._read.params, *self._vars], attrs=given or None):
+        given = dict(attrs or {})
+        name = str(given.pop("global_symbol", "main"))
+        with bb.function(name, attrs=given or None):
             with bb.dataflow():
                 for node in self._dag.nodes:
                     self._emit_node(node)
                 results = [bb.emit_output(self._expr(r)) for r in self._dag.outputs]
-            bb.emit_func_output(_nested(self._read.result, results))
+            bb.emit_func_output(_nested(self._read.result, results), [*self._read.params, *self._vars])
         return bb.finalize()[name]
-
-    def _lift_constants(self) -> None:
-        read = [(r, _form(n, i)) for n in self._dag.nodes for i, r in enumerate(n.inputs) if r.node.constant]
-        read += [(r, "") for r in self._dag.outputs if r.node.constant]
-        for key in dict.fromkeys(read) if self._lift else ():
-            name, value = f"constant{len(self.lifted)}", self._value(*key)
-            self.lifted[name] = value
-            self._vars.append(relax.Var(name, _tensor_type(value)))
-            self._constants[key] = self._vars[-1]
 
     def _value(self, ref: Ref, form: str) -> np.ndarray:
         value = self._folded[ref]
@@ -90,8 +81,14 @@ class _Writer:
 
     def _constant(self, ref: Ref, form: str = "") -> Any:
         if (ref, form) not in self._constants:
-            self._constants[ref, form] = relax.const(self._value(ref, form))
+            value = self._value(ref, form)
+            self._constants[ref, form] = self._parameter(value) if self._lift else relax.const(value)
         return self._constants[ref, form]
+
+    def _parameter(self, value: np.ndarray) -> relax.Var:
+        self._vars.append(relax.Var(f"constant{len(self.lifted)}", relax.TensorType(value.shape, str(value.dtype))))
+        self.lifted[self._vars[-1].name] = value
+        return self._vars[-1]
 
     def _emit_node(self, node: Node) -> None:
         made = self._node(node)
@@ -100,9 +97,6 @@ class _Writer:
             return
         for port in range(len(node.types)):
             self._exprs[Ref(node, port)] = self._builder.emit(relax.TupleGetItem(made, port))
-
-    def _emit(self, call: Any) -> relax.Var:
-        return self._builder.emit(call)
 
     def _expr(self, ref: Ref) -> Any:
         return self._constant(ref) if ref.node.constant else self._exprs[ref]
@@ -130,25 +124,14 @@ class _Writer:
         return self._emit(relax_operator(kind)(*args))
 
     def _activated(self, x: relax.Var, act: str) -> relax.Var:
-        if not act:
-            return x
-        return self._step(act, {}, [x])
+        return self._step(act, {}, [x]) if act else x
 
     def _conv2d(self, node: Node) -> relax.Var:
         layout = str(node["layout"])
         kernel, weights = self._kernel(node.inputs[1], layout)
-        attrs = {k: list(node[k]) for k in ("strides", "padding", "dilation")}  # type: ignore[call-overload]
-        y = self._emit(
-            _R.nn.conv2d(
-                self._expr(node.inputs[0]),
-                weights,
-                **attrs,
-                groups=int(node["groups"]),  # type: ignore[call-overload]
-                data_layout=layout,
-                kernel_layout=kernel,
-                out_dtype=_wide(node),
-            )
-        )
+        attrs: dict[str, Any] = {k: list(node[k]) for k in ("strides", "padding", "dilation")}  # type: ignore[call-overload]
+        attrs |= {"data_layout": layout, "kernel_layout": kernel, "groups": int(node["groups"])}  # type: ignore[call-overload]
+        y = self._emit(_R.nn.conv2d(self._expr(node.inputs[0]), weights, **attrs, out_dtype=_wide(node)))
         if len(node.inputs) > 2:
             bias, form = node.inputs[2], _form(node, 2)
             if bias.node.constant:
@@ -191,8 +174,7 @@ class _Writer:
                 return self._expr(next(operands))
             return arg
 
-        args = [argument(a) for a in call.args]
-        return relax.Call(call.op, args, call.attrs, call.ty_args)
+        return relax.Call(call.op, [argument(a) for a in call.args], call.attrs, call.ty_args)
 
 
 def _nested(shape: Any, results: list[Any]) -> Any:
@@ -206,10 +188,6 @@ def _form(node: Node, operand: int) -> str:
     if operand == 1:
         return "HWIO" if node["layout"] == "NHWC" else ""
     return "NCHW bias" if node["layout"] == "NCHW" else ""
-
-
-def _tensor_type(value: Any) -> Any:
-    return relax.TensorType(value.shape, str(value.dtype))
 
 
 def _wide(node: Node) -> str | None:

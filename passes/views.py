@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tvm_ffi
 
 from tvm_cascade.graph import ITEM_BYTES
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.driver.instrument import evaluate
-from tvm_cascade.schedules.tir import PrimFunc, ir, tvm_ffi
+from tvm_cascade.schedules.tir import PrimFunc, ir
 
 
 def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
@@ -30,24 +31,27 @@ def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
     return tuple(offsets[o] for o in outputs) if len(offsets) == len(outputs) else None
 
 
-def _offset(block: object, store: object) -> int | None:
+def _offset(block: Any, store: Any) -> int | None:
     """The constant distance in elements from an output to its source, None where it varies."""
-    variables = block.iter_vars  # type: ignore[attr-defined]
-    grid = np.ogrid[tuple(slice(0, int(v.dom.extent)) for v in variables)]
-    env = {v.var: axis for v, axis in zip(variables, grid, strict=True)}
-    read = store.value  # type: ignore[attr-defined]
+    env, read = grid_of(block), store.value
     try:
-        distance = _flat(read.source, read.indices, env) - _flat(store.buffer, store.indices, env)  # type: ignore[attr-defined]
+        distance = _flat(read.source, read.indices, env) - _flat(store.buffer, store.indices, env)
     except ValueError:
         return None
     first = int(np.asarray(distance).flat[0])
     return first if bool(np.all(distance == first)) else None
 
 
-def _flat(buffer: object, indices: object, env: object) -> np.ndarray:
+def grid_of(block: Any) -> dict[Any, np.ndarray]:
+    """Every value of a block's axes by their variables, as arrays that broadcast against one another."""
+    grid = np.ogrid[tuple(slice(0, int(v.dom.extent)) for v in block.iter_vars)]
+    return {v.var: axis for v, axis in zip(block.iter_vars, grid, strict=True)}
+
+
+def _flat(buffer: Any, indices: Any, env: Any) -> np.ndarray:
     offset: Any = np.int64(0)
-    for index, extent in zip(indices, tir.shape_of(buffer), strict=True):  # type: ignore[arg-type]
-        offset = offset * extent + evaluate(index, env)  # type: ignore[arg-type]
+    for index, extent in zip(indices, tir.shape_of(buffer), strict=True):
+        offset = offset * extent + evaluate(index, env)
     return offset
 
 
@@ -72,8 +76,8 @@ def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
                 extent == 1 or tvm_ffi.structural_equal(a, b)
                 for a, b, extent in zip(load.indices, target.indices, tir.shape_of(load.source), strict=True)
             )
-            if not same and (load.source in watched or load.source not in inputs):
+            if not same and load.source not in inputs:
+                return ()
+            if not same:
                 watched.discard(load.source)
-                if load.source not in inputs:
-                    return ()
     return tuple(i for i in candidates if func.params[i] in watched)

@@ -24,7 +24,7 @@ import numpy as np
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.intervals import Evaluator, NotUnderstoodError, Strided, clip, compile_index, hull
 from tvm_cascade.schedules import tir
-from tvm_cascade.schedules.tir import Buffer, PrimFunc, Var, ir, tirx
+from tvm_cascade.schedules.tir import Buffer, PrimFunc, ir, tirx
 
 Box = tuple[Strided, ...]
 _MAX_DENOMINATOR = 16
@@ -48,7 +48,7 @@ class AccessPattern:
     not understood (such an axis counts as read in full, and no window is fitted to it).
     """
 
-    def __init__(self, func: PrimFunc, activations: int, tables: Mapping[Var, np.ndarray] | None = None) -> None:
+    def __init__(self, func: PrimFunc, activations: int, tables: Mapping[tirx.Var, np.ndarray] | None = None) -> None:
         self.inputs: tuple[Buffer, ...] = tuple(func.params[:activations])
         self.outputs = tir.outputs_of(func)
         self.reasons: dict[tuple[Buffer, int], str] = {}
@@ -57,10 +57,9 @@ class AccessPattern:
         self.uses_tables = any(tir.collect(i, ir.TensorLoad) for i in index_loads)  # as indices
         self._blocks = [self._block(r) for r in tir.leaf_blocks(func)]
 
-    def _block(self, realize: object) -> _Block:
-        block = realize.block  # type: ignore[attr-defined]
-        variables = [iv.var for iv in block.iter_vars]
-        slots = {v: k for k, v in enumerate(variables)}
+    def _block(self, realize: Any) -> _Block:
+        block = realize.block
+        slots = {iv.var: k for k, iv in enumerate(block.iter_vars)}
         extents = tuple(int(iv.dom.extent) for iv in block.iter_vars)
         writes = tuple(
             (s.buffer, tuple(slots.get(i) if isinstance(i, tirx.Var) else None for i in s.indices))
@@ -71,7 +70,7 @@ class AccessPattern:
         reads = tuple((x.source, self._indices(x, slots)) for x in found if x.source not in written)
         return _Block(extents, writes, reads)
 
-    def _indices(self, load: Any, slots: Mapping[Var, int]) -> tuple[Evaluator | None, ...]:
+    def _indices(self, load: Any, slots: Mapping[tirx.Var, int]) -> tuple[Evaluator | None, ...]:
         compiled: list[Evaluator | None] = []
         for axis, index in enumerate(load.indices):
             try:
@@ -134,7 +133,7 @@ def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
         return Window(width // step + 1, stride, step, -first.lo)
     if any(b.lo < a.lo or b.hi < a.hi for a, b in pairwise(taps)):
         return "rows are not read in ascending order"
-    best = min((w for w in _covers(taps, rows)), key=lambda w: (w.extent, w.denominator, w.stride))
+    best = min(_covers(taps, rows), key=lambda w: (w.extent, w.denominator, w.stride))
     return best if best.extent < rows else Window.whole(rows)
 
 
@@ -171,19 +170,12 @@ def row_windows(
         return (None,) * len(input_axes), "outputs with different numbers of rows"
     if max(rows) > _MOST_ROWS:
         return (None,) * len(input_axes), f"more than {_MOST_ROWS} rows or columns"
-    boxes = [
-        pattern.demand(
-            {o: {a: Strided(y, y, 0)} for o, a in zip(pattern.outputs, output_axes, strict=True) if a is not None}
-        )
-        for y in range(rows.pop())
-    ]
-    windows: list[Window | None] = []
-    reasons: list[str] = []
-    for buffer, axis in zip(pattern.inputs, input_axes, strict=True):
-        window = _input_window(pattern, boxes, buffer, axis)
-        windows.append(window if isinstance(window, Window) else None)
-        reasons += [f"{buffer.name}: {window}"] if isinstance(window, str) else []
-    return tuple(windows), "; ".join(reasons) or None
+    axes = [(o, a) for o, a in zip(pattern.outputs, output_axes, strict=True) if a is not None]
+    boxes = [pattern.demand({o: {a: Strided(y, y, 0)} for o, a in axes}) for y in range(rows.pop())]
+    inputs = list(zip(pattern.inputs, input_axes, strict=True))
+    found = [_input_window(pattern, boxes, buffer, axis) for buffer, axis in inputs]
+    reasons = [f"{b.name}: {why}" for (b, _), why in zip(inputs, found, strict=True) if isinstance(why, str)]
+    return tuple(w if isinstance(w, Window) else None for w in found), "; ".join(reasons) or None
 
 
 def _input_window(

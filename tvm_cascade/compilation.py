@@ -130,6 +130,7 @@ def describe_plan(
         estimates=report.estimates,
         bounds=report.bounds,
         concats=chosen.reason,
+        candidates=chosen.exactness,
         groups=chosen.groups,
         in_groups=report.in_groups,
         flash=flash,

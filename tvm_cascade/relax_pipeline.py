@@ -20,11 +20,10 @@ from tvm.ir import IRModule
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.errors import UsageError
 from tvm_cascade.messages import last_line
-from tvm_cascade.passes.candidates.substitutions import promised_rewrite
 from tvm_cascade.passes.cascade import SUBSTITUTIONS_ATTR, Cascade
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.plan_network import is_lowered, plan_network
-from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
+from tvm_cascade.passes.plan_network import plan_network, promised
+from tvm_cascade.passes.rewriting import rewrite_for_latency
 from tvm_cascade.request import PlanRequest
 
 LOG = logging.getLogger("tvm_cascade")
@@ -70,10 +69,8 @@ def cascade_pipeline(
 
 def _promises_memory(mod: IRModule, request: PlanRequest) -> bool:
     """Whether substitutions promise a smaller arena."""
-    if request.rewrite is False or (request.rewrite is None and request.layerwise) or is_lowered(mod):
-        return False
     try:
-        return bool(promised_rewrite(mod, request.max_macs, floats=bool(request.rewrite)).steps)
+        return bool(promised(mod, request).steps)
     except Exception as error:  # a network that substitutions cannot read or write is built as it is
         LOG.info("main: no substitutions: %s: %s", type(error).__name__, last_line(error))
         return False

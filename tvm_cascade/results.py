@@ -28,6 +28,7 @@ class PlanResult:
     concats: str = field(
         default="", kw_only=True
     )  # those read in parts, channels in groups, what it saves, or why none is
+    candidates: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # those kept, with how exact they are
     groups: Mapping[str, int] = field(default_factory=dict, kw_only=True)  # of channels, by projection
     in_groups: tuple[bool, ...] = field(default=(), kw_only=True)  # points of the frontier that make channels in groups
     flash: tuple[int, int] | None = field(default=None, kw_only=True)  # bytes of weights, estimated bytes of code
@@ -53,6 +54,7 @@ class PlanResult:
             "steps": step_rows(plan),
             "buffers": block_rows(plan),
             "concats": self.concats,
+            "candidates": dict(self.candidates),
             "channel_groups": dict(self.groups),
             "segments": [[plan.graph.ops[o].name for o in s.ops] for s in plan.segments],
             "seconds": self.seconds,
@@ -77,6 +79,8 @@ class PlanResult:
         parts += ["", step_table(self.plan), "", memory_map(self.plan)]
         if self.concats:
             parts += ["", self.concats]
+        if self.candidates:
+            parts += ["", "kept: " + ", ".join(f"{name} ({exact})" for name, exact in self.candidates.items())]
         if self.estimates:
             parts += ["", frontier_table(self.frontier, self.estimates, self.in_groups)]
         if verbose:

@@ -1,8 +1,8 @@
 """What a candidate is, what is known of it once it is planned, and the loop that keeps the best.
 
 A candidate is an equivalent network. Its kind proposes it, by what is cheap to know of the graph; the loop has it built with
-its real kernels and scratch and planned, and keeps it where its kind says that it is better. Whatever a kind finds is told to the
-user, also where nothing changes.
+its real kernels and scratch and planned, and keeps it where its kind says that it is better. The user is told which candidates
+were kept, how exact they are and why, and why others were not.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from tvm_cascade.passes.prepare_graph import PreparedGraph, prepare_graph
 from tvm_cascade.passes.rewriting import Rewritten
 from tvm_cascade.schedules.tuning.counting import Counter
 from tvm_cascade.schedules.tuning.tune import Database
-
-FEW_CONCATS = 4  # concats that are tried one by one, and listed by name
 
 
 class Exactness(Enum):
@@ -74,9 +72,9 @@ class PlannedCandidate:
 
     prepared: PreparedGraph
     plan: Plan
-    concats: tuple[str, ...] = ()  # read in parts
     joined: tuple[str, ...] = ()  # written into place by the makers of their parts
     groups: Mapping[str, int] = field(default_factory=dict)  # of channels, by the projection that sums them up
+    kept: Mapping[str, Exactness] = field(default_factory=dict)  # by the names of the candidates that made this network
     plain: Graph | None = None  # with `groups`, the graph without
     reason: str = ""  # what was done and what it changes, or why nothing; empty where there was nothing to try
     rewritten: Rewritten | None = None  # substitutions made, or why none were; None where none were asked for
@@ -86,11 +84,14 @@ class PlannedCandidate:
         """The graph that was planned, without groups of channels."""
         return self.prepared.graph if self.plain is None else self.plain
 
+    @property
+    def exactness(self) -> dict[str, str]:
+        """How exact each candidate is that was kept, in words, by its name."""
+        return {name: exactness.value for name, exactness in self.kept.items()}
+
     def told(self, what: str) -> PlannedCandidate:
         """The same with one more thing to say."""
-        if not what:
-            return self
-        return replace(self, reason=f"{self.reason}; {what}" if self.reason else what)
+        return replace(self, reason="; ".join(filter(None, (self.reason, what))))
 
 
 Best = PlannedCandidate | InfeasibleError
@@ -114,13 +115,18 @@ class Candidate(ABC):
         Raises `InfeasibleError` where it does not fit, `RefusedCandidate` with a reason not to plan it at all.
         """
 
+    @staticmethod
+    def change(plan: Plan, best: Best) -> str:
+        """How the arena changes from the best so far to a plan, in words."""
+        return f"{'more than the cap' if isinstance(best, InfeasibleError) else best.plan.peak} -> {plan.peak} bytes"
+
     def beats(self, found: PlannedCandidate, best: Best) -> bool:
         """Whether what was planned is better than the best so far."""
         return isinstance(best, InfeasibleError) or found.plan.peak < best.plan.peak
 
     @abstractmethod
-    def kept(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
-        """What to go on with where it is, with what to say of it."""
+    def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
+        """What was planned, with why it is kept."""
 
     def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
         """The best so far where it is not, with what to say of that."""
@@ -174,11 +180,7 @@ def _tried(candidate: Candidate, best: Best) -> tuple[Best, Outcome]:
             return candidate.dropped(error, best), Outcome.INFEASIBLE
         return min(best, error, key=lambda e: e.needed), Outcome.INFEASIBLE
     if candidate.beats(found, best):
-        return candidate.kept(found, best), Outcome.KEPT
+        kept = {**found.kept, candidate.name: candidate.exactness}
+        return replace(candidate.explained(found, best), kept=kept), Outcome.KEPT
     assert isinstance(best, PlannedCandidate)
     return candidate.dropped(found, best), Outcome.DROPPED
-
-
-def listed(names: tuple[str, ...]) -> str:
-    """Concats by name, or how many they are."""
-    return ", ".join(names) if len(names) <= FEW_CONCATS else f"{len(names)} concats"

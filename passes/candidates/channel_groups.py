@@ -30,10 +30,10 @@ class ChannelGroups(Candidate):
         plan = plan_in_groups(graph, prepared.graph, self.network.options)
         return PlannedCandidate(prepared, plan, groups=self.groups, plain=graph)
 
-    def kept(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
+    def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
         blocks = ", ".join(f"{name} in {count}" for name, count in self.groups.items())
         what = f"makes the wide channels before {blocks} groups, one group after the other"
-        return replace(found, reason=f"{what}: {self._change(found.plan, best)}")
+        return found.told(f"{what}: {self._change(found.plan, best)}")
 
     def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
         if isinstance(found, InfeasibleError):
@@ -41,9 +41,8 @@ class ChannelGroups(Candidate):
         return best.told(f"no channels were split: in groups, {self._change(found.plan, best)}")
 
     def _change(self, plan: Plan, best: Best) -> str:
-        before = "more than the cap" if isinstance(best, InfeasibleError) else best.plan.peak
         work = plan.macs / max(self.network.prepared.graph.macs, 1)
-        return f"{before} -> {plan.peak} bytes at {work:.3f}x work"
+        return f"{self.change(plan, best)} at {work:.3f}x work"
 
 
 def channel_groups(network: Network, best: Best) -> Proposals:

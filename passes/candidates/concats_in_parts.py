@@ -16,16 +16,14 @@ from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.rewriting import fold_concats
 from tvm_cascade.passes.candidates.candidate import (
-    FEW_CONCATS,
     Best,
     Candidate,
     Network,
     PlannedCandidate,
     Proposals,
     RefusedCandidate,
-    listed,
 )
-from tvm_cascade.passes.join_concats import joinable, joined
+from tvm_cascade.passes.join_concats import FEW_CONCATS, joinable, joined, listed
 from tvm_cascade.passes.prepare_graph import PreparedGraph
 from tvm_cascade.passes.rewrite_for_memory import foldable, paying_concats, without_concats
 from tvm_cascade.schedules.rules.select import GENERIC
@@ -45,12 +43,14 @@ class ConcatsInParts(Candidate):
 
     def apply(self) -> PlannedCandidate:
         network, options = self.network, self.network.options
-        made, rest = network.kernels.prepare(without_concats(network.lowered, self.names)), ()
+        made = network.kernels.prepare(without_concats(network.lowered, self.names))
         if isinstance(self.before, PlannedCandidate):
             options = self._in_time(made, self.before)
-            rest = joinable(made) if self.before.joined else ()
-        made = joined(made, rest)
-        return PlannedCandidate(made, plan_graph(made.graph, options), self.names, rest)
+            if self.before.joined and (rest := joinable(made)):
+                made = joined(made, rest)
+                plan = plan_graph(made.graph, options)
+                return replace(self.before, prepared=made, plan=plan, joined=rest)
+        return PlannedCandidate(made, plan_graph(made.graph, options))
 
     def _in_time(self, made: PreparedGraph, before: PlannedCandidate) -> PlanOptions:
         """The options with the time that is left for smaller steps once parts are read where they lie."""
@@ -61,18 +61,14 @@ class ConcatsInParts(Candidate):
             raise RefusedCandidate(f"{_NONE_READ}: {before.plan.peak} -> {self.hoped} bytes {price}")
         return replace(options, max_time=options.max_time / factor)
 
-    def kept(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
-        read = f"reads the parts of {listed(self.names)} where they lie"
-        if isinstance(best, InfeasibleError):
-            return found.told(f"{read}: else it does not fit")
-        found = replace(found, reason=best.reason if found.joined else "")
-        return found.told(f"{read}: {best.plan.peak} -> {found.plan.peak} bytes")
+    def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
+        change = "else it does not fit" if isinstance(best, InfeasibleError) else self.change(found.plan, best)
+        return found.told(f"reads the parts of {listed(self.names)} where they lie: {change}")
 
     def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
         if isinstance(found, InfeasibleError):
             return best
-        change = f"{best.plan.peak} -> {found.plan.peak} bytes"
-        return best.told(f"{_NONE_READ}: those of {listed(self.names)} would change {change}")
+        return best.told(f"{_NONE_READ}: those of {listed(self.names)} would change {self.change(found.plan, best)}")
 
 
 def concats_in_parts(network: Network, best: Best) -> Proposals:
@@ -82,14 +78,10 @@ def concats_in_parts(network: Network, best: Best) -> Proposals:
     names = () if options.layerwise else foldable(graph)
     if not names:
         return ""
-    if isinstance(best, InfeasibleError):
-        chosen, hoped = _smallest(graph, names, options)
-        yield ConcatsInParts(network, chosen, best, hoped)
-        return ""
-    if options.sram is not None:
+    if isinstance(best, PlannedCandidate) and options.sram is not None:
         return f"{_NONE_READ}: the network fits as it is"
     chosen, hoped = _smallest(graph, names, options)
-    if hoped >= best.plan.peak:
+    if isinstance(best, PlannedCandidate) and hoped >= best.plan.peak:
         return f"{_NONE_READ}: that would take {hoped} bytes, not less than {best.plan.peak}"
     yield ConcatsInParts(network, chosen, best, hoped)
     return ""

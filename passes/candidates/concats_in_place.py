@@ -9,17 +9,8 @@ from dataclasses import dataclass, replace
 
 from tvm_cascade.cascading import Plan, baseline_peak, plan_graph
 from tvm_cascade.errors import InfeasibleError
-from tvm_cascade.passes.candidates.candidate import (
-    FEW_CONCATS,
-    Best,
-    Candidate,
-    Network,
-    Outcome,
-    PlannedCandidate,
-    Proposals,
-    listed,
-)
-from tvm_cascade.passes.join_concats import joinable, joined
+from tvm_cascade.passes.candidates.candidate import Best, Candidate, Network, Outcome, PlannedCandidate, Proposals
+from tvm_cascade.passes.join_concats import FEW_CONCATS, joinable, joined, listed
 
 
 @dataclass(frozen=True)
@@ -45,13 +36,11 @@ class ConcatsInPlace(Candidate):
             return found.plan.peak <= self.plain.plan.peak
         return _kernel_calls(found.plan) <= _kernel_calls(self.plain.plan)
 
-    def kept(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
-        before = "more than the cap" if isinstance(self.plain, InfeasibleError) else str(self.plain.plan.peak)
-        change = f"{before} -> {found.plan.peak} bytes"
-        if before == str(found.plan.peak):
-            change = f"no copies, {before} bytes as with them"
-        reason = f"writes the parts of {listed(self.names)} into place: {change}"
-        return replace(found, reason=reason)
+    def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
+        change, peak = self.change(found.plan, self.plain), found.plan.peak
+        if isinstance(self.plain, PlannedCandidate) and self.plain.plan.peak == peak:
+            change = f"no copies, {peak} bytes as with them"
+        return found.told(f"writes the parts of {listed(self.names)} into place: {change}")
 
 
 def concats_in_place(network: Network, best: Best) -> Proposals:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 
 from tvm.ir import IRModule
@@ -40,21 +39,20 @@ class Substitutions(Candidate):
 
     @property
     def exactness(self) -> Exactness:
-        return exactness_of(self.mod)
+        """Quantized networks see rules alone that keep every bit."""
+        return Exactness.BITS if is_quantized(self.mod) else Exactness.REASSOCIATED
 
     def apply(self) -> PlannedCandidate:
         return self.plan(self.promise.mod)
 
-    def kept(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
+    def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
         before, after = best.needed if isinstance(best, InfeasibleError) else best.plan.peak, found.plan.peak
         reason = f"{before - after} bytes of arena less"
         return replace(found, rewritten=replace(self.promise, before=before, after=after, reason=reason))
 
     def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
-        reason = "the rewritten network does not fit the cap"
-        if isinstance(found, PlannedCandidate):
-            reason = f"the rewritten network needs {found.plan.peak} bytes"
-        return replace(best, rewritten=unchanged(self.mod, best.plan.peak, "B", reason))
+        why = "does not fit the cap" if isinstance(found, InfeasibleError) else f"needs {found.plan.peak} bytes"
+        return replace(best, rewritten=unchanged(self.mod, best.plan.peak, "B", f"the rewritten network {why}"))
 
 
 def with_substitutions(
@@ -65,21 +63,13 @@ def with_substitutions(
         start: Best = plan(mod)
     except InfeasibleError as error:
         start = error
-    return best_candidate(start, [partial(_substitutions, mod, promise, plan)])
 
+    def promised(best: Best) -> Proposals:
+        if promise.steps:
+            yield Substitutions(mod, promise, plan)
+        return ""
 
-def _substitutions(
-    mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate], best: Best
-) -> Proposals:
-    """The one rewritten network that a search promises, where it promises any."""
-    if promise.steps:
-        yield Substitutions(mod, promise, plan)
-    return ""
-
-
-def exactness_of(mod: IRModule) -> Exactness:
-    """How exact substitutions in a module are: quantized networks see rules alone that keep every bit."""
-    return Exactness.BITS if is_quantized(mod) else Exactness.REASSOCIATED
+    return best_candidate(start, [promised])
 
 
 def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) -> Rewritten:
@@ -89,7 +79,7 @@ def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) 
     network whose results would not keep every bit. `before` and `after` are what the model counts: bytes of the activations
     alive at once.
     """
-    if not floats and exactness_of(mod) is not Exactness.BITS:
+    if not floats and not is_quantized(mod):
         return unchanged(mod, 0, "B", "the network is not quantized: substitutions would reassociate its sums")
     done = search_main(mod, PeakMemory(), inf)
     if MAIN not in done.found:

@@ -68,9 +68,10 @@ class Program:
         """What an expression of the function stands for."""
         return _argument(expr, self._names)
 
-    def constant(self, argument: Argument) -> np.ndarray | None:
-        """The value of a constant; None for anything else."""
-        return self.values[argument].constant if isinstance(argument, int) else None
+    @property
+    def constants(self) -> dict[int, np.ndarray]:
+        """Every constant by its number."""
+        return {k: v.constant for k, v in enumerate(self.values) if v.constant is not None}
 
 
 def numbers_in(argument: Argument) -> Iterator[int]:
@@ -119,10 +120,8 @@ class _Reader:
         for block in body.blocks:
             for binding in block.bindings:
                 self._bind(binding)
-        result = self._read(body.body)
-        return Program(
-            tuple(self._values), inputs, tuple(self._calls), result, self._definitions, self._matches_shapes, self._names
-        )  # fmt: skip
+        result, values, calls = self._read(body.body), tuple(self._values), tuple(self._calls)
+        return Program(values, inputs, calls, result, self._definitions, self._matches_shapes, self._names)
 
     def _bind(self, binding: Any) -> None:
         self._matches_shapes |= isinstance(binding, relax.MatchCast)
@@ -132,8 +131,8 @@ class _Reader:
             return
         self._names[binding.var] = self._read(binding.value)
         if self._names[binding.var] is None:
-            kind = type(binding.value).__name__
-            raise GraphError(f"{kind} in the function: only straight-line code of operators is supported")
+            what = f"{type(binding.value).__name__} in the function"
+            raise GraphError(f"{what}: only straight-line code of operators is supported")
 
     def _call(self, call: Any, var: Any) -> Argument:
         name = getattr(call.op, "name", None) or getattr(call.op, "name_hint", None) or str(call.op)

@@ -13,9 +13,7 @@ from tvm import relax
 from tvm_cascade.operators.table import OPERATORS
 
 _GRAPH_KINDS = MappingProxyType({"multiply": "mul", "subtract": "sub", "take": "gather"})
-KERNEL_LAYOUTS = MappingProxyType(  # of a convolution's weights: the permutation to (out, in / groups, height, width)
-    {"OIHW": (0, 1, 2, 3), "HWIO": (3, 2, 0, 1), "OHWI": (0, 3, 1, 2), "HWOI": (2, 3, 0, 1)}
-)
+KERNEL_LAYOUTS = ("OIHW", "HWIO", "OHWI", "HWOI")  # of a convolution's weights
 _FAMILIES: tuple[Any, ...] = (relax.op, relax.op.nn)
 
 
@@ -60,9 +58,9 @@ def pool_attributes(kind: str, attrs: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def oihw(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """The shape of a convolution's weights as (out, in / groups, height, width)."""
-    return tuple(shape[layout.index(letter)] for letter in "OIHW")
+def oihw_axes(layout: str) -> tuple[int, ...]:
+    """The permutation of a convolution's weights to (out, in / groups, height, width)."""
+    return tuple(layout.index(letter) for letter in "OIHW")
 
 
 def row_and_column_axis(attrs: Any) -> tuple[int, int] | None:

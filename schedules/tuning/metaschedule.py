@@ -67,6 +67,11 @@ class Tuned:
     forms: int  # different row forms
     reasons: dict[str, str]
 
+    @property
+    def tuned(self) -> int:
+        """How many operators have tuned kernels."""
+        return sum(k is not None for k in self.kernels)
+
 
 def host_target() -> Any:
     """The target of host programs, one core of it."""

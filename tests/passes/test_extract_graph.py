@@ -27,8 +27,8 @@ def run_kernels(extracted: Extracted, inputs: list[np.ndarray]) -> list[np.ndarr
     """Execute a graph operator by operator, every operator row by row out of the smallest rings."""
     graph = extracted.graph
     values = dict(zip(graph.inputs, inputs, strict=True))
-    for op, kernel, access in zip(graph.ops, extracted.kernels, extracted.accesses, strict=True):
-        if kernel is None or access is None:
+    for op, computed in zip(graph.ops, extracted.operators, strict=True):
+        if computed is None:
             flat = values[op.inputs[0]].reshape(-1)
             for t, offset in zip(op.outputs, op.view_offsets, strict=True):
                 target = graph.tensors[t]
@@ -37,7 +37,7 @@ def run_kernels(extracted: Extracted, inputs: list[np.ndarray]) -> list[np.ndarr
                 values[t] = flat[start : start + count].reshape(target.shape)
             continue
         made = [np.zeros(graph.tensors[t].shape, graph.tensors[t].dtype) for t in op.outputs]
-        run_rows(kernel, access, [values[t] for t in op.inputs], made)
+        run_rows(computed.kernel, computed.access, [values[t] for t in op.inputs], made)
         values |= dict(zip(op.outputs, made, strict=True))
     return [values[t] for t in graph.outputs]
 
@@ -229,7 +229,7 @@ def test_opaque_operators_say_why() -> None:
 
 def test_with_kernels_takes_over_scratch_and_flash() -> None:
     extracted = extract_graph(branchy("float32", "NHWC"))
-    kernels = [k and replace(k, scratch_bytes=24, constants=()) for k in extracted.kernels]
+    kernels = [o and replace(o.kernel, scratch_bytes=24, constants=()) for o in extracted.operators]
     graph = with_kernels(extracted.graph, kernels)
     assert {op.scratch_bytes for op in graph.ops if not op.view} == {24}
     assert graph.weight_bytes == 0
@@ -262,9 +262,10 @@ def test_attributes_are_plain_python() -> None:
 def test_counted_macs_are_the_planned_ones() -> None:
     """A counter in every kernel against the graph, and both against a count of taps by hand."""
     extracted = extract_graph(LowerQuantized()(branchy("int8", "NHWC")))
-    for op, kernel, access in zip(extracted.graph.ops, extracted.kernels, extracted.accesses, strict=True):
-        if kernel is None or access is None or op.kind not in ("conv2d", "depthwise_conv2d", "dense"):
+    for op, computed in zip(extracted.graph.ops, extracted.operators, strict=True):
+        if computed is None or op.kind not in ("conv2d", "depthwise_conv2d", "dense"):
             continue
+        kernel, access = computed.kernel, computed.access
         rng = np.random.default_rng(0)
         graph = extracted.graph
         inputs = [rng.integers(-9, 9, graph.tensors[t].shape).astype("int8") for t in op.inputs]

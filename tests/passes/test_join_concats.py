@@ -167,6 +167,7 @@ def test_every_road_takes_them(expected: tuple[np.ndarray, np.ndarray]) -> None:
     chosen = plan_prepared(cell(), pipeline.prepare(cell(), KernelTarget()), WAYS["layer by layer"])
     plain = plan_graph(pipeline.prepare(cell(), KernelTarget()).graph, WAYS["layer by layer"])
     assert chosen.joined == ("concat", "concat1")
+    assert chosen.exactness == {"concats in place": "every bit stays"}
     assert chosen.reason == f"writes the parts of concat, concat1 into place: {plain.peak} -> {chosen.plan.peak} bytes"
     assert chosen.plan.baseline_peak == plain.baseline_peak
     request, lowered = PlanRequest(layerwise=True), LowerQuantized()(cell())

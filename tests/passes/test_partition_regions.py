@@ -17,12 +17,20 @@ from tvm_cascade.cascading import plan_graph
 from tvm_cascade.cascading.regions import partition
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.passes.extract_graph import extract_graph
-from tvm_cascade.passes.partition_regions import LEFT_OUT, OPERATORS, REGION, regions_of
+from tvm_cascade.passes.partition_regions import LEFT_OUT, OPERATORS, REGION
 from tvm_cascade.report.left_out import left_out
 from tvm_cascade.testing.host_check import run_plan
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.quick_build import quick_run
 from tvm_cascade.testing.random_networks import random_network
+
+
+def regions_of(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
+    """The region functions of a partitioned module, in order, with the names of their operators."""
+    regions = [
+        (int(f.attrs[REGION]), g.name_hint, f) for g, f in mod.functions.items() if f.attrs and REGION in f.attrs
+    ]
+    return {name: tuple(str(o) for o in func.attrs[OPERATORS]) for _, name, func in sorted(regions, key=lambda r: r[0])}
 
 
 @I.ir_module

@@ -51,9 +51,9 @@ def test_a_constant_is_one_value_however_often_it_is_read() -> None:
     program = read_program(function(write, (1, 4)))
     add, multiply = program.calls
     assert add.arguments[1] == multiply.arguments[1]
-    constant = program.constant(add.arguments[1])
+    constant = program.constants.get(add.arguments[1])
     assert constant is not None and constant.tolist() == [[0, 1, 2, 3]]
-    assert program.constant(add.arguments[0]) is None and program.argument(held) == add.arguments[1]
+    assert add.arguments[0] not in program.constants and program.argument(held) == add.arguments[1]
 
 
 def test_control_flow_and_symbolic_shapes_are_refused() -> None:

@@ -69,7 +69,9 @@ def test_every_reader_reads_the_parts(kind: str, scales: str) -> None:
 def test_no_part_is_read_beyond_its_end(kind: str) -> None:
     """Elements are chosen by branches: a selection loads both sides, of which one lies outside of its part."""
     extracted = extract_graph(RewriteForMemory()(LowerQuantized()(branches(kind))))
-    kernel, pixels = extracted.kernels[-1], extracted.pixel_kernels[-1]
+    made = extracted.operators[-1]
+    assert made is not None
+    kernel, pixels = made.kernel, made.pixel_kernel
     assert kernel is not None and pixels is not None
     for func in (kernel.func, pixels.func):
         chosen = collect(func.body, tirx.Select)

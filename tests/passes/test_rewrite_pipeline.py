@@ -20,8 +20,7 @@ from tvm_cascade.passes.candidates.candidate import PlannedCandidate
 from tvm_cascade.passes.candidates.substitutions import promised_rewrite, with_substitutions
 from tvm_cascade.passes.cascade import ARENA_ATTR, SUBSTITUTIONS_ATTR
 from tvm_cascade.passes.lower_quantized import LowerQuantized
-from tvm_cascade.passes.rewrite_for_latency import rewrite_for_latency
-from tvm_cascade.passes.rewriting import Rewritten, exact_rules
+from tvm_cascade.passes.rewriting import Rewritten, exact_rules, rewrite_for_latency
 from tvm_cascade.relax_pipeline import cascade_pipeline
 from tvm_cascade.request import PlanRequest
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
@@ -52,6 +51,8 @@ def test_an_arena_shrinks_and_the_plan_says_so(tmp_path):
     told = after.to_dict()["rewritten"]
     assert isinstance(told, dict) and "compose_matmuls" in told["steps"]
     assert (told["before"], told["after"]) == (before.plan.peak, after.plan.peak)
+    assert after.to_dict()["candidates"] == {"substitutions": "sums of floats are added in another order"}
+    assert "kept: substitutions (sums of floats" in after.to_text() and "kept:" not in before.to_text()
 
 
 def branches(kernels: tuple[int, ...] = (1, 1, 1)) -> tvm.IRModule:
@@ -90,6 +91,7 @@ def test_quantized_networks_are_rewritten_unasked_and_keep_every_bit():
     before, after = (api.plan(mod, granularity="row", rewrite=r) for r in (False, None))
     assert after.plan.peak < before.plan.peak and after.plan.macs == before.plan.macs
     assert before.rewritten is None and after.rewritten is not None
+    assert after.candidates["substitutions"] == "every bit stays"
     assert (after.rewritten["before"], after.rewritten["after"]) == (before.plan.peak, after.plan.peak)
     done = promised_rewrite(mod, floats=False)
     assert "fuse_quantized_convs" in done.steps

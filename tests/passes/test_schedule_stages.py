@@ -26,6 +26,7 @@ from tvm_cascade.passes.stage_kernels import build_kernels
 from tvm_cascade.passes.stage_program import plan_memory, plan_program
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.poison import Poison
 from tvm_cascade.testing.zoo.inception import inception_e
 from tvm_cascade.testing.zoo.squeezenet import squeezenet
 
@@ -91,7 +92,7 @@ def test_order_of_groups_and_stale_memory_do_not_matter(network):
     data = inputs_of(mod)
     net, units, found = greedy_groups(mod)
     expected = run(net, units, found, data)
-    harsh = run(net, units, found, data, LowerOptions(serial_reversed=True, poison=True))
+    harsh = run(net, units, found, data, LowerOptions(serial_reversed=True, before_step=Poison()))
     for a, b in zip(harsh, expected, strict=True):
         np.testing.assert_array_equal(a, b)
         assert np.isfinite(a).all()

@@ -21,6 +21,7 @@ from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.passes.stage_program import plan_program
 from tvm_cascade.runtime import Session, compile_stages
 from tvm_cascade.testing.builder import Net
+from tvm_cascade.testing.poison import Poison
 from tvm_cascade.testing.quick_build import quick_run
 from tvm_cascade.testing.zoo.rnn import rnntc
 
@@ -63,7 +64,7 @@ def branches(layout: str = "NCHW", batch: int = 1, twice: bool = False) -> tvm.I
 def test_concatenations_are_written_in_place(variant):
     mod = branches()
     assert "concat" not in kinds(program_of(mod, variant)[3])
-    check(mod, variant, LowerOptions(serial_reversed=variant == "greedy", poison=True))
+    check(mod, variant, LowerOptions(serial_reversed=variant == "greedy", before_step=Poison()))
 
 
 @pytest.mark.parametrize("made", [{"layout": "NHWC"}, {"batch": 2}])
@@ -76,7 +77,7 @@ def test_operands_that_are_no_run_of_memory_are_copied(made):
 def test_an_operand_lies_in_one_place_only():
     mod = branches(twice=True)
     assert kinds(program_of(mod, "sequential")[3]).count("concat") == 1
-    check(mod, "sequential", LowerOptions(poison=True))
+    check(mod, "sequential", LowerOptions(before_step=Poison()))
 
 
 def split(axis: int, shape: tuple[int, ...], ports: int, inner: bool) -> tvm.IRModule:
@@ -153,6 +154,6 @@ def test_parts_of_a_merged_convolution_are_read_where_they_lie(made):
     data = [
         np.random.default_rng(1).standard_normal(graph.graph.tensors[graph.graph.inputs[0]].shape).astype("float32")
     ]
-    lowered = lower_stages(graph, units, found, LowerOptions(poison=True))
+    lowered = lower_stages(graph, units, found, LowerOptions(before_step=Poison()))
     for p, q in zip(Session(compile_stages(lowered)).run(*data), quick_run(mod, *data), strict=True):
         np.testing.assert_allclose(p, q, rtol=1e-4, atol=1e-4)

@@ -58,15 +58,16 @@ def by_hand(func: PrimFunc) -> PrimFunc:
 def test_a_scheduled_interior_computes_the_same_bits_with_the_same_work(prepared: pipeline.Prepared) -> None:
     random, tried = np.random.default_rng(0), 0
     made = prepared.extracted
-    for op, func, access, generic in zip(prepared.graph.ops, made.funcs, made.accesses, made.kernels, strict=True):
-        if func is None or access is None or generic is None or generic.whole:
+    for op, computed in zip(prepared.graph.ops, made.operators, strict=True):
+        if computed is None or computed.kernel.whole:
             continue
+        func, access, generic = computed.func, computed.access, computed.kernel
         try:
             form = row_form(func, access)
         except NotTunableError:
             continue
         tried += 1
-        spliced = splice(func, made.constants[op.index], access, form, by_hand(form.func), "kernel")
+        spliced = splice(func, computed.constants, access, form, by_hand(form.func), "kernel")
         inputs = [random.integers(-128, 128, shape_of(p)).astype("int8") for p in func.params[: len(access.windows)]]
         results = []
         for kernel, body in ((generic, None), (spliced, None), (spliced, plain(spliced).func)):
@@ -86,10 +87,10 @@ def works(kernel: RowKernel, access: Any, inputs: list[np.ndarray], out: np.ndar
 
 def test_what_has_no_row_form_says_why(prepared: pipeline.Prepared) -> None:
     made, reasons = prepared.extracted, {}
-    for op, func, access in zip(prepared.graph.ops, made.funcs, made.accesses, strict=True):
-        if func is not None and access is not None:
+    for op, computed in zip(prepared.graph.ops, made.operators, strict=True):
+        if computed is not None:
             try:
-                row_form(func, access)
+                row_form(computed.func, computed.access)
             except NotTunableError as why:
                 reasons[op.kind] = str(why)
     assert "dense" in reasons and all(reasons.values())

@@ -12,7 +12,7 @@ import numpy as np
 import tvm
 
 from tvm_cascade.importers.values import Rewriting, Value, constant_of, name_of, relax, shape_of
-from tvm_cascade.passes.rename_variables import substitute
+from tvm_cascade.passes.relax_functions import substitute
 
 _PRODUCTS = ("matmul", *(f"nn.conv{r}d{t}" for r in (1, 2) for t in ("", "_transpose")))
 _LARGEST = np.iinfo("int32").max

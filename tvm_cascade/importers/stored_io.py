@@ -16,7 +16,7 @@ import tvm
 from tvm_cascade.errors import UsageError
 from tvm_cascade.importers.interface import attach, io_spec
 from tvm_cascade.importers.values import Rewriting, Value, bindings_of, constant_of, name_of, relax
-from tvm_cascade.passes.rename_variables import substitute
+from tvm_cascade.passes.relax_functions import substitute
 from tvm_cascade.tensor_spec import IoSpec, TensorSpec
 
 

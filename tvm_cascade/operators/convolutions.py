@@ -75,8 +75,11 @@ def evaluate(attrs: Attributes, x: Array, w: Array, b: Array | None = None) -> A
 OPERATORS = (
     Operator(
         "conv2d", Family.CONVOLUTION, infer, evaluate, macs, steps_of_products(macs), windows,
-        efficiency=0.6, reduces=True, mergeable=True,
+        efficiency=0.6, reduces=True, mergeable=True, takes_parts=True,
     ),
-    Operator("depthwise_conv2d", Family.CONVOLUTION, None, None, macs, steps_of_products(macs), windows, reduces=True),
+    Operator(
+        "depthwise_conv2d", Family.CONVOLUTION, None, None, macs, steps_of_products(macs), windows,
+        reduces=True, takes_parts=True,
+    ),
     Operator("conv2d_transpose", Family.CONVOLUTION, efficiency=0.4, reduces=True),
 )  # fmt: skip

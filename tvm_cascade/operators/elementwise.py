@@ -34,14 +34,19 @@ def _binary(kind: str, function: Callable[[Array, Array], Array], *also: str, co
 
 
 def _unary(
-    kind: str, function: Callable[[Array], Array], *also: str, activation: bool = False, movable: bool | None = None
+    kind: str,
+    function: Callable[[Array], Array],
+    *also: str,
+    activation: bool = False,
+    movable: bool | None = None,
+    takes_parts: bool = False,
 ) -> Operator:
     def evaluate(attrs: Attributes, x: Array) -> Array:
         return function(x).astype(x.dtype)
 
     return Operator(
         kind, Family.UNARY, same_type, evaluate, also=also, elementwise=True, activation=activation,
-        movable=activation if movable is None else movable,
+        movable=activation if movable is None else movable, takes_parts=takes_parts,
     )  # fmt: skip
 
 
@@ -95,7 +100,7 @@ _REWRITTEN = (
     _binary("div", lambda x, y: x / y, "divide", commutative=False),
     _binary("maximum", np.maximum),
     _binary("minimum", np.minimum),
-    _unary("relu", lambda x: np.maximum(x, 0), activation=True),
+    _unary("relu", lambda x: np.maximum(x, 0), activation=True, takes_parts=True),
     _unary("relu6", lambda x: np.clip(x, 0, 6), activation=True),
     _unary("sigmoid", lambda x: 1 / (1 + np.exp(-x)), activation=True),
     _unary("tanh", np.tanh, activation=True),
@@ -121,7 +126,7 @@ OPERATORS = (
     _scheduled_only("cast", "astype"),
     _scheduled_only("quantize"),
     _scheduled_only("dequantize"),
-    _scheduled_only("requantize"),
-    _scheduled_only("lut"),
+    Operator("requantize", Family.UNARY, elementwise=True, takes_parts=True),
+    Operator("lut", Family.UNARY, elementwise=True, takes_parts=True),
     _scheduled_only("identity", "tuple_get_item"),
 )

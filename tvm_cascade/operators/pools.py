@@ -60,6 +60,6 @@ def _average(attrs: Attributes, x: Array) -> Array:
 
 
 OPERATORS = (
-    Operator("max_pool2d", Family.POOL, _infer, _largest, steps=_steps, windows=_windows),
-    Operator("avg_pool2d", Family.POOL, _infer, _average, steps=_steps, windows=_windows),
+    Operator("max_pool2d", Family.POOL, _infer, _largest, steps=_steps, windows=_windows, takes_parts=True),
+    Operator("avg_pool2d", Family.POOL, _infer, _average, steps=_steps, windows=_windows, takes_parts=True),
 )

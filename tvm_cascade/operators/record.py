@@ -87,3 +87,4 @@ class Operator:
     splits_reduction: bool = False  # libraries share its reduction out to threads
     mergeable: bool = False  # several on one input become one with stacked weights
     view: bool = False  # moves nothing in memory
+    takes_parts: bool = False  # its kernel can read the parts of a concat where they lie

@@ -57,6 +57,7 @@ REDUCTIONS = kinds_where(lambda o: o.reduces)  # a kernel is built around each o
 ELEMENTWISE = kinds_where(lambda o: o.elementwise)  # these join the kernel before them
 MERGEABLE = kinds_where(lambda o: o.mergeable)
 VIEWS = kinds_where(lambda o: o.view)
+TAKES_PARTS = kinds_where(lambda o: o.takes_parts)
 SPLIT_REDUCTIONS = kinds_where(lambda o: o.splits_reduction)
 
 

@@ -1,0 +1,114 @@
+"""Relax functions written binding by binding, and PrimFuncs fused from several calls."""
+
+# TVM's nodes get their fields at run time, where no type checker sees them.
+# pyright: reportAttributeAccessIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from tvm import relax
+from tvm.ir import IRModule
+
+from tvm_cascade.schedules.tir import tvm_ffi
+
+T = TypeVar("T")
+
+
+class ByStructure(Generic[T]):
+    """Values by nodes of TVM: nodes of equal structure share one."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[tuple[Any, T]]] = {}
+
+    def get(self, node: Any, make: Callable[[], T]) -> T:
+        """The value of a node; `make` gives it where no node of this structure has one."""
+        known = self._known.setdefault(tvm_ffi.structural_hash(node), [])
+        for other, value in known:
+            if tvm_ffi.structural_equal(other, node):
+                return value
+        known.append((node, make()))
+        return known[-1][1]
+
+
+class UniqueNames:
+    """Hands out names, none twice and none that is `taken`: the second `conv` is `conv_1`."""
+
+    def __init__(self, taken: Collection[str] = ()) -> None:
+        self._taken = set(taken)
+
+    def __call__(self, name: str) -> str:
+        free, count = name, 0
+        while free in self._taken:
+            count += 1
+            free = f"{name}_{count}"
+        self._taken.add(free)
+        return free
+
+
+def substitute(expr: Any, variables: Mapping[Any, Any]) -> Any:
+    """`expr` with every variable that is a key of `variables` replaced by its value."""
+    return tvm_ffi.structural_map(expr, [(relax.Var, lambda var: variables.get(var, var))], order="post")
+
+
+def bindings_of(func: Any) -> list[Any]:
+    """The bindings of all blocks of a function, in order."""
+    return [binding for block in func.body.blocks for binding in block.bindings]
+
+
+def is_call_tir(value: Any) -> bool:
+    """Whether a value is the call of a PrimFunc."""
+    return isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir"
+
+
+def called_functions(mod: Any, name: str = "main") -> Iterator[Any]:
+    """The global variables of the PrimFuncs that a function calls, in order."""
+    return (b.value.args[0] for b in bindings_of(mod[name]) if is_call_tir(b.value))
+
+
+def add_function(builder: Any, name: str, params: Sequence[Any], emit: Callable[[], Any], **options: Any) -> Any:
+    """Add a function of one dataflow block to a builder's module; its global variable.
+
+    `emit` writes the bindings and returns the result: a value, or a list of values, of which the function returns a tuple.
+    `options` are those of `relax.BlockBuilder.function`.
+    """
+    with builder.function(name, list(params), **options):
+        with builder.dataflow():
+            made = emit()
+            result = [builder.emit_output(v) for v in made] if isinstance(made, list) else builder.emit_output(made)
+        return builder.emit_func_output(relax.Tuple(result) if isinstance(result, list) else result)
+
+
+def rewritten_main(mod: Any, builder: Any, value_of: Callable[[Any, Mapping[Any, Any]], Any]) -> IRModule:
+    """The builder's module with `main` of `mod` as `value_of` rewrites it, without what is dead then.
+
+    `value_of(binding, renamed)` is the new value of a binding, None to leave the binding out; `renamed` gives the new
+    variables of those before it.
+    """
+    main, renamed = mod["main"], {}
+
+    def emit() -> Any:
+        for binding in bindings_of(main):
+            value = value_of(binding, renamed)
+            if value is not None:
+                renamed[binding.var] = builder.emit(value, name_hint=binding.var.name)
+        return substitute(main.body.body, renamed)
+
+    add_function(builder, "main", main.params, emit, attrs=dict(main.attrs or {}))
+    return relax.transform.DeadCodeElimination()(builder.finalize())
+
+
+def without_main(mod: Any) -> Any:
+    """A builder whose module holds the functions of `mod` but for `main`."""
+    return relax.BlockBuilder(IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
+
+
+def fused_function(types: Sequence[Any], emit: Callable[[Any, list[Any]], Any]) -> Any:
+    """One PrimFunc for several calls of PrimFuncs: `emit(builder, parameters)` writes them on parameters of these types."""
+    builder = relax.BlockBuilder()
+    inner, outer = ([relax.Var(f"a{k}", ty) for k, ty in enumerate(types)] for _ in range(2))
+    options = {"attrs": {"Primitive": 1}, "private": True}
+    fused = add_function(builder, "fused", inner, lambda: emit(builder, inner), **options)
+    add_function(builder, "main", outer, lambda: builder.emit(relax.Call(fused, outer)))
+    mod = relax.transform.FuseTIR()(builder.finalize())
+    return mod[next(called_functions(mod))]
