@@ -70,7 +70,7 @@ def main() -> None:
         found = schedule(net.graph, model, Options(variant=variant)).schedule
         session = Session(compile_stages(lower_stages(net, units, found, LowerOptions())))
         results[variant] = session.run(x)[0]
-        times = session.times_ms([x], 30)
+        times = session.times_ms([x], 10)
         print(f"{variant:11} {len(found.stages):3d} stages  median {np.median(times):8.3f} ms")
     assert all(np.array_equal(r, results["sequential"]) for r in results.values())
     print("all results are equal, bit for bit")

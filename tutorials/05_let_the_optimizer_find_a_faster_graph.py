@@ -94,7 +94,7 @@ def main() -> None:
     # 5. This machine decides: kernels are measured, and the whole networks have the last word.
     heading("A recurrent network, measured here")
     words = rnn.rnntc(steps=4, hidden=256)
-    ran = optimize_module(words, target="llvm", cost="learned", seconds=6).report["measured"]
+    ran = optimize_module(words, target="llvm", cost="learned", seconds=3).report["measured"]
     assert isinstance(ran, dict)
     each = ", ".join(f"{name} {ms:.3f} ms" for name, ms in ran["milliseconds"].items())
     print(f"{each}; kept: {ran['kept']}, {ran['measurements']} kernels measured")
