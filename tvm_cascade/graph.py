@@ -17,10 +17,8 @@ from typing import Any
 from tvm_cascade.errors import GraphError
 
 ITEM_BYTES: Mapping[str, int] = MappingProxyType(
-    dict.fromkeys(("bool", "int8", "uint8"), 1)
-    | dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2)
-    | dict.fromkeys(("int32", "uint32", "float32"), 4)
-    | dict.fromkeys(("int64", "uint64", "float64"), 8)
+    {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2, "int32": 4, "uint32": 4}
+    | {"float32": 4, "int64": 8, "uint64": 8, "float64": 8}
 )
 
 MIN_SCRATCH_ELEMENTS = 9  # of a buffer in scratch: TVM would put a shorter one on the stack

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import cache, cached_property, partial
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-S, P, R = TypeVar("S"), ParamSpec("P"), TypeVar("R")
+S = TypeVar("S")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def cached_method(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
