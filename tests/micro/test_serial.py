@@ -208,36 +208,36 @@ def test_streamed_rows(streaming_toy: EmittedNetwork, toy_inputs: Inputs, refere
 def test_a_row_that_is_damaged_on_its_way_is_asked_for_again(streaming_toy: EmittedNetwork, start: Callable) -> None:
     port, _ = start(streaming_toy)
     with SerialLink(port, timeout_s=30) as link:
-        link.request(BEGIN, struct.pack("<I", 0x5A), 0.1)
-        link.request(WRITE, struct.pack("<I", 0) + bytes(24), 0.1)
+        link.request(BEGIN, struct.pack("<I", 0x5A))
+        link.request(WRITE, struct.pack("<I", 0) + bytes(24))
         run = struct.pack("<II", 9, crc32c(bytes(24)))
         for _ in range(2):
-            assert struct.unpack_from("<II", link.request(RUN, run, 0.5)) == (WANTS, 0)
+            assert struct.unpack_from("<II", link.request(RUN, run)) == (WANTS, 0)
         row = bytes((1, 2, 3, 4))
-        link.request(ROW, struct.pack("<II", 0, 0) + row, 0.1)
+        link.request(ROW, struct.pack("<II", 0, 0) + row)
         for crc, answer in ((5, (DAMAGED, 0)), (crc32c(row), (WANTS, 1))):
-            assert struct.unpack_from("<II", link.request(CONTINUE, struct.pack("<III", 9, 0, crc), 0.5)) == answer
+            assert struct.unpack_from("<II", link.request(CONTINUE, struct.pack("<III", 9, 0, crc))) == answer
 
 
 def test_a_run_asked_for_twice_runs_once(make_toy: Callable[..., EmittedNetwork], start: Callable) -> None:
     """RUN overwrites its inputs, so a second execution would compute something else: the network counts its runs."""
     port, _ = start(make_toy(prologue="static signed char runs;\n", extra="y[0] = ++runs;"))
     with SerialLink(port, timeout_s=30) as link:
-        link.request(BEGIN, struct.pack("<I", 0x5A), 0.1)
-        link.request(WRITE, struct.pack("<I", 0) + bytes(48), 0.1)
+        link.request(BEGIN, struct.pack("<I", 0x5A))
+        link.request(WRITE, struct.pack("<I", 0) + bytes(48))
         for number, count in ((7, 1), (7, 1), (8, 2)):
-            answer = link.request(RUN, struct.pack("<II", number, crc32c(bytes(48))), 0.5)
+            answer = link.request(RUN, struct.pack("<II", number, crc32c(bytes(48))))
             assert struct.unpack_from("<Ii", answer) == (0, 0)
-            outputs = link.request(READ, struct.pack("<III", number, 0, 24), 0.1)
+            outputs = link.request(READ, struct.pack("<III", number, 0, 24))
             assert (outputs[:4], outputs[4]) == (bytes(4), count)
-        assert struct.unpack("<I", link.request(READ, struct.pack("<III", 7, 0, 24), 0.1))[0] == 2
+        assert struct.unpack("<I", link.request(READ, struct.pack("<III", 7, 0, 24)))[0] == 2
 
 
 def test_damaged_inputs_are_not_run(toy: EmittedNetwork, start: Callable) -> None:
     port, _ = start(toy)
     with SerialLink(port, timeout_s=30) as link:
-        link.request(BEGIN, struct.pack("<I", 0x5A), 0.1)
-        answer = link.request(RUN, struct.pack("<II", 1, 0x12345678), 0.5)
+        link.request(BEGIN, struct.pack("<I", 0x5A))
+        answer = link.request(RUN, struct.pack("<II", 1, 0x12345678))
         assert struct.unpack_from("<I", answer)[0] == 1
 
 

@@ -128,10 +128,10 @@ def test_nothing_runs_before_a_network_is_selected(
     try:
         with SerialLink(running.port, timeout_s=30) as link:
             for kind, payload in ((wire.HELLO, b""), begin, (wire.WRITE, bytes(52)), *later):
-                assert link.request(kind, payload, 0.1) == UNKNOWN
-            assert link.request(wire.SELECT, struct.pack("<I", 1), 0.1) == b""
+                assert link.request(kind, payload) == UNKNOWN
+            assert link.request(wire.SELECT, struct.pack("<I", 1)) == b""
             for kind, payload in (begin, (wire.WRITE, bytes(52))):
-                assert link.request(kind, payload, 0.1) == b""
-            assert struct.unpack_from("<Ii", link.request(wire.RUN, run, 0.5)) == (0, 0)
+                assert link.request(kind, payload) == b""
+            assert struct.unpack_from("<Ii", link.request(wire.RUN, run)) == (0, 0)
     finally:
         running.stop()
