@@ -142,7 +142,7 @@ def compile_index(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np.n
     Raises `NotUnderstoodError` for arithmetic outside of this module.
     """
     if isinstance(expr, (tirx.IntImm, tirx.FloatImm)):
-        value = int(expr.value) if isinstance(expr, tirx.IntImm) else np.float32(expr.value)
+        value: Any = int(expr.value) if isinstance(expr, tirx.IntImm) else np.float32(expr.value)
         constant = Strided(value, value, 0)
         return lambda env: constant
     if isinstance(expr, tirx.Var):

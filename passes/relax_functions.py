@@ -106,7 +106,7 @@ def without_main(mod: Any) -> Any:
 def fused_function(types: Sequence[Any], emit: Callable[[Any, list[Any]], Any]) -> Any:
     """One PrimFunc for several calls of PrimFuncs: `emit(builder, parameters)` writes them on parameters of these types."""
     builder = relax.BlockBuilder()
-    inner, outer = ([relax.Var(f"a{k}", ty) for k, ty in enumerate(types)] for _ in range(2))
+    inner, outer = (list[Any](relax.Var(f"a{k}", ty) for k, ty in enumerate(types)) for _ in range(2))
     options = {"attrs": {"Primitive": 1}, "private": True}
     fused = add_function(builder, "fused", inner, lambda: emit(builder, inner), **options)
     add_function(builder, "main", outer, lambda: builder.emit(relax.Call(fused, outer)))

@@ -85,7 +85,7 @@ class _Writer:
             self._constants[ref, form] = self._parameter(value) if self._lift else relax.const(value)
         return self._constants[ref, form]
 
-    def _parameter(self, value: np.ndarray) -> relax.Var:
+    def _parameter(self, value: Any) -> relax.Var:
         self._vars.append(relax.Var(f"constant{len(self.lifted)}", relax.TensorType(value.shape, str(value.dtype))))
         self.lifted[self._vars[-1].name] = value
         return self._vars[-1]

@@ -24,7 +24,7 @@ import numpy as np
 from tvm_cascade.graph import Window
 from tvm_cascade.passes.intervals import Evaluator, NotUnderstoodError, Strided, clip, compile_index, hull
 from tvm_cascade.schedules import tir
-from tvm_cascade.schedules.tir import Buffer, PrimFunc, ir, tirx
+from tvm_cascade.schedules.tir import Buffer, PrimFunc, Var, ir, tirx
 
 Box = tuple[Strided, ...]
 _MAX_DENOMINATOR = 16
@@ -48,7 +48,7 @@ class AccessPattern:
     not understood (such an axis counts as read in full, and no window is fitted to it).
     """
 
-    def __init__(self, func: PrimFunc, activations: int, tables: Mapping[tirx.Var, np.ndarray] | None = None) -> None:
+    def __init__(self, func: PrimFunc, activations: int, tables: Mapping[Var, np.ndarray] | None = None) -> None:
         self.inputs: tuple[Buffer, ...] = tuple(func.params[:activations])
         self.outputs = tir.outputs_of(func)
         self.reasons: dict[tuple[Buffer, int], str] = {}
@@ -70,7 +70,7 @@ class AccessPattern:
         reads = tuple((x.source, self._indices(x, slots)) for x in found if x.source not in written)
         return _Block(extents, writes, reads)
 
-    def _indices(self, load: Any, slots: Mapping[tirx.Var, int]) -> tuple[Evaluator | None, ...]:
+    def _indices(self, load: Any, slots: Mapping[Var, int]) -> tuple[Evaluator | None, ...]:
         compiled: list[Evaluator | None] = []
         for axis, index in enumerate(load.indices):
             try:
