@@ -23,13 +23,13 @@ from tvm_cascade.parallel import (
     validate_schedule,
     with_batch,
 )
+from tvm_cascade.parallel.authors_file import load_authors_file
 from tvm_cascade.parallel.blocks import cut_points, split
 from tvm_cascade.parallel.merging import merge_classes, place
 from tvm_cascade.parallel.search import search
 from tvm_cascade.parallel.units import unit_graph
 from tvm_cascade.passes.stage_graph import stage_graph
 from tvm_cascade.testing.builder import Net
-from tvm_cascade.testing.ios_files import load_authors_file
 from tvm_cascade.testing.stage_blocks import block_from_edges
 from tvm_cascade.testing.zoo import randwire_files
 from tvm_cascade.testing.zoo.inception import TABLE_2 as INCEPTION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvm_cascade.parallel.authors_file import load_authors_file
 from tvm_cascade.parallel.problem import CONCURRENT, MERGE, UNITS, VARIANTS, Block, Options, Schedule, Stage
 from tvm_cascade.parallel.report import run_stages, stages_report, with_batch
 from tvm_cascade.parallel.schedule_file import load_schedule, save_schedule
@@ -18,6 +19,7 @@ __all__ = [
     "Options",
     "Schedule",
     "Stage",
+    "load_authors_file",
     "load_schedule",
     "run_stages",
     "save_schedule",

@@ -145,10 +145,11 @@ class Matcher:
     def _at(self, pool: Pool, node: Node) -> Iterator[Site]:
         """Sites of rules of one root at `node`."""
         for rule in self.rules:
-            if len(rule.roots) > 1 or rule.sees_readers or node.kind not in rule.roots[0].kinds:
+            root, *others = rule.roots
+            if others or rule.sees_readers or node.kind not in root.kinds:
                 continue
             seen: set[tuple[Ref, ...]] = set()
-            for operators in matches(rule.roots[0], node):
+            for operators in matches(root, node):
                 site = _site(rule, operators, rule.target(pool, **operators))
                 if site is not None and (key := tuple(site.target.values())) not in seen:
                     seen.add(key)
