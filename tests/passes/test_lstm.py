@@ -96,8 +96,8 @@ def test_sequences_side_by_side_are_computed_whole(tmp_path: Path, major: bool) 
     _lstm(writer, batch=3, major=major)
     (tmp_path / "m.tflite").write_bytes(writer.finish())
     lower: Any = LowerQuantized()
-    (kernel,) = extract_graph(lower(load(tmp_path / "m.tflite"))).kernels
-    assert kernel is not None and kernel.whole and kernel.scratch_bytes == 2 * UNITS
+    (computed,) = extract_graph(lower(load(tmp_path / "m.tflite"))).operators
+    assert computed is not None and computed.kernel.whole and computed.kernel.scratch_bytes == 2 * UNITS
 
 
 @pytest.mark.parametrize(

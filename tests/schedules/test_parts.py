@@ -66,7 +66,9 @@ def test_vectors_do_not_read_parts_through_tables() -> None:
     """Tables are looked up one value at a time: depthwise kernels on vectors leave such parts to others."""
     prepared = prepare(cell("depthwise")[1], kernel_target("cortex-m55", "obj"))
     reader = next(op for op in prepared.graph.ops if op.kind == "concat_depthwise_conv2d")
-    conv = read_conv(prepared.extracted.spec(reader.index))
+    computed = prepared.extracted.operators[reader.index]
+    assert computed is not None
+    conv = read_conv(computed.spec)
     assert conv is not None and cortex_m_mve.depthwise(conv) is not None
     table = np.arange(256).astype("uint8").view("int8")
     requantized = replace(conv, parts=(replace(conv.parts[0], table=table), *conv.parts[1:]))
