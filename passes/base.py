@@ -1,4 +1,4 @@
-"""The base of the project's passes: frozen dataclasses that TVM takes for passes of its own.
+"""The base class of the project's passes: frozen dataclasses that TVM runs like its own passes.
 
 A pass is written as in onnx ir-py and xDSL: its fields are its options, `requires` refuses a module that it cannot work
 on, `call` does the work on a copy and says whether anything changed, `ensures` checks what it promises::
@@ -29,14 +29,14 @@ from tvm_cascade.passes.error_classes import register_error_classes
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What a pass made."""
+    """The module that a pass returns, and whether the pass changed it."""
 
     mod: IRModule
     modified: bool  # whether `mod` differs from the module that the pass was given
 
     @classmethod
     def compare(cls, before: IRModule, after: IRModule) -> PassResult:
-        """The result `after`; it is modified where its structure is another than that of `before`."""
+        """The result `after`, modified if it is not structurally equal to `before`."""
         return cls(after, not tvm_ffi.structural_equal(before, after))
 
 
@@ -59,9 +59,9 @@ class CascadePass(ModulePass):
         self.__move_handle_from__(made)
 
     def run(self, mod: IRModule) -> PassResult:
-        """Run the pass and say whether it changed anything; `mod` stays as it is.
+        """Run the pass outside of TVM's pass infrastructure, and tell whether it changed anything.
 
-        Raises what `requires`, `call` and `ensures` of the pass raise.
+        `mod` is not modified. Raises the errors of the pass's `requires`, `call` and `ensures`.
         """
         self.requires(mod)
         result = self.call(mod)
@@ -69,14 +69,14 @@ class CascadePass(ModulePass):
         return result
 
     def requires(self, mod: IRModule) -> None:
-        """Raise a `CascadeError` where the pass cannot work on `mod`. By default it works on every module."""
+        """Raise a `CascadeError` if the pass cannot work on `mod`. By default it works on every module."""
 
     def call(self, mod: IRModule) -> PassResult:
-        """The module that the pass makes of `mod`, which it must not change."""
+        """Do the work of the pass; `mod` must not be modified."""
         raise NotImplementedError
 
     def ensures(self, mod: IRModule) -> None:
-        """Raise `ValidationError` where the pass did not make what it promises. By default nothing is checked."""
+        """Raise `ValidationError` if `mod`, the result, breaks what the pass guarantees. By default nothing is checked."""
 
 
 register_error_classes()

@@ -1,7 +1,8 @@
-"""`Cascade`: the static regions of a Relax module become calls of planned programs, each of which lives in one arena.
+"""`Cascade`: every static region of a Relax module becomes a call of a planned program that runs in one arena.
 
-Every static region (`static_regions`) becomes a call of `cascade_main(inputs..., flash image) -> (outputs..., arena)`; row
-kernels and driver are private functions beside it (`planned_program`). What lies between the regions stays as it is.
+A static region (`static_regions`) is replaced by a call of `cascade_main(inputs..., flash image) -> (outputs..., arena)`;
+its row kernels and driver are private functions of the module (`planned_program`). Bindings between the regions are not
+changed.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _CPUS = ("c", "llvm")  # kinds of targets
 class Cascade(CascadePass):
     """Plan the static regions of every function, and replace each by one call of its planned program.
 
-    Works on every module. Quantized operators of regions become integer operators, with TFLite's arithmetic; run
-    `LowerQuantized` before it for those that no region holds. Ensures that the module computes the same values (floats up
-    to reassociation) and that its attribute `cascade.arena_bytes` holds the bytes of all arenas, 0 where there is no
-    region. What cannot be planned is left to TVM as it is: symbolic shapes, control flow, calls out of TVM, operators
-    without kernels. Log lines of `tvm_cascade` say what, and why.
+    Works on every module. Quantized operators inside regions become integer operators with TFLite's arithmetic; to lower
+    those outside of regions too, run `LowerQuantized` first. Ensures that the module computes the same values (floats up to
+    reassociation) and that its attribute `cascade.arena_bytes` holds the bytes of all arenas, 0 without any region. Code
+    that cannot be planned is left to TVM unchanged: symbolic shapes, control flow, calls out of TVM, operators without
+    kernels. The logger `tvm_cascade` reports it with the reasons.
 
     Before::
 
@@ -54,8 +55,8 @@ class Cascade(CascadePass):
         b = p[0]
         c = R.sort(b)
 
-    Raises `InfeasibleError` where the arenas together exceed `request.sram`; several regions are then planned as small as
-    they get.
+    Raises `InfeasibleError` if the arenas together exceed `request.sram`. A region that is the only one is planned under that
+    cap; several are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input`.
     """
 
     request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
@@ -67,7 +68,7 @@ class Cascade(CascadePass):
         super().__post_init__()
 
     def call(self, mod: IRModule) -> PassResult:
-        """The module with its regions planned, and the attribute that says what they take."""
+        """The module with its regions planned, and the attribute `cascade.arena_bytes`."""
         target = Target.current(allow_none=True)
         if target is not None and target.kind.name not in _CPUS:
             LOG.info("everything is left to TVM: kernels are made for CPUs, not for %s", target.kind.name)
@@ -77,7 +78,7 @@ class Cascade(CascadePass):
 
 @dataclass(frozen=True)
 class _Block:
-    """A dataflow block that holds regions, with what became of each."""
+    """A dataflow block with static regions, and the plan of each."""
 
     function: Any  # global variable
     position: int  # among the blocks of the function
@@ -94,7 +95,7 @@ class _Rewriter:
         self._plans: dict[tuple[Any, ...], Planned | str] = {}
 
     def run(self, before: Any) -> PassResult:
-        """The module with every region that has a plan as a call; `before` with the attribute where none has."""
+        """The module with a call in place of every region that has a plan; without any, `before` with the attribute."""
         blocks = [b for gv, f in self.mod.functions_items() if _is_ours(gv, f) for b in self._blocks(gv, f)]
         if not blocks:
             return _unplanned(before)
@@ -124,7 +125,7 @@ class _Rewriter:
         return found
 
     def _planned(self, func: Any, block: Any) -> tuple[Levels, list[Planned | str]]:
-        """The regions of a block with their plans: first of all that seems supported, then without what is not."""
+        """The regions of a block with their plans, or the reasons for none; refused operators are excluded until none is."""
         refused: dict[Any, str] = {}
         while True:
             levels = levels_of(func, block, unsupported(self.mod, block, refused))
@@ -136,7 +137,7 @@ class _Rewriter:
             refused |= more
 
     def _plan(self, func: Any, region: Region) -> Planned | str:
-        """The smallest plan of a region."""
+        """The plan of a region with the smallest arena, or the reason why there is none."""
         if not region.computes:
             return "it computes nothing"
         key = (*(b.var for b in region.bindings), *region.outputs)
@@ -145,7 +146,7 @@ class _Rewriter:
         return self._plans[key]
 
     def _under_the_cap(self, blocks: list[_Block]) -> list[_Block]:
-        """The blocks with plans whose arenas keep to the cap together. A region that is alone gets the whole cap."""
+        """The blocks with plans whose arenas together fit `request.sram`; a single region is planned again for that cap."""
         programs = [p for b in blocks for p in b.planned if p is not None]
         cap = self.request.sram
         if not isinstance(cap, int):
@@ -162,7 +163,10 @@ class _Rewriter:
         return blocks
 
     def _rewritten(self, made: Any, gv: Any, own: Mapping[int, _Block]) -> Any:
-        """`made` with the programs of a function's regions, and the function calling them."""
+        """Add the programs of the function's planned regions to the module `made`, and make the function call them.
+
+        `own` holds the function's blocks with regions by their position. Returns the module.
+        """
         func = self.mod[gv]
         blocks = list(func.body.blocks)
         for position, block in own.items():

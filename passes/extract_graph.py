@@ -1,9 +1,9 @@
 """`extract_graph`: a Relax module as the TVM-free `Graph`, with every operator's PrimFunc, constants and row kernel.
 
-Works on any module with static shapes whose `main` is straight-line code: what is not yet a PrimFunc is legalized on a
-copy. Copies that move nothing in memory (reshape, flatten, a split along the outermost axis) become views; this, like
-windows and in-place candidates, is read from the access pattern and not from names. Multiply-accumulates are those that
-the generic kernel executes, padding not counted.
+Works on any module with static shapes whose `main` is straight-line code; operators that are not PrimFuncs yet are
+legalized on a copy. Operators that keep every element at its address (reshape, flatten, a split along the outermost axis)
+become views. Views, windows and in-place candidates are recognized by access patterns, not by names. Multiply-accumulates
+are those that the generic kernel executes, without padding.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _INTERNAL_ATTRS = frozenset(
 
 @dataclass(frozen=True)
 class Computation:
-    """What an operator computes: what follows from its PrimFunc and the row axes of its tensors."""
+    """What an operator computes, derived from its PrimFunc and the row axes of its tensors."""
 
     func: PrimFunc  # parameters: activations, constants, outputs
     constants: tuple[np.ndarray, ...]
@@ -54,28 +54,28 @@ class Computation:
 
     @property
     def spec(self) -> OperatorSpec:
-        """The same as schedules are chosen by."""
+        """The description that performance schedules are chosen by."""
         return read_spec(self.func, self.constants)
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """A graph with what its operators compute; None for views."""
+    """A graph, and the computation of each of its operators."""
 
     graph: Graph
-    operators: tuple[Computation | None, ...]
+    operators: tuple[Computation | None, ...]  # by index of the operator; None for views
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
-    """The graph of a Relax function; `mod` stays as it is.
+    """Read the graph of the function of that name, of Relax operators or calls of PrimFuncs; `mod` is not modified.
 
-    Raises `GraphError` for what has no static straight-line form: symbolic shapes, control flow, calls out of TVM.
+    Raises `GraphError` if the function has symbolic shapes, control flow or calls out of TVM.
     """
     return analyse(read_function(mod, function), function)
 
 
 def analyse(source: Source, function: str = "main") -> Extracted:
-    """The graph of calls that were read from a function: operator k is call k."""
+    """The graph of a function's calls, in which operator k is `source.calls[k]`."""
     patterns = [_pattern(c) for c in source.calls]
     views = [None if c.constants or c.must_copy else view_offsets(c.func, len(c.inputs)) for c in source.calls]
     uses = [Use(c.inputs, c.outputs, p) for c, p, v in zip(source.calls, patterns, views, strict=True) if v is None]
@@ -94,7 +94,7 @@ def analyse(source: Source, function: str = "main") -> Extracted:
 
 
 def with_kernels(graph: Graph, kernels: Sequence[RowKernel | None]) -> Graph:
-    """The graph with the flash and scratch bytes of other kernels than the generic ones."""
+    """The graph with the weight and scratch bytes of `kernels`, one for each operator; None keeps those of the graph."""
 
     def with_kernel(op: Op, kernel: RowKernel) -> Op:
         return replace(op, scratch_bytes=kernel.scratch_bytes, weight_bytes=_bytes_of(kernel.constants))

@@ -1,10 +1,11 @@
-"""Quantized islands become integer operators with the arithmetic of TFLite's reference kernels, bit for bit.
+"""`LowerQuantized`: quantized islands become integer operators that equal TFLite's reference kernels bit for bit.
 
-Requires a module as `frontend.load` makes it (one dataflow block, islands unbroken): the pass runs first, since
-FoldConstant turns integer weights into floats and EliminateCommonSubexpr shares dequantizes between islands. Ensures
-that every function that it lowers is one dataflow block in which every integer operator is a `call_tir` of a PrimFunc
-whose attributes say what it computes; views stay `relax.reshape`. What could not be lowered stays float, and
-`float_remains` lists it with its cost. Functions with control flow, side effects or symbolic shapes stay as they are.
+An island is an operator between the dequantizes of its inputs and the quantize of its output. Requires a module as
+`frontend.load` returns it, before other passes: FoldConstant would turn integer weights into floats, and
+EliminateCommonSubexpr would share dequantizes between islands. Ensures that every function that it lowers is one dataflow
+block in which every integer operator is a `call_tir` of a PrimFunc whose attributes say what it computes; views stay
+`relax.reshape`. Islands that cannot be lowered stay float, and `float_remains` lists them with their cost. Functions with
+control flow, side effects or symbolic shapes are not changed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _MOVES = _VIEWS | {_TRANSPOSE}
 class LowerQuantized(CascadePass):
     """Turn quantized islands into integer operators, in every function of the module.
 
-    Works on every module: functions that it cannot read stay as they are, and a log line of `tvm_cascade` says why.
+    Works on every module: functions that it cannot read are not changed, and the logger `tvm_cascade` gives the reason.
 
     Before::
 
@@ -57,7 +58,7 @@ class LowerQuantized(CascadePass):
     """
 
     def call(self, mod: Module) -> PassResult:
-        """The module with every function lowered that can be read."""
+        """The module with the quantized islands of every function lowered, where the function can be read."""
         lowered = mod.clone()
         for gv, func in mod.functions_items():
             if not isinstance(func, relax.Function):
@@ -94,15 +95,15 @@ def holds_quantized(func: Function) -> bool:
 
 
 def with_real_operators(mod: Module) -> Module:
-    """A copy of `mod` that says (attribute `REAL_ATTR` of `main`) that its quantized operators are float ones between
-    dequantizes and quantizes, as ONNX and PyTorch define them, and not TFLite's operators on stored integers."""
+    """A copy of `mod` whose `main` has the attribute `REAL_ATTR`: its quantized operators are defined by float arithmetic, as
+    in ONNX and PyTorch, and not on the stored integers, as in TFLite."""
     mod = mod.clone()
     mod["main"] = mod["main"].with_attr(REAL_ATTR, True)
     return mod
 
 
 def holds_integers(mod: Module) -> bool:
-    """Whether anything in `main` is a stored integer: nothing is, in a network that was never quantized."""
+    """Whether any tensor of `main` has a type of quantized values, as in every quantized network."""
     main = mod["main"]
     return any(dtype_of(v) in STORED_TYPES for v in (*main.params, *(b.var for b in bindings_of(main))))
 

@@ -1,7 +1,8 @@
 """`OrderOps`: the bindings of `main` in the order of least memory (Serenity, section 3.1).
 
-Whatever reads the module next in program order (memory planning, `extract_graph`) gets the order that `tvm_cascade.ordering`
-finds; the attribute `cascade_order` says whether it is optimal and what it needs.
+`tvm_cascade.ordering` computes the order, and everything that reads the module in program order (memory planning,
+`extract_graph`) then uses it. The attribute `cascade_order` of `main` holds its peak and lower bound in bytes, and whether
+it is optimal.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ class OrderOps(CascadePass):
     """Put the operators of `main` into the order of least memory.
 
     Requires a function `main` of one dataflow block with static shapes. Ensures that the same operators compute the same
-    values. A module whose calls are not one operator each (it holds Relax operators that legalize to several, or to
-    none) comes back legalized.
+    values. If `main` holds Relax operators that legalize to several PrimFuncs, or to none, the result is legalized.
 
     Before, at most 3 tensors of 64 bytes and 1 of 4 are alive at once::
 
@@ -91,7 +91,7 @@ def reordered(mod: Any, solution: Ordering) -> IRModule:
 
 
 def _with_followers(sequence: Sequence[Any], bindings: Sequence[Any]) -> list[Any]:
-    """The calls in `sequence`, each other binding as early as what it reads is there."""
+    """The calls in `sequence`, and every other binding directly behind the last call that it depends on."""
     place = {b.var: k for k, b in enumerate(sequence)}  # of calls, and of the last call that another binding needs
     followers: list[list[Any]] = [[] for _ in (None, *sequence)]  # of no call, then of each
     for binding in bindings:

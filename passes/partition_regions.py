@@ -1,8 +1,8 @@
 """`PartitionRegions`: `main` as calls of the largest regions that can cascade, BYOC style.
 
-Match: every operator whose windows are known (`extract_graph` reads them from its TIR; names count for nothing). Merge:
-neighbours of the same kind, as long as no two regions wait for each other (`cascading.regions`). What the planner puts
-into one segment lies in one of these regions, for it works from the same partition.
+Match: every operator whose windows are known (`extract_graph` reads them from its TIR, never from its name). Merge:
+neighbouring matched operators, as long as no two regions depend on each other (`cascading.regions`). The planner uses the
+same partition: each of its segments lies in one region.
 
 Before::
 
@@ -37,9 +37,9 @@ After::
             R.output(d)
         return d
 
-The module runs as it is, and `Cascade` takes it: regions are inlined before the graph is read. (Relax's own
-`FuseOpsByPattern` and `MergeCompositeFunctions` merge makers with readers only, and would have to be told again what the
-planner found; operators that read the same tensor belong together here too.)
+The module can be run without further passes, and `Cascade` accepts it: it inlines the regions before it reads the graph.
+(Relax's `FuseOpsByPattern` and `MergeCompositeFunctions` only merge producers with consumers; here operators that read the
+same tensor are in one region too.)
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -65,12 +65,12 @@ REGION, OPERATORS, LEFT_OUT = "tvm_cascade.region", "tvm_cascade.operators", "tv
 
 @dataclass(frozen=True)
 class PartitionRegions(CascadePass):
-    """Make the operators of every region a private function, called from `main`.
+    """Move the operators of every region into a private function that `main` calls.
 
     Requires a function `main` of straight-line code with static shapes. Ensures that the module computes the same
     values; Relax operators are legalized. The docstring of this module shows one before and after.
 
-    Raises `GraphError` where `main` has no such form.
+    Raises `GraphError` if `main` is not straight-line code with static shapes.
     """
 
     def call(self, mod: IRModule) -> PassResult:

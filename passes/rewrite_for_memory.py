@@ -1,9 +1,10 @@
-"""`RewriteForMemory`: concats that never exist (Serenity, section 3.3, in the form that pays).
+"""`RewriteForMemory`: concats fused into their readers (after Serenity, section 3.3).
 
-The reader of a concat becomes one PrimFunc that reads each part where it lies. The paper's form, partial convolutions that
-add up, needs int32 sums of the whole map to be exact in integers and then costs more than it saves; reading the parts costs
-next to no memory (`schedules.rules.parts`), keeps every bit, and works for any consumer, also where the concat rescales its
-parts. Concats are removed only where that lowers the peak of the best order.
+The reader of a concat becomes one PrimFunc that reads the parts from their own tensors, so that the concatenated tensor is
+never stored. Serenity splits the reader into partial convolutions whose results are added. To be exact in integers that
+needs int32 sums of the whole map, which cost more memory than they save. Reading the parts costs next to no memory
+(`schedules.rules.parts`), is exact, and works for any reader, also where the concat rescales its parts. Concats are removed
+only where that lowers the peak of the best order.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ class RewriteForMemory(CascadePass):
     After::
 
         y = R.call_tir(cls.concat_conv2d, (a, b, w), out_ty=R.Tensor((1, 8, 8, 4), "int8"))
+
+    Raises `GraphError` if `main` is not straight-line code with static shapes.
     """
 
     options: OrderOptions | None = None  # of the search for the best order; None: the defaults
 
     def call(self, mod: tvm.IRModule) -> PassResult:
-        """The module without the concats that pay."""
+        """The module without the concats whose removal lowers the peak."""
         names = paying_concats(extract_graph(mod).graph, self.options)
         return PassResult(without_concats(mod.clone(), names), bool(names))
 
@@ -60,7 +63,7 @@ def without_concats(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
 
 
 def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[str, ...]:
-    """Names of the concats whose removal lowers the peak of the best order: as few as reach the lowest."""
+    """Names of the concats to remove for the lowest peak of the best order; none that does not contribute to it."""
     names = foldable(graph)
     best = order(fold_concats(graph, names), options).peak if names else 0
     if not names or best >= order(graph, options).peak:
@@ -73,7 +76,7 @@ def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[s
 
 
 def foldable(graph: Graph) -> tuple[str, ...]:
-    """Concats that only operators read whose kernels can read the parts instead."""
+    """Names of the concats whose readers all have kernels that can read the parts instead."""
     found = []
     for op in graph.ops:
         readers = [graph.ops[c] for t in op.outputs for c in graph.consumers[t]]

@@ -1,4 +1,4 @@
-"""`ScheduleStages`: a network lowered to the stages of a schedule, run by a stock Relax virtual machine.
+"""`ScheduleStages`: a network lowered to the stages of a schedule (IOS), for a stock Relax virtual machine.
 
 On CPUs a stage of several groups is one kernel with one parallel region (`stage_cpu`), single-threaded inside; a stage
 of one group calls multi-threaded kernels one after the other. Kernels that MetaSchedule has tuned (`stage_records`) run as
@@ -46,8 +46,8 @@ class LowerOptions:
     """How a schedule is lowered. The last two are for tests: they must not change any result."""
 
     target: str = "llvm"  # "llvm", or "cuda" with an architecture: "cuda -arch=sm_90"
-    workers: int = 2  # lanes of a parallel region on a CPU
-    cuda_graph: bool = True
+    workers: int = 2  # threads that share the groups of a stage on a CPU
+    cuda_graph: bool = True  # CUDA: capture the program into one CUDA graph
     metaschedule: str | Path | None = None  # folder with records of tuned kernels; None: default schedules
     serial_reversed: bool = False  # groups of a stage one after the other, last first
     before_step: Callable[[Emitter, int], None] | None = None  # may emit code of its own before the step of a number
@@ -55,11 +55,11 @@ class LowerOptions:
 
 @dataclass(frozen=True)
 class ScheduleStages(CascadePass):
-    """Lower `main` to the stages of a schedule: one that is given, or the best by a cost model.
+    """Lower `main` to the stages of `schedule`, or of the best schedule for the cost model `model`.
 
-    Requires a function `main` of operators that `stage_graph` reads. Ensures that `main` holds calls of kernels alone, in
-    the order of the stages, and that results are equal: the same bits for concurrent stages, up to the reassociation of
-    floats for merged operators.
+    Requires a function `main` of operators that `stage_graph` reads. Ensures that `main` consists of kernel calls in the
+    order of the stages, and that results are equal: bit for bit for concurrent stages, up to the reassociation of floats
+    for merged operators.
 
     Before::
 
@@ -72,13 +72,13 @@ class ScheduleStages(CascadePass):
         cls.stage_0(x, v, a, b)    # for lane in T.parallel(2): one group a lane
         cls.concat(a, b, c)
 
-    Raises `UsageError` without a schedule and a cost model, `ValidationError` for a schedule that does not fit the
-    network.
+    Raises `UsageError` without either, `ValidationError` for a schedule of another network, `GraphError` for control flow
+    and symbolic shapes.
     """
 
     schedule: Schedule | None = None  # stages of operator indices of `stage_graph`
-    options: Options = field(default_factory=Options)  # of the search, where there is no schedule
-    model: CostModel | None = None  # what the search minimizes
+    options: Options = field(default_factory=Options)  # of the search, which runs if `schedule` is None
+    model: CostModel | None = None  # cost that the search minimizes
     lower: LowerOptions = field(default_factory=LowerOptions)
 
     def requires(self, mod: tvm.IRModule) -> None:
@@ -87,7 +87,7 @@ class ScheduleStages(CascadePass):
             raise UsageError("ScheduleStages needs a schedule, or a cost model to find one with")
 
     def call(self, mod: tvm.IRModule) -> PassResult:
-        """The module of the schedule."""
+        """The module lowered to the stages of the schedule."""
         net = stage_graph(mod)
         units = unit_graph(net.graph, self.options.unit)
         schedule = self.schedule

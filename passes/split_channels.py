@@ -1,6 +1,7 @@
-"""`SplitChannels`: inverted bottlenecks that make their wide channels in groups (`cascading.channels`).
+"""`SplitChannels`: inverted bottlenecks that compute their wide intermediate in groups of channels (`cascading.channels`).
 
-The three operators become one PrimFunc with the attribute `channel_groups`, whose kernels never have all channels at once.
+Expansion, depthwise convolution and projection become one PrimFunc with the attribute `channel_groups`. Its kernels hold
+one group of channels of the intermediate at a time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from tvm_cascade.schedules.tir import relax
 
 @dataclass(frozen=True)
 class SplitChannels(CascadePass):
-    """Merge inverted bottlenecks into operators that make their wide channels in groups.
+    """Merge inverted bottlenecks into operators that compute their wide intermediate in groups of channels.
 
-    Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized`. Operators are named
-    as `extract_graph` names them. Ensures the same values bit for bit.
+    Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized`. Operators have the
+    names that `extract_graph` gives them. Ensures the same values bit for bit.
 
     Before::
 
@@ -34,14 +35,15 @@ class SplitChannels(CascadePass):
         f = R.call_tir(cls.depthwise_conv2d, (e, wd), out_ty=R.Tensor((1, 8, 8, 96), "int8"))
         y = R.call_tir(cls.conv2d_1, (f, wp), out_ty=R.Tensor((1, 8, 8, 16), "int8"))
 
-    After `SplitChannels({"conv2d_1": 4})`, of whose kernels each holds 24 of the 96 channels::
+    After `SplitChannels({"conv2d_1": 4})`, whose kernels hold 24 of the 96 channels at a time::
 
         y = R.call_tir(cls.inverted_bottleneck, (x, we, wd, wp), out_ty=R.Tensor((1, 8, 8, 16), "int8"))
 
-    Raises `UsageError` for a name that is no projection of an inverted bottleneck whose channels that many groups divide.
+    Raises `UsageError` for a name that is not the projection of an inverted bottleneck, or a number of groups that does not
+    divide its channels.
     """
 
-    groups: Mapping[str, int] = field(default_factory=dict)  # of channels, by the projection that sums them up
+    groups: Mapping[str, int] = field(default_factory=dict)  # number of groups, by name of the projection
 
     def call(self, mod: tvm.IRModule) -> PassResult:
         """The module with the bottlenecks merged."""
@@ -49,7 +51,7 @@ class SplitChannels(CascadePass):
 
 
 def with_channel_groups(mod: tvm.IRModule, groups: Mapping[str, int]) -> tvm.IRModule:
-    """What `SplitChannels` makes of a module."""
+    """`mod` with bottlenecks merged, as by `SplitChannels(groups)`; raises `UsageError` as it does."""
     return _Merger(mod.clone()).run(groups) if groups else mod
 
 

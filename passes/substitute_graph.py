@@ -28,12 +28,12 @@ from tvm_cascade.substitution.split import optimize
 
 @dataclass(frozen=True)
 class Substituted:
-    """A rewritten module and what the search did, by function name."""
+    """A rewritten module and, by name of its functions, the outcome of the search."""
 
     mod: tvm.IRModule
     found: Mapping[str, Found] = field(default_factory=dict)
-    read: Mapping[str, Read] = field(default_factory=dict)
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    read: Mapping[str, Read] = field(default_factory=dict)  # the graphs before the search
+    skipped: Mapping[str, str] = field(default_factory=dict)  # reasons why functions were not searched
 
 
 def substitute(
@@ -43,7 +43,7 @@ def substitute(
     options: SearchOptions | None = None,
     functions: Callable[[str], bool] = lambda name: True,
 ) -> Substituted:
-    """The module with every readable function replaced by a cheaper one; `mod` stays as it is."""
+    """A copy of `mod` with the cheapest equivalents found; `functions` tells by name which functions to search."""
     made = mod.clone()
     found: dict[str, Found] = {}
     reads: dict[str, Read] = {}
@@ -67,9 +67,9 @@ def substitute(
 
 @dataclass(frozen=True)
 class SubstituteGraph(CascadePass):
-    """Replace every function by an equivalent one of less cost.
+    """Replace every function by an equivalent one of lower cost.
 
-    Works on every module: a function that cannot be read stays as it is, and so does one where nothing is gained.
+    Works on every module: functions that cannot be read are not changed, nor are those for which no cheaper one is found.
     Ensures that results are equal up to the reassociation of floats, and bit for bit where the rules are
     `integer_rules()`.
 
@@ -90,7 +90,7 @@ class SubstituteGraph(CascadePass):
     rules: Sequence[Rule] = ALL_RULES
     options: SearchOptions | None = None  # of the search; None: the defaults
     target: str = "llvm"
-    total_seconds: float = 60.0  # for every function
+    total_seconds: float = 60.0  # time limit of the search, for each function
 
     def call(self, mod: tvm.IRModule) -> PassResult:
         """The module with its functions rewritten."""

@@ -1,4 +1,4 @@
-"""`tune_kernels`: a prepared graph whose row kernels MetaSchedule has tuned for the machine that this runs on."""
+"""`tune_kernels`: the row kernels of a prepared graph, tuned by MetaSchedule for this machine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,21 @@ def tune_kernels(
     vectors: bool = True,
     progress: Callable[[str], None] = lambda _text: None,
 ) -> tuple[Prepared, Tuned]:
-    """`prepared` with tuned kernels where there are any, from the records in `folder` or from new measurements, and what
-    tuning found.
+    """Replace row kernels by tuned ones, from the records in `folder` or from new measurements on this machine.
 
-    Plans of the two differ by the scratch of the tuned kernels at most. Without `vectors` kernels have plain loops, for
-    C compilers. Kernels that count their work, and parts of rows, keep the order of loops and lose the vectors.
-    Raises what `schedules.tuning.metaschedule.tune` raises.
+    Plans of the result differ from those of `prepared` only by the scratch of the tuned kernels. Kernels that count their
+    work, and kernels of parts of rows, take over the order of the tuned loops, but not the vectors.
+
+    Parameters
+    ----------
+    folder : path
+        MetaSchedule's records; created if it does not exist.
+    search : Search, optional
+        Limits of the search; `trials` of 0 uses existing records only.
+    vectors : bool
+        False replaces vector operations by plain loops, for C compilers.
+
+    Raises `UsageError` if the records cannot be read, `MissingToolError` without a working MetaSchedule.
     """
     made = prepared.extracted
     operators = [

@@ -1,4 +1,7 @@
-"""`load`, `plan`, `compile`, `run` and `doctor`: what the command line does, as functions with frozen results."""
+"""The Python API: one function for each command of the command line, with the same options and defaults.
+
+`progress`, which most take, is called with a line of text at every step of long work.
+"""
 
 from __future__ import annotations
 
@@ -73,37 +76,39 @@ def plan(
 
     Parameters
     ----------
+    model : path or IRModule
+        A `.tflite`, `.onnx` or `.pt2` file, or a module as `load` returns it.
     target : str
-        Whose alignment and kernels' scratch count: the plan is that of `compile` for the same target.
+        The core whose alignment and kernels (their scratch) are planned for, as in `compile` for the same target.
     sram : int or str, optional
         Cap on the arena, in bytes or as "64KiB"; None plans the smallest arena at no extra multiply-accumulates, within
         `max_time`.
     max_macs : float
         Multiply-accumulates allowed, as a factor of the network's.
     max_time : float
-        Without a cap: instructions that finer steps may be estimated to cost, as a factor of steps by rows.
+        Without a cap: limit on the estimated instructions of the plan, as a factor of those of steps by rows.
     stream_input, layerwise, overlap : bool
-        Inputs arrive row by row; operators run one after the other; outputs may take the space of dying inputs.
+        Inputs arrive row by row; operators run one after the other; outputs may share bytes with dying inputs.
     granularity : str
         What rolling buffers count: "row", "pixel" or "auto".
     input_shapes : mapping of name to shape, optional
         Fixes sizes that the file leaves open.
     stored_io : bool
-        Inputs and outputs that the file has in floats as the integers that the network stores them in.
+        Inputs and outputs of a quantized network are its stored integers, where the file has floats.
     database : path, optional
-        Counts of a `compile` with `tune` on top of those that come with the package.
+        File with instruction counts of kernels (`compile` with `tune` writes one), beside those that come with the package.
     rewrite : bool, optional
         Search for an equivalent network whose arena is smaller (substitutions for memory). None searches quantized networks,
-        where every bit stays as it is; True floats too, whose sums are then added in another order; False none.
+        where every bit stays as it is; True float networks too, whose sums are then added in another order; False none.
 
     Raises
     ------
     InfeasibleError
-        Nothing fits the cap.
+        No plan fits the cap.
     LoadError, UnsupportedOperatorError
         The model cannot be read.
     UsageError
-        An option that there is not, or a value that it cannot have.
+        An unknown option, or a value that an option cannot have.
     """
     started = time.perf_counter()
     request = request_of(target, options, PLAN_OPTIONS)
@@ -126,36 +131,38 @@ def compile(
 ) -> CompileResult:
     """Plan `model` and write a project for `target` into the folder `output`, complete or not at all.
 
-    Takes what `plan` takes, and:
+    Takes the options of `plan`, and:
 
     Parameters
     ----------
+    output : path
+        The folder of the project. In one that was compiled before, files that the user edited or added are kept.
     board : str, optional
-        By name, or the path of a board's .json; None is the target's own.
+        Name of a board, or path of a board's .json; None takes the board of the target.
     emit : str, optional
-        Kernels as C99 ("c") or as an LLVM object ("obj"); None is the better for the target.
+        Kernels as C99 ("c") or as an LLVM object ("obj"); None takes the back end of the target.
     optimise : str
         "size", "speed" or "balanced".
     name : str, optional
-        Of the network, in files and functions; None is that of the model's file.
+        Name of the network in files and functions; None takes that of the model's file.
     hook : bool
-        The network calls a function of the application's after every step (see the header it comes with).
+        The network calls a function of the application after every step (declared in its header).
     ram_weights : int or str
-        Bytes of weights at most, those that are read most, that are copied into RAM beside the arena.
+        Limit in bytes on the weights that are copied into RAM beside the arena; those that are read most come first.
     tune : bool
-        Kernels of shapes that no counts are known of are counted in the board's emulator first, and the counts written to
-        `database`; without it a `database` is only read.
+        First count the instructions of kernels in the board's emulator, for shapes without counts, and write the counts to
+        `database`. False only reads `database`.
     metaschedule : path, optional
-        A folder of records: row kernels for the host are tuned by MetaSchedule.
+        For the host: folder with MetaSchedule's records. Row kernels without a record are tuned and added to it.
     trials : int
-        Candidates of each kernel without a record that MetaSchedule measures on this machine.
+        Candidates that MetaSchedule measures on this machine for each kernel without a record.
     report : path, optional
         An .html file, or a folder, for a report of the plan with its whole frontier.
 
     Raises
     ------
     InfeasibleError
-        Nothing fits the cap, or the linked image exceeds its board.
+        No plan fits the cap, or the linked image exceeds the memory of its board.
     MissingToolError
         The cross compiler is not installed.
     LoadError, UnsupportedOperatorError, UsageError
@@ -189,23 +196,27 @@ def run(
     timeout: float | None = None,
     progress: Progress = _silent,
 ) -> RunReport:
-    """Run a compiled project on its emulated board (or `host`) and measure it.
+    """Run a compiled project or bundle once, on its emulated board, a real one or this machine, and measure it.
 
     Parameters
     ----------
+    board : str, optional
+        Name or .json of another board than the folder was compiled for; "host" runs the network in this process.
     inputs : path of an .npz, or arrays by name, optional
-        In the model's own types and layouts; None draws them from a fixed seed.
+        In the model's own types and layouts; None draws random ones from a fixed seed.
+    outputs : path, optional
+        An .npz file to write the outputs to.
     check : path, optional
-        A model file; its reference kernels run on the same inputs.
+        A model file; the outputs are compared with those of its reference kernels on the same inputs.
     port : str, optional
-        A serial port: run on the real board behind it.
+        Serial port of a real board to run on.
     timeout : float, optional
-        Seconds that the emulation may take, 600 by default, or that the board behind `port` may stay without an answer, 60.
+        Seconds: limit on the emulation, 600 by default, or on the wait for an answer of the board at `port`, 60 by default.
 
     Raises
     ------
     UsageError
-        An option that cannot be, or an array of another shape or type than the network's input.
+        A value that an option cannot have, or an array of another shape or type than the network's input.
     LoadError, MissingToolError, ToolError
         The folder or a file cannot be read; the emulator is not installed, or fails.
     """
@@ -214,27 +225,50 @@ def run(
 
 
 def export(directory: str | Path, *, kind: str, output: str | Path) -> tuple[str, ...]:
-    """Write the compiled project or bundle in `directory` as a Zephyr module or an Arduino library; returns the files.
+    """Write the compiled project or bundle in `directory` as a package; returns its files, relative to `output`.
 
     Parameters
     ----------
     kind : str
-        `zephyr` or `arduino`.
+        "zephyr" for a Zephyr module or "arduino" for an Arduino library.
     output : path
         A new folder.
+
+    Raises
+    ------
+    UsageError, LoadError, MissingToolError
+        An unknown `kind`, an `output` that is not empty, or a project that an Arduino library cannot hold; `directory` is no
+        compiled project; the target's binutils are not installed.
     """
     checks.choice("zephyr", "arduino")("as", kind)
     return export_folder(checks.path("directory", directory), kind, checks.path("output", output))
 
 
 def bundle(directories: Sequence[str | Path], *, output: str | Path, board: str | None = None) -> BundleResult:
-    """Write and build one image of several compiled networks, which share one arena, into the new folder `output`."""
+    """Write and build one image of several compiled networks, which share one arena, in the new folder `output`.
+
+    Parameters
+    ----------
+    directories : sequence of paths
+        At least two folders that `compile` wrote, for one target and with different names.
+    board : str, optional
+        Name or .json of a board; None takes that of the first network.
+
+    Raises
+    ------
+    UsageError, LoadError, MissingToolError, ToolError
+        The networks cannot share an image, or `output` is not empty; a folder is no compiled project; the cross compiler is
+        not installed, or it fails, or the image exceeds the memory of its board.
+    """
     folders = [checks.path("directories", d) for d in directories]
     return make_bundle(folders, checks.path("output", output), checks.optional(checks.name_or_path)("board", board))
 
 
 def doctor(model: str | Path | None = None) -> Doctor:
-    """What is installed and what is missing, and which operators of `model` are."""
+    """Check what is installed, and name the operators of `model` that cannot be compiled or stay float.
+
+    Raises `LoadError` if the model cannot be read (unknown operators are no error), `GraphError` if it cannot be planned.
+    """
     return diagnose(model)
 
 
@@ -251,9 +285,9 @@ def order(
     Parameters
     ----------
     rewrite : bool
-        Convolutions may read the parts of concats where they lie.
+        Convolutions may read the parts of a concat in place, so that the concat is removed, where that lowers the peak.
     on_chip : int or str, optional
-        Bytes of on-chip memory, or "256KiB": also count the bytes that move on and off it.
+        Size of an on-chip memory in bytes or as "256KiB": also count the bytes that move between it and off-chip memory.
 
     Raises
     ------
@@ -278,34 +312,35 @@ def stages(
     progress: Progress = _silent,
     **options: Unpack[StagesKeywords],
 ) -> tuple[dict[str, object], str]:
-    """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same for reading.
+    """The schedule of stages of least latency (IOS): the JSON object of `tvm-cascade stages`, and the same as text.
 
     Parameters
     ----------
     target : str
-        "cuda" or "llvm", with or without options of TVM's.
+        "cuda" or "llvm", optionally followed by options of TVM's targets.
     device : str, optional
-        Name of a device description; None is the target's generic one.
+        Name of a device description; None takes the generic one of the target.
     batch : int, optional
-        Batch size, with the analytic cost.
+        Batch size; only with the analytic cost.
     unit, variant : str
-        What is scheduled as one ("op", "fused", "sepconv", "cell"), and which schedules are searched ("sequential",
-        "greedy", "merge", "parallel", "both").
+        What is scheduled as one ("op", "fused", "sepconv", "cell": `parallel.units`), and which schedules are searched
+        ("sequential", "greedy", "merge", "parallel", "both").
     r, s : int, optional
-        Operators in a group and groups in a stage at most; 0 or None: any number.
+        Limits on the units of a group and on the groups of a stage; 0 or None for no limit.
     cost : str
         "analytic", or "measured" or "learned" on this machine.
     load, output, picture : path, optional
-        Price this saved schedule instead of searching; save the schedule; draw its timeline.
+        Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
     database : path, optional
-        Keeps measurements.
+        File that keeps measurements.
     metaschedule, trials : path, int
-        Folder with records of kernels that MetaSchedule tuned, and candidates for kernels without one.
+        Folder with MetaSchedule's records of tuned kernels; candidates that it measures for a kernel without a record.
 
     Raises
     ------
     LoadError, UsageError, MissingToolError
-        The model or the schedule cannot be read; an option cannot be; what should be measured is not here.
+        The model or the saved schedule cannot be read; a value that an option cannot have; this machine lacks the device or
+        the tool to measure with.
     """
     from tvm_cascade.runtime.stages import stages as schedule
 
@@ -323,30 +358,30 @@ def optimize(
     progress: Progress = _silent,
     **options: Unpack[OptimizeKeywords],
 ) -> tuple[dict[str, object], str]:
-    """An equivalent graph of less cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same for reading.
+    """An equivalent graph of lower cost (MetaFlow): the JSON object of `tvm-cascade optimize`, and the same as text.
 
     Parameters
     ----------
     target : str
-        "cuda" or "llvm", with or without options of TVM's.
+        "cuda" or "llvm", optionally followed by options of TVM's targets.
     cost : str
-        "latency", "ios", "measured", "learned", "flops", "traffic", "launches", "peak", a weighted sum, or with a limit:
-        "latency,peak<=256KiB".
+        "latency", "ios", "measured", "learned", "flops", "traffic", "launches", "peak", a weighted sum of them, or one with
+        a limit: "latency,peak<=256KiB".
     device : str, optional
-        Name of a device description; None is the target's generic one.
+        Name of a device description; None takes the generic one of the target.
     alpha : float
-        How much worse a graph may get on the way.
+        MetaFlow's relaxation: graphs that cost up to alpha times the best are expanded.
     budget : int
-        Graphs to price, at most, per part.
+        Limit on the graphs that are priced, for each part of a network that is split.
     output, picture : path, optional
-        Save the graph (.onnx, else a Relax module); draw it before and after.
+        Files for the graph (.onnx, else a Relax module) and for a picture of it before and after.
     database : path, optional
-        Keeps measurements.
+        File that keeps measurements.
 
     Raises
     ------
     LoadError, UsageError, GraphError, InfeasibleError
-        The model cannot be read; an option cannot be; the network has control flow; no graph keeps the limit.
+        The model cannot be read; a value that an option cannot have; the network has control flow; no graph keeps the limit.
     """
     from tvm_cascade.runtime.optimize_module import optimize_module, save_optimized
     from tvm_cascade.substitution.report import format_report

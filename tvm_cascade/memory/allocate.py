@@ -1,4 +1,4 @@
-"""The allocator: heuristics first, the exact search where they miss the bound."""
+"""The allocator: heuristics first, then an exact search where their result is above the lower bound."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from tvm_cascade.memory.validate import validate
 
 @dataclass(frozen=True, slots=True)
 class AllocateOptions:
-    """How far the allocator goes. The same options give the same layout on any machine."""
+    """Limits on the work of the allocator. The same options give the same layout on any machine."""
 
-    nodes: int = 20_000  # search nodes in all, about 15,000 a second
-    first_limit: int = 5_000  # nodes of the first run of each ranking
-    growth: int = 4  # by which every further round of runs is longer
-    shuffles: int = 200  # reorderings tried before the search on problems with `follows`
+    nodes: int = 20_000  # search nodes in total, about 15,000 a second
+    first_limit: int = 5_000  # nodes of the first run of the search with each ranking of buffers
+    growth: int = 4  # factor by which the limit grows from one round of runs to the next
+    shuffles: int = 200  # reorderings tried before the search, on problems with offset constraints
 
 
 def allocate(
     problem: Problem, *, seconds: float | None = None, optimise: bool = True, options: AllocateOptions | None = None
 ) -> Allocation:
-    """Offsets for every buffer.
+    """Compute an offset for every buffer, so that the arena is small or fits the capacity.
 
     Parameters
     ----------
     problem : Problem
-        With a `capacity`, the first layout found within it is returned; without, the lowest.
+        With a `capacity`, the first layout that fits is returned; without, the lowest that is found.
     seconds : float, optional
-        Gives up searching after that time. Results then depend on the machine; leave it out to be deterministic.
+        Time limit of the search. With one, results depend on the machine; without, they are deterministic.
     optimise : bool
-        False stops at the heuristics.
+        False runs the heuristics only.
 
     Raises
     ------
     UsageError
-        A buffer with a negative size, an empty life, a pinned place that its alignment forbids, or an unknown id.
+        An id that is used twice, a negative size, an empty lifetime, a pinned offset that the alignment forbids, pinned
+        buffers that overlap, or an offset constraint on an unknown buffer.
     InfeasibleError
         No layout within the capacity was found; the message says whether none exists.
     """
@@ -106,14 +107,15 @@ def _integer_program(best: _Best, goal: int) -> None:
 
 
 def _take_disjoint(best: _Best, options: AllocateOptions) -> None:
-    """Take the best layout without offset constraints where it is lower: what may overlap need not.
+    """Take the best layout in which no live buffers share bytes, if it is lower.
 
-    Without constraints the search is exact, so that constraints never cost anything.
+    Offset constraints only allow sharing, so such a layout is always valid. The search with constraints proves nothing and
+    may miss it.
     """
     problem = replace(best.problem, offset_constraints=())
     bound, _ = max_live_step(problem)
     if bound >= best.peak or any(b.offset is not None for b in problem.buffers):
-        return  # buffers that follow may be pinned onto one another
+        return  # two buffers with an offset constraint may be pinned onto one another
     disjoint = _Best(problem, tuple(best_fit_of_orders(problem, bound)), bound, best.deadline)
     if disjoint.peak > bound:
         _search(disjoint, bound, options)
@@ -190,7 +192,7 @@ def _check(problem: Problem) -> None:
 
 
 def _check_pinned(problem: Problem) -> None:
-    """Raise where pinned buffers overlap or exceed the capacity."""
+    """Raise `UsageError` where pinned buffers overlap that are live together and have no offset constraint."""
     excused: set[frozenset[int]] = {frozenset((f.reader, f.writer)) for f in problem.offset_constraints}
     pinned: Sequence[tuple[int, int, int, int, int]] = [
         (b.id, b.offset, b.size, b.lower, b.upper) for b in problem.buffers if b.offset is not None

@@ -1,4 +1,6 @@
-"""Lower bounds on an arena: what is live at one step must fit at that step.
+"""The lower bound of an arena: the buffers that are live at a step must fit into it together.
+
+Bounds of segments, for the planner's search, are in `cascading.lower_bounds`.
 
 For a step t with live set L, every layout needs at least `sum(size) - sum(shareable)` bytes, the second sum over the
 `OffsetConstraint` pairs within L (Bonferroni's inequality on the union). Where all of L is aligned to A, every buffer but the
@@ -14,12 +16,12 @@ from tvm_cascade.memory.problem import Buffer, OffsetConstraint, Problem
 
 
 def max_live(problem: Problem) -> int:
-    """Bytes that no allocation of `problem` can go below."""
+    """Bytes that every allocation of `problem` needs at least."""
     return max_live_step(problem)[0]
 
 
 def max_live_step(problem: Problem) -> tuple[int, int]:
-    """The bound in bytes and the first step at which it stands (0 where there are no buffers)."""
+    """The bound in bytes, and the first step whose live buffers need that many; (0, 0) without buffers."""
     best, step = 0, 0
     for t in sorted({b.lower for b in problem.buffers if b.upper > b.lower}):
         live = [b for b in problem.buffers if b.lower <= t < b.upper]
@@ -30,12 +32,12 @@ def max_live_step(problem: Problem) -> tuple[int, int]:
 
 
 def shareable(follow: OffsetConstraint, reader: Buffer, writer: Buffer) -> int:
-    """The most bytes that the two buffers of a constraint can have in common."""
+    """The most bytes that the two buffers of a constraint can share."""
     return max(0, min(reader.size, writer.size, writer.size - follow.distance))
 
 
 def _need(live: Sequence[Buffer], constraints: Sequence[OffsetConstraint]) -> int:
-    """Bytes that buffers which are live together need at least."""
+    """Bytes that the buffers in `live`, all live at one step, need at least."""
     by_id = {b.id: b for b in live}
     pairs = [f for f in constraints if f.reader in by_id and f.writer in by_id]
     shared: dict[frozenset[int], int] = {}  # of several between two buffers the strictest counts

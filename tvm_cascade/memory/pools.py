@@ -1,12 +1,12 @@
-"""Several memories: which buffers go on chip, which into the slower one outside.
+"""Several memories: which buffers go into fast memory on the chip, which into slower memory outside.
 
-Every buffer lies in one pool for its whole life. A pool has a capacity and a cost per byte accessed; a buffer has a
-number of bytes that the network reads and writes in it over one inference. Least total cost, each pool laid out by
-`allocate`, so that what is placed fits for certain.
+Every buffer lies in one pool for its whole lifetime. A pool has a capacity and a cost per byte accessed; a buffer has a
+number of bytes that the network reads and writes in it over one inference. The total cost is minimized. Each pool is laid
+out by `allocate`, so every placement that is returned fits.
 
-The choice is a branch and bound over buffers in order of falling weight, cheapest pool first; the live bytes of a pool
-bound it from below, `allocate` decides at the leaves. Small problems end proven; larger ones after `leaves` layouts
-with the best so far.
+The method is branch and bound over the buffers by falling number of accessed bytes, cheapest pool first. The live bytes of
+a pool bound its size from below, `allocate` decides at the leaves. On small problems the result is proven optimal; on
+larger ones the search ends after `leaves` layouts with the best so far.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm_cascade.memory.problem import Allocation, Buffer, Problem
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A memory: on-chip SRAM, external PSRAM."""
+    """A memory, such as on-chip SRAM or external PSRAM."""
 
     name: str
     capacity: int  # bytes
@@ -36,16 +36,17 @@ class Placement:
     pools: tuple[int, ...]  # index of the pool, in the order of `Problem.buffers`
     offsets: tuple[int, ...]  # bytes within the pool
     peaks: tuple[int, ...]  # bytes of each pool
-    cost: float
-    optimal: bool
+    cost: float  # sum over buffers of bytes accessed times the pool's cost per byte
+    optimal: bool  # cost proven minimal
 
 
 def place_in_pools(
     problem: Problem, pools: Sequence[Pool], accessed: Mapping[int, int], leaves: int = 200
 ) -> Placement:
-    """The cheapest placement of buffers in several memories.
+    """The cheapest placement of the buffers of `problem` in several memories.
 
-    `accessed` maps a buffer's id to the bytes read and written of it; 0 where it is missing.
+    Each pool has a capacity, that of `problem` is ignored. `accessed` maps the id of a buffer to the bytes that one
+    inference reads and writes in it, 0 if it is missing. At most `leaves` placements are laid out.
 
     Raises
     ------

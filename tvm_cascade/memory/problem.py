@@ -14,19 +14,19 @@ class Buffer:
 
     id: int
     size: int  # bytes
-    lower: int  # first step of its life
-    upper: int  # first step after it
+    lower: int  # first step of its lifetime
+    upper: int  # first step after its lifetime
     alignment: int = 1  # bytes
-    offset: int | None = None  # pinned there where given
+    offset: int | None = None  # bytes: pinned there; None: anywhere
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetConstraint:
-    """How a writer may follow a reader through the same memory: a segment's output behind its dying input.
+    """Two buffers that are live at once and may still share bytes: a dying input, and an output that overwrites it.
 
-    The two are live at once and may still share bytes. Either they are disjoint, or
-    `offset(reader) - offset(writer) >= distance`, in bytes.
+    A valid layout keeps them disjoint, or has `offset(reader) - offset(writer) >= distance`, in bytes: then the writer
+    overwrites only bytes that have been read for the last time.
     """
 
     reader: int  # buffer that is consumed front to back
@@ -36,7 +36,7 @@ class OffsetConstraint:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Buffers to lay out in one arena, of `capacity` bytes where given."""
+    """Buffers to lay out in one arena, of at most `capacity` bytes if it is given."""
 
     buffers: tuple[Buffer, ...]
     capacity: int | None = None  # bytes
@@ -51,4 +51,4 @@ class Allocation:
     peak: int  # bytes: max of offset + size
     bound: int  # bytes: no allocation is smaller
     optimal: bool  # peak proven minimal
-    seconds: float = 0.0
+    seconds: float = 0.0  # spent on it

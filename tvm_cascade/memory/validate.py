@@ -12,12 +12,13 @@ def validate(problem: Problem, allocation: Allocation) -> None:
     """Check that `allocation` solves `problem`.
 
     Buffers that are live together must be disjoint, or obey every offset constraint between them. Offsets must be aligned
-    and pinned buffers at their place. The peak must be the highest byte, within the capacity, and not below the stated bound.
+    and pinned buffers at their offset. The peak must be the end of the highest buffer, within the capacity, and not below
+    the stated bound.
 
     Raises
     ------
     ValidationError
-        With the buffers concerned.
+        One of these does not hold; the message names the buffers.
     """
     buffers, offsets = problem.buffers, allocation.offsets
     if len(buffers) != len(offsets):

@@ -1,4 +1,9 @@
-"""IOS: which operators run at the same time, or merged into one."""
+"""IOS (MLSys 2021): which operators run at the same time, or merged into one.
+
+`search` holds the dynamic programme (Algorithm 1) for one block, over the states and endings of `lattice`. `scheduler`
+cuts a network into `units` and `blocks` and joins the schedules of the blocks. `merging` tells which operators a stage may
+merge; `substitution.rules_conv` merges convolutions as a rewrite of the graph instead.
+"""
 
 from __future__ import annotations
 

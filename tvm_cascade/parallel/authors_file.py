@@ -1,7 +1,8 @@
 """The IOS authors' own files: a network and its schedule in one JSON text.
 
-A node reads a list of places, concatenated; each place is a list of `[node, first channel, last channel)`, added up.
-Merged operators stand in the file already merged (their `hint_name` lists what they were), their readers take slices.
+The input of a node is a concatenation of terms; a term is a list of slices `[node, first channel, last channel)`, added
+up. A merged operator is in the file as one node (`hint_name` lists the operators that it replaces), and its readers take
+slices of it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Reader:
         return len(self.tensors) - 1
 
     def read(self, place: list) -> list[int]:
-        """Tensors that one place reads, slices of channels as views."""
+        """The tensors of one term of a node's input; slices of channels are views."""
         found = []
         for name, first, last in place:
             whole = self.tensors[self.tensor_of[name]]
@@ -90,9 +91,9 @@ class _Reader:
 
 
 def load_authors_file(path: str | Path) -> tuple[Graph, Schedule]:
-    """The network (slices as views) and its schedule, stages of operator indices; its cost is unknown (NaN).
+    """Read a network and its schedule; slices become views, and the schedule's cost is unknown (NaN).
 
-    Raises `LoadError` for a file of another kind.
+    Raises `LoadError` if the file cannot be read or has another format.
     """
     try:
         text = json.loads(Path(path).read_text())

@@ -1,4 +1,4 @@
-"""What the inter-operator scheduler decides on and what it returns.
+"""Problem and solution of the inter-operator scheduler: `Block` and `Options`, `Stage` and `Schedule`.
 
 IOS (MLSys 2021), section 3. A *schedule* is a list of *stages* that run one after the other. The operators of a stage
 either run in concurrent *groups* (its connected components; a group's operators run in sequence) or are all *merged*
@@ -27,7 +27,7 @@ MAX_NODES = 62  # of a block: masks are 64-bit signed integers
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operators (or nodes) that run together; groups in the order of their first members, which are ascending."""
+    """Operators (or nodes of a block) that run together; groups are sorted by first member, members ascending."""
 
     strategy: str  # CONCURRENT or MERGE
     groups: tuple[tuple[int, ...], ...]
@@ -39,22 +39,25 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Stages in execution order, with what was found out on the way."""
+    """Stages in execution order, their cost, and figures of the search."""
 
     stages: tuple[Stage, ...]
     cost_ms: float
     transitions: int = 0  # pairs (state, ending) of the search space; identical blocks counted once
-    priced: int = 0  # stages whose cost was asked for
+    priced: int = 0  # stages whose cost the search computed
     optimal: bool = False  # no schedule of the search space costs less
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the search
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to search. `r` and `s` are the pruning of IOS, section 4.3; None lifts a limit."""
+    """How to search. `r` and `s` are the pruning limits of IOS, section 4.3; None is no limit.
 
-    variant: str = "both"
-    unit: str = "fused"  # what a node is: an operator, a fused group, a Relu-SepConv, or as IOS counts cells
+    Raises `UsageError` for a value that an option cannot have.
+    """
+
+    variant: str = "both"  # one of VARIANTS: a baseline, or which strategies the stages of the search may have
+    unit: str = "fused"  # one of UNITS: which operators are scheduled as one node (`parallel.units`)
     r: int | None = 3  # operators per group
     s: int | None = 8  # groups per stage
     max_states: int = 6_000  # of one block; a block with more is cut at its narrowest place
@@ -75,7 +78,7 @@ class StageCost(Protocol):
 
     @property
     def fork_ms(self) -> float:
-        """Milliseconds that several groups cost at least on top of the other bounds; 0 where nothing is known."""
+        """Lower bound in milliseconds on the overhead of several groups, to be added to `bounds`; 0 if unknown."""
         ...
 
     def concurrent(self, groups: tuple[tuple[int, ...], ...]) -> float:
@@ -83,11 +86,11 @@ class StageCost(Protocol):
         ...
 
     def merged(self, members: tuple[int, ...]) -> float | None:
-        """Milliseconds of the members merged into one operator; None where that would not be exact."""
+        """Milliseconds of the members merged into one operator; None if they cannot be merged exactly."""
         ...
 
     def bounds(self) -> Sequence[OpBound] | None:
-        """Lower bounds for each node (see `OpBound`), None where none are known."""
+        """Lower bounds for each node (see `OpBound`), or None if the cost model has none."""
         ...
 
 
@@ -95,14 +98,14 @@ class StageCost(Protocol):
 class Block:
     """A directed acyclic graph over nodes 0..n-1 in topological order.
 
-    `mergeable` holds the sets of nodes (bit masks) of which every two may be merged; a merge stage is a subset of one.
-    `kinds` numbers what nodes run: those of one number cost the same in any place. Empty: no two are known to.
-    Raises `UsageError` where an edge points backwards or there are more than `MAX_NODES` nodes.
+    A merge stage is a subset of one of the sets in `mergeable`. Nodes of the same kind are interchangeable in a stage's cost.
+
+    Raises `UsageError` if an edge points backwards or there are more than `MAX_NODES` nodes.
     """
 
     preds: tuple[int, ...]  # per node, the mask of its direct predecessors
-    mergeable: tuple[int, ...] = ()
-    kinds: tuple[int, ...] = ()
+    mergeable: tuple[int, ...] = ()  # masks of nodes that can be merged with one another
+    kinds: tuple[int, ...] = ()  # per node, a number of its kernels; empty: all nodes are different
 
     def __post_init__(self) -> None:
         if len(self.preds) > MAX_NODES:
@@ -129,7 +132,7 @@ class Block:
         return tuple(near)
 
     def _first(self, mask: int) -> int:
-        """The component of the lowest node."""
+        """The mask of the connected component that holds the lowest node of `mask`."""
         near = self.neighbours
         group = frontier = mask & -mask
         while frontier:
@@ -144,7 +147,7 @@ class Block:
         return {0: ()}
 
     def groups(self, mask: int) -> tuple[tuple[int, ...], ...]:
-        """The components as tuples of nodes, ascending; remembered, as a search asks for sets and what is left of them."""
+        """The connected components of the nodes in `mask`, each ascending, by lowest node; results are cached."""
         found = self._groups.get(mask)
         if found is None:
             first = self._first(mask)

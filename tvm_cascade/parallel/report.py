@@ -15,7 +15,7 @@ from tvm_cascade.parallel.timeline import draw_timeline, text_timeline
 
 
 def stages_report(graph: Graph, options: Options, model: CostModel) -> dict[str, object]:
-    """Search and report; see `describe` for the keys."""
+    """Search for the best schedule of `graph` and describe it as a JSON object; see `describe` for the keys."""
     return describe(schedule(graph, model, options), model)
 
 
@@ -57,10 +57,18 @@ def run_stages(
     output: str | Path | None = None,
     picture: str | Path | None = None,
 ) -> tuple[dict[str, object], str]:
-    """The command `stages`: the JSON object and the text for a reader.
+    """The command `stages`: the JSON object of a schedule, and the same as text.
 
-    `model` defaults to the analytic one of `device`. `load` takes a saved
-    schedule instead of searching, `output` saves the result. Raises `UsageError` and `LoadError`.
+    Parameters
+    ----------
+    target, device : str
+        "cuda" or "llvm"; name of a device description, None takes the generic one of the target.
+    model : CostModel, optional
+        None is the analytic model of the device.
+    load, output, picture : path, optional
+        Saved schedule to price instead of searching; files for the schedule and for a picture of its timeline.
+
+    Raises `UsageError` for an unknown device or the schedule of another graph, `LoadError` if the schedule cannot be read.
     """
     options = options or Options()
     model = model if model is not None else AnalyticCost(find_device(device, target))
@@ -74,7 +82,7 @@ def run_stages(
 def finish_report(
     found: NetworkSchedule, model: CostModel, output: str | Path | None, picture: str | Path | None
 ) -> tuple[dict[str, object], str]:
-    """Save the schedule and draw the timeline where asked; the JSON object and the text."""
+    """Save the schedule and draw its timeline, where a path is given; returns the JSON object and the text."""
     if output is not None:
         save_schedule(output, found.units.graph, found.schedule, model.name)
     if picture is not None:
@@ -103,10 +111,7 @@ def _text(found: NetworkSchedule, model: CostModel) -> str:
 
 
 def with_batch(graph: Graph, batch: int) -> Graph:
-    """The graph at another batch size; every tensor must have a leading batch of 1.
-
-    Raises `UsageError` where one has not.
-    """
+    """The graph at another batch size. Raises `UsageError` if it is below 1, or some tensor has no leading axis of extent 1."""
     if batch < 1:
         raise UsageError(f"batch must be at least 1, not {batch}")
     odd = [t.name for t in graph.tensors if not t.shape or t.shape[0] != 1]

@@ -1,4 +1,4 @@
-"""Schedules as files: saved with the structure of their graph, refused for any other graph."""
+"""Schedules as JSON files, with a digest of their graph; a schedule is refused for any other graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = "tvm-cascade-stages-1"
 
 
 def structure(graph: Graph) -> str:
-    """A digest of operators, shapes and edges; names and weights do not enter."""
+    """A digest of operators, shapes and edges, independent of names and weights."""
     lines = [repr([(t.shape, t.dtype) for t in graph.tensors]), repr((graph.inputs, graph.outputs))]
     lines += [repr((op.kind, op.inputs, op.outputs, op.windows, op.columns, op.macs, op.view)) for op in graph.ops]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -39,7 +39,7 @@ def save_schedule(path: str | Path, graph: Graph, schedule: Schedule, made_for: 
 def load_schedule(path: str | Path, graph: Graph) -> Schedule:
     """Read a schedule and check it against `graph`.
 
-    Raises `LoadError` for a file that is no schedule, `UsageError` for the schedule of another graph.
+    Raises `LoadError` if the file is not a schedule or is damaged, `UsageError` if it is the schedule of another graph.
     """
     try:
         text = json.loads(Path(path).read_text())

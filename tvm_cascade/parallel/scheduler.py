@@ -1,6 +1,7 @@
-"""The schedule of a whole network: units, blocks, one search per distinct block, stages in terms of operators.
+"""The schedule of a whole network (IOS, sections 4.2 and 5), from any `CostModel`.
 
-IOS, sections 4.2 and 5. Costs come from any `CostModel`; the batch size is the graph's own.
+Operators are grouped into `units`, the graph of units is cut into `blocks`, each distinct block is searched once (`search`),
+and the stages of all blocks are joined, in terms of operators again.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Solved = dict[object, tuple[Schedule, Schedule, Schedule]]  # by structure: the 
 
 
 class Prices:
-    """Prices of concurrent stages by what their groups run, for one cost model.
+    """Cached prices of concurrent stages for one cost model, by the kernels that their groups run.
 
-    Which of several equal units a stage holds does not matter, nor which block it is of: a cell has few kinds of units, and
-    most of its stages are permutations of others.
+    Stages of equal kernels have one price, whichever units and block they are from: networks of repeated cells have few
+    kinds of units, and most of their stages are permutations of others.
     """
 
     def __init__(self, model: CostModel) -> None:
@@ -37,14 +38,14 @@ class Prices:
         self._kernels: list[tuple[OpFeatures, ...]] = []
 
     def kind(self, kernels: tuple[OpFeatures, ...]) -> int:
-        """The number of a unit's kernels; equal ones have the same."""
+        """The number of a unit's kind: units with equal kernels have the same number."""
         found = self._kinds.setdefault(kernels, len(self._kernels))
         if found == len(self._kernels):
             self._kernels.append(kernels)
         return found
 
     def stage_ms(self, groups: Iterable[tuple[int, ...]]) -> float:
-        """Milliseconds of groups of kinds at the same time; equal groups may change places."""
+        """Milliseconds of concurrent groups, each a sequence of kinds; the order of the groups does not matter."""
         key = tuple(sorted(groups))
         found = self._known.get(key)
         if found is None:
@@ -54,7 +55,7 @@ class Prices:
 
 
 class BlockCost:
-    """Prices the stages of one block of units with a `CostModel`; without a graph nothing is merged."""
+    """Prices the stages of one block of units with a `CostModel`; `graph` None allows no merges."""
 
     def __init__(
         self, graph: UnitGraph | None, features: Features, nodes: range, prices: Prices, mergeable: frozenset[int]
@@ -100,20 +101,21 @@ def _sum(bounds: Sequence[OpBound]) -> OpBound:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSchedule:
-    """What was decided for a network. Stages hold operator indices of `units.graph`; `sizes` are its blocks' units."""
+    """The schedule of a network, and the costs of the baselines."""
 
-    schedule: Schedule
+    schedule: Schedule  # stages hold operator indices of `units.graph`
     sequential_ms: float
     greedy_ms: float
     units: UnitGraph
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # number of units of each block
 
 
 def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> NetworkSchedule:  # noqa: B008
-    """The cheapest schedule of `graph` for `model` within `options`, and what the baselines cost.
+    """The cheapest schedule of `graph`, and the costs of the sequential and the greedy one.
 
-    `Schedule.optimal` says that no schedule of the search space is cheaper for that model; it is False for the
-    variants that do not search, and where a block had to be cut to be searched.
+    `graph` has the batch size to schedule for, `model` prices stages in milliseconds, `options` limit the search space.
+    `Schedule.optimal` tells that no schedule of that space is cheaper for `model`; it is False for variants that do not
+    search, and if a block was too large and had to be cut.
     """
     start = perf_counter()
     units = unit_graph(graph, options.unit)
@@ -135,9 +137,9 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
 def latency_of(
     predecessors: Sequence[Sequence[int]], features: Features, model: CostModel, options: Options, solved: Solved
 ) -> float:
-    """Milliseconds of the cheapest schedule without merges of units in topological order, `features` each.
+    """Milliseconds of the cheapest schedule without merges, of units in topological order with the kernels `features`.
 
-    `solved` remembers blocks by structure and may be shared between graphs, for one model and options.
+    `solved` caches blocks by structure; graphs that are priced by the same model and options may share it.
     """
     blocks = _Blocks(predecessors, features, Prices(model), options, solved)
     return sum(blocks.solve(nodes)[0].cost_ms for nodes in split(predecessors, options)[0])
