@@ -52,13 +52,13 @@ def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule,
 
 
 def flash_image(lowered: Lowered) -> relax.Expr:
-    """The constant that the entry takes behind its inputs."""
+    """The flash image (weights and driver tables) as an int8 constant: the last argument of the entry, after the inputs."""
     padding = b"\0" * max(0, _LEAST - len(lowered.flash))
     return relax.const(np.frombuffer(lowered.flash + padding, np.int8))
 
 
 def workspace_type(lowered: Lowered) -> relax.TensorType:
-    """The type of the arena, which the entry writes behind its outputs."""
+    """The type of the arena, an int8 tensor: the last result of the entry, after the outputs."""
     return relax.TensorType((_workspace_bytes(lowered),), "int8")
 
 

@@ -123,10 +123,10 @@ PIXEL = Tile(columns=1)
 
 @dataclass(frozen=True, slots=True)
 class ChannelTiling:
-    """An operator that makes its wide intermediate in groups of channels, anew for every row of its output.
+    """Costs of an operator that computes its wide intermediate in groups of channels, again for every row of its output.
 
     The operator is an expansion, a depthwise convolution and a projection in one (`cascading.channels`). Its scratch and
-    its work depend on the columns that a step makes: those of a whole row, or of a stripe.
+    its multiply-accumulates depend on the number of columns that a step makes: those of a whole row, or of a stripe.
     """
 
     group_size: int  # channels

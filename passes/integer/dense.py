@@ -107,10 +107,11 @@ def proved_multipliers(real: np.ndarray, bound: np.ndarray, out: Output) -> tupl
 
 
 def _proved(real: np.ndarray, m: np.ndarray, s: np.ndarray, bound: np.ndarray, out: Output) -> bool:
-    """Whether fixed point equals double for every accumulator within `bound`.
+    """Whether fixed point and double give the same output for every accumulator in `[-bound, bound]`, in every channel.
 
-    Step v of a monotone function lies where it first reaches v. Both functions are compared at the seven accumulators
-    around the real step, and must have taken it within them.
+    Both are monotone in the accumulator, so it is enough to compare them where the output changes. For every output value v
+    they are compared at the seven accumulators around the one at which the real product rounds to v for the first time, and
+    the change to v has to happen within those seven.
     """
     steps = np.arange(out.lo - out.zero_point, out.hi - out.zero_point + 2, dtype="int64")
     limits: dict[tuple[float, int, int], int] = {}

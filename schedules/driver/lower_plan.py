@@ -196,7 +196,7 @@ class _Driver:
         return tirx.call_extern("int32", self.fetch, *args)
 
     def _unless_failed(self, body: Stmt) -> Stmt:
-        """`body`, and then the hook; skipped once a source or the hook has failed, where there is one."""
+        """`body` and then the call of the hook, if there is one; both are skipped once a source or the hook has failed."""
         if not self.can_fail:
             return body
         if self.hook is not None:

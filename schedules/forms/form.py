@@ -1,8 +1,9 @@
-"""What a form of kernels is: what it tells the planner about an operator, and what it builds where a plan asks for it.
+"""`KernelForm`, the interface of a form of kernel: a way of computing an operator, or a part of it, in one call.
 
-A plan runs an operator in one of five ways (`Way`). A form serves one of them; several may serve the same way, such as
-kernels of one row and kernels of several. A form that cannot serve an operator says why. Every module of this room that
-defines `FORM` adds a form (`schedules.forms.choose`).
+A form tells the planner which tiles it can compute of an operator and how much RAM that takes (`footprint`), and builds the
+kernel for the tile that a plan has chosen (`build`). A plan runs an operator in one of five ways (`Way`); each form serves
+one of them, and several forms can serve the same one (kernels of one row, kernels of several). A form that cannot serve an
+operator returns the reason. Every module of this package that defines `FORM` is a form (`schedules.forms.choose`).
 """
 
 from __future__ import annotations
@@ -99,15 +100,16 @@ class Use:
 
 
 class KernelForm(ABC):
-    """A form of kernels."""
+    """A form of kernel: how it is announced to the planner, and how it is built."""
 
     way: ClassVar[Way]  # which it serves
     fallback: ClassVar[bool] = False  # asked after the forms that serve fewer operators
 
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
-        """`known` with what the planner may count on for this form (bytes of RAM, abilities), or why it may not.
+        """`known` with the fields of this form filled in, or the reason why the operator at `site` has no such form.
 
-        Forms that every operator has, such as kernels of rows, need not be announced.
+        The fields are bytes of RAM and flags; the planner uses no form that they do not announce. Forms that every operator
+        has, such as kernels of rows, have no field.
         """
         return known
 

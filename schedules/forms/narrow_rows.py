@@ -28,7 +28,7 @@ SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds wh
 
 @dataclass(frozen=True, order=True)
 class Columns:
-    """What the steps that share a kernel have in common."""
+    """The geometry of a step along the columns. Steps of equal geometry share a kernel."""
 
     pixels: int  # output columns
     padding: int  # columns of padding before the first of the window

@@ -44,7 +44,7 @@ def stripe(
     producers: Sequence[str] | None = None,
     axes: tuple[int, int] = (1, 2),
 ) -> Target:
-    """Compute a block stripe by stripe, and what it reads at the loop over the stripes.
+    """Compute a block stripe by stripe, and its producers at the loop over the stripes, as `compute_at` does.
 
     Parameters
     ----------

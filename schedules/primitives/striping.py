@@ -107,7 +107,7 @@ def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
 
 
 def untouched(stage: Stage) -> bool:
-    """Whether a block stands in one loop for every variable, as it was made."""
+    """Whether a block is not scheduled yet: one loop over the whole extent of each block variable, and no predicate."""
     loops = {f.loop_var: f.extent for f in tir.collect(stage.statement, tirx.For)}
     for value, extent in zip(stage.realize.iter_values, stage.extents.values(), strict=True):
         if isinstance(value, tirx.Var) and tir.int_value(loops.get(value, -1)) == extent:

@@ -283,7 +283,7 @@ class _Depthwise(DepthwiseRow):
         return (words + self.weights_at) * 4 + r * (self.g.kernel[1] * 8)
 
     def _pad(self, acc: Value, words: Value, run: Run) -> None:
-        """Columns of padding count as the zero point, in every valid row."""
+        """Add `weight * zero point` for the taps in padding columns, in every kernel row that lies inside the input."""
         k, g = self.k, self.g
         missing = [(p, kx) for p, (k0, k1) in enumerate(run.taps) for kx in (*range(k0), *range(k1, g.kernel[1]))]
         if not missing or not self.conv.input_zero_point:

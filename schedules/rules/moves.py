@@ -36,11 +36,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Move:
-    """An output row as `blocks` equal sequences of runs; `strides[i]` bytes lie between blocks of input i."""
+    """How an output row is copied: the same `runs` for each of `blocks` blocks."""
 
     blocks: int
     runs: tuple[Run, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # by input: bytes from the start of one block to the start of the next
     dtype: str
     top: int = 0  # output rows before the first that has any input (padding)
     rows: int = 0  # input rows; 0 where every output row has its input row
@@ -166,7 +166,7 @@ class _Mover:
 
 
 def variants(spec: OperatorSpec, target: KernelTarget) -> list[Variant]:
-    """Kernels for moves, the widest that the core has first."""
+    """Kernels for operators that only copy (`Move`): by vectors, where the core has them, and then by words."""
     move = read_move(spec)
     if move is None:
         return []

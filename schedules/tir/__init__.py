@@ -107,7 +107,7 @@ def replace(node: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 
 def relocated(node: Any, place: Callable[[Buffer, list[Expr]], tuple[Buffer, list[Expr]] | None]) -> Any:
-    """Rewrite every load and store to the buffer and indices that `place` gives; those of which it gives None stay."""
+    """Redirect loads and stores to the buffer and indices that `place` returns; None leaves an access unchanged."""
 
     def load(access: Any) -> Any:
         at = place(access.source, list(access.indices))

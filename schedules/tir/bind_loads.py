@@ -1,14 +1,14 @@
-"""Naming what TVM's C back end would otherwise name once too seldom.
+"""Bind the loads in operands of max, min and reinterpret to variables, since TVM's C back end may reuse stale ones.
 
-The back end evaluates operands of max, min and reinterpret into variables, and takes a variable again where the same text
-comes back in the same block, whether or not memory was written between:
+The back end evaluates these operands into variables of its own. Where the same operand text occurs again in the same block
+it reuses the variable, even if the memory was written in between:
 
     a[0] = max(a[0], x[i]);          int32_t v = a[0]; int32_t w = x[i]; a[0] = v > w ? v : w;
     b[0] = max(a[0], x[i]);          b[0] = v > w ? v : w;                                       <- the old a[0]
 
-Here every such operand that reads memory gets a name of its own in front of its statement, which is where the back end
-evaluates it anyway. Operands within a branch of `if_then_else` stay: their variables end with the branch, and none from
-outside stands for memory any more.
+`bind_loads` binds every such operand that reads memory to a new variable in front of its statement, which is where the
+back end evaluates it anyway. Operands within a branch of `if_then_else` are left as they are: the variables of the back end
+are local to the branch there, and the operands outside no longer contain loads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def bind_loads(func: PrimFunc) -> PrimFunc:
 
 
 def _bound(stmt: Any) -> Stmt:
-    """A statement behind the names of what its expression reads."""
+    """The statement, with the loads in its operands bound in front of it."""
     binds: list[Stmt] = []
     field, rebuilt = _STATEMENTS[type(stmt)]
     value = getattr(stmt, field)

@@ -245,7 +245,7 @@ class AccessTables:
 
     @cached_method
     def ring(self, tensor: int, tile: Tile, makers: SegmentUsers, readers: SegmentUsers) -> tuple[int | None, int]:
-        """The fewest units of a ring and what they must be a multiple of; (None, all units) where it cannot be a ring."""
+        """The fewest units of a ring, and what they must be a multiple of; `(None, all units)` if it cannot be a ring."""
         reads = [r for o, sums in readers for r in self.steps(o, tile, sums).reads if r.tensor == tensor]
         if not reads or any(not r.ringable for r in reads) or self.stacked(tensor):
             return None, self.units(tensor, tile)
@@ -307,7 +307,7 @@ class AccessTables:
     def _through_view(
         self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, tile: Tile
     ) -> tuple[Units, Units]:
-        """Turn units of a view that starts `offset` bytes into its owner into units of that owner."""
+        """`need` and `keep` in units of `owner`, from those in units of `seen`, a view `offset` bytes into it."""
         every = self.units(owner.index, tile)
         unit, its = self.unit_bytes(seen.index, tile), max(self.unit_bytes(owner.index, tile), 1)
         if not (outermost(seen) and outermost(owner)):

@@ -1,14 +1,15 @@
-"""Bytes that a segment needs at least, for all segments at once and before any of them is looked at.
+"""Lower bounds on the bytes of all segments `[i, j)` of an order, computed as tables before any segment is simulated.
 
-When segment `[i, j)` ends, what was made before `j` and is wanted later is live; tensors that live inside alone had rings,
-of which each held what some reader reads in one step; then counters and scratch. What outputs may share with dying inputs
-is at most these inputs. So, whatever the interleaving by rows or pixels,
+live(j) are the bytes of tensors that are produced before position j and needed at j or later; dying(i, j) those of tensors
+that are produced before i and read for the last time inside the segment. A tensor that is produced and read only inside has a
+ring, which holds at least the rows that one step of a reader reads. Outputs can share bytes with dying inputs only. So, for
+every interleaving by rows or pixels,
 
-    c(i, j) >= live(j) + sum of the least rings inside + counters + scratch,
+    c(i, j) >= live(j) + sum of the least rings inside + counters + scratch.
 
-and in stripes, which share nothing, c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings of one column's
-windows, and what is kept of them where nothing is made twice. Searches use these to leave out what cannot matter; no
-result depends on them.
+In stripes nothing shares bytes: c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings for the windows of one
+column, and their halo columns where none is computed twice. Searches use these bounds to skip segments and
+interleavings that cannot be part of a better plan; no result depends on them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Sizes of rolling buffers without simulating whole segments: by closed form, else by simulating what matters.
+"""Sizes of rolling buffers (how many rows or pixels of a tensor one keeps), without simulating whole segments.
 
-How a tensor is made and read depends on nothing upstream of its producer and on nothing downstream of the first
-operator that all its readers lead to (their common post-dominator): demand reaches them through that operator alone.
-So a ring's size is a property of the tensor, found once, whatever segment it lies in; where a segment ends before the
-readers meet, the segment itself is simulated.
+The order in which the rows of a tensor are written and read depends on nothing upstream of its producer, and on nothing
+downstream of the common post-dominator of its readers, since all demand reaches them through that operator. So a ring's
+size is a property of the tensor, computed once for all segments: by a closed form (one producer, one reader), else by
+simulating the operators up to the post-dominator. Where a segment ends before it, the segment itself is simulated.
 """
 
 from __future__ import annotations

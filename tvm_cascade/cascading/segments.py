@@ -53,7 +53,7 @@ class Striped:
 class SegmentCosts:
     """Costs of all segments [i, j) of one execution order; i and j are positions in it.
 
-    `like` are costs of another order of the same graph, whose tables are shared.
+    `like` holds the costs of another order of the same graph; tables that do not depend on the order are shared with it.
     """
 
     def __init__(
@@ -308,5 +308,5 @@ class SegmentCosts:
 
     @cached_method
     def _across(self, i: int) -> list[int]:
-        """Roots made before position i and wanted at it or later."""
+        """The roots that are live across the cut before position i: produced before it, needed at i or later."""
         return [t for t, b in self.born.items() if b < i and self.last[t] >= i]

@@ -70,7 +70,7 @@ class Cascade:
         return [(o, r) for o in among for r in self.steps(o).reads if r.tensor == tensor]
 
     def held(self) -> dict[int, int]:
-        """Units that each root made inside must hold for the readers inside, found by replaying the trace."""
+        """By root that the segment produces: the units that its ring must hold for the segment's readers, by simulation."""
         trace = np.asarray(self.trace, np.int64)
         order = np.argsort(trace, kind="stable")
         names, starts = np.unique(trace[order], return_index=True)
@@ -88,8 +88,9 @@ class Cascade:
     def usable(self, tensor: int, units: int) -> int:
         """The units of a ring that must hold at least `units`, rounded up to what kernels can address.
 
-        All units where a reader cannot follow a ring or none is inside. Whole rows where a source fills it or a kernel makes or
-        reads rows. Whole steps where an operator fills it several pixels at a time.
+        All units where it cannot be a ring: no reader is in the segment, one cannot read a ring, or it is a join by rows. A
+        multiple of whole rows where a source fills the ring, or some kernel writes or reads it by rows. A multiple of whole
+        tiles where steps make several rows or pixels, so that no tile wraps around.
         """
         tables = self.tables
         makers, readers = self._users(tables.writers(tensor)), self._users(tables.readers[tensor])

@@ -245,7 +245,7 @@ class _Layout:
 
     @property
     def later(self) -> NDArray[np.bool_]:
-        """For each stripe whether one of the same width comes before it."""
+        """For each stripe, whether another stripe of the same width precedes it."""
         later = np.ones(self.count, np.bool_)
         later[self.starts] = False
         return later

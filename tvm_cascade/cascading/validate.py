@@ -248,7 +248,7 @@ def _step(memory: Memory, step: _Step) -> None:
 
 
 def _scratch(plan: Plan, step: _Step) -> int:
-    """Bytes of an operator's own while a step runs; steps of pixels find their windows besides."""
+    """Bytes of scratch of an operator while a step runs; steps of some pixels take the workspace of their tile besides."""
     op = step.op
     if op.index in step.segment.in_place:
         return op.kernels.in_place_workspace_bytes

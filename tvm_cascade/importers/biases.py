@@ -60,7 +60,7 @@ class _Storing(Rewriting):
         return relax.op.add(self._returned(value.args[0]), bias)
 
     def _scales(self, product: Value) -> np.ndarray | None:
-        """`sx * sw`, one or one a channel; None for what is not dequantized."""
+        """The scales `sx * sw`, float64 of `[1]` or `[channels]`; None if an operand is not dequantized or one is unusable."""
         found = []
         for operand in product.args[:2]:
             call = self._define(operand)

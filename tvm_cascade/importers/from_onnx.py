@@ -1,4 +1,9 @@
-"""`.onnx` bytes to Relax. The `onnx` package is an extra of its own."""
+"""`.onnx` bytes to Relax: float, QDQ (QuantizeLinear and DequantizeLinear) and QLinear networks.
+
+QLinear operators are rewritten as QDQ first (`onnx_qoperators`). Relax's importer reads QDQ as `quantize` and `dequantize`;
+`channels_last` and `biases` then bring quantized networks into the form that `passes.LowerQuantized` takes. The `onnx`
+package is an optional dependency.
+"""
 
 from __future__ import annotations
 

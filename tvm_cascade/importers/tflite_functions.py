@@ -16,7 +16,7 @@ class FunctionConverters(ShapeConverters):
 
     @converts("ELU")
     def _elu(self, op: Operator) -> Value:
-        """As the importer spells it, between quantizations where there are any."""
+        """`relu(x) - relu(1 - exp(x))`, as Relax's importer has it; of a quantized operator, dequantized and quantized."""
         x = self._real(self.get_input_tensors(op)[0])
         one = relax.const(np.float32(1))
         below = relax.op.nn.relu(relax.op.subtract(one, relax.op.exp(x)))

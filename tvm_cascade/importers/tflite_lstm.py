@@ -62,7 +62,8 @@ class LstmConverters(FunctionConverters):
         return result if major else relax.op.permute_dims(result, [1, 0, 2])
 
     def _lstm_step(self, gates: Value, cell: Value | None, units: int, coupled: bool) -> tuple[Value, Value]:
-        """States after one step; `cell` None is a state of zero."""
+        """Hidden and cell state, `[batch, units]`, after a step. `gates` are the sums before their activations, `[batch,
+        4 * units]` (3 if the input gate is coupled to the forget gate); `cell` is the state before, None for zero."""
         names = _GATES[1:] if coupled else _GATES
         part = {
             name: self.bb.emit(relax.op.strided_slice(gates, axes=[1], begin=[k * units], end=[(k + 1) * units]))

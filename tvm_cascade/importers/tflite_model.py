@@ -89,7 +89,7 @@ class Model(tflite.Model):
 
 
 def _as(kind: type, plain: Any) -> Any:
-    """The table that `plain` reads, read by another class."""
+    """The flatbuffers table of `plain` as an object of the class `kind`."""
     table = kind()
     table.Init(plain._tab.Bytes, plain._tab.Pos)
     return table

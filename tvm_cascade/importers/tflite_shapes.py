@@ -1,9 +1,9 @@
-"""Shapes that a `.tflite` file computes, folded to constants.
+"""Shapes that a `.tflite` network computes when it runs, folded to constants.
 
 A converter that was given no batch size leaves the arithmetic of shapes in the network: SHAPE, a slice of it, a pack with
-constants, then a RESHAPE. The file declares 1 for every extent that the converter did not know: of the inputs that is
-the batch, of inner tensors it may be anything, so theirs are taken from what was imported. Folded values are constants
-to every operator that reads them.
+constants, then a RESHAPE. The file declares 1 for every extent that the converter did not know. In the shape of an input
+that is the batch size. In the shape of an inner tensor it may be any extent, so the shapes of inner tensors are read from
+the operators imported so far instead of the file. Folded values are constants to every operator that reads them.
 """
 
 from __future__ import annotations

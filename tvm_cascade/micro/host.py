@@ -30,7 +30,7 @@ _PAINTS = (0x5A, 0x2D)  # two patterns: a byte that equals one of them by chance
 
 @dataclass(frozen=True)
 class HostProgram:
-    """A build for this kind of machine that counts its work, and what a run must know of it."""
+    """A plan compiled for this machine, with kernels that count their multiply-accumulates, and the interface to run it."""
 
     llvm: str  # LLVM text
     flash: bytes

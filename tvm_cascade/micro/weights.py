@@ -1,6 +1,6 @@
 """The file with a network's constants, `<name>_weights.c`: written, and read back where a bundle lays them out anew.
 
-Tables that the driver reads by index come first, then what it hands to kernels by pointer.
+Tables that the driver reads by index come first, then the constants that it passes to kernels by pointer.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def _region(
 ) -> tuple[list[int], int, int, tuple[int, int]]:
     """The best order of a region, its peak, the bound proven, and the states and steps used.
 
-    Where no order is found within the limits, budgets up to `low` are proven to be too small, and those up to `failed` only
-    seem to be.
+    Bisection between bytes: every order is proven to need at least `low`. `failed` is the largest budget at which an
+    incomplete search found no order, which proves nothing.
     """
     low = failed = floor
     states = steps = 0

@@ -45,7 +45,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """The steps of an operator: rows, and for each run of columns [x0, x1); one run of all where it goes by rows."""
+    """The steps of an operator: one for every row and range of columns `[x0, x1)`; by rows there is one range, of all."""
 
     rows: int
     runs: tuple[tuple[int, int], ...]
@@ -107,7 +107,7 @@ def _grid(graph: Graph, op: Op, segment: Segment, columns: Sequence[tuple[int, i
 
 
 def _input_bytes(graph: Graph, op: Op, grid: _Grid, sums: bool) -> int:
-    """Bytes of the windows of all steps."""
+    """Bytes that an operator reads in all its steps: the windows of each, or whole inputs once (no window, or `sums`)."""
     total = 0
     for k, t in enumerate(op.inputs):
         tensor = graph.tensors[t]
