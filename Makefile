@@ -35,7 +35,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-$(STAMP): setup.py pyproject.toml
+$(STAMP): setup.py pyproject.toml $(wildcard tvm_cascade/native/*.c) | tools
 	$(PYTHON) -m venv $(VENV) || { sh tools/debian.sh python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/pip install -q --disable-pip-version-check -e ".[test]"
 	touch $(STAMP)

@@ -1,9 +1,10 @@
 """Packaging: `passes/` and `schedules/` stand at the top level and are installed inside of `tvm_cascade`."""
 
+import os
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
 LINKED = ("passes", "schedules")
@@ -31,6 +32,17 @@ def packages() -> list[str]:
 
 setup(
     name="tvm-cascade",
+    # plain C without Python's headers, one file for every Python version; without a compiler the Python searches instead
+    ext_modules=[
+        Extension(
+            "tvm_cascade.native._native",
+            ["tvm_cascade/native/arena_search.c"],
+            extra_compile_args=["/std:c11"] if os.name == "nt" else ["-std=c11", "-O3"],
+            py_limited_api=True,
+            optional=True,
+        )
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
     version=version(),
     description="Memory and latency scheduling for Apache TVM: networks that fit, programs that run faster",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),

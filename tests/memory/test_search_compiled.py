@@ -1,0 +1,43 @@
+"""The compiled arena search against the Python that it follows: the same answer from the same nodes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tvm_cascade import native
+from tvm_cascade.memory import Buffer, OffsetConstraint, Problem
+from tvm_cascade.memory.search import rankings, search, search_in_python, tables
+
+
+def problem(random_: random.Random, constrained: bool, pinned: bool) -> Problem:
+    """Up to 28 buffers over up to 14 steps, some aligned, some pinned, some that may overlap a dying one."""
+    steps = random_.randint(2, 14)
+    buffers = []
+    for i in range(random_.randint(1, 28)):
+        lower = random_.randrange(steps)
+        upper = max(lower + 1, min(steps, lower + random_.randint(1, 5)))
+        offset = random_.randrange(10) * 16 if pinned and random_.random() < 0.1 else None
+        size = random_.randint(1, 40) * random_.choice((1, 4))
+        buffers.append(Buffer(i, size, lower, upper, random_.choice((1, 1, 4, 16)), offset))
+    pairs = [random_.sample(range(len(buffers)), 2) for _ in range(random_.randint(0, 6)) if len(buffers) > 1]
+    constraints = [OffsetConstraint(r, w, random_.randint(-20, 30)) for r, w in pairs] if constrained else []
+    return Problem(tuple(buffers), None, tuple(constraints))
+
+
+def test_the_library_is_built() -> None:
+    assert native.library() is not None, "install again with a C compiler: pip install -e ."
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_same_answer_from_the_same_nodes(seed: int) -> None:
+    random_ = random.Random(seed)
+    for _ in range(4):
+        asked = problem(random_, constrained=seed % 2 == 1, pinned=seed % 4 == 1)
+        t = tables(asked)
+        load = int(max((t.sections * t.padded).sum(1)))
+        capacity = int(load * random_.choice((0.8, 1, 1, 1.02, 1.05, 1.1, 1.3)))
+        pinned = [b.offset for b in asked.buffers]
+        for rank in rankings(t)[:2]:
+            assert search(t, capacity, rank, 300, pinned) == search_in_python(t, capacity, rank, 300, pinned)

@@ -1,0 +1,26 @@
+"""What is searched millions of times, in C: `arena_search.c` is `tvm_cascade.memory.search` once more, step for step.
+
+The C knows neither Python nor numpy and is called through ctypes, so that one library serves every Python version. It is
+compiled when the package is built; where it is missing (no compiler at hand) or the environment variable
+`TVM_CASCADE_NATIVE` is 0, the Python that it follows searches instead, with the same answers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import lru_cache
+from pathlib import Path
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL | None:
+    """The compiled searches, or None."""
+    if os.environ.get("TVM_CASCADE_NATIVE") == "0":
+        return None
+    for path in sorted(Path(__file__).parent.glob("_native*")):
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:  # built for another machine
+            continue
+    return None
