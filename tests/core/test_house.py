@@ -10,7 +10,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-ALGORITHMS = {"graph", "operators", "cores", "memory", "ordering", "cost", "cascading", "substitution", "parallel"}
+ALGORITHMS = {
+    "graph",
+    "native",
+    "operators",
+    "cores",
+    "memory",
+    "ordering",
+    "cost",
+    "cascading",
+    "substitution",
+    "parallel",
+}
 BASE = {"checks", "errors", "messages", "publish", "request", "sizes"}
 MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "checks": set(),
@@ -23,7 +34,8 @@ MAY_IMPORT = {  # room: the rooms that it may import, beside BASE
     "tensor_spec": {"graph"},
     "operators": {"graph"},
     "cores": {"graph"},
-    "memory": {"graph"},
+    "native": set(),
+    "memory": {"graph", "native"},
     "ordering": {"graph", "memory"},
     "cost": {"graph", "operators"},
     "cascading": {"graph", "cores", "memory", "ordering", "cost"},

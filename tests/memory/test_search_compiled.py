@@ -26,6 +26,10 @@ def problem(random_: random.Random, constrained: bool, pinned: bool) -> Problem:
     return Problem(tuple(buffers), None, tuple(constraints))
 
 
+def never() -> bool:
+    return False
+
+
 def test_the_library_is_built() -> None:
     assert native.library() is not None, "install again with a C compiler: pip install -e ."
 
@@ -38,6 +42,30 @@ def test_the_same_answer_from_the_same_nodes(seed: int) -> None:
         t = tables(asked)
         load = int(max((t.sections * t.padded).sum(1)))
         capacity = int(load * random_.choice((0.8, 1, 1, 1.02, 1.05, 1.1, 1.3)))
-        pinned = [b.offset for b in asked.buffers]
         for rank in rankings(t)[:2]:
-            assert search(t, capacity, rank, 300, pinned) == search_in_python(t, capacity, rank, 300, pinned)
+            assert search(t, capacity, rank, 300, never) == search_in_python(t, capacity, rank, 300, never)
+
+
+def hard() -> Problem:
+    """80 buffers that take more than 20,000 nodes."""
+    random_ = random.Random(14)
+    lives = [(random_.randrange(60), random_.randint(4, 20), random_.randint(1, 40)) for _ in range(80)]
+    return Problem(tuple(Buffer(i, size, lower, lower + life) for i, (lower, life, size) in enumerate(lives)))
+
+
+def test_a_search_ends_when_its_time_is_up() -> None:
+    t = tables(hard())
+    load = int(max((t.sections * t.padded).sum(1)))
+    asked = []
+    result = search(t, load, rankings(t)[0], 1 << 20, lambda: bool(asked.append(1)) or len(asked) == 2)
+    assert result.offsets is None and not result.complete and result.nodes == 511
+
+
+def test_what_interrupts_a_search_is_raised() -> None:
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    t = tables(hard())
+    load = int(max((t.sections * t.padded).sum(1)))
+    with pytest.raises(KeyboardInterrupt):
+        search(t, load, rankings(t)[0], 1 << 20, interrupted)

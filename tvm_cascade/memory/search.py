@@ -27,6 +27,8 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from tvm_cascade import native
+from tvm_cascade.memory import search_compiled
 from tvm_cascade.memory.bounds import shareable
 from tvm_cascade.memory.problem import Problem
 
@@ -323,7 +325,19 @@ class _Search:
 
 
 def search(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
-    """Look for a layout within `capacity` bytes, expanding at most `nodes` nodes, until `expired()`."""
+    """Look for a layout within `capacity` bytes, expanding at most `nodes` nodes, until `expired()`.
+
+    The compiled library searches where it is installed (`tvm_cascade.native`), else `search_in_python`: the same nodes,
+    the same result.
+    """
+    library = native.library()
+    if library is None:
+        return search_in_python(t, capacity, rank, nodes, expired)
+    return SearchResult(*search_compiled.run(library, t, capacity, rank, nodes, expired))
+
+
+def search_in_python(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
+    """What `search` does, in Python: its reference, and its place where nothing is compiled."""
     state = _Search(t, capacity, rank)
     exists = state.run(nodes, expired)
     offsets = tuple(state.offsets.tolist()) if exists else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from ctypes import c_double, c_int64, c_void_p
+from collections.abc import Callable, Sequence
+from ctypes import c_int, c_int64, c_void_p
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,16 +46,26 @@ def _ragged(rows: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints
 
 
 def run(
-    library: ctypes.CDLL, t: Tables, capacity: int, rank: Ints, nodes: int, seconds: float | None
-) -> tuple[bool | None, Ints, int, int]:
-    """Whether a layout exists (None: the limits came first), its offsets, `next_capacity` and the expanded nodes."""
-    offsets, rank = np.zeros(len(t.size), np.int64), np.ascontiguousarray(rank, np.int64)
+    library: ctypes.CDLL, t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]
+) -> tuple[tuple[int, ...] | None, bool, int, int]:
+    """The fields of a `SearchResult`. What `expired` raises, Ctrl-C among it, ends the search and is raised here."""
+    raised: list[BaseException] = []
+
+    def stop() -> int:
+        try:
+            return expired()
+        except BaseException as error:
+            raised.append(error)
+            return True
+
+    offsets, rank = t.fixed.copy(), np.ascontiguousarray(rank, np.int64)
     exceeded, expanded = c_int64(), c_int64()
     answer = library.tvm_cascade_arena_search(
-        ctypes.byref(CTables(t)), c_int64(capacity), c_void_p(rank.ctypes.data), c_int64(nodes),
-        c_double(-1.0 if seconds is None else max(0.0, seconds)), None,
+        ctypes.byref(CTables(t)), c_int64(capacity), c_void_p(rank.ctypes.data), c_int64(nodes), ctypes.CFUNCTYPE(c_int)(stop),
         c_void_p(offsets.ctypes.data), ctypes.byref(exceeded), ctypes.byref(expanded),
     )  # fmt: skip
+    if raised:
+        raise raised[0]
     if answer not in (FOUND, NONE, LIMIT):
-        raise MemoryError("the arena search has no memory left: give it fewer nodes")
-    return {FOUND: True, NONE: False, LIMIT: None}[answer], offsets, exceeded.value, expanded.value
+        raise MemoryError("the arena search ran out of memory: give it fewer nodes")
+    return tuple(offsets.tolist()) if answer == FOUND else None, answer != LIMIT, exceeded.value, expanded.value

@@ -7,7 +7,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #ifdef _WIN32
 #define EXPORTED __declspec(dllexport)
@@ -405,15 +404,8 @@ static const Part *place(Search *s, Frame *frame, int64_t depth, int64_t c) {
     return parts(s, left, m - 1, support, skipped, depth, part->rest);
 }
 
-static double now(void) {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static int run(Search *s, int64_t nodes, double seconds, const volatile int32_t *stop) {
+static int run(Search *s, int64_t nodes, int (*expired)(void)) {
     const Tables *t = s->t;
-    double until = seconds < 0 ? 0 : now() + seconds;
     int64_t *support = take(&s->memory, (size_t)t->n * sizeof *support);
     uint8_t *skipped = take(&s->memory, (size_t)t->n);
     int32_t *members = take(&s->memory, (size_t)t->n * sizeof *members);
@@ -426,8 +418,7 @@ static int run(Search *s, int64_t nodes, double seconds, const volatile int32_t 
     }
     const Part *part = parts(s, members, t->free_count, support, skipped, -1, NULL);
     while (part) {
-        if (s->nodes >= nodes) return LIMIT;
-        if (s->nodes % 256 == 255 && ((stop && *stop) || (seconds >= 0 && now() > until))) return LIMIT;
+        if (s->nodes >= nodes || (s->nodes % 256 == 255 && expired())) return LIMIT;
         int64_t depth = expand(s, part) ? s->depth_of_stack - 1 : part->parent, choice = -1;
         while (choice < 0) {
             if (s->memory.failed) return NO_MEMORY;
@@ -451,13 +442,12 @@ static int run(Search *s, int64_t nodes, double seconds, const volatile int32_t 
 /* Only so that linkers that look for a module's entry find one: the library is loaded by ctypes. */
 EXPORTED void *PyInit__native(void) { return NULL; }
 
-/* FOUND: `offsets` (n entries) hold a layout; NONE: proven that there is none, and no layout is lower than `exceeded`;
- * LIMIT: `nodes`, `seconds` (negative: none) or `*stop` ended the search. */
-EXPORTED int tvm_cascade_arena_search(const Tables *t, int64_t capacity, const int64_t *rank, int64_t nodes, double seconds,
-                                      const volatile int32_t *stop, int64_t *offsets, int64_t *exceeded, int64_t *expanded) {
+/* FOUND: `offsets` (n entries, those of pinned buffers set by the caller) hold a layout; NONE: there is none, and no layout
+ * is lower than `exceeded`; LIMIT: `nodes` or `expired()`, which is asked now and then, ended the search. */
+EXPORTED int tvm_cascade_arena_search(const Tables *t, int64_t capacity, const int64_t *rank, int64_t nodes,
+                                      int (*expired)(void), int64_t *offsets, int64_t *exceeded, int64_t *expanded) {
     size_t n = (size_t)t->n;
     Search s = {.t = t, .capacity = capacity, .rank = rank, .exceeded = FAR, .offsets = offsets};
-    memset(offsets, 0, n * sizeof *offsets);
     s.frames = malloc((n + 1) * sizeof *s.frames);
     int64_t *scratch = malloc((n + 1) * (2 * sizeof(int64_t) + 3 * sizeof(int32_t) + 1));
     int result = NO_MEMORY;
@@ -469,7 +459,7 @@ EXPORTED int tvm_cascade_arena_search(const Tables *t, int64_t capacity, const i
         s.near = s.spare + n;
         s.inside = (uint8_t *)(s.near + n);
         memset(s.inside, 0, n);
-        result = run(&s, nodes, seconds, stop);
+        result = run(&s, nodes, expired);
     }
     *exceeded = s.exceeded;
     *expanded = s.nodes;
