@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tvm_cascade.cores import KernelTarget
 from tvm_cascade.graph import ITEM_BYTES, Tensor, Window
@@ -56,40 +57,41 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Kernel
     source = tirx.decl_buffer((prod(tensor.shape[1:3]) * unit * lanes,), dtype, "source", data=x)
     table = tirx.decl_buffer((row.extent,), "int32", "table", data=to)
     target = tirx.decl_buffer((1 << 30,), dtype, "target", data=to)
-    first, base, i, place = (tirx.Var(v, "int32") for v in ("first", "base", "i", "place"))
+    first, base, i = (tirx.Var(v, "int32") for v in ("first", "base", "i"))
+    # in memory, not bound: TVM puts the value of a binding in its place wherever it is read, of all taps into one another
+    at, torn, place = (tirx.decl_buffer((1,), "int32", v) for v in ("at", "torn", "place"))
+
+    def store(cell: Any, value: Expr) -> Stmt:
+        return tirx.BufferStore(cell, value, [i32(0)])
 
     def turned(pixel: Expr) -> Expr:
         return pixel - tirx.Select(pixel >= pixels, pixels, i32(0))
 
-    entries: list[Stmt] = []
-    torn: Expr = i32(-1)  # the first pixel of the run that wraps
+    entries: list[Stmt] = [store(torn, i32(-1))]  # the first pixel of the run that wraps
     for tap in range(row.extent):
-        at, so_far = tirx.Var("at", "int32"), tirx.Var("torn", "int32")
-        wraps = at + valid > pixels
+        wraps = at[0] + valid > pixels
         if (rows - 1) * row.stride - row.padding + tap >= height:
             wraps = tirx.all(wraps, first + tap < height)
         entries += [
-            tirx.Bind(at, turned(base + tap * width)),
-            tirx.BufferStore(table, tirx.Select(wraps, away, at * channels), [i32(tap)]),
-            tirx.Bind(so_far, tirx.Select(wraps, at, torn)),
+            store(at, turned(base + tap * width)),
+            tirx.BufferStore(table, tirx.Select(wraps, away, at[0] * channels), [i32(tap)]),
+            store(torn, tirx.Select(wraps, at[0], torn[0])),
         ]
-        torn = so_far
     move = _move(source, target, quads, core)
     behind = table_bytes // (4 if words else item) // lanes
     pixel = tirx.SeqStmt(
         [
-            tirx.Bind(place, turned(torn + i)),
-            _units(unit, lambda k: move(i * unit + behind + k, place * unit + k)),
+            store(place, turned(torn[0] + i)),
+            _units(unit, lambda k: move(i * unit + behind + k, place[0] * unit + k)),
         ]
     )
     stmts = [
-        tirx.DeclBuffer(source, data=x),
-        tirx.DeclBuffer(table, data=to),
-        tirx.DeclBuffer(target, data=to),
+        *(tirx.DeclBuffer(buffer, data=data) for buffer, data in ((source, x), (table, to), (target, to))),
+        *(tirx.AllocBuffer(cell) for cell in (at, torn, place)),
         tirx.Bind(first, y * row.stride - row.padding),
         tirx.Bind(base, slot - (tirx.max(first, i32(0)) - first) * width if row.padding else slot),
         *entries,
-        tirx.IfThenElse(torn >= 0, for_range(i, valid, pixel), None),
+        tirx.IfThenElse(torn[0] >= 0, for_range(i, valid, pixel), None),
         tirx.Return(i32(0)),
     ]
     func = tirx.PrimFunc([x, slot, pixels, to, away, valid, y], tirx.SeqStmt(stmts), ir.PrimType("int32"))

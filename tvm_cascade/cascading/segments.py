@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -135,7 +136,7 @@ class SegmentCosts:
             return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
         stripes = self.stripes(i, j, interleaving)
         by_columns = 0 if stripes is None else stripes.scratch
-        return max((by_columns, *(self._scratch(o, interleaving) for o in self.order[i:j])))
+        return max(by_columns, self._scratch_from(i, interleaving)[j - i])
 
     def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
         """Whether steps of pixels take little scratch: `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the arena."""
@@ -168,7 +169,7 @@ class SegmentCosts:
         rows = self.held(i, j, BY_ROWS)
         plain = [b for t, n in rows.items() if t not in forms.widths for b in [n * tables.unit_bytes(t, ROW)]]
         plain += [*self._around(i, j), self.state_bytes(i, j)]
-        scratch = np.maximum(forms.scratch, max(self._scratch(o, _STRIPED) for o in self.order[i:j]))
+        scratch = np.maximum(forms.scratch, self._scratch_from(i, _STRIPED)[j - i])
         sizes = [scratch]
         sizes += [forms.widths[t] * (rows[t] * tables.unit_bytes(t, PIXEL)) for t in forms.widths]
         sizes += [n * (tables.tensor_rows[t] * tables.unit_bytes(t, PIXEL)) for t, n in forms.halo_columns.items()]
@@ -194,6 +195,11 @@ class SegmentCosts:
         """Multiply-accumulates of [i, j) beyond those of its operators run whole."""
         stripes = self.stripes(i, j, interleaving)
         return 0 if stripes is None else stripes.extra_macs
+
+    @cached_method
+    def _scratch_from(self, i: int, interleaving: Interleaving) -> list[int]:
+        """The largest scratch of the first k operators from position `i` on, by k."""
+        return list(accumulate((self._scratch(o, interleaving) for o in self.order[i:]), max, initial=0))
 
     @cached_method
     def _scratch(self, op: int, interleaving: Interleaving) -> int:
