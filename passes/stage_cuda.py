@@ -77,10 +77,8 @@ def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any],
         emitter.call(gv, emitter.arguments(k, kernels[k]))
 
     for step in emitter.program.steps:
-        for k in (k for group in step.groups for k in group):
-            emitter.arguments(
-                k, kernels[k]
-            )  # tensors are made before the fork: nothing but launches between the events
+        for k in (k for group in step.groups for k in group):  # tensors are made before the fork,
+            emitter.arguments(k, kernels[k])  # so that nothing but launches stands between the events
         launch_groups(emitter, device, (here, *streams[: len(step.groups) - 1]), step.groups, launch)
     found = emitter.result()
     result = found if isinstance(found, relax.Tuple) else relax.Tuple([found])

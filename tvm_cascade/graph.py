@@ -325,6 +325,9 @@ def _check(graph: Graph) -> None:
             if t in known or not 0 <= t < len(graph.tensors):
                 raise GraphError(f"operator {op.name} writes tensor {t}, which is written already or does not exist")
             known.add(t)
+        if (op.view and len(op.inputs) != 1 and not op.part_offsets) or len(op.part_offsets) not in (0, len(op.inputs)):
+            places = f"{len(op.inputs)} inputs and part_offsets for {len(op.part_offsets)}"
+            raise GraphError(f"operator {op.name} has {places}: a view has one input, a join a place for each")
         for per_input in (op.windows, op.columns):
             if per_input and len(per_input) != len(op.inputs):
                 raise GraphError(f"operator {op.name} has {len(op.inputs)} inputs and {len(per_input)} windows")

@@ -8,7 +8,7 @@ import pytest
 
 from tvm_cascade.cascading import Plan, cascade, frontier, validate
 from tvm_cascade.cascading.stripes import widths_of
-from tvm_cascade.graph import Graph
+from tvm_cascade.graph import Graph, Window
 from tvm_cascade.testing.graphs import Builder
 from tvm_cascade.testing.plan_options import rows_alone
 from tvm_cascade.testing.random_windows import random_graph
@@ -33,6 +33,12 @@ def check(plans: tuple[Plan, ...]) -> None:
     for less_memory, less_work in pairwise(plans):
         assert less_memory.peak < less_work.peak
         assert less_memory.macs > less_work.macs
+
+
+def test_the_validator_counts_work_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = frontier(stack(), WORK)[0]
+    monkeypatch.delattr(Window, "taps")  # what the planner counts with
+    assert plan.macs > stack().macs and validate(plan).macs == plan.macs
 
 
 def test_frontier() -> None:

@@ -54,6 +54,11 @@ def test_neighbours() -> None:
         ((Op(0, "a", "add", (0,), (1,)), Op(1, "b", "add", (0,), (1,))), "written already"),
         ((Op(1, "a", "add", (0,), (1,)),), "index 1 at place 0"),
         ((Op(0, "a", "add", (0,), (1,), windows=()), Op(1, "b", "add", (0,), (2,), windows=(None, None))), "2 windows"),
+        ((Op(0, "a", "add", (0,), (1,)), Op(1, "b", "concat", (0, 1), (2,), view=True)), "a view has one input"),
+        (
+            (Op(0, "a", "add", (0,), (1,)), Op(1, "b", "concat", (0, 1), (2,), view=True, part_offsets=(0,))),
+            "one input",
+        ),
     ],
 )
 def test_a_broken_graph_is_refused(ops: tuple[Op, ...], message: str) -> None:

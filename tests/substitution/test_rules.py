@@ -493,6 +493,21 @@ def test_identity_of_figure_4b_needs_the_centre_and_same_padding() -> None:
     assert not Matcher((rule,)).sites(maker.dag(maker.pool.make("add", strided, maker.leaf(strided.shape))))
 
 
+def test_sums_of_concats_come_apart_also_where_one_concat_is_written_in_place() -> None:
+    maker = Maker(0)
+    x = maker.image()
+    made, read = (
+        maker.concat(*(f(maker.leaf(x.shape)) for _ in range(2)))
+        for f in (lambda ref: maker.pool.make("relu", ref), lambda ref: ref)
+    )
+    dag = maker.dag(_quantized_sum(maker, made, read, same=True))
+    (written,) = Matcher(rules("exclusive_concat")).sites(dag)
+    dag = replace(dag, written.target)
+    assert [n.get("in_place") for n in dag.nodes if n.kind == "concat"].count(True) == 1
+    (site,) = Matcher(rules("quantized_sum_of_concats")).sites(dag)
+    check(dag, replace(dag, site.target), np.random.default_rng(0), integers=True)
+
+
 def test_merging_products_refuses_a_cycle() -> None:
     """The second product's right side depends on the first product."""
     maker = Maker(0)

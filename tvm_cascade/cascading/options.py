@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tvm_cascade.cores.step_model import StepModel
+from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ROW, Tile
 from tvm_cascade.request import PlanRequest
 
@@ -48,6 +49,10 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         PlanRequest.of({name: getattr(self, name) for name in self.__slots__})  # refuses what cannot be
+        if not self.slack >= 0.0:  # written so that nan is refused too
+            raise UsageError(f"a slack of {self.slack}: give a fraction of at least 0")
+        if self.alignment < 1:
+            raise UsageError(f"an alignment of {self.alignment} bytes: give at least 1")
 
     @property
     def settings(self) -> Settings:

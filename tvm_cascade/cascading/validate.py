@@ -139,14 +139,19 @@ def _macs(plan: Plan, segment: Segment, o: int) -> int:
     if window is None:
         return op.macs * len(segment.stripes)
     made = [range(*ranges[segment.ops.index(o)]) for ranges in segment.stripes]
-    done = sum(window.taps(x, size) for columns in made for x in columns)
+    done = sum(_taps(window, columns, size) for columns in made)
     tiling = op.kernels.channel_tiling
     if tiling is not None:
         covered = sum(len(set().union(*(window.rows(x, size) for x in columns))) for columns in made)
         columns = sum(map(len, made))
         return tiling.macs_per_covered_column * covered + tiling.macs_per_tap * done + tiling.macs_per_column * columns
     whole = range(plan.graph.tensors[op.outputs[0]].columns)
-    return op.macs * done // sum(window.taps(x, size) for x in whole)
+    return op.macs * done // _taps(window, whole, size)
+
+
+def _taps(window: Window, columns: range, size: int) -> int:
+    """Taps of some output columns that lie in an input of `size` columns; not counted as the planner counts them."""
+    return sum(0 <= window.first(x) + k * window.dilation < size for x in columns for k in range(window.extent))
 
 
 @dataclass(frozen=True, slots=True)

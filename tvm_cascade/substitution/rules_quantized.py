@@ -55,7 +55,7 @@ def _sum_before_view(pool: Pool, total: Node, view: Node, other: Node) -> Target
 
 def _sum_of_concats(pool: Pool, total: Node, left: Node, right: Node) -> Target:
     a, b = (r.node for r in total.inputs)
-    if a.attrs != b.attrs or [r.shape for r in a.inputs] != [r.shape for r in b.inputs]:
+    if a["axis"] != b["axis"] or [r.shape for r in a.inputs] != [r.shape for r in b.inputs]:
         return None
     parts = [_sum_like(pool, total, p, q) for p, q in zip(a.inputs, b.inputs, strict=True)]
     return pool.make("concat", *parts, axis=a["axis"])
