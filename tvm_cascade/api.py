@@ -131,8 +131,6 @@ def compile(
 ) -> CompileResult:
     """Plan `model` and write a project for `target` into the folder `output`, complete or not at all.
 
-    Takes the options of `plan`, and:
-
     Parameters
     ----------
     output : path
@@ -150,14 +148,15 @@ def compile(
     ram_weights : int or str
         Limit in bytes on the weights that are copied into RAM beside the arena; those that are read most come first.
     tune : bool
-        First count the instructions of kernels in the board's emulator, for shapes without counts, and write the counts to
-        `database`. False only reads `database`.
+        Count the instructions of kernels without counts in the board's emulator, and add them to `database`.
     metaschedule : path, optional
         For the host: folder with MetaSchedule's records. Row kernels without a record are tuned and added to it.
     trials : int
         Candidates that MetaSchedule measures on this machine for each kernel without a record.
     report : path, optional
         An .html file, or a folder, for a report of the plan with its whole frontier.
+    options
+        Those of `plan` beside.
 
     Raises
     ------
@@ -166,7 +165,7 @@ def compile(
     MissingToolError
         The cross compiler is not installed.
     LoadError, UnsupportedOperatorError, UsageError
-        As `plan` does.
+        As in `plan`.
     """
     started, folder = time.perf_counter(), checks.path("output", output)
     request = request_of(target, options, COMPILE_OPTIONS)
