@@ -160,10 +160,8 @@ def compile(
 
     Raises
     ------
-    InfeasibleError
-        No plan fits the cap, or the linked image exceeds the memory of its board.
-    MissingToolError
-        The cross compiler is not installed.
+    InfeasibleError, MissingToolError
+        No plan fits the cap, or the linked image exceeds the memory of its board; the cross compiler is not installed.
     LoadError, UnsupportedOperatorError, UsageError
         As in `plan`.
     """

@@ -96,6 +96,28 @@ def imported(path: Path) -> Iterator[str]:
 ROOMS = rooms()
 
 
+PRODUCT = [p for room, paths in ROOMS.items() if room != "testing" for p in paths]
+
+
+def test_files_and_functions_stay_small() -> None:
+    """Files of 400 lines, functions of 60 with 8 parameters; the command line's own functions have their options."""
+    long = [p.name for p in PRODUCT if len(p.read_text().splitlines()) > 400]
+    wrong = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in PRODUCT
+        if "cli" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        if (node.end_lineno or 0) - node.lineno >= 60 or _parameters(node.args) > 8
+    ]
+    assert not long and not wrong
+
+
+def _parameters(arguments: ast.arguments) -> int:
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"])) + bool(arguments.vararg) + bool(arguments.kwarg)
+
+
 def test_every_room_is_known() -> None:
     assert set(ROOMS) - set(MAY_IMPORT) == {"__init__", "api", "cli", "testing"}
 
