@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 from math import inf
 
@@ -14,6 +15,7 @@ from tvm_cascade.errors import GraphError, InfeasibleError, UsageError
 from tvm_cascade.substitution.costs import (
     CUDNN,
     TVM,
+    Additive,
     Figure,
     Latency,
     Limited,
@@ -22,7 +24,7 @@ from tvm_cascade.substitution.costs import (
     parse_cost,
     peak_bytes,
 )
-from tvm_cascade.substitution.dag import Dag, Pool, Ref, replace
+from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref, replace
 from tvm_cascade.substitution.metaflow import SearchOptions, search
 from tvm_cascade.substitution.pattern import Matcher
 from tvm_cascade.substitution.picture import describe
@@ -382,6 +384,23 @@ def test_costs_from_words() -> None:
     for bad in ("speed", "x*flops", "flops,peak<=big", "flops,ram<=1"):
         with pytest.raises(UsageError):
             parse_cost(bad, model)
+
+
+@dataclass
+class Operators(Additive):
+    """A cost as a user may write one: a dataclass, which cannot be hashed."""
+
+    each: float = 1.0
+
+    def node(self, node: Node) -> float:
+        return self.each
+
+
+def test_costs_of_a_users_own_are_told_apart() -> None:
+    pool = Pool()
+    x = pool.input("x", (1, 4))
+    dag = Dag(pool, (x,), (pool.make("tanh", pool.make("relu", x)),))
+    assert [Operators("operators", each=each).total(dag) for each in (1.0, 3.0, 1.0)] == [2.0, 6.0, 2.0]
 
 
 def test_canonical_hash_tells_structures_apart_and_ignores_names() -> None:

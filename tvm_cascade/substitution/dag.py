@@ -84,11 +84,11 @@ class Pool:
     def __init__(self) -> None:
         self._nodes: dict[tuple, Node] = {}
         self._signatures: dict[tuple, int] = {}
-        self._memories: dict[object, dict[int, Any]] = {}
+        self._memories: dict[int, tuple[object, dict[int, Any]]] = {}  # owners stay, so that no other gets their number
 
     def memory(self, owner: object) -> dict[int, Any]:
         """What `owner` knows of operators, by the signatures that this pool has given them."""
-        return self._memories.setdefault(owner, {})
+        return self._memories.setdefault(id(owner), (owner, {}))[1]
 
     def input(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Ref:
         return Ref(self.node("input", (), (("name", name),), (TensorType(tuple(shape), dtype),)), 0)

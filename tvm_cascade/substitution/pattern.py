@@ -56,7 +56,7 @@ class Rule:
     shared: int = 0  # several roots: the place of the operand that they have in common
     ordered: bool = False  # several roots: (a, b) and (b, a) are different matches
     integer_exact: bool = True  # bit for bit on integers, not only up to reassociation
-    folds_weights: bool = False  # needs constant weights, so it never fires in a training graph
+    folds_weights: bool = False  # folds constants into weights or a bias; never into weights that are trained
     eager: bool = False  # leaves no choice: what it removes no other rule needs
     whole_graph: bool = False  # a global rule, whose operators may lie anywhere: tried before the graph is split
     sees_readers: bool = False
