@@ -50,5 +50,5 @@ if hasattr(sys.modules.get(_PIPELINES), "register_pipeline"):
     from tvm_cascade.registration import enter
 
     enter(sys.modules[_PIPELINES])
-else:
+elif not any(type(finder).__module__ == __name__ for finder in sys.meta_path):
     sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]

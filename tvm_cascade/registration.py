@@ -55,4 +55,4 @@ class _Watched(Loader):
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         enter(module)
-        sys.meta_path.remove(self._finder)
+        sys.meta_path[:] = [f for f in sys.meta_path if f is not self._finder]

@@ -203,7 +203,7 @@ def test_a_board_of_too_little_memory_is_named(emulator: None, tmp_path: Path) -
         (("--target", "cortex-m4", "--max-macs", "0.5"), "--max-macs"),
         (("--target", "cortex-m4", "--emit", "asm"), "--emit"),
         (("--target", "host", "--name", ""), "--name"),
-        ((), "--target"),
+        ((), "Missing option '--target'"),
     ],
 )
 def test_bad_options(args: tuple[str, ...], text: str, tmp_path: Path) -> None:

@@ -38,6 +38,14 @@ print(len(left), heavy, type(relax.pipeline.__loader__).__name__, relax.get_pipe
     assert python(code) == "0 False SourceFileLoader tvm_cascade.pipeline"
 
 
+@pytest.mark.parametrize("again", ["importlib.reload(t)", "sys.modules.pop('tvm_cascade'); import tvm_cascade"])
+def test_the_package_may_be_imported_again_before_tvm(again: str) -> None:
+    code = (
+        f"import importlib, sys, tvm_cascade as t; {again}; from tvm import relax; print(*relax.pipeline.PIPELINE_MAP)"
+    )
+    assert "cascade" in python(code).split()
+
+
 def test_an_interrupted_import_leaves_the_hook_for_the_next() -> None:
     code = """
 import sys, types

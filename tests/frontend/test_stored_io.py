@@ -77,6 +77,28 @@ def test_an_input_that_something_else_reads_stays_float(tmp_path: Path) -> None:
         load(tmp_path / "net.tflite", stored_io=True)
 
 
+def test_an_input_of_two_quantizations_stays_float_beside_one_that_is_stored(tmp_path: Path) -> None:
+    w = ModelWriter()
+    x, y = (w.activation((1, 4), "float32", name=name) for name in "xy")
+    quantized = [(x, 0.1), (x, 0.05), (y, 0.1)]
+    made = []
+    for source, scale in quantized:
+        stored, bounded = w.tensor((1, 4), "int8", scale), w.tensor((1, 4), "int8", scale)
+        w.operator("QUANTIZE", [source], [stored])
+        w.operator("RELU", [stored], [bounded])
+        made.append(w.tensor((1, 4), "float32"))
+        w.operator("DEQUANTIZE", [bounded], [made[-1]])
+    w.outputs = made
+    (tmp_path / "net.tflite").write_bytes(w.finish())
+    plain, stored = load(tmp_path / "net.tflite"), load(tmp_path / "net.tflite", stored_io=True)
+    assert [spec.dtype for spec in io_spec(stored).inputs] == ["float32", "int8"]
+    a, q = np.array([[-1.0, 0.26, 1.23, 6.4]], "float32"), np.array([[-5, 3, 0, 7]], "int8")
+    want = Compiled(_LOWER(plain))(a, np.float32(0.1) * q.astype("float32"))
+    have = Compiled(_LOWER(stored))(a, q)
+    for ours, theirs, (_, scale) in zip(have, want, quantized, strict=True):
+        np.testing.assert_allclose(ours * np.float32(scale if ours.dtype == np.int8 else 1), theirs, rtol=1e-6)
+
+
 def test_a_project_of_stored_integers_is_checked_against_the_floats(tmp_path: Path) -> None:
     path = tmp_path / "net.tflite"
     path.write_bytes(_network(1))

@@ -36,7 +36,7 @@ def plan(model: Path, report: Path | None, verbose: bool, as_json: bool, **optio
 
 @click.command()
 @MODEL
-@option(Request, "target", f"One of {TARGETS}.", metavar="T", default=None, required=True)
+@option(Request, "target", f"One of {TARGETS}.", metavar="T", required=True)
 @option(EmitRequest, "board", "Board by name, or the path of a board's .json. [default: the target's own]", metavar="B")
 @option(EmitRequest, "emit", "Kernels as C99 or as an LLVM object. [default: the better for the target]")
 @option(EmitRequest, "optimise", "")

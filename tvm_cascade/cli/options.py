@@ -44,6 +44,8 @@ def option(record: type[Asked], name: str, help: str, *flags: str, **more: Any) 
     elif isinstance(check, checks.number):
         numbers: Any = click.IntRange if check.kind is int else click.FloatRange
         told |= {"type": numbers(check.least, check.most if check.most < inf else None, check.above), "metavar": "N"}
+    if more.get("required"):
+        del told["default"]  # click asks for no option that has one, be it None
     return click.option(*(flags or [f"--{name.replace('_', '-')}"]), name, **told | more)
 
 

@@ -41,9 +41,9 @@ class _Storing(Rewriting):
         bindings, old = bindings_of(self.main), self.main.params
         self.inputs = [_stored_input(param, s, bindings) for param, s in zip(old, spec.inputs, strict=True)]
         self.params = [_parameter(p, s) for p, s in zip(old, self.inputs, strict=True)]
-        pairs = list(zip(old, self.params, strict=True))
-        self.stored = {p: new for p, new in pairs if p is not new}
-        self.renamed: dict[Value, Value] = {p: new for p, new in pairs if p is new}
+        pairs = zip(old, self.params, self.inputs, strict=True)
+        self.stored = {p: new for p, new, s in pairs if s is not None}
+        self.renamed: dict[Value, Value] = {}
         result = self._define(self.main.body.body)
         self.several = result if isinstance(result, relax.Tuple) else None
         self.fields = [self.main.body.body] if self.several is None else list(self.several.fields)
