@@ -334,3 +334,21 @@ def test_buffers_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "b.csv"
     path.write_text("id,lower,upper,size\na,0,2,5\n", encoding="utf-8-sig")
     assert data(call("allocate", path, "--json"))["peak_bytes"] == 5
+
+
+def test_an_interrupt_inside_a_callback_is_not_lost() -> None:
+    code = (
+        "import _thread, time, weakref\n"
+        "from tvm_cascade.cli import main, group\n"
+        "class Thing: pass\n"
+        "def command(*_, **__):\n"
+        "    thing = Thing()\n"
+        "    kept = weakref.ref(thing, lambda _: _thread.interrupt_main() or [None for _ in range(9)])\n"
+        "    del thing\n"
+        "    time.sleep(20)\n"
+        "    print('went on')\n"
+        "group.tvm_cascade = command\n"
+        "main([])\n"
+    )
+    done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "tvm-cascade: interrupted\n")

@@ -5,7 +5,9 @@ Exit status: 0 done; 1 infeasible or mismatch; 2 bad usage or unreadable input; 
 
 from __future__ import annotations
 
+import _thread
 import sys
+import time
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -13,6 +15,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     Nothing else is imported before, so that from here on Ctrl-C ends without a traceback.
     """
+    sys.unraisablehook = _interrupt_again
     try:
         from tvm_cascade.cli.group import tvm_cascade
 
@@ -20,3 +23,16 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("tvm-cascade: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+    """Ctrl-C that came inside of a callback, where Python prints exceptions and goes on: once more, outside of it."""
+    if issubclass(lost.exc_type, KeyboardInterrupt):
+        _thread.start_new_thread(_soon, ())
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _soon() -> None:
+    time.sleep(0.01)
+    _thread.interrupt_main()

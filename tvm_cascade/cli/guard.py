@@ -27,7 +27,7 @@ def show(as_json: bool, data: Mapping[str, object], text: str) -> None:
     click.echo(json.dumps(data, indent=2) if as_json else printable_lines(text))
 
 
-class _Terminated(BaseException):
+class _Terminated(KeyboardInterrupt):
     """SIGTERM, as an exception: what is unfinished is removed, the emulator ended."""
 
 
