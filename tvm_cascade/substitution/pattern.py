@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, permutations
 
 from tvm_cascade.operators.table import COMMUTATIVE
@@ -55,11 +56,14 @@ class Rule:
     target: Callable[..., Target]
     shared: int = 0  # several roots: the place of the operand that they have in common
     ordered: bool = False  # several roots: (a, b) and (b, a) are different matches
-    integer_exact: bool = True  # bit for bit on integers, not only up to reassociation
+    integer_exact: bool = False  # bit for bit on integers, not only up to reassociation
     folds_weights: bool = False  # folds constants into weights or a bias; never into weights that are trained
     eager: bool = False  # leaves no choice: what it removes no other rule needs
     whole_graph: bool = False  # a global rule, whose operators may lie anywhere: tried before the graph is split
     sees_readers: bool = False
+
+
+exact = partial(Rule, integer_exact=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

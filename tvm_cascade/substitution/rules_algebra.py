@@ -15,7 +15,7 @@ from tvm_cascade.operators.elementwise import program_steps
 from tvm_cascade.operators.table import ACTIVATIONS, FUSIBLE
 from tvm_cascade.substitution.dag import Dag, Node, Pool, Ref
 from tvm_cascade.substitution.operands import merged_rows, other_operand, parts_for, plus
-from tvm_cascade.substitution.pattern import Rule, Target, op, reaches
+from tvm_cascade.substitution.pattern import Rule, Target, exact, op, reaches
 from tvm_cascade.substitution.rules_conv import fold_bias, fold_scale, fuse
 
 MAX_PROGRAM = 24  # element-wise steps in one kernel
@@ -184,33 +184,33 @@ _KERNEL = op("c", _LINEAR)
 _MATMUL_A, _MATMUL_B, _MATMUL = op("a", "matmul"), op("b", "matmul"), op("c", "matmul")
 
 ALGEBRA_RULES = (
-    Rule("fuse_activation", "act(conv(x, w))", "conv(x, w) with act; the same for matmul",
-         (op("act", ACTIVATIONS, _KERNEL),), _fuse_activation),
-    Rule("unfuse_activation", "conv(x, w) with act", "act(conv(x, w)); the same for matmul", (_KERNEL,),
-         _unfuse_activation),
-    Rule("distribute", "a * (b + c)", "a * b + a * c; the same for -", (op("product", "mul", op("total", _SUMS), None),),
-         _distribute),
-    Rule("reorder_sum", "a + (1 * b - c)", "(a - c) + b, also without the factor one",
-         (op("total", "add", op("difference", "sub"), None),), _reorder_sum),
-    Rule("factor", "a * b + a * c", "a * (b + c); the same for -", (op("total", _SUMS, op("a", "mul"), op("b", "mul")),),
-         _factor),
-    Rule("associate", "(a + b) + c", "a + (b + c); the same for *",
-         (op("outer", "add mul", op("inner", "add mul"), None),), _associate),
-    Rule("associate_right", "(a + b) + c", "b + (a + c); the same for *",
-         (op("outer", "add mul", op("inner", "add mul"), None),), partial(_associate, first=1)),
-    Rule("drop_unit", "x * 1, x / 1, x + 0, x - 0", "x", (op("n", "mul div add sub"),), _drop_unit),
-    Rule("merge_matmuls", "x @ A, x @ B", "split(x @ [A B])", (_MATMUL_A, _MATMUL_B), fuse),
-    Rule("merge_matmul_rows", "A @ w, B @ w", "split([A; B] @ w)", (_MATMUL_A, _MATMUL_B), merge_rows, shared=1),
-    Rule("merge_all_rows", "A @ w, B @ w, C @ w, ...", "split([A; B; C; ...] @ w)", (_MATMUL,), _merge_all_rows,
-         whole_graph=True, sees_readers=True),
-    Rule("matmul_bias", "x @ w + c", "matmul(x, w, c), c constant per column", (op("total", "add", _MATMUL, None),),
-         fold_bias, folds_weights=True, eager=True),
+    exact("fuse_activation", "act(conv(x, w))", "conv(x, w) with act; the same for matmul",
+          (op("act", ACTIVATIONS, _KERNEL),), _fuse_activation),
+    exact("unfuse_activation", "conv(x, w) with act", "act(conv(x, w)); the same for matmul", (_KERNEL,),
+          _unfuse_activation),
+    exact("distribute", "a * (b + c)", "a * b + a * c; the same for -", (op("product", "mul", op("total", _SUMS), None),),
+          _distribute),
+    exact("reorder_sum", "a + (1 * b - c)", "(a - c) + b, also without the factor one",
+          (op("total", "add", op("difference", "sub"), None),), _reorder_sum),
+    exact("factor", "a * b + a * c", "a * (b + c); the same for -", (op("total", _SUMS, op("a", "mul"), op("b", "mul")),),
+          _factor),
+    exact("associate", "(a + b) + c", "a + (b + c); the same for *",
+          (op("outer", "add mul", op("inner", "add mul"), None),), _associate),
+    exact("associate_right", "(a + b) + c", "b + (a + c); the same for *",
+          (op("outer", "add mul", op("inner", "add mul"), None),), partial(_associate, first=1)),
+    exact("drop_unit", "x * 1, x / 1, x + 0, x - 0", "x", (op("n", "mul div add sub"),), _drop_unit),
+    exact("merge_matmuls", "x @ A, x @ B", "split(x @ [A B])", (_MATMUL_A, _MATMUL_B), fuse),
+    exact("merge_matmul_rows", "A @ w, B @ w", "split([A; B] @ w)", (_MATMUL_A, _MATMUL_B), merge_rows, shared=1),
+    exact("merge_all_rows", "A @ w, B @ w, C @ w, ...", "split([A; B; C; ...] @ w)", (_MATMUL,), _merge_all_rows,
+          whole_graph=True, sees_readers=True),
+    exact("matmul_bias", "x @ w + c", "matmul(x, w, c), c constant per column", (op("total", "add", _MATMUL, None),),
+          fold_bias, folds_weights=True, eager=True),
     Rule("matmul_scale", "(x @ w) * s", "x @ (w * s), s constant per column", (op("product", "mul", _MATMUL, None),),
-         fold_scale, integer_exact=False, folds_weights=True, eager=True),
+         fold_scale, folds_weights=True, eager=True),
     Rule("compose_matmuls", "(x @ v) @ w", "x @ (v @ w), both constant",
-         (op("outer", "matmul", op("inner", "matmul")),), _compose_matmuls, integer_exact=False, folds_weights=True),
-    Rule("fuse_elementwise", "g(f(x), y), every reader of f(x) element-wise", "one kernel per reader",
-         (op("p", FUSIBLE),), _fuse_elementwise, sees_readers=True),
-    Rule("batch_unary", "f(x0), f(x1), x0, x1 = split(x)", "split(f(x))", (op("s", "split"),), _batch_unary,
-         sees_readers=True),
+         (op("outer", "matmul", op("inner", "matmul")),), _compose_matmuls, folds_weights=True),
+    exact("fuse_elementwise", "g(f(x), y), every reader of f(x) element-wise", "one kernel per reader",
+          (op("p", FUSIBLE),), _fuse_elementwise, sees_readers=True),
+    exact("batch_unary", "f(x0), f(x1), x0, x1 = split(x)", "split(f(x))", (op("s", "split"),), _batch_unary,
+          sees_readers=True),
 )  # fmt: skip

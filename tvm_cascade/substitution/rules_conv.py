@@ -20,7 +20,7 @@ from tvm_cascade.substitution.operands import (
     per_channel,
     plus,
 )
-from tvm_cascade.substitution.pattern import Rule, Target, op
+from tvm_cascade.substitution.pattern import Rule, Target, exact, op
 
 MAX_PARTS = 4  # operands of a concatenation that `conv_of_concat` takes apart at once
 
@@ -202,27 +202,27 @@ def _compose(pool: Pool, outer: Node, inner: Node) -> Target:
 _CONV, _A, _B = op("c", "conv2d"), op("a", "conv2d"), op("b", "conv2d")
 
 CONV_RULES = (
-    Rule("enlarge_kernel", "conv_kxl(x, w)", "conv_KxL(x, pad(w)), K and L to cover a sibling's window",
-         (_A, _B), _enlarge, ordered=True),
-    Rule("fuse_convs", "conv(x, w1), conv(x, w2)", "split(conv(x, concat(w1, w2)))", (_A, _B), fuse),
-    Rule("fuse_convs_enlarged", "conv_kxl(x, w1), conv_mxn(x, w2)", "split(conv(x, concat(pad(w1), pad(w2))))",
-         (_A, _B), fuse_enlarged),
-    Rule("fuse_conv_add", "add(conv(x, w), y)", "conv(concat(x, y), concat(w, identity))",
-         (op("total", "add", _CONV, None),), _fuse_conv_add),
-    Rule("add_of_convs", "add(conv(x, w1), conv(y, w2))", "conv(concat(x, y), concat(w1, w2)), or conv(x, w1 + w2)",
-         (op("total", "add", _A, _B),), _add_of_convs),
-    Rule("conv_of_concat", "conv(concat(x, y), w)", "add(conv(x, w[:, :c]), conv(y, w[:, c:]))",
-         (op("c", "conv2d", op("joined", "concat")),), _conv_of_concat),
+    exact("enlarge_kernel", "conv_kxl(x, w)", "conv_KxL(x, pad(w)), K and L to cover a sibling's window",
+          (_A, _B), _enlarge, ordered=True),
+    exact("fuse_convs", "conv(x, w1), conv(x, w2)", "split(conv(x, concat(w1, w2)))", (_A, _B), fuse),
+    exact("fuse_convs_enlarged", "conv_kxl(x, w1), conv_mxn(x, w2)", "split(conv(x, concat(pad(w1), pad(w2))))",
+          (_A, _B), fuse_enlarged),
+    exact("fuse_conv_add", "add(conv(x, w), y)", "conv(concat(x, y), concat(w, identity))",
+          (op("total", "add", _CONV, None),), _fuse_conv_add),
+    exact("add_of_convs", "add(conv(x, w1), conv(y, w2))", "conv(concat(x, y), concat(w1, w2)), or conv(x, w1 + w2)",
+          (op("total", "add", _A, _B),), _add_of_convs),
+    exact("conv_of_concat", "conv(concat(x, y), w)", "add(conv(x, w[:, :c]), conv(y, w[:, c:]))",
+          (op("c", "conv2d", op("joined", "concat")),), _conv_of_concat),
     Rule("fold_batch_norm", "batch_norm(conv(x, w, b))", "conv(x, w * s, b * s + t)",
-         (op("bn", "batch_norm", _CONV),), _fold_norm, integer_exact=False, folds_weights=True, eager=True),
+         (op("bn", "batch_norm", _CONV),), _fold_norm, folds_weights=True, eager=True),
     Rule("batch_norm_to_affine", "batch_norm(x)", "x * s + t", (op("bn", "batch_norm"),), _norm_to_affine,
-         integer_exact=False, folds_weights=True),
-    Rule("fold_bias", "add(conv(x, w, b), c)", "conv(x, w, b + c), c constant per channel",
-         (op("total", "add", _CONV, None),), fold_bias, folds_weights=True, eager=True),
+         folds_weights=True),
+    exact("fold_bias", "add(conv(x, w, b), c)", "conv(x, w, b + c), c constant per channel",
+          (op("total", "add", _CONV, None),), fold_bias, folds_weights=True, eager=True),
     Rule("fold_scale", "mul(conv(x, w, b), s)", "conv(x, w * s, b * s)", (op("product", "mul", _CONV, None),),
-         fold_scale, integer_exact=False, folds_weights=True, eager=True),
+         fold_scale, folds_weights=True, eager=True),
     Rule("fold_scale_before", "conv(x * s, w)", "conv(x, w * s)", (op("c", "conv2d", op("product", "mul")),),
-         _fold_scale_before, integer_exact=False, folds_weights=True),
+         _fold_scale_before, folds_weights=True),
     Rule("compose_convs", "conv_1x1(conv(x, w1), w2), w1 dense, grouped or depthwise", "conv(x, w2 . w1)",
-         (op("outer", "conv2d", op("inner", "conv2d")),), _compose, integer_exact=False, folds_weights=True),
+         (op("outer", "conv2d", op("inner", "conv2d")),), _compose, folds_weights=True),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from tvm_cascade.substitution.dag import Node, Pool, Ref
 from tvm_cascade.substitution.operands import alike
-from tvm_cascade.substitution.pattern import Rule, Target, op
+from tvm_cascade.substitution.pattern import Target, exact, op
 from tvm_cascade.substitution.rules_algebra import merge_rows
 from tvm_cascade.substitution.rules_conv import fuse, fuse_enlarged
 
@@ -85,20 +85,20 @@ _DENSE_A, _DENSE_B = op("a", "qmatmul"), op("b", "qmatmul")
 _VIEWS = "transpose reshape"
 
 QUANTIZED_RULES = (
-    Rule("fuse_quantized_convs", "qconv(x, w1), qconv(x, w2), outputs of one quantization",
-         "split(qconv(x, concat(w1, w2)))", (_A, _B), fuse, folds_weights=True),
-    Rule("fuse_quantized_convs_enlarged", "qconv_kxl(x, w1), qconv_mxn(x, w2), outputs of one quantization",
-         "split(qconv(x, concat(pad(w1), pad(w2))))", (_A, _B), fuse_enlarged, folds_weights=True),
-    Rule("merge_quantized_matmuls", "qmatmul(x, A), qmatmul(x, B), outputs of one quantization",
-         "split(qmatmul(x, [A B]))", (_DENSE_A, _DENSE_B), fuse, folds_weights=True),
-    Rule("merge_quantized_rows", "qmatmul(x, w), qmatmul(y, w) of equal quantizations",
-         "split(qmatmul([x; y], w))", (_DENSE_A, _DENSE_B), merge_rows, shared=1),
-    Rule("fuse_quantized_clip", "clip(q(x, w)) on stored values, q a qconv, qmatmul or qadd", "q(x, w) with the range",
-         (op("clip", "clip", op("c", "qconv2d qmatmul qadd")),), _fuse_clip, eager=True),
-    Rule("quantized_sum_before_view", "qadd(view(x), view(y)), a transpose or reshape", "view(qadd(x, y))",
-         (op("total", "qadd", op("view", _VIEWS), op("other", _VIEWS)),), _sum_before_view),
-    Rule("quantized_sum_of_concats", "qadd(concat(a, b), concat(c, d))", "concat(qadd(a, c), qadd(b, d))",
-         (op("total", "qadd", op("left", "concat"), op("right", "concat")),), _sum_of_concats),
-    Rule("concat_of_quantized_sums", "concat(qadd(a, c), qadd(b, d)) of equal quantizations",
-         "qadd(concat(a, b), concat(c, d))", (op("joined", "concat", op("total", "qadd")),), _concat_of_sums),
+    exact("fuse_quantized_convs", "qconv(x, w1), qconv(x, w2), outputs of one quantization",
+          "split(qconv(x, concat(w1, w2)))", (_A, _B), fuse, folds_weights=True),
+    exact("fuse_quantized_convs_enlarged", "qconv_kxl(x, w1), qconv_mxn(x, w2), outputs of one quantization",
+          "split(qconv(x, concat(pad(w1), pad(w2))))", (_A, _B), fuse_enlarged, folds_weights=True),
+    exact("merge_quantized_matmuls", "qmatmul(x, A), qmatmul(x, B), outputs of one quantization",
+          "split(qmatmul(x, [A B]))", (_DENSE_A, _DENSE_B), fuse, folds_weights=True),
+    exact("merge_quantized_rows", "qmatmul(x, w), qmatmul(y, w) of equal quantizations",
+          "split(qmatmul([x; y], w))", (_DENSE_A, _DENSE_B), merge_rows, shared=1),
+    exact("fuse_quantized_clip", "clip(q(x, w)) on stored values, q a qconv, qmatmul or qadd", "q(x, w) with the range",
+          (op("clip", "clip", op("c", "qconv2d qmatmul qadd")),), _fuse_clip, eager=True),
+    exact("quantized_sum_before_view", "qadd(view(x), view(y)), a transpose or reshape", "view(qadd(x, y))",
+          (op("total", "qadd", op("view", _VIEWS), op("other", _VIEWS)),), _sum_before_view),
+    exact("quantized_sum_of_concats", "qadd(concat(a, b), concat(c, d))", "concat(qadd(a, c), qadd(b, d))",
+          (op("total", "qadd", op("left", "concat"), op("right", "concat")),), _sum_of_concats),
+    exact("concat_of_quantized_sums", "concat(qadd(a, c), qadd(b, d)) of equal quantizations",
+          "qadd(concat(a, b), concat(c, d))", (op("joined", "concat", op("total", "qadd")),), _concat_of_sums),
 )  # fmt: skip
