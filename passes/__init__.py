@@ -1,4 +1,4 @@
-"""Relax passes of the project, one a file; each works alone in a `tvm.transform.Sequential`."""
+"""Relax passes for memory planning, cascading, integer lowering and graph rewriting; each runs in a `transform.Sequential`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Which axis of every tensor holds its rows: a property of the tensor, found from how operators read it.
+"""Layout inference: which axis of every tensor holds its rows (NHWC or NCHW), from the operators' access patterns.
 
-An operator votes where its access pattern tells height from channels: windows slide along spatial axes, contractions
-run over channels, global pools run over both spatial axes. Votes travel through operators that show nothing of their
-own (element-wise, layout transposes: the row axis of the input goes to the axis of the output that reads it). What no
-vote reaches is laid out as most votes say, NHWC where there are none. Tensors of rank 2 and below have no rows.
+An operator votes where its access pattern distinguishes height from channels: windows slide along spatial axes,
+contractions run over channels, global pools run over both spatial axes. Votes propagate through operators that have no
+vote (element-wise ones, layout transposes: the row axis of the input maps to the output axis that reads it). Rank-4
+tensors that no vote reaches follow the majority, NHWC in a tie; those of other ranks above 2 take axis 1. Tensors of
+rank 2 and below have no rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NHWC_ROWS, NCHW_ROWS = 1, 2
 
 @dataclass(frozen=True)
 class Use:
-    """An operator as far as axes matter: tensors by index, and its access pattern."""
+    """An operator's input and output tensors, by index, and its access pattern."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -29,10 +30,10 @@ class Use:
 
 @dataclass(frozen=True)
 class _Link:
-    """How the axes of one input follow those of one output.
+    """How slices along the axes of one output depend on the axes of one input.
 
-    `local[b][a]`: part of input axis a that one slice along output axis b reads is less than all; `slides[b][a]`: that
-    part moves on, and it has several elements or moves by more than one.
+    `local[b][a]`: one slice along output axis b reads only a part of input axis a. `slides[b][a]`: in addition, that part
+    moves from one slice to the next, and spans several elements or moves by more than one: a sliding window.
     """
 
     input: int
@@ -48,7 +49,7 @@ class _Link:
 
 
 def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[int | None, ...]:
-    """The row axis of every tensor, None for ranks of 2 and below."""
+    """The row axis of every tensor; None for tensors of rank 2 and below."""
     links = [link for use in uses for link in _links(use)]
     found: dict[int, int] = {}
     votes = [_vote(shapes[link.input], link) for link in links]
@@ -69,7 +70,7 @@ def row_axes(shapes: Sequence[tuple[int, ...]], uses: Sequence[Use]) -> tuple[in
 
 
 def _spread(link: _Link, shapes: Sequence[tuple[int, ...]], found: dict[int, int]) -> bool:
-    """Carry a known axis across one operator; whether that told anything new."""
+    """Propagate a known row axis across one operator, into `found`; returns whether that added one."""
     ranks = len(shapes[link.input]), len(shapes[link.output])
     if min(ranks) < 3 or (link.input in found) == (link.output in found):
         return False
@@ -89,7 +90,7 @@ def _links(use: Use) -> list[_Link]:
         shape = shape_of(target)
         if len(shape) < 3:
             continue
-        probes = [  # of the first two slices along an output axis: channels of one group, where there are groups
+        probes = [  # demand of the first two slices along each output axis: with groups, both lie in one group
             tuple(pattern.demand({target: {b: Strided(y, y, 0)}}, [target]) for y in (0, min(1, extent - 1)))
             for b, extent in enumerate(shape)
         ]
@@ -113,7 +114,7 @@ def _links(use: Use) -> list[_Link]:
 
 
 def _vote(shape: tuple[int, ...], link: _Link) -> int | None:
-    """The row axis of a rank-4 input where its use tells spatial axes from channels."""
+    """The row axis of a rank-4 input as implied by one operator; None if its accesses do not decide NHWC or NCHW."""
     if len(shape) != 4 or len(link.local) != 4:
         return None
     local = [any(row[a] for row in link.local) for a in range(4)]

@@ -1,7 +1,7 @@
-"""The base class of the project's passes: frozen dataclasses that TVM runs like its own passes.
+"""`CascadePass`: base class of this project's module passes, frozen dataclasses that run in TVM's pass infrastructure.
 
-A pass is written as in onnx ir-py and xDSL: its fields are its options, `requires` refuses a module that it cannot work
-on, `call` does the work on a copy and says whether anything changed, `ensures` checks what it promises::
+As in onnx ir-py and xDSL, the fields of a pass are its options. `requires` checks the precondition and raises, `call`
+transforms a copy of the module and reports whether anything changed, `ensures` checks the postcondition::
 
     @dataclass(frozen=True)
     class DropDeadCode(CascadePass):
@@ -36,7 +36,7 @@ class PassResult:
 
     @classmethod
     def compare(cls, before: IRModule, after: IRModule) -> PassResult:
-        """The result `after`, modified if it is not structurally equal to `before`."""
+        """The result with module `after`; `modified` is whether it differs structurally from `before`."""
         return cls(after, not tvm_ffi.structural_equal(before, after))
 
 
@@ -49,7 +49,7 @@ class CascadePass(ModulePass):
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        options = kind.__new__(kind)  # not `self`: the pass would hold itself alive through TVM's reference counts
+        options = kind.__new__(kind)  # a copy: if TVM's closure held `self`, the reference cycle would never be freed
         options.__dict__.update(vars(self))
 
         def transform(mod: IRModule, _context: PassContext) -> IRModule:
@@ -59,7 +59,7 @@ class CascadePass(ModulePass):
         self.__move_handle_from__(made)
 
     def run(self, mod: IRModule) -> PassResult:
-        """Run the pass outside of TVM's pass infrastructure, and tell whether it changed anything.
+        """Run the pass outside of TVM's pass infrastructure; the result says whether it changed anything.
 
         `mod` is not modified. Raises the errors of the pass's `requires`, `call` and `ensures`.
         """

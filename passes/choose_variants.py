@@ -1,4 +1,4 @@
-"""From an extracted graph to the variant of every shape in it: what `schedules.tuning.tune` needs to know of a network."""
+"""Kernel variant selection: collects the operator shapes of a graph and picks the best counted variant of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from tvm_cascade.schedules.tuning.tune import PER_CALL, RUNTIME, Candidate, Data
 def choose_variants(
     extracted: Extracted, core: KernelTarget, database: Database, counter: Counter | None = None
 ) -> KernelTarget:
-    """The core with the variant chosen for every shape of a network."""
+    """`core` with a kernel variant chosen for every operator shape of the network, by the counts in `database`.
+
+    With a `counter`, shapes without counts are counted first, and added to `database`.
+    """
     if not core.tunable:
         return core
     shapes = shapes_of(extracted, core)
@@ -33,7 +36,7 @@ def choose_variants(
 
 
 def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
-    """The shapes of a network that performance schedules may serve, each with its candidates."""
+    """The distinct operator shapes to which performance schedules may apply, each with its candidate kernels."""
     users: dict[str, list[int]] = {}
     for op in extracted.graph.ops:
         made = extracted.operators[op.index]
@@ -43,7 +46,7 @@ def shapes_of(extracted: Extracted, core: KernelTarget) -> list[Shape]:
 
 
 def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> list[Candidate]:
-    """Distinct kernels of an operator, the usual one first, the generic one last."""
+    """The structurally distinct kernels of an operator, the default variant first, the generic one last."""
     operator = extracted.operators[index]
     assert operator is not None
     access, generic = operator.access, operator.kernel
@@ -61,9 +64,9 @@ def _candidates(extracted: Extracted, index: int, core: KernelTarget) -> list[Ca
 def flash_of(
     graph: Graph, extracted: Extracted, kernels: Sequence[RowKernel | None], core: KernelTarget, database: Database
 ) -> tuple[int, int]:
-    """Bytes of the kernels' constants and, estimated, of the image's code: counted where counts are known.
+    """Flash estimate: bytes of the kernels' constants, and bytes of code (measured where `database` has counts).
 
-    Equal kernels count once; the driver and the start-up code are those that a budget of code reserves.
+    Equal kernels count once; driver and start-up code are the fixed allowances `PER_CALL` and `RUNTIME`.
     """
     code, seen = 0.0, set()
     for made, kernel in zip(extracted.operators, kernels, strict=True):

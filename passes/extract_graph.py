@@ -1,9 +1,9 @@
-"""`extract_graph`: a Relax module as the TVM-free `Graph`, with every operator's PrimFunc, constants and row kernel.
+"""`extract_graph`: converts a Relax function to the TVM-free `Graph`, with every operator's PrimFunc, constants and kernel.
 
-Works on any module with static shapes whose `main` is straight-line code; operators that are not PrimFuncs yet are
-legalized on a copy. Operators that keep every element at its address (reshape, flatten, a split along the outermost axis)
-become views. Views, windows and in-place candidates are recognized by access patterns, not by names. Multiply-accumulates
-are those that the generic kernel executes, without padding.
+Works on any module with static shapes whose `main` is straight-line code; Relax operators are legalized to PrimFuncs on
+a copy. Operators that keep every element at its address (reshape, flatten, a split along the outermost axis) become
+views. Views, windows and in-place candidates are recognized by access patterns, not by names. Multiply-accumulates are
+those that the generic kernel executes, without padding.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _INTERNAL_ATTRS = frozenset(
 
 @dataclass(frozen=True)
 class Computation:
-    """What an operator computes, derived from its PrimFunc and the row axes of its tensors."""
+    """An operator's PrimFunc with its row windows and generic kernels."""
 
     func: PrimFunc  # parameters: activations, constants, outputs
     constants: tuple[np.ndarray, ...]
     access: RowAccess
-    kernel: RowKernel  # the generic one
-    pixel_kernel: RowKernel | None  # the generic one of parts of rows
+    kernel: RowKernel  # generic kernel of whole rows
+    pixel_kernel: RowKernel | None  # generic kernel of parts of rows
     macs: int
-    in_place: tuple[int, ...]  # inputs that its output may overwrite
+    in_place: tuple[int, ...]  # positions of the inputs that the output may overwrite
 
     @property
     def spec(self) -> OperatorSpec:
-        """The description that performance schedules are chosen by."""
+        """The operator description by which performance schedules are selected."""
         return read_spec(self.func, self.constants)
 
 
@@ -63,11 +63,11 @@ class Extracted:
     """A graph, and the computation of each of its operators."""
 
     graph: Graph
-    operators: tuple[Computation | None, ...]  # by index of the operator; None for views
+    operators: tuple[Computation | None, ...]  # by operator index; None for views
 
 
 def extract_graph(mod: Any, function: str = "main") -> Extracted:
-    """Read the graph of the function of that name, of Relax operators or calls of PrimFuncs; `mod` is not modified.
+    """The graph of `function`, which may hold Relax operators and calls of PrimFuncs; `mod` is not modified.
 
     Raises `GraphError` if the function has symbolic shapes, control flow or calls out of TVM.
     """
@@ -120,7 +120,7 @@ def _column_axis(shape: tuple[int, ...], row_axis: int | None) -> int | None:
 def _computation(
     known: Mapping[Any, ByStructure[Computation]], call: Call, pattern: AccessPattern, tensors: Sequence[Tensor]
 ) -> Computation:
-    """Analyses of equal PrimFuncs are made once, unless indices depend on the values of constants."""
+    """The analysis of a call, cached in `known` by PrimFunc and axes unless indices depend on the values of constants."""
     inputs, outputs = [tensors[t] for t in call.inputs], [tensors[t] for t in call.outputs]
     plain = call.func.without_attr("global_symbol") if call.func.attrs else call.func
 
@@ -138,13 +138,13 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
     input_axes, output_axes = tuple(t.row_axis for t in inputs), tuple(t.row_axis for t in outputs)
     windows, reason = row_windows(pattern, output_axes, input_axes)
     columns, _ = row_windows(pattern, [t.col_axis for t in outputs], [t.col_axis for t in inputs])
-    if groups_of(call.func) and (*input_axes, *output_axes) == (1, 1):  # of what is in between small maps show a part
+    if groups_of(call.func) and (*input_axes, *output_axes) == (1, 1):  # small maps do not show the whole window
         windows, columns, reason = *((w,) for w in windows_of(call.func)), None
     access = RowAccess(windows, input_axes, output_axes, reason, columns)
     try:
         make = grouped_row_kernel if groups_of(call.func) else row_kernel
         kernel = make(call.func, call.constants, access, call.name)
-    except tvm.error.InternalError as error:  # 64-bit tensors beside 64-bit indices, which cannot be narrowed apart
+    except tvm.error.InternalError as error:  # TVM cannot narrow 64-bit indices where tensors are 64-bit as well
         raise GraphError(
             f"operator {call.name} computes with 64-bit integers, which kernels do not mix with indices: let the model "
             f"compute them as int32 or float32, or end before ({last_line(error)})"
@@ -163,7 +163,10 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
 
 
 def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[RowAccess, RowKernel | None]:
-    """The pixel kernel, of whole rows where parts of rows cannot be made; columns are then unknown."""
+    """A generic pixel kernel, or None, and `access` with the column windows that it supports.
+
+    Columns become unknown if there is no such kernel or, for contiguous outputs, only one that makes whole rows.
+    """
     unknown = replace(access, columns=(None,) * len(access.columns))
     contiguous = all(t.row_axis is not None and prod(t.shape[: t.row_axis]) == 1 for t in outputs)
     for tried in (access, unknown) if contiguous else (unknown,):
@@ -174,7 +177,7 @@ def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[R
 
 
 def _op(index: int, call: Call, made: Computation | None, **view: Any) -> Op:
-    """A call as an operator: with what was analysed, or as the view that `view` tells of."""
+    """The graph operator of a call, from its analysis `made`; for a view that is None and `view` has the fields of `Op`."""
     if made is not None:
         access, weights = made.access, _bytes_of(made.constants)
         view = {"windows": access.windows, "columns": access.columns, "opaque": access.opaque, "macs": made.macs}

@@ -1,4 +1,4 @@
-"""What `LowerQuantized` leaves in float, and what that costs: bytes of activations, multiply-accumulates, flash."""
+"""Report of the float operators that `LowerQuantized` leaves, with their activation bytes, MACs and flash bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRANSPOSED = ("relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.
 
 @dataclass(frozen=True, slots=True)
 class FloatRemain:
-    """An operator that stayed float."""
+    """An operator that `LowerQuantized` left in float."""
 
     name: str  # of the tensor it writes
     operator: str
@@ -29,13 +29,13 @@ class FloatRemain:
 
 
 def float_remains(mod: Module) -> tuple[FloatRemain, ...]:
-    """What `LowerQuantized` left in float, in the order of the program; empty for a network of integers."""
+    """The float operators of `main` after `LowerQuantized`, in program order; empty for an all-integer network."""
     text = str(attributes(mod["main"]).get(REMAINS_ATTR, "[]"))
     return tuple(FloatRemain(**entry) for entry in json.loads(text))
 
 
 def with_remains(main: Function, reasons: Mapping[str, str]) -> Function:
-    """`main` with the list of what is float in it; `reasons` by the names of tensors."""
+    """`main` with the attribute that lists its float operators; `reasons` maps tensor names to why they are float."""
     return main.with_attr(REMAINS_ATTR, json.dumps([asdict(r) for r in _remains(main, reasons)]))
 
 
@@ -54,14 +54,13 @@ def _remains(main: Function, reasons: Mapping[str, str]) -> Iterable[FloatRemain
 
 
 def _operands(call: Call) -> list[Value]:
-    """The tensors that an operator reads."""
+    """The float tensors that an operator reads, tuples taken apart."""
     fields = (f for a in call.args for f in (a.fields if isinstance(a, relax.Tuple) else [a]))
     return [f for f in fields if dtype_of(f).startswith("float") and getattr(f.ty, "shape", None) is not None]
 
 
 def _is_constant(value: Value, values: Mapping[Value, Value]) -> bool:
-    """Whether a value is known when the network is compiled: a constant, one dequantized, or zeros that stand for
-    what could not be imported."""
+    """Whether a value is known at compile time: a constant, also dequantized, transposed or reshaped, or `relax.zeros`."""
     while isinstance(value, relax.Var) and value in values:
         value = values[value]
     if name_of(value) in ("relax.dequantize", "relax.permute_dims", "relax.reshape"):
@@ -70,7 +69,7 @@ def _is_constant(value: Value, values: Mapping[Value, Value]) -> bool:
 
 
 def _macs(call: Call, shape: tuple[int, ...]) -> int:
-    """Multiply-accumulates of an operator that writes `shape`; 0 for what is no sum of products."""
+    """Multiply-accumulates of a product or convolution whose output has `shape`; 0 for any other operator."""
     name = name_of(call)
     try:
         if name == "relax.matmul":

@@ -1,6 +1,6 @@
-"""Constants that operators make of constants: moved in numpy, computed by TVM, each kind of function compiled once.
+"""Constant folding of PrimFunc calls: pure data movement in numpy, the rest compiled by TVM, equal functions once.
 
-Relax's own FoldConstant compiles every call; networks that reshape every bias make hundreds of them.
+Relax's own FoldConstant compiles every call, which takes long for networks that reshape hundreds of biases.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tvm_cascade.schedules.tir import PrimFunc, dtype_of, ir, leaf_blocks, outpu
 
 
 class Folder:
-    """Runs PrimFuncs on constants; equal functions are compiled once."""
+    """Evaluates PrimFuncs on constant arrays; structurally equal functions are compiled once."""
 
     def __init__(self) -> None:
         self._compiled = ByStructure[Any]()
 
     def fold(self, func: PrimFunc, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The outputs of `func`, whose parameters are the arrays and then the outputs."""
+        """The outputs of `func` on `arrays`; its parameters are the inputs followed by the outputs."""
         moved = _moved(func, arrays)
         if moved is not None:
             return (moved,)
@@ -40,7 +40,7 @@ def _compiled(func: PrimFunc) -> Any:
 
 
 def _moved(func: PrimFunc, arrays: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The output of a function that only moves elements of one array; None for others."""
+    """The output of a function that only copies elements of one array, by numpy indexing; None for any other function."""
     blocks, outputs = leaf_blocks(func), outputs_of(func)
     if len(blocks) != 1 or len(outputs) != 1 or blocks[0].block.init is not None:
         return None

@@ -1,8 +1,8 @@
-"""Sets of index values as strided intervals, evaluated straight from TIR index expressions.
+"""Strided interval analysis of TIR index expressions.
 
-A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}` and always holds every value that the expression can
-take while its variables range over theirs. It is exact for sums of variables with constant factors, the index
-arithmetic of convolutions and pools; for the rest (division, clamps, choices) it may hold more, never less.
+A `Strided(lo, hi, step)` stands for `{lo, lo + step, ..., hi}`. The result of an evaluation contains every value that the
+expression can take while its variables range over their intervals. It is exact for a variable with a constant factor and
+offset; for sums whose steps differ, divisions, clamps and choices it may contain more values, never fewer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm_cascade.schedules.tir import Var, ir, is_if_then_else, tirx
 
 
 class NotUnderstoodError(Exception):
-    """An index expression outside of the arithmetic that this module knows; the message is the reason."""
+    """An index expression uses arithmetic that this module does not support; the message is the reason."""
 
 
 class Strided(NamedTuple):
@@ -35,12 +35,12 @@ Evaluator = Callable[[Env], Strided]
 
 
 def hull(a: Strided, b: Strided) -> Strided:
-    """The smallest strided interval known to hold both."""
+    """A strided interval that contains both `a` and `b`."""
     return Strided(min(a.lo, b.lo), max(a.hi, b.hi), gcd(a.step, b.step, abs(a.lo - b.lo)))
 
 
 def clip(a: Strided, extent: int) -> Strided:
-    """`a` without the values outside `[0, extent)`; `a` itself where nothing would be left."""
+    """`a` without the values outside `[0, extent)`; `a` unchanged if no value would remain."""
     if (a.lo >= 0 and a.hi < extent) or a.hi < 0 or a.lo >= extent:
         return a
     if a.step == 0:
@@ -55,7 +55,7 @@ def _span(lo: Any, hi: Any) -> Strided:
 
 
 def _between(a: Strided, change: Callable[[Any], Any]) -> Strided:
-    """The image under a monotone function."""
+    """The image of `a` under the nondecreasing function `change`."""
     return Strided(change(a.lo), change(a.hi), 1)
 
 
@@ -136,10 +136,10 @@ _ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def compile_index(expr: Any, slots: Mapping[Var, int], tables: Mapping[Var, np.ndarray]) -> Evaluator:
-    """Python function from the ranges of variables to the values of `expr`.
+    """Compile `expr` to a Python function from the intervals of its variables to the interval of its values.
 
-    `slots` places each variable in the environment; `tables` holds the constants an index may be looked up in.
-    Raises `NotUnderstoodError` for arithmetic outside of this module.
+    `slots` is each variable's position in the environment; `tables` are the constant arrays that an index may be loaded
+    from. Raises `NotUnderstoodError` for unsupported arithmetic.
     """
     if isinstance(expr, (tirx.IntImm, tirx.FloatImm)):
         value: Any = int(expr.value) if isinstance(expr, tirx.IntImm) else np.float32(expr.value)

@@ -1,9 +1,9 @@
-"""Concats whose makers write into place: the operator and its copy vanish.
+"""Copy elimination for concats: producers write their parts directly into the output of the concat, which becomes a join.
 
-Along the rows a part is a contiguous piece of the whole. Along the channels of an NHWC tensor it lies in pieces, one in
-each pixel of the whole, so its maker writes with the whole's pixels apart (`schedules.kernels.pitch`). That is free where the
-parts need no requantization, nobody else reads them, and the kernels of their makers can write so. The graph keeps its
-operators: the concat becomes a join, a view with `part_offsets`.
+In a concat along the rows a part is contiguous in the output. Along the channels of an NHWC tensor a part is strided, a
+run in every pixel of the output, so its producer writes with the output's pitch (`schedules.kernels.pitch`). A concat can
+be joined if its parts need no requantization, have no other reader and start at multiples of 4 bytes, and if the kernels
+of their producers have a form with that pitch. The operator stays in the graph, as a view with `part_offsets`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tvm_cascade.schedules.kernels.pitch import NotPitchedError, pitched
 from tvm_cascade.schedules.rules.moves import read_move
 
 Made = TypeVar("Made", bound=PreparedGraph)
-FEW_CONCATS = 4  # concats that are tried one by one, and listed by name
+FEW_CONCATS = 4  # up to so many concats are tried one by one, and listed by name in messages
 
 
 def joinable(prepared: PreparedGraph) -> tuple[str, ...]:
-    """Names of the concats whose parts can all be written into place."""
+    """Names of the concats that can become joins: all of their parts can be written in place."""
     return tuple(op.name for op in prepared.graph.ops if _offsets(prepared, op))
 
 
 def listed(names: tuple[str, ...]) -> str:
-    """Concats by name, or how many they are."""
+    """For messages: the names of concats, or their number if there are more than `FEW_CONCATS`."""
     return ", ".join(names) if len(names) <= FEW_CONCATS else f"{len(names)} concats"
 
 
 def joined(prepared: Made, names: Collection[str]) -> Made:
-    """`prepared` with those concats as joins, which no kernel runs."""
+    """`prepared` with the concats in `names` turned into joins, which need no kernel."""
     ops, kernels, computed = list(prepared.graph.ops), list(prepared.kernels), list(prepared.extracted.operators)
     for op in prepared.graph.ops:
         if op.name in names:
@@ -46,7 +46,7 @@ def joined(prepared: Made, names: Collection[str]) -> Made:
 
 
 def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
-    """Bytes into a pixel of the whole at which each part starts; empty where a part cannot be written into place."""
+    """The offset of each part in bytes, into the output or (along the channels) into its pixels; empty if not joinable."""
     graph, made = prepared.graph, prepared.extracted.operators[op.index]
     if _along_rows(graph, op):
         rows = [graph.tensors[t].rows * graph.tensors[t].row_bytes for t in op.inputs]
@@ -68,14 +68,14 @@ def _offsets(prepared: PreparedGraph, op: Op) -> tuple[int, ...]:
 
 
 def _along_rows(graph: Graph, op: Op) -> bool:
-    """Whether a concat puts rows below rows, none of them requantized."""
+    """Whether `op` is a concat along the rows, of distinct parts without requantization."""
     whole, tables = graph.tensors[op.outputs[0]], op.attrs.get("table_of_input")
     plain = op.kind == "concat" and isinstance(tables, tuple) and set(tables) == {-1} and has_pixels(whole)
     return plain and op.attrs.get("axis") == whole.row_axis and len(set(op.inputs)) == len(op.inputs)
 
 
 def _free(graph: Graph, op: Op, part: int) -> bool:
-    """Whether a part is made by an operator that writes nothing else, and read by its concat alone."""
+    """Whether a part is the only output of a non-view operator that can make pixels, and is read by the concat alone."""
     maker = graph.producer[part]
     if maker is None or graph.consumers[part] != (op.index,) or part in graph.outputs:
         return False
@@ -84,7 +84,7 @@ def _free(graph: Graph, op: Op, part: int) -> bool:
 
 
 def _writes_apart(prepared: PreparedGraph, maker: int | None, unit: int, pitch: int) -> bool:
-    """Whether the kernels of a part's maker, by rows and by pixels, have a form that writes `pitch` bytes apart."""
+    """Whether all kernels of operator `maker` have a form whose pixels of `unit` bytes lie `pitch` bytes apart."""
     assert maker is not None
     try:
         for kernel in prepared.row_and_pixel_kernels(maker):

@@ -1,8 +1,8 @@
-"""`OrderOps`: the bindings of `main` in the order of least memory (Serenity, section 3.1).
+"""`OrderOps`: memory-aware reordering of the operators of `main`, to minimize peak memory (Serenity, section 3.1).
 
-`tvm_cascade.ordering` computes the order, and everything that reads the module in program order (memory planning,
-`extract_graph`) then uses it. The attribute `cascade_order` of `main` holds its peak and lower bound in bytes, and whether
-it is optimal.
+`tvm_cascade.ordering` computes the order. Later consumers that follow program order (memory planning, `extract_graph`)
+inherit it. The attribute `cascade_order` of `main` holds the order's peak and a lower bound on it, both in bytes, and
+whether the order is proved optimal.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ ATTRIBUTE = "cascade_order"
 
 @dataclass(frozen=True)
 class OrderOps(CascadePass):
-    """Put the operators of `main` into the order of least memory.
+    """Reorder the operators of `main` to minimize the peak bytes of live tensors.
 
     Requires a function `main` of one dataflow block with static shapes. Ensures that the same operators compute the same
     values. If `main` holds Relax operators that legalize to several PrimFuncs, or to none, the result is legalized.
 
-    Before, at most 3 tensors of 64 bytes and 1 of 4 are alive at once::
+    Before, `a` and `b`, of 64 bytes each, are alive at once::
 
         a = R.call_tir(cls.wide, (x,), out_ty=R.Tensor((64,), "int8"))
         b = R.call_tir(cls.wide_1, (x,), out_ty=R.Tensor((64,), "int8"))
         c = R.call_tir(cls.narrow, (a,), out_ty=R.Tensor((4,), "int8"))
         d = R.call_tir(cls.narrow_1, (b,), out_ty=R.Tensor((4,), "int8"))
 
-    After, 2 of 64 and 1 of 4::
+    After, `a` is dead before `b` is computed::
 
         a = R.call_tir(cls.wide, (x,), out_ty=R.Tensor((64,), "int8"))
         c = R.call_tir(cls.narrow, (a,), out_ty=R.Tensor((4,), "int8"))
@@ -51,7 +51,7 @@ class OrderOps(CascadePass):
     options: OrderOptions | None = None  # of the search; None: the defaults
 
     def call(self, mod: IRModule) -> PassResult:
-        """The module with its operators in order, and the attribute `cascade_order` of `main`."""
+        """The module with its operators reordered, and `main` with the attribute `cascade_order`."""
         source = mod.clone()
         graph = extract_graph(source).graph
         solution = order(graph, self.options)
@@ -65,7 +65,7 @@ def _is_call(binding: Any) -> bool:
 
 
 def _calls(mod: Any) -> int:
-    """The calls of `main`; raises `GraphError` where it has several blocks."""
+    """The number of calls in `main`; raises `GraphError` unless it has exactly one binding block."""
     blocks = len(mod["main"].body.blocks)
     if blocks != 1:
         raise GraphError(f"main has {blocks} binding blocks: only one dataflow block can be reordered")
@@ -73,9 +73,9 @@ def _calls(mod: Any) -> int:
 
 
 def reordered(mod: Any, solution: Ordering) -> IRModule:
-    """`mod` with the k-th call of `main` moved to where `solution.order` has operator k.
+    """`mod` with the calls of `main` in the order `solution.order`, a permutation of operator indices (k is the k-th call).
 
-    Operators beyond the calls are copies that the graph adds for outputs; they have no binding.
+    Indices beyond the number of calls are copies that `extract_graph` adds for outputs; they have no binding.
     """
     bindings = bindings_of(mod["main"])
     calls = [b for b in bindings if _is_call(b)]
@@ -91,9 +91,9 @@ def reordered(mod: Any, solution: Ordering) -> IRModule:
 
 
 def _with_followers(sequence: Sequence[Any], bindings: Sequence[Any]) -> list[Any]:
-    """The calls in `sequence`, and every other binding directly behind the last call that it depends on."""
-    place = {b.var: k for k, b in enumerate(sequence)}  # of calls, and of the last call that another binding needs
-    followers: list[list[Any]] = [[] for _ in (None, *sequence)]  # of no call, then of each
+    """The calls in `sequence`, each followed by the non-call bindings of which it is the last dependence."""
+    place = {b.var: k for k, b in enumerate(sequence)}  # position of a call; of another binding, of its last dependence
+    followers: list[list[Any]] = [[] for _ in (None, *sequence)]  # entry 0: bindings that depend on no call
     for binding in bindings:
         if not _is_call(binding):
             reads = relax.analysis.all_vars(binding.value)

@@ -1,8 +1,8 @@
-"""`PartitionRegions`: `main` as calls of the largest regions that can cascade, BYOC style.
+"""`PartitionRegions`: outlines the largest regions of `main` that can cascade into private functions, BYOC style.
 
-Match: every operator whose windows are known (`extract_graph` reads them from its TIR, never from its name). Merge:
-neighbouring matched operators, as long as no two regions depend on each other (`cascading.regions`). The planner uses the
-same partition: each of its segments lies in one region.
+Match: every operator whose windows are known (`extract_graph` derives them from its TIR, never from its name). Merge:
+neighbouring matched operators, as long as no two regions depend on each other mutually (`cascading.regions`). The planner
+uses the same partition: each of its segments lies in one region.
 
 Before::
 
@@ -68,13 +68,13 @@ class PartitionRegions(CascadePass):
     """Move the operators of every region into a private function that `main` calls.
 
     Requires a function `main` of straight-line code with static shapes. Ensures that the module computes the same
-    values; Relax operators are legalized. The docstring of this module shows one before and after.
+    values; Relax operators are legalized. The module docstring shows an example.
 
     Raises `GraphError` if `main` is not straight-line code with static shapes.
     """
 
     def call(self, mod: IRModule) -> PassResult:
-        """The module with its regions as functions."""
+        """The module with each region outlined into a private function."""
         inlined = relax.transform.InlinePrivateFunctions()(mod)
         source = read_function(inlined, "main")
         graph = analyse(source).graph
@@ -82,7 +82,7 @@ class PartitionRegions(CascadePass):
 
 
 class _Writer:
-    """Writes a module from the calls of the graph: operator k of the graph is call k of the source."""
+    """Writes the partitioned module; operator k of `graph` is call k of `source`."""
 
     def __init__(self, mod: IRModule, source: Source, graph: Graph, regions: Partition) -> None:
         self.source, self.graph, self.regions = source, graph, regions
@@ -113,7 +113,7 @@ class _Writer:
         return relax.transform.DeadCodeElimination()(self.builder.finalize())
 
     def _region(self, k: int, ops: Sequence[int]) -> tuple[GlobalVar, tuple[int, ...], tuple[int, ...]]:
-        """A region's function, the tensors that it takes and those that it gives."""
+        """The function of region `k`, and the tensor indices of its parameters and of its results."""
         inside = set(ops)
         made = [t for o in ops for t in self.graph.ops[o].outputs]
         taken = tuple(dict.fromkeys(t for o in ops for t in self.graph.ops[o].inputs if t not in set(made)))

@@ -1,4 +1,4 @@
-"""`prepare_graph`: a module's graph with the kernels chosen for a core, ready for planning."""
+"""`prepare_graph`: extracts the operator graph of a lowered module and selects a kernel per operator for a target core."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tvm_cascade.schedules.tuning.tune import Database, shipped
 
 @dataclass(frozen=True)
 class PreparedGraph:
-    """A module's graph with the kernels chosen for a core; scratch and flash bytes of the graph are those of the kernels."""
+    """A module's graph and the kernel selected for each operator; the graph's scratch and weight bytes are the kernels'."""
 
     graph: Graph
     extracted: Extracted
-    kernels: tuple[RowKernel | None, ...]  # of rows, by operator; None for views
+    kernels: tuple[RowKernel | None, ...]  # the row kernel of each operator; None for views
 
     core: KernelTarget = field(default_factory=KernelTarget)
 
     def kernels_of(self, plan: Plan, generic: bool = False) -> list[BuiltKernel | None]:
-        """The kernels that a plan calls; `generic` ones run on every machine."""
+        """The kernels that `plan` calls, by operator. `generic` selects portable kernels in place of the core's own."""
         return kernels_of_plan(plan, [self.site(o, generic) for o in range(len(self.graph.ops))])
 
     def site(self, index: int, generic: bool = False) -> Site | None:
-        """An operator as forms of kernels see it, None for a view; `generic` leaves performance schedules out."""
+        """Input of `kernels_of_plan` for operator `index`; None for a view. `generic` excludes performance schedules."""
         made, row = self.extracted.operators[index], self.kernels[index]
         if made is None or row is None:
             return None
@@ -45,7 +45,7 @@ class PreparedGraph:
         return Site(graph, op, made.func, made.constants, made.access, row, made.pixel_kernel, core)
 
     def row_and_pixel_kernels(self, index: int) -> list[RowKernel]:
-        """Every kernel that may make rows or single pixels of an operator, generic ones included."""
+        """Every kernel that a plan may call for rows or single pixels of operator `index`, generic ones included."""
         made, site = self.extracted.operators[index], self.site(index)
         if made is None or site is None:
             return []
@@ -57,10 +57,10 @@ class PreparedGraph:
 def prepare_graph(
     mod: IRModule, core: KernelTarget, database: Database | None = None, counter: Counter | None = None
 ) -> PreparedGraph:
-    """Extract the graph of `mod` (integers already lowered) and choose every operator's kernel.
+    """Extract the graph of `mod`, to which `LowerQuantized` has been applied, and select every operator's kernel.
 
-    The choice follows the counts in `database` (by default those that come with the package). With `counter` shapes
-    that it lacks are counted, and added to it.
+    Kernels are selected by the instruction counts in `database`; None takes those shipped with the package. With a
+    `counter`, shapes that the database lacks are counted and added to it.
     """
     extracted = extract_graph(mod)
     core = choose_variants(extracted, core, shipped() if database is None else database, counter)

@@ -1,10 +1,10 @@
-"""`RewriteForMemory`: concats fused into their readers (after Serenity, section 3.3).
+"""`RewriteForMemory`: fuses concats into their consumers to lower peak memory (after Serenity, section 3.3).
 
-The reader of a concat becomes one PrimFunc that reads the parts from their own tensors, so that the concatenated tensor is
-never stored. Serenity splits the reader into partial convolutions whose results are added. To be exact in integers that
-needs int32 sums of the whole map, which cost more memory than they save. Reading the parts costs next to no memory
-(`schedules.rules.parts`), is exact, and works for any reader, also where the concat rescales its parts. Concats are removed
-only where that lowers the peak of the best order.
+The consumer of a concat becomes one PrimFunc that reads the parts from their own tensors, so that the concatenated tensor
+is never stored. Serenity splits the consumer into partial convolutions and adds their results. Exact integer arithmetic
+would then need int32 sums of the whole map, which cost more memory than they save. Reading the parts needs next to no
+memory (`schedules.rules.parts`), is exact, and also works where the concat rescales its parts. Concats are removed only
+where that lowers the peak of the best order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ATTRIBUTE = "cascade_folded_concats"
 
 @dataclass(frozen=True)
 class RewriteForMemory(CascadePass):
-    """Fuse concats into their readers where that lowers the peak of the best order.
+    """Fuse concats into their consumers where that lowers the peak of the best order.
 
     Requires a function `main` of straight-line code with static shapes; run it after `LowerQuantized` and before
     `OrderOps`. Ensures the same values bit for bit. The attribute `cascade_folded_concats` of `main` counts the concats
@@ -52,18 +52,21 @@ class RewriteForMemory(CascadePass):
     options: OrderOptions | None = None  # of the search for the best order; None: the defaults
 
     def call(self, mod: tvm.IRModule) -> PassResult:
-        """The module without the concats whose removal lowers the peak."""
+        """The module with the concats fused whose removal lowers the peak."""
         names = paying_concats(extract_graph(mod).graph, self.options)
         return PassResult(without_concats(mod.clone(), names), bool(names))
 
 
 def without_concats(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
-    """`mod` with the concats of those names, as `foldable` lists them, fused into their readers."""
+    """`mod` with the concats in `names` (from `foldable`) fused into their consumers."""
     return _Folder(mod.clone(), names).run() if names else mod
 
 
 def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[str, ...]:
-    """Names of the concats to remove for the lowest peak of the best order; none that does not contribute to it."""
+    """Names of concats whose removal lowers the peak of the best order; empty if removing all of them does not.
+
+    Starts from all foldable concats, then keeps each one whose removal does not contribute to the lower peak.
+    """
     names = foldable(graph)
     best = order(fold_concats(graph, names), options).peak if names else 0
     if not names or best >= order(graph, options).peak:
@@ -76,7 +79,7 @@ def paying_concats(graph: Graph, options: OrderOptions | None = None) -> tuple[s
 
 
 def foldable(graph: Graph) -> tuple[str, ...]:
-    """Names of the concats whose readers all have kernels that can read the parts instead."""
+    """Names of the concats that can be fused: all of their consumers are of kinds whose kernels can read the parts."""
     found = []
     for op in graph.ops:
         readers = [graph.ops[c] for t in op.outputs for c in graph.consumers[t]]
@@ -88,7 +91,7 @@ def foldable(graph: Graph) -> tuple[str, ...]:
 
 
 class _Folder:
-    """Rebuilds `main` with the chosen concats fused into their readers."""
+    """Rebuilds `main` with the chosen concats fused into their consumers."""
 
     def __init__(self, mod: Any, chosen: Collection[str]) -> None:
         self.mod, self.chosen = mod, chosen
@@ -116,7 +119,7 @@ class _Folder:
         return relax.op.call_tir(gv, [*parts, *rest], out_ty=value.ty_args[0])
 
     def _fused(self, concat: Any, call: Any, parts: Sequence[Any], rest: Sequence[Any], at: int) -> Any:
-        """The PrimFunc of `call` whose argument `at` is `concat`: on its parts, then the other arguments."""
+        """The PrimFunc of `call` with its argument `at`, `concat`, fused in; parameters: the parts, then the other arguments."""
         joining, reader = self.mod[concat.args[0]], self.mod[call.args[0]]
 
         def emit(builder: Any, params: list[Any]) -> Any:
@@ -130,7 +133,7 @@ class _Folder:
 
 
 def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
-    """Inline the concat and what pads it, and say what the function is."""
+    """Inline the blocks of the concat and of its padding, and set the fused function's attributes."""
     schedule = s_tir.Schedule(func)
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     parts = s_tir.Schedule(concat)
@@ -146,7 +149,7 @@ def _inlined(func: Any, concat: Any, reader: Any, activations: int) -> Any:
 
 
 def _selecting(concat: Any) -> Any:
-    """The concat with branches turned into selections between clamped loads, so that padding may stand around it."""
+    """The concat with branches replaced by selects between loads at clamped indices, so that padding can inline it."""
 
     def load(node: Any) -> Any:
         extents = [int(d) for d in node.source.ty.shape]
@@ -163,7 +166,7 @@ def _selecting(concat: Any) -> Any:
 
 
 def operator_names(main: Any) -> dict[Any, str]:
-    """Names that `extract_graph` gives to the operators of the calls, by variable."""
+    """The operator name that `extract_graph` gives to each `call_tir` of `main`, by variable."""
     unique = relax_functions.UniqueNames()
     for p in main.params:
         unique(p.name)

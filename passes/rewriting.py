@@ -1,7 +1,7 @@
-"""Searches for an equivalent `main` that cost less by some model, and what a caller is told of them.
+"""Graph substitution of `main` for lower latency or memory under a cost model, and the report of its outcome.
 
-Quantized networks only see rules that are exact on integers, so that every bit stays; floats are equal up to reassociation.
-Searches for arenas end by the graphs they have seen, never by a clock: the same network is written every time.
+Quantized networks are rewritten only by rules that are exact on integers, so that results keep every bit; float results
+are equal up to reassociation. Searches for less memory are limited by the number of graphs, not by time: deterministic.
 """
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
@@ -24,18 +24,18 @@ from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import ALL_RULES, integer_rules
 
 MAIN = "main"
-SECONDS = 20.0  # of a search
-GAIN = 0.01  # of the latency promised, relative: less is no reason to change a network
+SECONDS = 20.0  # time limit of a search for lower latency
+GAIN = 0.01  # least relative gain of predicted latency for which a network is changed
 _OPTIONS = SearchOptions(max_graphs=1000, max_seconds=inf, patience=150)
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The module to go on with, and why it is that one."""
+    """The outcome of a substitution search: the module to use, rewritten or not, and the reason."""
 
     mod: tvm.IRModule
-    steps: tuple[str, ...]  # names of the substitutions made; none where the network stays as it was
-    before: float  # bytes of arena, or milliseconds
+    steps: tuple[str, ...]  # names of the substitutions made; empty if the network is unchanged
+    before: float  # cost in `unit`: bytes ("B") or milliseconds ("ms")
     after: float
     unit: str
     reason: str
@@ -47,12 +47,12 @@ class Rewritten:
 
 
 def unchanged(mod: tvm.IRModule, cost: float, unit: str, reason: str) -> Rewritten:
-    """The module as it is."""
+    """The outcome "not rewritten": `mod` itself, its cost and why."""
     return Rewritten(mod, (), cost, cost, unit, reason)
 
 
 def search_main(mod: tvm.IRModule, cost: Cost, seconds: float) -> Substituted:
-    """The search of `substitute` in `main`, with the rules that the network allows."""
+    """Search `main` for an equivalent of lower `cost` within `seconds`, with the rules of `exact_rules`."""
     options = replace(_OPTIONS, total_seconds=seconds)
     return substitute(mod, cost, exact_rules(mod), options, functions=lambda name: name == MAIN)
 
@@ -63,9 +63,9 @@ def rewrite_for_latency(
     device: str | None = None,
     arena: Callable[[tvm.IRModule], int] | None = None,
 ) -> Rewritten:
-    """The equivalent network of less latency, by the analytic model of a device.
+    """An equivalent network of lower latency, as predicted by the analytic cost model of `device`.
 
-    With `arena`, which plans a module and gives its bytes, one whose arena is larger is refused.
+    `arena`, if given, returns the planned arena bytes of a module; a rewrite that enlarges the arena is then refused.
     """
     serial = Latency("latency", TVM, model=AnalyticCost(find_device(device, target)))
     if MAIN not in {gv.name_hint for gv in mod.get_global_vars()}:
@@ -83,7 +83,7 @@ def rewrite_for_latency(
 
 
 def exact_rules(mod: tvm.IRModule) -> tuple[Rule, ...]:
-    """All rules for a float network, those exact on integers for one that holds quantized operators."""
+    """The substitution rules for a network: all if it is float, only those exact on integers if it is quantized."""
     return integer_rules() if is_quantized(mod) else ALL_RULES
 
 

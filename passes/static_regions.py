@@ -1,10 +1,10 @@
-"""Static regions of a dataflow block: what `Cascade` can plan, and why the rest is left to TVM.
+"""Static regions: partitions a dataflow block into convex sets of bindings that `Cascade` can plan; TVM keeps the rest.
 
-A binding is supported where it is an operator over tensors of known shapes that computes by TIR alone. Supported bindings
-are gathered by level: the most bindings that are not supported and follow one that is, on any path to them. All of one
-level are one region, for a path between two of them that leaves the region would pass a binding that is not supported,
-and so end at a higher level: regions are convex. Regions of all levels run in the order of their levels, each after what
-its level reads of TVM's.
+A binding is supported if it is an operator over tensors of static shape that compiles to TIR alone. The level of a binding
+is the largest number of transitions from a supported to an unsupported binding on any path that leads to it. All
+supported bindings of one level form a region. A path that leaves a region and returns would pass an unsupported binding,
+and therefore end at a higher level: regions are convex. Levels run in ascending order; within a level the unsupported
+bindings run before the region.
 """
 
 from __future__ import annotations
@@ -24,52 +24,52 @@ _CALLS_OUT = {
     "call_builtin_with_ctx", "call_dps_packed", "call_inplace_packed", "call_py_func", "call_pure_packed",
     "call_tir_inplace", "call_tir_with_grad", "invoke_closure", "invoke_pure_closure",
 }  # fmt: skip
-# TVM calls libraries for these, or makes kernels of its own, before operators become PrimFuncs
+# before legalization TVM dispatches these to libraries or to kernels of its own
 _DISPATCHED = {"argsort", "cumprod", "cumsum", "multinomial_from_uniform", "sort", "topk"}
-FOLLOWS = ""  # the reason of a binding that has none of its own: it takes apart what is not supported
+FOLLOWS = ""  # reason of a tuple, tuple item or alias that is unsupported only because its operand is
 
 
-Reasons = Mapping[Var, str]  # why bindings are not supported, by their variables; those that are have none
+Reasons = Mapping[Var, str]  # variable of an unsupported binding -> why it is unsupported
 
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor that a region makes for others: a variable, or one field of a variable that is a tuple."""
+    """A tensor of a region that bindings outside of it read: a variable, or one field of a tuple variable."""
 
     var: Var
     field: int | None = None
 
 
 def outputs_of(var: Var) -> list[Output]:
-    """The tensors that a variable stands for."""
+    """The tensors of a variable: itself, or the fields of its tuple."""
     return [Output(var, k) for k in (range(len(var.ty.fields)) if _is_tuple(var.ty) else (None,))]
 
 
 @dataclass(frozen=True)
 class Region:
-    """Bindings of one block that are planned together."""
+    """Bindings of one dataflow block that are planned together."""
 
-    bindings: tuple[Binding, ...]  # in the order of the program
-    inputs: tuple[Var, ...]  # tensors: parameters in their order, then variables in the order of the program
-    outputs: tuple[Output, ...]  # in the order of the function's results, then of the program
+    bindings: tuple[Binding, ...]  # in program order
+    inputs: tuple[Var, ...]  # tensors: function parameters in their order, then variables in program order
+    outputs: tuple[Output, ...]  # the function's results in their order, then other outputs in program order
 
     @property
     def computes(self) -> bool:
-        """Whether any operator of it reads an input."""
+        """Whether the region has inputs and at least one operator."""
         return bool(self.inputs) and any(isinstance(b.value, relax.Call) for b in self.bindings)
 
 
 @dataclass(frozen=True)
 class Levels:
-    """A block as its regions and what runs between them."""
+    """A dataflow block as a sequence of levels: unsupported bindings, then a region."""
 
-    between: tuple[tuple[Binding, ...], ...]  # by level: what is left to TVM and runs before the region
+    between: tuple[tuple[Binding, ...], ...]  # by level: the bindings left to TVM, which run before the level's region
     regions: tuple[Region, ...]  # by level; the last may be empty
-    reasons: Reasons  # of what is left to TVM
+    reasons: Reasons  # why bindings are left to TVM
 
 
 def unsupported(mod: Any, block: Any, refused: Reasons) -> dict[Var, str]:
-    """Why bindings of a dataflow block are not supported; `refused` are known beforehand, whatever they look like."""
+    """The unsupported bindings of a dataflow block, with reasons; those in `refused` count as unsupported in any case."""
     reasons: dict[Var, str] = {}
     inside = {b.var for b in block.bindings}
     for binding in block.bindings:
@@ -87,7 +87,7 @@ def unsupported(mod: Any, block: Any, refused: Reasons) -> dict[Var, str]:
 
 
 def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
-    """The regions of a block of `func` whose bindings are supported but for those in `reasons`."""
+    """Partition a block of `func` into levels; exactly the bindings in `reasons` are unsupported."""
     reads = {b.var: _reads(b) for b in bindings_of(func)}
     level: dict[Var, int] = {}
     for binding in block.bindings:
@@ -103,7 +103,7 @@ def levels_of(func: Any, block: Any, reasons: Reasons) -> Levels:
 
 
 def _region(func: Any, reads: Mapping[Var, Sequence[Var]], bindings: Sequence[Binding]) -> Region:
-    """The region of some bindings of `func`; `reads` are the variables that each binding of the function reads."""
+    """The region of `bindings`, with its inputs and outputs; `reads` are the variables that each binding of `func` reads."""
     made = dict.fromkeys(b.var for b in bindings)
     read = {v for var in made for v in reads[var]} - set(made)
     inputs = tuple(v for v in (*func.params, *reads) if v in read)
@@ -114,7 +114,7 @@ def _region(func: Any, reads: Mapping[Var, Sequence[Var]], bindings: Sequence[Bi
 
 
 def _why_not(mod: Any, binding: Binding) -> str | None:
-    """Why a binding can be no part of a region, as far as it shows without reading its operator's code."""
+    """Why a binding cannot be in a region, from its types and operator, and from its PrimFunc if it is a `call_tir`."""
     value = binding.value if isinstance(binding, relax.VarBinding) else None
     if value is None:
         return "a shape that is checked when the network runs"
@@ -153,7 +153,7 @@ def _why_no_operator(mod: Any, call: Any) -> str | None:
 
 
 def why_not_alone(func: Any) -> str | None:
-    """Why a PrimFunc is more than its own loops: it calls functions, or is scheduled for threads."""
+    """Why a PrimFunc is not self-contained CPU code: it calls other functions, or binds GPU threads; None if it is."""
     found: list[str] = []
 
     def called(call: Any) -> Any:
@@ -173,7 +173,7 @@ def why_not_alone(func: Any) -> str | None:
 
 
 def _why_no_tensors(ty: Any) -> str | None:
-    """Why a type is none of tensors that an arena can hold; None where it is."""
+    """Why a type is not a tensor, or a tuple of tensors, that an arena can hold; None if it is."""
     if _is_tuple(ty):
         nested = [f for f in ty.fields if _is_tuple(f)]
         return "is a tuple of tuples" if nested else next((r for f in ty.fields if (r := _why_no_tensors(f))), None)

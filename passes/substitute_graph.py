@@ -1,7 +1,7 @@
-"""`SubstituteGraph`: MetaFlow's search (SysML 2019) on the functions of a Relax module.
+"""`SubstituteGraph`: relaxed graph substitution (MetaFlow, SysML 2019) on the functions of a Relax module.
 
-The functions are read as substitution graphs, searched, and written back with their weights folded. A function that
-cannot be read (control flow, symbolic shapes) stays as it is; `Substituted.skipped` gives the reason.
+Functions are converted to substitution graphs, searched for cheaper equivalents, and written back with their weights
+folded. A function that cannot be converted (control flow, symbolic shapes) is not changed; `Substituted.skipped` has why.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tvm_cascade.substitution.split import optimize
 
 @dataclass(frozen=True)
 class Substituted:
-    """A rewritten module and, by name of its functions, the outcome of the search."""
+    """A rewritten module and, by function name, the outcome of the search."""
 
     mod: tvm.IRModule
     found: Mapping[str, Found] = field(default_factory=dict)
@@ -43,7 +43,10 @@ def substitute(
     options: SearchOptions | None = None,
     functions: Callable[[str], bool] = lambda name: True,
 ) -> Substituted:
-    """A copy of `mod` with the cheapest equivalents found; `functions` tells by name which functions to search."""
+    """A copy of `mod` with functions replaced by the cheapest equivalents found under `cost`.
+
+    Only functions whose name satisfies the predicate `functions` are searched.
+    """
     made = mod.clone()
     found: dict[str, Found] = {}
     reads: dict[str, Read] = {}

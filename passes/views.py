@@ -1,4 +1,4 @@
-"""Operators that move nothing, or may write where they read: both from the access pattern."""
+"""Views and in-place operators, recognized by access pattern: outputs that alias, or may overwrite, an input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tvm_cascade.schedules.tir import PrimFunc, ir
 
 
 def view_offsets(func: PrimFunc, activations: int) -> tuple[int, ...] | None:
-    """Where each output lies in the only input, in elements, if every output is a contiguous piece of it; else None."""
+    """The offset in elements of each output in the only input, if every output is a contiguous part of it; else None."""
     outputs = tir.outputs_of(func)
     blocks = tir.leaf_blocks(func)
     if activations != 1 or len(blocks) != len(outputs) or len(func.params) != 1 + len(outputs):
@@ -43,7 +43,7 @@ def _offset(block: Any, store: Any) -> int | None:
 
 
 def grid_of(block: Any) -> dict[Any, np.ndarray]:
-    """Every value of a block's axes by their variables, as arrays that broadcast against one another."""
+    """Every value of each axis of a block, by variable, as arrays that broadcast against one another (`np.ogrid`)."""
     grid = np.ogrid[tuple(slice(0, int(v.dom.extent)) for v in block.iter_vars)]
     return {v.var: axis for v, axis in zip(block.iter_vars, grid, strict=True)}
 
@@ -56,7 +56,7 @@ def _flat(buffer: Any, indices: Any, env: Any) -> np.ndarray:
 
 
 def in_place_inputs(func: PrimFunc, activations: int) -> tuple[int, ...]:
-    """Inputs whose memory output 0 may overwrite: same size, each element read only for its own place."""
+    """Positions of inputs that the only output may overwrite: same shape and item size, read only at the index written."""
     outputs = tir.outputs_of(func)
     blocks = [r.block for r in tir.leaf_blocks(func)]
     if len(outputs) != 1 or any(b.init is not None for b in blocks):

@@ -1,13 +1,14 @@
-"""Windows: which rows (or columns) of every input one output row reads, from the TIR access pattern alone.
+"""Sliding windows from TIR: which rows (or columns) of every input one output row reads, by access pattern analysis.
 
 The blocks of a PrimFunc are walked from its outputs backwards. For one output row the demand on every buffer is a box
-of strided intervals (`passes.intervals`): a block narrows its axes to the demand on what it writes, and the indices of
-its loads, evaluated over those axes, are the demand on what it reads. Doing this for every output row gives the rows of
-each input as a sequence of intervals, to which the window `y * stride // denominator - padding + k * dilation` is
-fitted. The fit covers every row that is read; for convolutions, pools and all other linear patterns it is exact.
+of strided intervals (`passes.intervals`): a block's axes are narrowed to the demand on the buffers that it writes, and
+the indices of its loads, evaluated over those axes, give the demand on the buffers that it reads. Repeated for every
+output row, this gives the rows read from each input as a sequence of intervals, to which the window
+`y * stride // denominator - padding + k * dilation` is fitted. The window covers every row that is read; for
+convolutions, pools and all other linear patterns it is exact.
 
-Nothing here looks at names: a hand-written stencil has windows like a convolution. Conditions of padding are not looked
-at either, so that the window of a padded convolution starts at row `-padding`, as users know it.
+Names play no role: a hand-written stencil has windows like a convolution. The conditions that guard padding are ignored
+too, so that the window of a padded convolution starts at row `-padding`, as is usual.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ from tvm_cascade.schedules.tir import Buffer, PrimFunc, Var, ir, tirx
 
 Box = tuple[Strided, ...]
 _MAX_DENOMINATOR = 16
-_MOST_ROWS = 1 << 14  # windows are read row by row; no camera has as many
+_MOST_ROWS = 1 << 14  # analysis limit: windows are evaluated row by row
 
 
 @dataclass(frozen=True)
 class _Block:
-    """A block as functions: `narrowed[k]` is the axis that write index k is, `reads` the indices of every load."""
+    """A TIR block: the extents of its axes, its stores and its loads.
+
+    `writes` pairs each stored buffer with the block axis that each index is, None where it is no plain axis. `reads` pairs
+    each loaded buffer with an evaluator for each index, None where the index is not understood.
+    """
 
     extents: tuple[int, ...]
     writes: tuple[tuple[Buffer, tuple[int | None, ...]], ...]
@@ -41,11 +46,11 @@ class _Block:
 
 
 class AccessPattern:
-    """The loads of a PrimFunc as a function from output rows to boxes of its inputs.
+    """The access pattern of a PrimFunc: maps parts of its outputs to the boxes of its inputs that they depend on.
 
-    `activations` is how many of the leading parameters are activation inputs. `tables` are the values of constant
-    parameters, by parameter, for operators that look indices up. `reasons` tells, per buffer, why an index of it was
-    not understood (such an axis counts as read in full, and no window is fitted to it).
+    The first `activations` parameters are activation inputs. `tables` maps constant parameters to their values, for
+    operators whose indices are loaded from constants. `reasons` maps (buffer, axis) to why an index was not understood;
+    such an axis counts as read in full, and no window is fitted to it.
     """
 
     def __init__(self, func: PrimFunc, activations: int, tables: Mapping[Var, np.ndarray] | None = None) -> None:
@@ -83,10 +88,10 @@ class AccessPattern:
     def demand(
         self, restricted: Mapping[Buffer, Mapping[int, Strided]], outputs: Sequence[Buffer] | None = None
     ) -> dict[Buffer, Box]:
-        """Boxes of all buffers that the given parts of the outputs need.
+        """The box of every buffer that the requested parts of the outputs depend on.
 
-        `restricted[output][axis]` is the part of one axis that is wanted; all other axes are wanted in full.
-        With `outputs`, the other outputs are not wanted.
+        `restricted[output][axis]` limits one axis of an output; all other axes are requested in full. With `outputs`, only
+        those outputs are requested.
         """
         boxes: dict[Buffer, Box] = {}
         for output in self.outputs if outputs is None else outputs:
@@ -106,7 +111,7 @@ class AccessPattern:
 
 
 def _axes(block: _Block, boxes: Mapping[Buffer, Box]) -> list[Strided] | None:
-    """Ranges of a block's axes for the demand on what it writes; None where nothing of it is needed."""
+    """The intervals of a block's axes that cover the demand on the buffers it writes; None if there is no demand."""
     merged: list[Strided] | None = None
     for buffer, places in block.writes:
         if buffer not in boxes:
@@ -120,7 +125,7 @@ def _axes(block: _Block, boxes: Mapping[Buffer, Box]) -> list[Strided] | None:
 
 
 def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
-    """The window that covers `taps[y]` for every output row y of a tensor of `rows` rows, or why there is none."""
+    """The window that covers `taps[y]`, the rows of an input of `rows` rows that output row y reads, or why there is none."""
     first = taps[0]
     step = reduce(gcd, (t.step for t in taps)) or 1
     if all(t == first for t in taps) and (len(taps) > 1 or first == Strided.full(rows)):
@@ -138,7 +143,7 @@ def fit_window(taps: Sequence[Strided], rows: int) -> Window | str:
 
 
 def _covers(taps: Sequence[Strided], rows: int) -> list[Window]:
-    """Windows of all promising slopes, each with the least padding and extent that cover all taps."""
+    """Candidate windows, one for each plausible slope `stride / denominator`, with the least padding and extent."""
     last = len(taps) - 1
     slopes = {(rows // gcd(rows, last + 1), (last + 1) // gcd(rows, last + 1))}
     for denominator in range(1, _MAX_DENOMINATOR + 1):
@@ -157,13 +162,13 @@ def _covers(taps: Sequence[Strided], rows: int) -> list[Window]:
 def row_windows(
     pattern: AccessPattern, output_axes: Sequence[int | None], input_axes: Sequence[int | None]
 ) -> tuple[tuple[Window | None, ...], str | None]:
-    """Windows along one axis of every input, and the reason where one of them is None.
+    """The window of every input along its row (or column) axis, and the reasons where windows are None.
 
     Parameters
     ----------
     output_axes, input_axes
         The axis of each output and input along which rows (or columns) are counted; None for a tensor of one row.
-        Outputs must agree on their number of rows, otherwise nothing is understood.
+        Outputs must agree on their number of rows, otherwise all windows are None.
     """
     rows = {tir.shape_of(o)[a] if a is not None else 1 for o, a in zip(pattern.outputs, output_axes, strict=True)}
     if len(rows) != 1:

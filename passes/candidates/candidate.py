@@ -1,8 +1,8 @@
-"""What a candidate is, what is known of it once it is planned, and the loop that keeps the best.
+"""Candidate networks: the base class of equivalent networks to plan, and the loop that keeps the best plan.
 
-A candidate is an equivalent network. Its kind proposes it, by what is cheap to know of the graph; the loop has it built with
-its real kernels and scratch and planned, and keeps it where its kind says that it is better. The user is told which candidates
-were kept, how exact they are and why, and why others were not.
+Each kind of candidate is a generator that proposes candidates from cheap estimates on the graph. The loop
+(`best_candidate`) builds each one with its real kernels and scratch, plans it, and keeps it if `Candidate.beats` says so.
+The result records which candidates were kept, how exact they are and why, and why others were dropped.
 """
 
 from __future__ import annotations
@@ -26,39 +26,41 @@ from tvm_cascade.schedules.tuning.tune import Database
 
 
 class Exactness(Enum):
-    """How the results of a candidate compare with those of the network as it is."""
+    """How the results of a candidate compare with those of the original network."""
 
     BITS = "every bit stays"
     REASSOCIATED = "sums of floats are added in another order"
 
 
 class RefusedCandidate(Exception):
-    """A candidate that its kind gives up once it is built; the message is the reason, for the user."""
+    """Raised by `Candidate.apply` to drop the candidate without planning it; the message is the reason, for the user."""
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """How the kernels of every candidate are chosen."""
+    """How kernels are selected for every candidate."""
 
     core: KernelTarget
-    database: Database | None = None  # counts; None: those that come with the package
+    database: Database | None = None  # instruction counts; None: those shipped with the package
     counter: Counter | None = None  # counts kernels of shapes that the database lacks
-    tuned: Callable[[PreparedGraph], PreparedGraph] | None = None  # changes kernels once they are chosen
+    tuned: Callable[[PreparedGraph], PreparedGraph] | None = (
+        None  # replaces selected kernels, such as by `tune_kernels`
+    )
 
     def prepare(self, lowered: IRModule) -> PreparedGraph:
-        """The graph and the kernels of a module whose integers are lowered."""
+        """The graph and the kernels of a module to which `LowerQuantized` has been applied."""
         made = prepare_graph(lowered, self.core, self.database, self.counter)
         return made if self.tuned is None else self.tuned(made)
 
     @property
     def untuned(self) -> KernelSource:
-        """The same without anything that measures."""
+        """The same without `counter` and `tuned`, so that nothing is measured."""
         return replace(self, counter=None, tuned=None)
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network as it is: what every candidate is made from."""
+    """The original network, from which every candidate is derived."""
 
     lowered: IRModule
     prepared: PreparedGraph
@@ -68,29 +70,29 @@ class Network:
 
 @dataclass(frozen=True)
 class PlannedCandidate:
-    """A network with its kernels and its plan, and what was changed in it."""
+    """A network with its kernels and plan, and the changes made to it."""
 
     prepared: PreparedGraph
     plan: Plan
-    joined: tuple[str, ...] = ()  # written into place by the makers of their parts
-    groups: Mapping[str, int] = field(default_factory=dict)  # of channels, by the projection that sums them up
-    kept: Mapping[str, Exactness] = field(default_factory=dict)  # by the names of the candidates that made this network
-    plain: Graph | None = None  # with `groups`, the graph without
-    reason: str = ""  # what was done and what it changes, or why nothing; empty where there was nothing to try
-    rewritten: Rewritten | None = None  # substitutions made, or why none were; None where none were asked for
+    joined: tuple[str, ...] = ()  # concats that became joins
+    groups: Mapping[str, int] = field(default_factory=dict)  # number of channel groups, by name of the projection
+    kept: Mapping[str, Exactness] = field(default_factory=dict)  # the candidates applied to this network, by name
+    plain: Graph | None = None  # with `groups`: the graph before channel tiling
+    reason: str = ""  # what was changed and its effect, or why nothing was; empty if there was nothing to try
+    rewritten: Rewritten | None = None  # substitutions made, or why none were; None if none were requested
 
     @property
     def graph(self) -> Graph:
-        """The graph that was planned, without groups of channels."""
+        """The planned graph, or the one before channel tiling if there are `groups`."""
         return self.prepared.graph if self.plain is None else self.plain
 
     @property
     def exactness(self) -> dict[str, str]:
-        """How exact each candidate is that was kept, in words, by its name."""
+        """The exactness of each applied candidate in words, by its name."""
         return {name: exactness.value for name, exactness in self.kept.items()}
 
     def told(self, what: str) -> PlannedCandidate:
-        """The same with one more thing to say."""
+        """The same with `what` appended to `reason`."""
         return replace(self, reason="; ".join(filter(None, (self.reason, what))))
 
 
@@ -99,42 +101,42 @@ Best = PlannedCandidate | InfeasibleError
 
 
 class Candidate(ABC):
-    """An equivalent network to try."""
+    """An equivalent network to build and plan."""
 
     name: ClassVar[str]
 
     @property
     def exactness(self) -> Exactness:
-        """How its results compare with those of the network as it is."""
+        """How its results compare with those of the original network."""
         return Exactness.BITS
 
     @abstractmethod
     def apply(self) -> PlannedCandidate:
-        """The network with its kernels and its plan.
+        """Build the network with its kernels and plan it.
 
-        Raises `InfeasibleError` where it does not fit, `RefusedCandidate` with a reason not to plan it at all.
+        Raises `InfeasibleError` if it does not fit the cap, `RefusedCandidate` with a reason not to plan it at all.
         """
 
     @staticmethod
     def change(plan: Plan, best: Best) -> str:
-        """How the arena changes from the best so far to a plan, in words."""
+        """For messages: the arena bytes of the best so far and of `plan`."""
         return f"{'more than the cap' if isinstance(best, InfeasibleError) else best.plan.peak} -> {plan.peak} bytes"
 
     def beats(self, found: PlannedCandidate, best: Best) -> bool:
-        """Whether what was planned is better than the best so far."""
+        """Whether the planned candidate is better than the best so far: by default, whether its arena is smaller."""
         return isinstance(best, InfeasibleError) or found.plan.peak < best.plan.peak
 
     @abstractmethod
     def explained(self, found: PlannedCandidate, best: Best) -> PlannedCandidate:
-        """What was planned, with why it is kept."""
+        """The planned candidate, with the reason why it is kept added."""
 
     def dropped(self, found: Best, best: PlannedCandidate) -> PlannedCandidate:
-        """The best so far where it is not, with what to say of that."""
+        """The best so far, with the reason why this candidate is dropped added (by default none)."""
         return best
 
 
 class Outcome(Enum):
-    """What became of a candidate."""
+    """What `best_candidate` did with a candidate; sent to the generator that proposed it."""
 
     KEPT = "kept"
     DROPPED = "dropped"
@@ -147,12 +149,12 @@ Kind = Callable[[Best], Proposals]
 
 
 def best_candidate(start: Best, kinds: Iterable[Kind]) -> PlannedCandidate:
-    """The best of `start` and the candidates of all kinds, each kind starting from the best of those before it.
+    """The best of `start` and all proposed candidates; each kind starts from the best plan of the kinds before it.
 
     Raises
     ------
     InfeasibleError
-        Nothing fits the cap; the error of the candidate that came nearest.
+        Nothing fits the cap; the error is that of the candidate that needs the fewest bytes.
     """
     best = start
     for kind in kinds:
@@ -170,7 +172,7 @@ def best_candidate(start: Best, kinds: Iterable[Kind]) -> PlannedCandidate:
 
 
 def _tried(candidate: Candidate, best: Best) -> tuple[Best, Outcome]:
-    """The better of a candidate and the best so far."""
+    """Build and plan a candidate; returns the better of it and the best so far, and what became of it."""
     try:
         found = candidate.apply()
     except RefusedCandidate as why:

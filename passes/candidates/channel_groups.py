@@ -1,7 +1,7 @@
-"""Channels in groups (`cascading.channels`), where the work that they cost is allowed.
+"""Candidate: channel tiling of inverted bottlenecks (`cascading.channels`), within the extra work that is allowed.
 
-Which blocks, and in how many groups, is found on the graph; the module is then rewritten (`split_channels`) and planned with
-its real kernels, and taken only if its arena is smaller. Under a cap groups are tried where nothing else fits.
+The blocks and their numbers of groups are chosen on the graph. The module is then rewritten (`split_channels`), planned
+with its real kernels, and kept only if its arena is smaller. Under a cap it is tried only if nothing else fits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tvm_cascade.passes.split_channels import with_channel_groups
 
 @dataclass(frozen=True)
 class ChannelGroups(Candidate):
-    """The network with the channels before some projections made in groups."""
+    """The network with some inverted bottlenecks tiled along the channels of their intermediate."""
 
     name = "channel groups"
     network: Network
-    groups: Mapping[str, int]  # by the projection that sums the channels up
+    groups: Mapping[str, int]  # number of channel groups, by name of the bottleneck's projection
 
     def apply(self) -> PlannedCandidate:
         graph = self.network.prepared.graph
@@ -46,11 +46,11 @@ class ChannelGroups(Candidate):
 
 
 def channel_groups(network: Network, best: Best) -> Proposals:
-    """The groups that promise the smallest arena, or to fit the cap where nothing else does."""
+    """Propose the groups of the smallest estimated arena; under a cap, those that fit it if nothing else does."""
     graph, options = network.prepared.graph, network.options
     if isinstance(best, PlannedCandidate) and options.sram is not None:
         return ""
-    # groups that just fit by their bytes may not by their addresses: then those of the smallest arena
+    # groups that just fit by live bytes may not fit once addresses are assigned: then try those of the smallest arena
     for wanted in dict.fromkeys((options, replace(options, sram=None))):
         groups = {graph.ops[b.project].name: n for b, n in best_groups(graph, wanted).items()}
         if not groups or (yield ChannelGroups(network, groups)) is not Outcome.INFEASIBLE:

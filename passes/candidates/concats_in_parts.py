@@ -1,9 +1,9 @@
-"""Concats whose readers read the parts where they lie (`rewrite_for_memory`).
+"""Candidate: concats fused into their consumers, which read the parts instead (`rewrite_for_memory`).
 
-That shortens lives but lengthens others: a part stays until its last reader. Whether it pays depends on order, cuts, rings
-and addresses, so both graphs are planned. First as graphs, which is cheap: all concats that can go, those whose removal
-lowers the best order's peak, and, where there are few, each left out in turn. The best is then built with its real kernels
-and taken only if its arena is smaller; without a cap, only where its estimated time keeps to `max_time`.
+The concatenated tensor disappears, but each part has to live until its last reader. Whether that lowers the peak depends
+on order, cuts, rings and addresses, so both networks are planned. The choice of concats is made on graphs, which is cheap:
+all foldable ones, those whose removal lowers the best order's peak and, of few, with each left out in turn. The best choice
+is then built with its real kernels, and kept only if its arena is smaller; without a cap it must also keep to `max_time`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _NONE_READ = "no parts are read where they lie"
 
 @dataclass(frozen=True)
 class ConcatsInParts(Candidate):
-    """The network without the concats of some names; those that are left are written into place where they were before."""
+    """The network with the concats in `names` fused; if `before` has joins, remaining concats are joined where possible."""
 
     name = "concats in parts"
     network: Network
     names: tuple[str, ...]
     before: Best
-    hoped: int  # bytes of arena by the graph alone
+    hoped: int  # arena bytes estimated on the graph
 
     def apply(self) -> PlannedCandidate:
         network, options = self.network, self.network.options
@@ -53,7 +53,7 @@ class ConcatsInParts(Candidate):
         return PlannedCandidate(made, plan_graph(made.graph, options))
 
     def _in_time(self, made: PreparedGraph, before: PlannedCandidate) -> PlanOptions:
-        """The options with the time that is left for smaller steps once parts are read where they lie."""
+        """The options with `max_time` divided by the estimated slowdown of reading parts; refuses if that exceeds it."""
         options = self.network.options
         factor = _time_factor(before.prepared, made, options.steps) if options.steps is not None else 1.0
         if factor > options.max_time:
@@ -72,7 +72,7 @@ class ConcatsInParts(Candidate):
 
 
 def concats_in_parts(network: Network, best: Best) -> Proposals:
-    """The concats whose removal promises the smallest arena; under a cap only where nothing fits as it is."""
+    """Propose the concats whose removal gives the smallest estimated arena; under a cap only if nothing fits yet."""
     options = network.options
     graph = network.prepared.graph if isinstance(best, InfeasibleError) else best.prepared.graph
     names = () if options.layerwise else foldable(graph)
@@ -88,7 +88,7 @@ def concats_in_parts(network: Network, best: Best) -> Proposals:
 
 
 def _time_factor(before: PreparedGraph, after: PreparedGraph, model: StepModel) -> float:
-    """Estimated instructions by rows with parts read where they lie, as a factor, at least 1; MACs alone count."""
+    """Estimated slowdown, at least 1, from reading parts: ratio of instructions when every operator runs row by row."""
     plain = sum(model.whole(op) for op in before.graph.ops)
     in_parts = sum(
         op.macs * model.unscheduled
@@ -100,7 +100,7 @@ def _time_factor(before: PreparedGraph, after: PreparedGraph, model: StepModel) 
 
 
 def _smallest(graph: Graph, names: tuple[str, ...], options: PlanOptions) -> tuple[tuple[str, ...], int]:
-    """The concats whose removal leads to the smallest arena, few where that is the same, and its bytes."""
+    """The concats whose removal gives the smallest arena, the fewest in a tie, and that arena's bytes."""
     tried: dict[tuple[str, ...], int] = {}
 
     def peak(chosen: tuple[str, ...]) -> int:

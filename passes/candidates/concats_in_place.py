@@ -1,6 +1,6 @@
-"""Concats whose makers write into place (`join_concats`): they cost no copy, and often no bytes.
+"""Candidate: concats turned into joins, whose producers write into the output (`join_concats`): no copy, often no bytes.
 
-All that can be are, unless the plan needs more so; then one after the other, those that cost it nothing.
+First all joinable concats at once; if that makes the plan worse and they are few, one after the other.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tvm_cascade.passes.join_concats import FEW_CONCATS, joinable, joined, liste
 
 @dataclass(frozen=True)
 class ConcatsInPlace(Candidate):
-    """The network with the concats of some names as joins, which no kernel runs."""
+    """The network with the concats in `names` turned into joins, which need no kernel."""
 
     name = "concats in place"
     network: Network
     names: tuple[str, ...]
-    plain: Best  # with all concats as they are
+    plain: Best  # the plan without joins
 
     def apply(self) -> PlannedCandidate:
         prepared = joined(self.network.prepared, self.names)
@@ -29,7 +29,7 @@ class ConcatsInPlace(Candidate):
         return PlannedCandidate(prepared, plan, joined=self.names)
 
     def beats(self, found: PlannedCandidate, best: Best) -> bool:
-        """Whether the plan needs no more than the plain one: bytes, or kernel calls where both fit a cap."""
+        """Whether the plan is no worse than without joins: in arena bytes, or in kernel calls where both fit a cap."""
         if isinstance(self.plain, InfeasibleError):
             return True
         if self.network.options.sram is None:
@@ -44,7 +44,7 @@ class ConcatsInPlace(Candidate):
 
 
 def concats_in_place(network: Network, best: Best) -> Proposals:
-    """All concats that can be written into place; where that needs more, and they are few, each in turn."""
+    """Propose all joinable concats; if those are dropped, each in turn (if they are few, or the plan is layerwise)."""
     names = joinable(network.prepared)
     if not names or (yield ConcatsInPlace(network, names, best)) is Outcome.KEPT:
         return ""

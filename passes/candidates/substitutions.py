@@ -1,7 +1,7 @@
-"""An equivalent network by relaxed substitutions, where its arena is smaller.
+"""Candidate: the network rewritten by relaxed graph substitutions, kept if its arena is smaller.
 
-The search minimizes a model: the largest activations of an order. Where that promises fewer bytes at no more
-multiply-accumulates than allowed, both networks are planned, with all other candidates, and the smaller arena wins.
+The search minimizes a model, the peak bytes of live activations in the graph's order. If the result has fewer bytes and no
+more multiply-accumulates than allowed, both networks are planned with all other candidates and the smaller arena wins.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Substitutions(Candidate):
     """A rewritten network with its own best plan."""
 
     name = "substitutions"
-    mod: IRModule  # as it was
-    promise: Rewritten  # the rewritten module, and what the model promises of it
-    plan: Callable[[IRModule], PlannedCandidate]  # the best plan of a module among all other candidates
+    mod: IRModule  # before substitution
+    promise: Rewritten  # the rewritten module, with the bytes that the model predicts
+    plan: Callable[[IRModule], PlannedCandidate]  # plans a module with all other candidates, returns the best
 
     @property
     def exactness(self) -> Exactness:
-        """Quantized networks see rules alone that keep every bit."""
+        """Quantized networks are rewritten only by bit-exact rules; floats are reassociated."""
         return Exactness.BITS if is_quantized(self.mod) else Exactness.REASSOCIATED
 
     def apply(self) -> PlannedCandidate:
@@ -58,7 +58,7 @@ class Substitutions(Candidate):
 def with_substitutions(
     mod: IRModule, promise: Rewritten, plan: Callable[[IRModule], PlannedCandidate]
 ) -> PlannedCandidate:
-    """The better of a module and the one that its substitutions promise."""
+    """Plan `mod` and the rewritten module of `promise`, if it has substitutions; returns the better plan."""
     try:
         start: Best = plan(mod)
     except InfeasibleError as error:
@@ -73,11 +73,11 @@ def with_substitutions(
 
 
 def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) -> Rewritten:
-    """What the search promises: a rewritten module, or `mod` and why nothing is promised. Nothing is planned.
+    """Search for substitutions that lower the modelled memory: the rewritten module, or `mod` and the reason. No planning.
 
-    A network of more than `max_macs` times the multiply-accumulates is refused, and without `floats` so is any change to a
-    network whose results would not keep every bit. `before` and `after` are what the model counts: bytes of the activations
-    alive at once.
+    A rewritten network with more than `max_macs` times the multiply-accumulates is refused. Without `floats`, networks
+    that are not quantized are not rewritten, as results would not keep every bit. `before` and `after` are the model's
+    peak bytes of live activations.
     """
     if not floats and not is_quantized(mod):
         return unchanged(mod, 0, "B", "the network is not quantized: substitutions would reassociate its sums")
@@ -95,7 +95,7 @@ def promised_rewrite(mod: IRModule, max_macs: float = 1.0, floats: bool = True) 
 
 
 def _without_clips(graph: dag.Dag) -> dag.Dag:
-    """The network as `LowerQuantized` will make it anyhow: activations on stored values inside of their operators."""
+    """The graph with clips of stored values fused into their producers, as `LowerQuantized` does without substitutions."""
     matcher = Matcher(rules("fuse_quantized_clip"))
     while sites := matcher.sites(graph):
         graph = dag.replace(graph, sites[0].target)
