@@ -80,6 +80,6 @@ def _along(shape: tuple[int, ...], rank: int, axis: int) -> bool:
 
 
 def _folded_cast(value: Value) -> Value | None:
-    """The zero points of weights, cast."""
+    """A cast (`astype`) of a constant, such as the zero points of weights, evaluated; None for any other value."""
     data = constant_of(value.args[0]) if name_of(value) == "astype" else None
     return None if data is None else relax.const(data.astype(str(value.attrs.dtype)))

@@ -1,8 +1,8 @@
-"""Quantized NCHW networks (ONNX with QuantizeLinear and DequantizeLinear) in the form that integer lowering knows.
+"""Layout conversion of quantized NCHW networks (ONNX with QuantizeLinear and DequantizeLinear) to NHWC for integer lowering.
 
-Two things are rewritten, each exactly: rank-4 tensors between convolutions move to NHWC, weights with them, one
-transpose where a tensor enters and one where it leaves; and operators that move or compare values go before the
-dequantize that feeds them, so that `reshape(dequantize(x))` becomes `dequantize(reshape(x))` and stays on integers.
+Two rewrites, both exact: rank-4 tensors between convolutions move to NHWC, weights with them, with one transpose where a
+tensor enters and one where it leaves; and operators that move or compare values are moved before the dequantize that
+feeds them, so that `reshape(dequantize(x))` becomes `dequantize(reshape(x))` and works on integers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _ChannelsLast(Moves):
     # operators -------------------------------------------------------------------------------------------------------
 
     def _convolution(self, call: Value) -> Placed:
-        """The weights of a transposed one stay `[in, out, h, w]`, the layout that lowering reads."""
+        """A convolution in NHWC. Weights of a transposed one stay `[in, out, h, w]`, the layout that lowering reads."""
         attrs, (own_layout, outputs) = call.attrs, _CONVOLUTIONS[name_of(call)]
         weights = self._definition(self._place(call.args[1]).value)
         if (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", own_layout) or name_of(
@@ -105,7 +105,8 @@ class _ChannelsLast(Moves):
         return self._moved(Placed(source, last=True), lambda v: kind(v, **window))
 
     def _reduce(self, call: Value) -> Placed:
-        """Only where the axes that remain keep their order: the channels alone, or rows and columns."""
+        """A reduction in NHWC, only where the remaining axes keep their order: axes are kept, or the channels or all
+        rows and columns are reduced."""
         if not self._place(call.args[0]).last or call.attrs.axis is None:
             return self._other(call)
         axes, kept = sorted(LAST_AXIS[int(a) % 4] for a in call.attrs.axis), bool(call.attrs.keepdims)
@@ -115,7 +116,7 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(reduction(self._last_of(call.args[0]), axes, kept)), last=kept)
 
     def _softmax(self, call: Value) -> Placed:
-        """Along the channels, which lowering wants last."""
+        """A softmax along the channels in NHWC: lowering requires the last axis."""
         if len(shape_of(call)) != 4 or int(call.attrs.axis) % 4 != 1:
             return self._other(call)
         softmax = getattr(relax.op.nn, name_of(call).removeprefix("nn."))
@@ -128,7 +129,7 @@ class _ChannelsLast(Moves):
         return self._other(self._with_real_weights(call) if odd else call)
 
     def _with_real_weights(self, call: Value) -> Value:
-        """With weights as floats: integer kernels have no scale for every input, only one for every output."""
+        """`call` with dequantized float weights: integer kernels support one scale per output channel, not per input."""
         weights = self._definition(self._place(call.args[1]).value)
         stored, scale, zero = (constant_of(a) for a in weights.args)
         if stored is None or scale is None or zero is None:
@@ -148,7 +149,7 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(relax.Call(call.op, operands, call.attrs)), last=True)
 
     def _broadcast_last(self, value: Value) -> Value:
-        """An operand that broadcasts against channels that are last; a bias as the plain vector it was given as."""
+        """An operand in a form that broadcasts against NHWC; a bias as the vector that it was before its reshape."""
         shape = shape_of(self._place(value).value)
         if prod(shape) == 1 and len(shape) < 4:
             return self._place(value).value
@@ -173,7 +174,7 @@ class _ChannelsLast(Moves):
         return Placed(self.bb.emit(relax.op.nn.prelu(placed.value, slopes, axis)), placed.last)
 
     def _unary(self, call: Value) -> Placed:
-        """In the layout of its input; the axis of a quantization moves with the channels."""
+        """An elementwise operator in the layout of its input; the axis of a quantization moves with the channels."""
         placed = self._place(call.args[0])
         rest = list(call.args[1:])
         if not placed.last:

@@ -1,4 +1,4 @@
-"""Arrays that a run reads and writes, by name: files of inputs and outputs, and inputs drawn at random."""
+"""Input and output arrays of a run by tensor name: .npz files are read and written, random inputs are drawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 
 def read_inputs(image: Image, given: str | Path | Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-    """Every input of every network by its label, from an .npz, from arrays, or random ones where `given` is None.
+    """Input arrays of all networks by `Image.label`: from an .npz file, from a mapping, or random where `given` is None.
 
     Raises `UsageError` where an input is missing, or an array has another element type or shape than the model's input
     (nothing is reshaped), `LoadError` where the file is no .npz.
@@ -48,9 +48,9 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def random_inputs(image: Image, seed: int = 0) -> dict[str, np.ndarray]:
-    """Every input of every network by its label: uniform over an integer type, standard normal for floats.
+    """Random input arrays of all networks by `Image.label`: integers uniform over their type, floats standard normal.
 
-    Each network draws from the seed anew, so it gets what it gets alone.
+    The generator is seeded again for each network, so a network of a bundle gets the same inputs as when it runs alone.
     """
     feed: dict[str, np.ndarray] = {}
     for network in image.networks:
@@ -68,6 +68,6 @@ def _random(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write an .npz whole or not at all."""
+    """Write `arrays` to an .npz file atomically."""
     with whole_file(path) as partial, partial.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -1,16 +1,17 @@
-"""Boards as data: one JSON file each, in `boards/` or anywhere a user keeps his own. Adding a board takes no code.
+"""Board descriptions in JSON: one file for each board, in `boards/` or at a path of the user's. Adding a board takes no code.
 
-A project folder keeps the file of every board it was linked for, so `run` and `flash` know a user's own one by name.
+A compiled folder has a copy of the file of every board it was linked for, so `run` and `flash` find a user's board by name.
 
 Keys of a board file (addresses are JSON numbers or strings such as "0x20000000", sizes are bytes):
 
-name, description, core      core is what QEMU and the data sheet say, for example "cortex-m4"
+name, description, core      core: the name that QEMU and the data sheet use, for example "cortex-m4"
 memory.flash, memory.ram     {origin, bytes}: where code and weights go, and the SRAM that the arena and the stack share
 memory.vectors               {origin, bytes}, optional: where the core boots from if that is not the start of flash
-memory.stack                 {origin, bytes}, optional: a second RAM that the stack has to itself, so that the arena may
-                             have all of the first
-                             Memories must not overlap and begin at multiples of 8. Others that the part has belong to
-                             the application; <NAME>_ARENA_SECTION and a linker script of its own put the arena there
+memory.stack                 {origin, bytes}, optional: a second RAM for the stack alone, so that the arena may take all of
+                             memory.ram
+                             Memories must not overlap and must begin at multiples of 8. Further memories of the part
+                             are not described; an application puts the arena there by <NAME>_ARENA_SECTION and its own
+                             linker script
 stack_reserve                bytes of RAM kept free for the stack, at least 128
 qemu                         {machine}, or null for a board that no emulator knows
 counter                      null, or how executed instructions are read in the emulator:
@@ -23,11 +24,11 @@ counter                      null, or how executed instructions are read in the 
   ticks_per_instruction      ticks of `low` at 128 ns of virtual time per instruction (`-icount shift=7`)
 uart                         {kind, address, setup, baud}, optional: the port of the serial protocol; `setup`, optional, is a
                              list of [address, value] stores that give it clock, pins and speed, which is `baud`, 115200
-                             unless said otherwise. A port of none of the known kinds is "polled", with two sides in
-                             place of the address:
-  receive, transmit          {status, mask, ready, data, bits}: a byte has come, or may go, while `status` & `mask` is not
-                             0 ("ready": "set", the default) or is 0 ("clear"); it is read from, or written to, `data`.
-                             Both registers are accessed with 32 `bits` unless 8 or 16 are said
+                             by default. Kind "polled" describes any other port by the registers of its two directions,
+                             in place of the address:
+  receive, transmit          {status, mask, ready, data, bits}: a byte can be read or written while `status` & `mask` is
+                             not 0 ("ready": "set", the default) or is 0 ("clear"); it is read from or written to `data`.
+                             `bits` is the width of accesses to both registers: 8, 16 or 32 (default)
 flash_tool                   {pyocd, openocd, stflash}, optional: pyocd's target name (`pyocd list --targets`), openocd's
                              list of configuration files, and whether st-flash can write it (true)
 """
@@ -125,7 +126,7 @@ class Uart:
 
 @dataclass(frozen=True, slots=True)
 class FlashTool:
-    """What programs that write the flash of a real board must be told; empty or False where they do not know it."""
+    """How each flash programmer identifies the board; empty or False for a programmer that does not support it."""
 
     pyocd: str = ""  # --target
     openocd: tuple[str, ...] = ()  # -f, in order
@@ -205,7 +206,7 @@ def load_board(name_or_path: str | Path) -> Board:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Turns JSON into a `Board`; every complaint names the file and the key."""
+    """Parser from a board file's JSON to a `Board`; every error names the file and the key."""
 
     path: str
 
@@ -234,7 +235,7 @@ class _Reader:
         return number
 
     def distinct(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        """An object of the file. A key that comes twice is refused: JSON readers would silently keep the last."""
+        """Hook for `json.loads`: an object as a dict. Duplicate keys are refused, of which `json` would keep the last."""
         made = dict(pairs)
         for name, _ in pairs if len(made) < len(pairs) else ():
             if sum(name == other for other, _ in pairs) > 1:

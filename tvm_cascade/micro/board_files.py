@@ -1,6 +1,6 @@
 """The files of a board in a compiled folder, `boards/<board>/`: linker script, constants, and the board's own JSON file.
 
-One folder serves several boards. What its user has edited there stays as it is.
+One folder may hold several boards. Once edited by the user, `link.ld` and `board.h` are not overwritten.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _BOARD = "board.json"  # the board's own file
 
 
 def add_board(folder: Path, board: Board) -> Path:
-    """Write `boards/<board>/` into a project folder and return it; what the user has changed there stays as it is."""
+    """Write `boards/<board>/` into a compiled folder and return its path.
+
+    `board.json` is always brought up to date, `link.ld` and `board.h` unless edited; an existing `board.cmake` stays.
+    """
     place = folder / "boards" / board.name
     place.mkdir(parents=True, exist_ok=True)
     for name, text in _board_files(board).items():
@@ -33,13 +36,13 @@ def _board_files(board: Board) -> dict[str, str]:
 
 
 def _marked(text: str) -> str:
-    """`text` of a C file or script, and a line that tells whether anybody has edited it since."""
+    """`text` of a C file or linker script, and a last comment with its CRC-32, by which a later edit is recognised."""
     crc = zlib.crc32(text.encode())
     return f"{text}/* Written from {_BOARD}, with CRC-32 {crc:08X} of all above; once edited, it stays. */\n"
 
 
 def find_board(folder: Path, name_or_path: str) -> Board:
-    """The board that `folder` was linked for under that name, as its file was then; any other as `load_board` finds it."""
+    """The board by the copy of its file in `folder`, if that was linked for a board of this name; else by `load_board`."""
     own = folder / "boards" / name_or_path / _BOARD
     return load_board(own if own.is_file() else name_or_path)
 
@@ -119,7 +122,7 @@ def _read(register: CounterRegister | None) -> str:
 
 
 def _read_csr(register: CounterRegister) -> str:
-    """The low half of a 64-bit counter, or the 32 bits of it from bit `log2(low_ticks)` on."""
+    """C that reads 32 bits of a 64-bit counter, beginning at bit `log2(low_ticks)`, consistently over both halves."""
     shift = register.low_ticks.bit_length() - 1
     low = f'__asm__ volatile("csrr %0, {register.csr}" : "=r"(low));'
     if shift == 0:

@@ -27,13 +27,13 @@ class BundleResult:
     folder: Path
     networks: tuple[str, ...]
     board: str
-    arena_bytes: int  # of the arena that all share
-    separate_bytes: int  # what arenas of their own would take together
+    arena_bytes: int  # of the shared arena
+    separate_bytes: int  # sum of the arenas, if each network had its own
     ram_bytes: int
     flash_bytes: int
     elf: str  # relative to `folder`
-    shared_weight_bytes: int = 0  # of `flash_bytes`: weights that several networks have, kept once
-    saved_flash_bytes: int = 0  # by them
+    shared_weight_bytes: int = 0  # of `flash_bytes`: weights that several networks have in common, stored once
+    saved_flash_bytes: int = 0  # by sharing them
 
     def to_dict(self) -> dict[str, object]:
         """The JSON object of `tvm-cascade bundle --json`."""
@@ -41,7 +41,7 @@ class BundleResult:
         return made | {"networks": list(self.networks)}
 
     def to_text(self) -> str:
-        """What was written, in a few lines."""
+        """A summary for the terminal: networks, memory sizes, and the path of the image."""
         return "\n".join(
             [
                 f"networks        {', '.join(self.networks)}",
@@ -55,9 +55,9 @@ class BundleResult:
 
 
 def make_bundle(folders: Sequence[Path], out: Path, board: str | None = None) -> BundleResult:
-    """Write and build a bundle of compiled folders of one network each, complete or not at all.
+    """Write and build a bundle of compiled folders of one network each; `out` appears only once it is complete.
 
-    `board` None takes the board that the first network was compiled for. Raises as `write_bundle` and `build_image`.
+    `board` None means the board that the first network was compiled for. Raises as `write_bundle` and `build_image`.
     """
     images = [read_image(Path(folder)) for folder in folders]
     _check(out, images)
@@ -94,7 +94,7 @@ def write_bundle(folder: Path, images: Sequence[Image], board: Board) -> Image:
 
 
 def _copy_host_programs(folder: Path, images: Sequence[Image]) -> dict[str, object]:
-    """Copy the networks' programs for this machine; returns what a run must know of them."""
+    """Copy the networks' host programs into the bundle; returns their metadata by network (see `image.host_records`)."""
     found: dict[str, object] = {}
     for image in images:
         for name, host in host_records(image).items():
@@ -114,7 +114,7 @@ def _check(folder: Path, images: Sequence[Image]) -> None:
     targets = dict.fromkeys(image.target.name for image in images)
     if len(targets) > 1:
         raise UsageError(f"networks of a bundle need one target, not {', '.join(targets)}")
-    taken: dict[str, str] = {}  # files and macros, of which network
+    taken: dict[str, str] = {}  # file or macro name -> the network that has it
     for image in images:
         (network,) = image.networks
         header = (image.folder / f"{network.name}.h").read_text(encoding="utf-8")

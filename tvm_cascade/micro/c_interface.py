@@ -1,4 +1,4 @@
-"""What `<name>.h` and `<name>.c` are written from: the interface of a network, and what C adds to it."""
+"""`CInterface`: what the emitters of `<name>.h` and `<name>.c` need to know about a network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class CInterface:
-    """The public side of a network in C. Inputs and outputs have their places and C names (`micro.placement`)."""
+    """The C interface of a network. Its inputs and outputs have arena offsets and C names (`micro.placement`)."""
 
     interface: Interface
-    steps: int | None = None  # of the plan, where a hook of the application's is called after each; None without hook
-    hot: tuple[HotWeight, ...] = ()  # weights that are read from RAM
+    steps: int | None = (
+        None  # steps of the plan, where the application's hook is called after each; None without a hook
+    )
+    hot: tuple[HotWeight, ...] = ()  # weights that are copied to RAM and read there
 
     @property
     def name(self) -> str:
@@ -28,7 +30,7 @@ class CInterface:
         return self.name.upper()
 
     def side(self, which: str) -> tuple[str, tuple[TensorSpec, ...]]:
-        """What the members of `inputs` or of `outputs` point to: "const " or nothing, and the tensors."""
+        """For the struct `inputs` or `outputs`: the qualifier of its pointers ("const " or ""), and its tensors."""
         return ("const ", self.interface.inputs) if which == "inputs" else ("", self.interface.outputs)
 
     @property
@@ -37,5 +39,5 @@ class CInterface:
 
     @property
     def calls_back(self) -> bool:
-        """Whether a run calls functions of the application: then a byte in RAM marks the run as going on."""
+        """Whether a run calls functions of the application; if so, the byte `<name>_busy` in RAM is set during a run."""
         return self.hook or any(spec.streamed for spec in self.interface.inputs)

@@ -1,4 +1,4 @@
-"""Options that folders are compiled with, and what CMakeLists.txt says of a network, alone or in an image of several."""
+"""Compiler options of a compiled folder, and the CMake text of a network's library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compile_flags(optimise: str) -> tuple[str, ...]:
 def cmake_library(
     name: str, sources: Sequence[str], objects: Sequence[str], flags: Sequence[str], defines: Sequence[str] = ()
 ) -> str:
-    """The CMake library `<name>_network` of a network; `defines` hold for all that include its header too."""
+    """CMake text of the library `<name>_network`; `defines` also apply to whatever links it (PUBLIC)."""
     library = f"{name}_network"
     lines = [
         f"add_library({library} STATIC {' '.join((*sources, *objects))})",

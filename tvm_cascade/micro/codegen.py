@@ -1,6 +1,6 @@
-"""From a lowered plan to the network's C files: kernels as C99 or as an LLVM object, weights as const data, one header.
+"""Code generation for a network from a lowered plan: kernels as C99 or as an LLVM object, weights as const data, one header.
 
-The emitted text needs no TVM header and no library beyond `<stdint.h>`, `<stddef.h>` and `memcpy`.
+The emitted C needs no TVM header, only standard ones; `<math.h>` and `<stdbool.h>` only where kernels use them.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _LOWERING = (
 
 
 def lower_for(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The pointer functions of `mod`, ready for `target.build.c` or `.llvm`: no packed ABI, no workspaces."""
+    """Lower the functions of `mod`, which take raw pointers, for `target.build.c` or `.llvm`: no packed ABI, no workspaces."""
     bound = tirx.transform.BindTarget(target.with_host(target))(mod)
     return tvm.ir.transform.Sequential([p() for p in _LOWERING])(bound)
 
 
 def emit_object(lowered: Lowered, target: Mapping[str, object], symbol: str) -> bytes:
-    """A relocatable object with the kernels of a plan, `<symbol>_<kernel>` each, and no driver."""
+    """Compile the kernels of a plan, without the driver, to a relocatable object; each is named `<symbol>_<kernel>`."""
     mod = _renamed(lowered, symbol, f"{symbol}_")
     del mod[mod.get_global_var(lowered.invoke)]
     return build_object(mod, target)
 
 
 def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
-    """The pointer functions of `mod` as a relocatable object."""
+    """Compile the functions of `mod`, which take raw pointers, to a relocatable object by LLVM; returns its bytes."""
     made_for = tvm.target.Target(dict(target))
     built = tvm.get_global_func("target.build.llvm")(lower_for(mod, made_for), made_for)
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ def build_object(mod: tvm.IRModule, target: Mapping[str, object]) -> bytes:
 def emit_c_driver(lowered: Lowered, symbol: str) -> str:
     """The driver alone as a C function called `symbol`, with declarations of the kernels that it calls.
 
-    Kernels and driver are compiled separately: where LLVM merged them, all kernels together had too few registers.
+    Driver and kernels are compiled separately: LLVM would inline the kernels into one function, short of registers.
     """
     mod = _renamed(lowered, symbol, f"{symbol}_")
     for gv in mod.get_global_vars():
@@ -95,7 +95,7 @@ def emit_c_functions(lowered: Lowered, symbol: str) -> str:
 
 
 def print_c(mod: tvm.IRModule) -> str:
-    """The pointer functions of `mod` as C."""
+    """The functions of `mod`, which take raw pointers, as C99 text."""
     target = tvm.target.Target("c")
     mod = lower_for(mod, target)
     for gv in mod.get_global_vars():
@@ -104,12 +104,12 @@ def print_c(mod: tvm.IRModule) -> str:
     return print_floats(tidy_c(source))
 
 
-# A buffer as one of another type: through void*, as every view is aligned but no type says so (-Wcast-align).
+# A cast of a buffer to another element type. It goes through void*: views are aligned, which -Wcast-align cannot see.
 _VIEW = re.compile(r"\(\((u?int(?:8|16|32|64)_t|float|double)\*\)(\w+)\)")
 
 
 def tidy_c(source: str) -> str:
-    """What TVM's C back end prints, without includes and exports; functions become static and are declared first."""
+    """Clean up text of TVM's C back end: no includes or exports; functions become static and are declared at the top."""
     body: list[str] = []
     for line in source.splitlines():
         text = line.strip()
@@ -130,7 +130,7 @@ def tidy_c(source: str) -> str:
 
 
 def _mark_unused(function: re.Match[str]) -> str:
-    """A function whose unused parameters are named in `(void)` statements."""
+    """The text of a matched C function with a `(void)` statement added for each unused parameter."""
     head, body = function[0].split("\n", 1)
     names = [p.split()[-1].lstrip("*") for p in function[1].split(",") if p.strip()]
     unused = [n for n in names if not re.search(rf"\b{n}\b", function[2])]
@@ -156,7 +156,7 @@ def emit_network(
     note: str = "",
     ram_weights: int = 0,
 ) -> EmittedNetwork:
-    """The files of one network.
+    """Emit the files of one network: header, source, weights, and for a `target` the object with its kernels.
 
     Parameters
     ----------
@@ -165,15 +165,15 @@ def emit_network(
     io : IoSpec
         Inputs and outputs in the order of the plan's graph.
     target : mapping, optional
-        An LLVM target: kernels come as `<name>_kernels.o`. Without it they come as C99 in `<name>.c`.
+        An LLVM target: kernels are emitted as `<name>_kernels.o`. Without it they are emitted as C99 in `<name>.c`.
     align : int
-        Bytes, of the arena.
+        Alignment of the arena in bytes.
     prelude : str
-        C helpers that kernels may call; those that none calls are left out.
+        C helper functions for kernels; those that no kernel calls are left out.
     note : str
-        What the header's first line calls the network; its name by default.
+        Name of the network in the header's first line; `name` by default.
     ram_weights : int
-        Up to so many bytes of the constants that are read most are copied into RAM, and read there.
+        Budget in bytes for constants that are copied to RAM and read there (`micro.hot_weights`).
     """
     name = network_identifier(name)
     functions, files = _functions(lowered, name, target)

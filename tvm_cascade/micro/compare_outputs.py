@@ -1,4 +1,4 @@
-"""Comparing outputs: with the run in this process, and with a reference."""
+"""Compare the outputs of a run with those of the host run and of a reference, within tolerances."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tvm_cascade.micro.reference import Expected, real
 from tvm_cascade.tensor_spec import TensorSpec
 
 FLOAT_TOLERANCE = 1e-4  # of float outputs, relative to the largest: sums are reassociated
-_REACH_FACTOR = 2  # a quantized network may differ from a reference in floats by so many times its rounding reach
+_REACH_FACTOR = 2  # a quantized network may differ from a float reference by this multiple of `Expected.reach`
 
 
 def same_outputs(want: Mapping[str, np.ndarray], have: Mapping[str, np.ndarray]) -> bool:
-    """Whether outputs are equal: integers exactly, floats to within reassociation."""
+    """Whether outputs are equal: integers exactly, floats to within `FLOAT_TOLERANCE`."""
     return _matches(want, have)[0]
 
 
@@ -32,9 +32,9 @@ def compare_with_reference(
 
 
 def reference_tolerance(expected: Expected) -> float | None:
-    """The largest difference that a reference in floats may have from a quantized network; None where none is allowed.
+    """The largest difference allowed between a quantized network and a float reference; None for other references.
 
-    It is one step of the outputs, or twice the change that a few roundings in the other direction make.
+    It is the greater of one quantization step of the outputs and `_REACH_FACTOR * expected.reach` (`micro.sensitivity`).
     """
     if expected.reach is None:
         return None
@@ -65,7 +65,7 @@ def _matches(
 ) -> tuple[bool, float]:
     """Whether outputs match, and the largest difference.
 
-    Integers may differ by `tolerance`, floats by what another order of sums gives or by a larger `tolerance`.
+    Integers may differ by `tolerance`, floats by the greater of `tolerance` and `FLOAT_TOLERANCE * max(|want|, 1)`.
     """
     gap = _difference(want, have)
     if all(a.dtype.kind in "iub" for a in want.values()):

@@ -1,7 +1,7 @@
-"""Counting kernels one by one: an image that runs each of them over a whole tensor between two readings of the counter.
+"""Count instructions and code bytes of single kernels: an emulated image runs each over a whole tensor between counter reads.
 
-Inputs are pseudo-random bytes, weights the kernels' own: a count depends on nothing else, so it is the same on every
-machine. Code is what the symbol table says of each kernel, which is kept out of line for that.
+Inputs are pseudo-random bytes, weights are the kernels' own. A count depends on nothing else, so it is the same on every
+machine. Code bytes are the size of the kernel's symbol; kernels are not inlined, so that each has one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def require_counter(board: Board | None) -> Board:
 def counter_of(
     target: Core, board: Board, backend: str, progress: Callable[[str], None] = lambda _: None, jobs: int = 2
 ) -> Counter:
-    """Counts tasks for a target on an emulated board, through back end `c` or `obj`."""
+    """A function that counts instructions and code bytes of tasks on an emulated board; `backend` is `c` or `obj`."""
     require_counter(board)
 
     def count(tasks: Sequence[Task]) -> list[Count]:
@@ -87,7 +87,7 @@ def _count(folder: Path, tasks: Sequence[Task], target: Core, board: Board, back
 
 
 def _constants(tasks: Sequence[Task]) -> tuple[bytes, list[list[int]]]:
-    """All constants, each aligned to eight bytes, and where they start."""
+    """The constants of all tasks as one blob, each aligned to 8 bytes, and by task their offsets in it."""
     blob, places = bytearray(), []
     for task in tasks:
         own = []
@@ -145,7 +145,7 @@ def _types(task: Task) -> str:
 
 
 def _runner(index: int, task: Task, places: Sequence[int]) -> list[str]:
-    """`run_<index>`: all calls of a kernel between two readings of the counter."""
+    """C of the function `run_<index>`: all calls of a kernel between two readings of the counter."""
     starts, at = [], 0
     for feed in task.inputs:
         starts.append(at)

@@ -1,4 +1,4 @@
-"""What is installed, what is missing, what to do about it."""
+"""`tvm-cascade doctor`: check the installed packages and programs, and a model's operators; name remedies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _TOOLS = (  # program, what for, remedy
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked for. `remedy` is empty where nothing is to be done."""
+    """Result of one check, of a package, program or library. `remedy` is empty where nothing is to be done."""
 
     name: str
     found: bool
@@ -70,18 +70,18 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Doctor:
-    """All checks, and with a model what of it cannot be compiled, or not to integers."""
+    """Results of all checks and, for a given model, its operators that cannot be compiled or that stay float."""
 
     checks: tuple[Check, ...]
     unsupported: tuple[str, ...] = ()  # operators that cannot be imported
     left_float: tuple[FloatRemain, ...] = ()
     model: str | None = None
-    float_bytes: int = 0  # of the largest tensor of a network that is float altogether; then nothing is "left" float
-    unread: bool = False  # the model was not looked at, since something required is missing
+    float_bytes: int = 0  # largest tensor of a network that is float throughout, whose `left_float` is empty; else 0
+    unread: bool = False  # the model was not read, because something required is missing
 
     @property
     def ok(self) -> bool:
-        """Whether everything that is required is there and the model, if any, can be compiled."""
+        """Whether everything that is required is installed and the model, if any, has no unsupported operator."""
         return healthy(self.checks) and not self.unsupported
 
     def to_dict(self) -> dict[str, object]:
@@ -97,7 +97,7 @@ class Doctor:
         }
 
     def to_text(self) -> str:
-        """The same for reading, a line a finding."""
+        """The results as text, one line for each finding."""
         lines = [
             f"{'ok     ' if check.found else 'MISSING' if check.required else 'absent '} {check}"
             for check in self.checks
@@ -117,10 +117,10 @@ class Doctor:
 
 
 def diagnose(model: str | Path | None = None) -> Doctor:
-    """Check this machine, and name every operator of `model` that is missing or stays float.
+    """Check this machine, and list the operators of `model` that are unsupported or stay float.
 
     Raises `LoadError` if the model cannot be read for another reason than its operators, `GraphError` for an operator
-    that can be imported and not compiled.
+    that can be imported but not compiled.
     """
     checks = check_all()
     if model is None:
@@ -144,7 +144,7 @@ def diagnose(model: str | Path | None = None) -> Doctor:
     lowered = tvm.transform.Sequential([LowerQuantized()])(mod)
     remains = float_remains(lowered)
     if not missing:
-        extract_graph(lowered)  # says what of it no kernel can be cut from
+        extract_graph(lowered)  # raises GraphError for operators that cannot be compiled
     if not holds_integers(mod):
         return Doctor(checks, missing, (), str(model), max((one.bytes for one in remains), default=0))
     return Doctor(checks, missing, remains, str(model))
@@ -182,14 +182,14 @@ def _float_network(model: str, largest: int) -> str:
 
 
 def check_all() -> tuple[Check, ...]:
-    """Every check in a fixed order: Python, packages, then programs and newlib."""
+    """Every check in a fixed order: Python, packages, programs, newlib, CUDA driver."""
     packages = (check_package(*entry) for entry in _PACKAGES)
     tools = (check_tool(*entry) for entry in _TOOLS)
     return (_check_python(), *packages, *tools, check_newlib(), check_cuda_driver())
 
 
 def healthy(checks: Sequence[Check]) -> bool:
-    """Whether everything that is required is there."""
+    """Whether every required check has passed."""
     return all(check.found for check in checks if check.required)
 
 
@@ -223,7 +223,7 @@ def check_newlib() -> Check:
 
 
 def check_cuda_driver() -> Check:
-    """Whether programs find NVIDIA's driver, which TVM's CUDA runtime is linked against."""
+    """Whether NVIDIA's driver library (libcuda) can be found; TVM's CUDA runtime is linked against it."""
     found = ctypes.util.find_library("cuda") is not None
     remedy = "" if found else "install NVIDIA's driver (libcuda.so.1); stages run on the CPU without"
     return Check("CUDA driver", found, "", "run stages on a GPU", False, remedy)

@@ -1,4 +1,4 @@
-"""Running an image in QEMU and reading what it measured.
+"""Run an image in QEMU and read its outputs and measurements: arena and stack bytes used, instructions.
 
 The image (see `templates/main.c.in`) reads inputs.bin and writes results.bin through semihosting. It paints the arena
 with a byte before every inference and reports the highest byte that has changed. A byte may be written with the very
@@ -38,7 +38,7 @@ _FAULT_BITS = {
 
 
 class Runnable(Protocol):
-    """What a run must know of an image: how inputs become bytes and bytes outputs."""
+    """The part of an image that a run needs: the conversion of inputs to bytes and of bytes to outputs."""
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]: ...
@@ -52,7 +52,7 @@ class FirmwareError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run in the emulator gave."""
+    """Outputs and measurements of a run, in the emulator or on a board (`serial_run`)."""
 
     outputs: tuple[tuple[np.ndarray, ...], ...]  # per inference, in the order of the interface
     arena_high_water_bytes: int  # maximum over inferences and paint patterns
@@ -63,7 +63,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What one inference gave: bytes of arena and stack that it used, bytes of all outputs, ticks of the counter."""
+    """Raw results of one inference: bytes of arena and stack used, the bytes of all outputs, ticks of the counter."""
 
     arena: int
     stack: int
@@ -105,7 +105,7 @@ def run_result(
 ) -> RunResult:
     """The result of a run that began at `started` (monotonic seconds); `again` repeats the first inference.
 
-    Raises `FirmwareError`, in the name of `what`, where the repetition has other outputs.
+    Raises `FirmwareError`, whose message begins with `what`, where the repetition has other outputs.
     """
     if main[0].outputs != again.outputs:
         raise FirmwareError(f"{what}: outputs depend on what the arena held before the inference")
@@ -145,7 +145,7 @@ def _find_qemu(board: Board) -> str:
 
 
 def _command(qemu: str, elf: Path, board: Board) -> list[str]:
-    """The call of QEMU: 128 ns of virtual time for an instruction, files through semihosting."""
+    """QEMU's command line: 128 ns of virtual time per instruction, files through semihosting."""
     return [
         qemu, "-M", str(board.qemu_machine), *board.family.qemu_arguments,
         "-kernel", str(elf.resolve()), "-icount", "shift=7",
@@ -194,7 +194,7 @@ class _Job:
 
     @staticmethod
     def _record_bytes(interface: Runnable) -> int:
-        """Bytes that an inference writes."""
+        """Bytes that one inference writes into results.bin."""
         return _RECORD.size + sum(spec.bytes for spec in interface.outputs)
 
     def _read(self, interface: Runnable, console: str) -> list[Inference]:

@@ -1,8 +1,8 @@
-"""`<name>.c` as its callers see it: the arena, the places of inputs and outputs, and the run around the driver.
+"""Emit `<name>.c`: the arena, the mapping of inputs and outputs to it, and `<name>_run` around the driver.
 
-Its text is `templates/network.c.in`. A run that calls functions of its user's, or whose arena others share, marks the arena
-as busy until it ends: whoever asks for the same arena meanwhile gets an error, not a wrong result. See the comments of the
-header (`micro.header`).
+The template is `templates/network.c.in`. A run that calls functions of the application, or whose arena is shared, marks the
+arena as busy until it ends; a call that needs the same arena meanwhile returns an error, not a wrong result. See the
+comments of the header (`micro.header`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm_cascade.micro.network import C_TYPES
 from tvm_cascade.micro.template import fill_template, template
 
 _NAMES = "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh sqrt pow floor ceil trunc round"
-# functions of <math.h> as kernels of floats call them
+# functions of <math.h> that float kernels call, with or without the suffix f
 _MATHS = re.compile(rf"\b(?:{'|'.join(_NAMES.split())}|nearbyint|erf|fabs|fmod)f?\(")
 _BOOLEANS = re.compile(r"\bbool\b")
 
@@ -23,8 +23,8 @@ _BOOLEANS = re.compile(r"\bbool\b")
 def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
     """The text of `<name>.c`.
 
-    `functions` are the kernels and the driver, or the driver alone where an object with the kernels lies beside it;
-    `helpers` are the C functions that the kernels call.
+    `functions` is C of the kernels and the driver, or of the driver alone where the kernels are in an object file;
+    `helpers` is C of the functions that the kernels call.
     """
     name, upper, can_fail = c.name, c.upper, c.calls_back
     refusal = [f"    if ({name}_busy != 0u) {{", f"        return {upper}_BUSY;", "    }"]
@@ -63,17 +63,17 @@ def emit_entry(c: CInterface, functions: str, helpers: str) -> str:
 
 
 def hook_symbol(name: str) -> str:
-    """The C function that a driver with a hook calls."""
+    """Name of the C function that the driver calls after each step where the application has a hook."""
     return f"{name}_between_steps"
 
 
 def _only_shared(lines: list[str], busy: bool) -> list[str]:
-    """Lines that use the byte `<name>_busy`, which a network without callbacks has only where it shares an arena."""
+    """`lines`, which use the byte `<name>_busy`: without callbacks (`busy` False) it exists only with a shared arena."""
     return lines if busy else ["#if defined(TVM_CASCADE_SHARED_ARENA)", *lines, "#endif"]
 
 
 def _places(c: CInterface, which: str) -> list[str]:
-    """Statements that set the members of a side, `inputs` or `outputs`, to their places in the arena."""
+    """C statements that point the members of the struct `inputs` or `outputs` at their tensors in the arena."""
     const, specs = c.side(which)
     places: list[str] = []
     for spec in specs:
@@ -89,7 +89,7 @@ def _places(c: CInterface, which: str) -> list[str]:
 
 
 def _copies(c: CInterface, which: str) -> list[str]:
-    """Statements that copy what the application keeps outside of the arena: inputs into it, outputs out of it."""
+    """C statements that copy tensors that the application keeps outside of the arena: inputs into it, outputs out of it."""
     lines: list[str] = []
     for spec in c.side(which)[1]:
         if spec.streamed:
@@ -103,13 +103,13 @@ def _copies(c: CInterface, which: str) -> list[str]:
 
 
 def _fetch(c: CInterface) -> list[str]:
-    """The function that the driver asks for rows, where an input is streamed."""
+    """The C function that the driver calls for each row of a streamed input; no lines where no input is streamed."""
     cases: list[str] = []
     for k, spec in enumerate(c.interface.inputs):
         if spec.streamed:
             cast = f"({C_TYPES[spec.dtype]} *)(void *)to"
             member = f"inputs->{spec.c_name}"
-            call = f"({member})({member}_context, row, {cast})"  # no call of a macro of that name
+            call = f"({member})({member}_context, row, {cast})"  # parentheses: a macro of that name is not expanded
             cases += [f"    if (input == {k}) {{", f"        return {call};", "    }"]
     if not cases:
         return []
@@ -118,7 +118,7 @@ def _fetch(c: CInterface) -> list[str]:
 
 
 def _hook(name: str) -> list[str]:
-    """The function that the driver calls between steps."""
+    """The C function that the driver calls after each step; it calls the application's hook, if that is set."""
     head = f"static int32_t {hook_symbol(name)}(int8_t *context, int32_t done)"
     call = "    return inputs->hook == NULL ? 0 : inputs->hook(inputs->hook_context, done);"
     return [f"{head} {{", _context(name), call, "}", ""]

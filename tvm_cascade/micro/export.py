@@ -1,8 +1,8 @@
-"""A compiled network as a package of other build systems: a Zephyr module, an Arduino library.
+"""Export a compiled folder as a package for another build system: a Zephyr module or an Arduino library.
 
-Both hold the network alone (header, sources, weights, compiled kernels if any) and an example that calls it. Their other
-files are those of `templates/zephyr/` and `templates/arduino/`: Zephyr's layout is that of its documentation's "Modules
-(External projects)", Arduino's that of its "Library specification" 1.5.
+Both contain the networks (headers, sources, weights, compiled kernels if any) and an example that calls them. Their other
+files come from `templates/zephyr/` and `templates/arduino/`: Zephyr's layout follows its documentation's "Modules (External
+projects)", Arduino's its "Library specification" 1.5.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ARDUINO_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 @dataclass(frozen=True, slots=True)
 class _Package:
-    """The networks of an image under the name of a package."""
+    """An image to be exported, and the name of the package."""
 
     name: str  # C identifier
     image: Image
@@ -62,7 +62,7 @@ class _Package:
             yield SOURCE, self._text(SOURCE)
 
     def headers(self) -> Iterator[tuple[str, str]]:
-        """Names and texts of the headers: with a shared arena they say so themselves, whatever the build defines."""
+        """Names and texts of the headers; those of several networks define TVM_CASCADE_SHARED_ARENA themselves."""
         for network in self.networks:
             header = f"{network.name}.h"
             yield header, (_SHARED if self.image.several else "") + self._text(header)
@@ -87,8 +87,8 @@ def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
     Raises
     ------
     UsageError
-        `out` exists and is not empty; for Arduino also compiled kernels of cores that it takes none of, and folder names
-        that it does not take.
+        `kind` is unknown, or `out` exists and is not empty; for Arduino also if kernels are compiled for another family
+        of cores than Arm, or if the name of `out` is no valid name of a library folder.
     MissingToolError
         Compiled kernels have to be packed and the target's binutils are missing.
     """
@@ -108,7 +108,7 @@ def export_folder(folder: Path, kind: str, out: Path) -> tuple[str, ...]:
 
 
 def _write_zephyr(package: _Package, folder: Path) -> dict[str, str]:
-    """Write the network's files as a Zephyr module has them; returns what only Zephyr's texts say."""
+    """Write the networks' files in the layout of a Zephyr module; returns the template values that only Zephyr needs."""
     name = package.name
     archive = ""
     if package.has_objects:
@@ -171,11 +171,11 @@ def _refuse_arduino(package: _Package, out: Path) -> None:
 
 
 def _write_arduino(package: _Package, folder: Path) -> dict[str, str]:
-    """Write the network's files as an Arduino library has them; returns what only Arduino's texts say."""
+    """Write the networks' files in the layout of an Arduino library; returns the template values that only Arduino needs."""
     name, target = package.name, package.target
     precompiled = guard = ""
     if package.has_objects:
-        for core in target.runs_on:  # the builder's `build.mcu`; it tries `<core>/<fpu>-<float abi>` before
+        for core in target.runs_on:  # folder by the builder's `build.mcu`; it tries `<core>/<fpu>-<float abi>` first
             _pack(package, folder / "src" / core / f"lib{name}_kernels.a")
         precompiled, guard = f"precompiled=true\nldflags=-l{name}_kernels\n", _kernel_guard(target)
     for source, text in package.sources():
@@ -183,7 +183,7 @@ def _write_arduino(package: _Package, folder: Path) -> dict[str, str]:
     for header, text in package.headers():
         _write(folder / "src" / header, guard + text)
     return {
-        "library": f"network_{name}" if name.startswith("arduino") else name,  # names that begin so are Arduino's own
+        "library": f"network_{name}" if name.startswith("arduino") else name,  # Arduino reserves this prefix
         "headers": ",".join(f"{network.name}.h" for network in package.networks),
         "keywords": "".join(
             f"{network.name}_{function}\tKEYWORD2\n"
@@ -214,7 +214,7 @@ def _arduino_boards(package: _Package) -> str:
 
 
 def _kernel_guard(target: Core) -> str:
-    """C that refuses a board whose options show that it does not run, or not link, kernels compiled for `target`."""
+    """Preprocessor check with an #error where the compiler's options show that kernels of `target` cannot run or link."""
     misfits = [f"__ARM_ARCH < {target.triple.removeprefix('thumbv')[0]}"]
     if target.fpu:
         misfits += ["!defined(__ARM_PCS_VFP)", "!defined(__ARM_FEATURE_DSP)"]
@@ -252,7 +252,7 @@ def _values(package: _Package) -> dict[str, str]:
 
 
 def _call(network: Network) -> str:
-    """A function `call_<name>` of an example: one inference, and the callbacks of streamed inputs before it."""
+    """C of an example's function `call_<name>`, which runs one inference, preceded by callbacks of streamed inputs."""
     name = network.name
     streamed = [spec for spec in network.inputs if spec.streamed]
     about_inputs = "\n".join(_about("inputs", spec) for spec in network.inputs)
@@ -293,7 +293,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _pack(package: _Package, archive: Path) -> None:
-    """Compiled kernels as a static library, reproducible to the byte."""
+    """Write the objects with the kernels as a static library, deterministically (`ar D`)."""
     family = package.target.family
     tool = find_tool(f"{family.prefix}ar", family.compiler_remedy)
     archive.parent.mkdir(parents=True, exist_ok=True)

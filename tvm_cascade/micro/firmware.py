@@ -1,4 +1,4 @@
-"""From a plan to a finished folder of one network: its files, the linked image, the program for this machine, metadata."""
+"""Write the compiled folder of one network from its plan: C files, linked image, host program (`micro.host`), metadata."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ __all__ = ["METADATA", "Written", "keep_users_files", "users_files", "write"]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a finished folder holds; sizes in bytes, None for this machine."""
+    """Files and sizes of a finished folder; sizes in bytes, None where it was compiled for this machine."""
 
     ram_bytes: int | None
     flash_bytes: int | None
     elf: str | None  # relative to the folder
     files: tuple[str, ...]
-    network: tuple[str, ...] = ()  # of these, the network's own
-    ram_weight_bytes: int = 0  # of `ram_bytes`
+    network: tuple[str, ...] = ()  # the network's own among `files`
+    ram_weight_bytes: int = 0  # of `ram_bytes`, weights that are copied to RAM
 
 
 def write(
@@ -49,7 +49,7 @@ def write(
     emit: EmitRequest,
     progress: Callable[[str], None],
 ) -> Written:
-    """Fill the existing `folder` with a network called `name`: sources, image, program for this machine, metadata.
+    """Write a network called `name` into the existing `folder`: sources, linked image, host program, metadata.
 
     Raises `InfeasibleError` where the image does not fit the board, `MissingToolError` without the target's compiler.
     """
@@ -143,7 +143,7 @@ def _does_not_fit(error: MemoryOverflowError, board: Board, plan: Plan, options:
 
 
 def _what_may_help(options: PlanOptions) -> list[str]:
-    """Options that could make the arena smaller and are not used yet; where there are none, a smaller network."""
+    """Unused options that could make the arena smaller; where all are used, the advice to take a smaller network."""
     if options.layerwise:
         return ["compiling without --layerwise"]
     found = [] if options.overlap else ["compiling without --no-overlap"]

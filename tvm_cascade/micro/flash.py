@@ -1,4 +1,4 @@
-"""Writing an image into the flash of a real board with whichever of pyocd, openocd and st-flash is installed."""
+"""Write an image to the flash of a real board with pyocd, openocd or st-flash, whichever is installed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tvm_cascade.micro.toolchain import build_image, find_tool, run_tool
 TOOLS = ("pyocd", "openocd", "st-flash")  # in order of preference
 _REMEDY = "pip install pyocd, or apt-get install openocd, or apt-get install stlink-tools (Debian, Ubuntu)"
 _TIMEOUT_S = 300.0
-_LISTS = {"pyocd": "pyocd list", "openocd": "lsusb -v", "st-flash": "st-info --probe"}  # what names the probes
+_LISTS = {"pyocd": "pyocd list", "openocd": "lsusb -v", "st-flash": "st-info --probe"}  # list the debug probes
 _PROBE = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]*\Z")
-_STAMP = re.compile(r"^(?:\d{7} [A-Z] |\d{4}-\d\d-\d\dT[\d:]+ )")  # pyocd's and st-flash's
+_STAMP = re.compile(r"^(?:\d{7} [A-Z] |\d{4}-\d\d-\d\dT[\d:]+ )")  # time stamps of pyocd's and st-flash's lines
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(
     r"\berror\b|\bfail|^\d+ [CE] |\bunable\b|couldn't|\bno (?:connected|available|device)", re.IGNORECASE
@@ -28,7 +28,7 @@ _COMPLAINT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FlashResult:
-    """What was written, and how."""
+    """The image that was written, the flash programmer and its command line."""
 
     elf: Path
     tool: str
@@ -38,7 +38,7 @@ class FlashResult:
 def flash_folder(
     folder: Path, board: str | None, kind: str = "serial", tool: str | None = None, probe: str | None = None
 ) -> FlashResult:
-    """Flash the compiled `folder`; `board` None is the one that it was written for. Raises as `flash_image`."""
+    """Flash the compiled `folder`; `board` None means the one that it was compiled for. Raises as `flash_image`."""
     image = read_image(folder)
     return flash_image(image, find_board(folder, board or image.board), kind, tool, probe)
 
@@ -58,7 +58,7 @@ def flash_image(
     kind : str
         `serial` (answers `run --port`) or `application` (main.c as its user has written it).
     tool : str, optional
-        One of `TOOLS`; None is the first that is installed and knows the board.
+        One of `TOOLS`; None means the first that supports the board and is installed.
     probe : str, optional
         Serial number of the debug probe, which is needed where several are plugged in.
     timeout_s : float
@@ -93,7 +93,7 @@ def _text(output: bytes | None) -> str:
 
 
 def _complaint(out: str, err: str) -> str:
-    """The first line that names an error: tools print more after it, on either stream."""
+    """The first line of a tool's output that names an error, without its time stamp; else the last line."""
     lines = [line.strip() for line in (*err.splitlines(), *out.splitlines()) if line.strip()]
     told = [line for line in lines if _COMPLAINT.search(line)]
     return _STAMP.sub("", (told or lines[-1:] or ["no message"])[0])
@@ -111,7 +111,10 @@ def _advice(tool: str, board: Board, said: str, probe: str | None) -> str:
 
 
 def choose_tool(board: Board, tool: str | None = None) -> str:
-    """The program to flash `board` with: `tool` if given and able, else the first that is installed."""
+    """The program to flash `board` with: `tool` if given, else the first of `TOOLS` that supports it and is installed.
+
+    Raises `UsageError` where none, or not `tool`, supports the board, `MissingToolError` where none is installed.
+    """
     if tool is not None and tool not in TOOLS:
         raise UsageError(f"unknown tool {tool!r}; known: {', '.join(TOOLS)}")
     known = board.flash_tool
@@ -152,7 +155,7 @@ def _command(tool: str, board: Board, elf: Path, probe: str | None) -> tuple[str
 
 
 def _binary(board: Board, elf: Path) -> Path:
-    """The image as bare bytes from the start of flash, which is all st-flash reads."""
+    """The image as raw binary from the start of flash, the only format that st-flash reads."""
     objcopy = find_tool(f"{board.family.prefix}objcopy", board.family.compiler_remedy)
     binary = elf.with_suffix(".bin")
     run_tool((objcopy, "-O", "binary", str(elf), str(binary)))

@@ -1,7 +1,7 @@
-"""`<name>.h`: the public side of an emitted network. What it declares is defined by `micro.entry`.
+"""Emit `<name>.h`, the C interface of a network; `micro.entry` emits the definitions.
 
-Its text is `templates/network.h.in`. The arena lies where the application's build says: in an array of the network's own
-(in a section of its choice), in one that all networks of the image share, or behind a pointer.
+The template is `templates/network.h.in`. The application's build chooses where the arena lies: in an array of the network's
+own (in a section of its choice), in one that all networks of the image share, or behind a pointer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def emit_header(c: CInterface, note: str) -> str:
 
 
 def _sizes(c: CInterface) -> list[str]:
-    """Macros of sizes and quantization."""
+    """Lines of macros: numbers of inputs, outputs and steps, sizes in bytes, scales and zero points."""
     upper = c.upper
     lines = [
         f"#define {upper}_INPUTS {len(c.interface.inputs)}",
@@ -72,7 +72,7 @@ def _passes(spec: TensorSpec) -> str:
 
 
 def _struct(c: CInterface, which: str) -> list[str]:
-    """The struct of the pointers of one side, `inputs` or `outputs`."""
+    """Lines of the struct `<name>_inputs` or `<name>_outputs`: pointers to tensors, callbacks of streamed inputs, hook."""
     const, specs = c.side(which)
     fields: list[str] = []
     for spec in specs:
@@ -100,7 +100,7 @@ def _struct(c: CInterface, which: str) -> list[str]:
 
 
 def _memory(c: CInterface) -> str:
-    """What the network needs of RAM, for the head of its header."""
+    """The RAM that the network needs, as a phrase for the comment at the head of the header."""
     rest = [f"{total_bytes(c.hot)} bytes of weights"] if c.hot else []
     rest += ["a byte that tells whether it runs"] if c.calls_back else []
     return " and ".join([f"the arena of {c.interface.arena_bytes} bytes", *rest])

@@ -1,7 +1,7 @@
-"""Running a lowered plan in this process: the same row kernels and driver, through LLVM, with their work counted.
+"""Host run: a lowered plan executed in this process, its kernels and driver compiled by LLVM and their work counted.
 
-What runs is the instrumented build: every multiply-accumulate adds one to a counter, and canaries around the arena tell
-whether anything wrote past it. The project folder keeps it as LLVM text, so a run needs no compiler.
+The program is instrumented: every multiply-accumulate adds one to a counter, and canaries around the arena detect writes
+outside of it. A compiled folder stores it as LLVM text, so a run needs no compiler.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class HostProgram:
     llvm: str  # LLVM text
     flash: bytes
     arena_bytes: int
-    spare_bytes: int  # behind the arena: scratch of the generic kernels beyond that of the board's
+    spare_bytes: int  # after the arena: scratch that the generic kernels need beyond that of the board's kernels
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
     def save(self, folder: Path) -> dict[str, object]:
-        """Write the program's two files; the rest, for `load`, is returned as JSON-ready data."""
+        """Write the program's two files; returns the other fields as JSON-ready data for `load`."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "program.ll").write_text(self.llvm)
         (folder / "flash.bin").write_bytes(self.flash)
@@ -63,7 +63,7 @@ class HostProgram:
         return cls(llvm, flash, arena, spare, sides["inputs"], sides["outputs"])
 
 
-_STREAMED = -1  # in metadata.json, in place of an offset
+_STREAMED = -1  # "offset" of a streamed input in metadata.json
 
 
 def _to_dict(spec: TensorSpec) -> dict[str, object]:
@@ -91,12 +91,12 @@ class HostResult:
 
 
 def optimised(mod: Any) -> Any:
-    """An executable of a module's functions for this machine's kind of processor."""
+    """Compile a module for the generic CPU of this machine's architecture (TVM target "llvm")."""
     return tvm.compile(mod, target=tvm.target.Target("llvm"))
 
 
 def host_program(lowered: Lowered, io: IoSpec, build: Callable[[Any], Any] | None = None) -> HostProgram:
-    """Compile a lowering made with `counted=True` by `build`, or optimised; `io` has its places in the arena."""
+    """Compile a plan lowered with `counted=True` by `build` (default `optimised`); `io` has arena offsets."""
     assert lowered.counted
     room = lowered.plan.peak + lowered.spare_bytes
     mod = lowered.mod.clone()
@@ -122,16 +122,16 @@ def host_program(lowered: Lowered, io: IoSpec, build: Callable[[Any], Any] | Non
 
 
 def _calls_of_all(lowered: Lowered) -> Any:
-    """A second call of every kernel, in a function that nobody calls.
+    """A function that calls every kernel once more and is never called, so that LLVM does not inline all kernels.
 
-    LLVM moves a private function that is called once into its caller, however large: one function of all kernels of
-    NASNetMobile, 15 megabytes of text, took six gigabytes and minutes to become machine code.
+    LLVM inlines a private function with a single call, however large it is; one function of all kernels of NASNetMobile
+    (15 MB of LLVM text) takes 6 GB and minutes to compile.
     """
     memory = tirx.decl_buffer((8,), "int8", "memory")
 
     def argument(param: tirx.Var) -> Any:
         dtype = str(getattr(param.ty, "dtype", ""))
-        unknown = memory[0].astype("int32")  # what is known of an argument makes a kernel look small
+        unknown = memory[0].astype("int32")  # a known argument would make the kernel look small enough to inline
         return unknown.astype(dtype) if dtype.startswith(("int", "uint")) else tirx.address_of(memory[unknown])
 
     calls: list[tirx.Stmt] = [
@@ -144,15 +144,15 @@ def _calls_of_all(lowered: Lowered) -> Any:
 
 
 def _without_addresses(text: str) -> str:
-    """LLVM text with TVM's buffers numbered, in the names of alias classes, where it prints their addresses."""
+    """Make LLVM text reproducible: replace buffer addresses in the names of TVM's alias classes by numbers."""
     numbers: dict[str, int] = {}
     return re.sub(r'!"(0x[0-9a-f]+)', lambda m: f'!"buffer{numbers.setdefault(m[1], len(numbers))}', text)
 
 
 def run_host(program: HostProgram, inferences: Sequence[Mapping[str, np.ndarray]]) -> HostResult:
-    """Run every inference and count the last one's work.
+    """Run every inference twice, over arenas painted differently; multiply-accumulates are those of the last one.
 
-    Raises `ValidationError` where a canary died: something wrote outside of the arena.
+    Raises `ValidationError` where a canary was overwritten, that is, something wrote outside of the arena.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.ll"

@@ -1,9 +1,9 @@
-"""Weights that are read from RAM, for cores that wait for their flash.
+"""Weights that are copied to RAM and read there, for cores with slow flash.
 
-The kernels' constants lie in the flash image; the driver hands each kernel pointers into it. Those that a compilation
-moves are copied once into an array of their own (`<name>_hot`, in a section of the user's choice), and the driver's
-pointers to them lead there instead. Chosen are the constants that are read most often for a byte: multiply-accumulates
-of their operator divided by their size, ties by place.
+The kernels' constants lie in the flash image, and the driver passes kernels pointers into it. Selected constants are copied
+once into an array `<name>_hot` (in a section of the user's choice), and the driver's pointers to them are redirected there.
+Selected, within a budget of bytes, are the constants that are read most often per byte: multiply-accumulates of their
+operator divided by their size; ties go to the lower offset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from tvm_cascade.schedules.driver.lower_plan import FlashItem, Lowered
 
-POINTER = re.compile(r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)")  # of an element of the flash image
+POINTER = re.compile(
+    r"\(&\((?:flash|\(\((\w+)\*\)\(void\*\)flash\))\[(\d+)\]\)\)"
+)  # C pointer to an element of the flash image
 ITEM_BYTES = {"int8_t": 1, "uint8_t": 1, "int16_t": 2, "uint16_t": 2, "int64_t": 8, "uint64_t": 8, "double": 8}
 _ALIGN = 8
 
@@ -28,7 +30,7 @@ class HotWeight:
 
 
 def choose(lowered: Lowered, text: str, budget: int) -> tuple[HotWeight, ...]:
-    """Constants of at most `budget` bytes together, among those that the driver `text` points to."""
+    """Select constants of at most `budget` bytes in total among those that the driver's C `text` points to."""
     used = {item for match in POINTER.finditer(text) if (item := _item(lowered.flash_items, match)) is not None}
     macs = {op.name: op.macs for op in lowered.plan.graph.ops}
     order = sorted(used, key=lambda item: (-_reads(item, macs), item.offset))
@@ -47,7 +49,7 @@ def total_bytes(chosen: Sequence[HotWeight]) -> int:
 
 
 def redirect(text: str, name: str, chosen: Sequence[HotWeight]) -> str:
-    """The driver with its pointers to `chosen` leading into RAM."""
+    """The driver's C text with its pointers to the `chosen` constants replaced by pointers into `<name>_hot`."""
 
     def pointer(match: re.Match[str]) -> str:
         at = place_of_pointer(match)
@@ -103,7 +105,7 @@ def _item(items: Sequence[FlashItem], match: re.Match[str]) -> FlashItem | None:
 
 
 def place_of_pointer(match: re.Match[str]) -> int:
-    """The byte of the flash image that a pointer leads to."""
+    """Offset in bytes, in the flash image, of the element that a match of `POINTER` points to."""
     return int(match[2]) * (ITEM_BYTES.get(match[1], 4) if match[1] else 1)
 
 

@@ -1,10 +1,10 @@
-"""A compiled folder: one network or several that make one image, as the folder's metadata describes them.
+"""Compiled folders: `Image`, the record of one network or several linked into one image, read from `metadata.json`.
 
 An image of one network is a project. Several networks (a bundle) run one after the other and share one arena, as large as
 the largest needs: the maximum of their arenas, not the sum. They are compiled with TVM_CASCADE_SHARED_ARENA, which makes
 each of them use `tvm_cascade_arena` in place of an array of its own.
 
-Layout of a folder: the networks' own files, `main.c`, `startup.c`, the measuring port, `CMakeLists.txt`, `README.md`,
+Layout of a folder: the networks' own files, `main.c`, `startup.c`, the I/O port for measuring, `CMakeLists.txt`, `README.md`,
 `metadata.json`, `boards/<board>/`, `host/` with the programs for this machine, and `build/` with the images. Several
 networks add `arena.c`, one `serial_<network>.c` for each, and `constants.c` with the weights that they have in common.
 """
@@ -26,7 +26,7 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 METADATA = "metadata.json"
 HOST_FOLDER = "host"
-_SEVERAL = "networks"  # name of an image of several
+_SEVERAL = "networks"  # name of an image of several networks
 _ONE_KEY, _SEVERAL_KEY = "project", "bundle"  # of metadata.json
 
 
@@ -37,10 +37,10 @@ class Image:
     folder: Path
     networks: tuple[Network, ...]
     target: Core
-    board: str  # name of the board that it was written for, or "host"
+    board: str  # name of the board that it was compiled for, or "host"
     optimise: str
-    shared_weight_bytes: int = 0  # of weights that several networks have, kept once
-    saved_flash_bytes: int = 0  # by them, against networks of their own
+    shared_weight_bytes: int = 0  # of weights that several networks have in common, stored once
+    saved_flash_bytes: int = 0  # by sharing them
 
     @property
     def several(self) -> bool:
@@ -66,7 +66,7 @@ class Image:
         return tuple(spec for network in self.networks for spec in network.outputs)
 
     def label(self, network: Network, name: str) -> str:
-        """What files of inputs and outputs call a tensor: `x`, or `network/x` where there are several networks."""
+        """Name of a tensor in files of inputs and outputs: `x`, or `network/x` where there are several networks."""
         return f"{network.name}/{name}" if self.several else name
 
     def named_inputs(self) -> Iterator[tuple[str, TensorSpec]]:
@@ -98,11 +98,11 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """What a folder says of a network's program for this machine."""
+    """Metadata of a network's host program (`micro.host`) in a compiled folder."""
 
     folder: Path
     data: Mapping[str, Any]  # for `HostProgram.load`
-    macs: int  # multiply-accumulates that the plan states
+    macs: int  # multiply-accumulates by the plan
 
 
 def read_image(folder: Path) -> Image:
@@ -140,7 +140,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def write_metadata(image: Image, more: Mapping[str, object] | None = None) -> None:
-    """Write the folder's `metadata.json`: what `read_image` reads, and `more`."""
+    """Write the folder's `metadata.json`: the fields that `read_image` reads, and the entries of `more`."""
     networks = [
         {
             "interface": network.interface.to_dict(),
@@ -180,7 +180,7 @@ def read_network(image: Image, network: Network) -> EmittedNetwork:
 
 
 def host_records(image: Image) -> dict[str, HostRecord]:
-    """The programs for this machine by network; a network that was written without one is left out.
+    """Records of the host programs by network name; a network that was written without one is left out.
 
     Raises `LoadError` for damaged metadata.
     """

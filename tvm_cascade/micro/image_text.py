@@ -1,4 +1,4 @@
-"""Files of an image beside the networks' own: programs, CMake project, README, and the shared arena of several networks."""
+"""Texts of an image's files other than the networks' own: programs, CMake project, README, shared arena (`arena.c`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = {"c": "generated source", "o": "compiled kernels"}  # of files, by suff
 
 
 def files(image: Image) -> dict[str, str]:
-    """Texts by file name: everything in a board's folder that is written around its networks."""
+    """Texts by file name: CMake files, README, `main.c`, serial programs, and `arena.c` for several networks."""
     values = _build_values(image)
     readme = "bundle_README.md.in" if image.several else "README.md.in"
     texts = {
@@ -28,14 +28,14 @@ def files(image: Image) -> dict[str, str]:
 
 
 def own_sources(image: Image) -> tuple[str, ...]:
-    """Sources that every program of several networks needs beside the networks' own: the arena and shared weights."""
+    """Sources that each program of several networks needs in addition to the networks': the arena, shared weights."""
     if not image.several:
         return ()
     return ("arena.c", SOURCE) if image.shared_weight_bytes else ("arena.c",)
 
 
 def arena_source(image: Image) -> str:
-    """`arena.c`: the shared arena. It does not compile beside a network that needs a larger one."""
+    """`arena.c`: the shared arena; an #error in it stops the build if a recompiled network needs a larger one."""
     size, align = image.arena_bytes, image.arena_align
     names = [network.name for network in image.networks]
     checks = [
@@ -64,7 +64,7 @@ def host_library(network: Network) -> str:
 
 
 def _build_values(image: Image) -> dict[str, str]:
-    """What CMakeLists.txt, toolchain.cmake and README.md say of an image."""
+    """Values of the templates CMakeLists.txt, toolchain.cmake and README.md."""
     networks, target = image.networks, image.target
     defines = (SHARED_ARENA,) if image.several else ()
     libraries = [cmake_library(n.name, n.sources, n.objects, n.c_flags, defines) for n in networks]

@@ -1,6 +1,6 @@
-"""C of the programs around the networks of an image: `main.c`, and the board's end of the serial protocol.
+"""Emit the C programs of an image: `main.c`, and the board's side of the serial protocol.
 
-One network and several have templates of their own: the program of several clears one arena and runs each in turn.
+One network and several networks have separate templates; the program of several runs them in turn over one arena.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tvm_cascade.tensor_spec import TensorSpec
 
 
 def main_source(networks: Sequence[Network]) -> str:
-    """`main.c`: the application that its user completes, and the measuring program of the emulator."""
+    """`main.c`: the application, which the user completes, and the program that measures in the emulator."""
     if len(networks) == 1:
         return fill_template(template("main.c.in"), _main_of_one(networks[0]))
     return fill_template(template("bundle_main.c.in"), _main_of_several(networks))
 
 
 def serial_sources(networks: Sequence[Network]) -> dict[str, str]:
-    """The board's end of the serial protocol: one file for one network; for several, one each and one that selects."""
+    """The board's side of the serial protocol, by file name: one file per network, and for several one that selects."""
     if len(networks) == 1:
         return {"serial_main.c": _serial_source(networks[0])}
     names = [f"serve_{network.name}" for network in networks]
@@ -36,7 +36,7 @@ def serial_file(network: Network) -> str:
 
 
 def describe(side: str, specs: Sequence[TensorSpec], lead: str) -> str:
-    """One line a tensor, from C-safe names only: a model's own names never reach generated text."""
+    """One line per tensor, with the C names only: the model's own names may hold anything."""
     lines = []
     for spec in specs:
         quantized = "" if spec.scale is None else f", real = {spec.scale!r} * (q - {spec.zero_point or 0})"
@@ -167,7 +167,7 @@ def _block(*lines: str) -> str:
 
 
 def _serial_source(network: Network) -> str:
-    """The places of whole tensors and the callbacks of streamed ones, in the template of the protocol."""
+    """C of the serial server of one network: addresses and sizes of whole tensors, callbacks of streamed ones."""
     upper, streamed = network.name.upper(), _streamed(network)
     whole = [(k, spec) for k, spec in enumerate(network.inputs) if not spec.streamed]
     inputs = [

@@ -1,4 +1,4 @@
-"""Names from a model, made safe: what a model says never reaches a C identifier, a file name or a page unescaped."""
+"""Sanitise names that come from a model: C identifiers, names of networks and their files, text in C comments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESERVED = frozenset(
     static_cast stderr stdin stdout struct switch template this thread_local throw true try typedef typeid typename typeof
     typeof_unqual union unix unsigned using virtual void volatile wchar_t while xor xor_eq arena flash main""".split()  # noqa: SIM905 - a list would be five times as long
 )
-# What a network cannot be called: its header would hide one of C or of the project, or its name is one of CMake's own.
+# Names that no network may have: its header would hide one of C or of the project, or CMake reserves the name.
 _TAKEN = frozenset(
     """board constants measure networks port port_host port_semihosting profile serial_main startup uart alloca assert complex
     ctype errno fenv float inttypes iso646 limits locale malloc math memory regex sched setjmp signal stdalign stdarg stdatomic
@@ -42,7 +42,7 @@ def network_identifier(text: str) -> str:
 
 
 def unique_identifier(text: str, fallback: str, taken: Callable[[str], bool]) -> str:
-    """`text` as a C identifier that is not `taken`, told apart by a number."""
+    """`text` as a C identifier for which `taken` is False; a number is appended where needed."""
     stem = c_identifier(text, fallback)
     name, k = stem, 1
     while taken(name):

@@ -1,6 +1,6 @@
-"""A compiled network: its files, as the code generator makes them, and what a build and a run must know of it.
+"""Records of a compiled network: its emitted files (`EmittedNetwork`), and what a build (`Network`) and a run (`Interface`) need.
 
-`Interface` and `Network` are stored in the `metadata.json` of a compiled folder, so neither needs the model's file again.
+The last two are stored in the `metadata.json` of a compiled folder, so that neither build nor run needs the model's file.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def _require_identifier(text: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """The callable side of a compiled network: what a run must feed and may read."""
+    """The interface of a compiled network: names, inputs, outputs and arena, as a run needs them."""
 
     name: str  # C identifier, the prefix of every symbol
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     arena_bytes: int
     arena_align: int  # bytes
-    requests: tuple[int, ...] = ()  # for every row that the network asks for, in order, the input it belongs to
-    digest: int = 0  # CRC-32 of the network's files: tells networks of one shape and other weights apart
+    requests: tuple[int, ...] = ()  # for every streamed row, in the order of requests, the index of its input
+    digest: int = 0  # CRC-32 of the network's files: it differs for other weights of the same shapes
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")
@@ -53,7 +53,7 @@ class Interface:
             _require_identifier(spec.c_name, "tensor name")
 
     def to_dict(self) -> dict[str, object]:
-        """A JSON-ready copy, without the places of tensors: those are in the network's own sources."""
+        """A JSON-ready copy, without the arena offsets of tensors: the network's own sources have them."""
         made: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
         sides = {"inputs": self.inputs, "outputs": self.outputs}
         return made | {name: [_tensor_to_dict(spec) for spec in side] for name, side in sides.items()}
@@ -68,7 +68,7 @@ class Interface:
         return cls(**{**data, **sides, "requests": tuple(data.get("requests", ()))})
 
     def pack_inputs(self, arrays: Sequence[np.ndarray]) -> bytes:
-        """The inputs of one inference as the firmware reads them: whole ones in order, then streamed rows as asked for.
+        """The inputs of one inference as the firmware reads them: whole inputs in order, then rows in order of `requests`.
 
         Raises `UsageError` where number, element type or shape differ from the model's.
         """
@@ -94,7 +94,7 @@ class Interface:
 
 
 def split_outputs(outputs: Sequence[TensorSpec], data: bytes) -> tuple[np.ndarray, ...]:
-    """Bytes of tensors, one behind the other, as arrays of their types and shapes."""
+    """Split the bytes of concatenated tensors into arrays of their types and shapes."""
     arrays, start = [], 0
     for spec in outputs:
         flat = np.frombuffer(data, dtype=spec.dtype, count=prod(spec.shape), offset=start)
@@ -119,7 +119,7 @@ def _tensor_from_dict(data: Mapping[str, Any]) -> TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A compiled network in a folder: what a build compiles and links, and what a run must know."""
+    """A compiled network in a folder: the files that a build compiles and links, and the interface for a run."""
 
     interface: Interface
     sources: tuple[str, ...]  # names of files that must be compiled
@@ -146,7 +146,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class EmittedNetwork:
-    """Files of one compiled network, as the code generator made them."""
+    """A network as the code generator returns it: the contents of its files, and the fields of its interface."""
 
     name: str  # C identifier, the prefix of every symbol and file
     files: Mapping[str, bytes]  # file name -> content; headers, sources, objects
@@ -158,7 +158,7 @@ class EmittedNetwork:
     arena_align: int  # bytes
     c_flags: tuple[str, ...] = ()  # compiler options that only these sources need
     requests: tuple[int, ...] = ()  # see `Interface`
-    ram_weight_bytes: int = 0  # of weights that are copied into RAM, beside the arena
+    ram_weight_bytes: int = 0  # of weights that are copied to RAM, in addition to the arena
 
     def __post_init__(self) -> None:
         _require_identifier(self.name, "network name")

@@ -1,7 +1,7 @@
-"""Outputs of ONNX models: by ONNX's own evaluator, or by ONNX Runtime where that one is wrong or refuses.
+"""Reference outputs of ONNX models: by ONNX's `ReferenceEvaluator`, or by ONNX Runtime where the evaluator is wrong or fails.
 
-The evaluator is the definition in Python, and compares bits of quantized networks best. Some of its operators follow
-another definition than the specification's; what those are is written down here.
+The evaluator is ONNX's definition of its operators in Python, and agrees best with quantized networks to the bit. Some of
+its operators deviate from the specification; `untrusted` finds them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tvm_cascade.micro.sensitivity import onnx_evaluator
 
 Arrays = Mapping[str, np.ndarray]
 _INSTALL = "pip install onnxruntime, which --check then uses"
-_ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: along an axis and all behind it
+_ALONG_THE_REST = ("Softmax", "LogSoftmax", "Hardmax")  # before opset 13: over `axis` and all later axes
 _PADS = {
     "ConvTranspose": (b"SAME_UPPER", b"SAME_LOWER"),
     "MaxPool": (b"SAME_LOWER",),
-}  # which it places or counts wrongly
+}  # operator -> values of auto_pad that the evaluator gets wrong
 
 
 def read_onnx(path: Path) -> Any:

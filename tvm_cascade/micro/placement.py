@@ -1,4 +1,4 @@
-"""Places of inputs and outputs in the arena of a plan, and their names in C."""
+"""Arena offsets and C names of a network's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _OF_HOOKS = ("hook", "hook_context")  # members of the inputs of a network that 
 
 
 def place_io(plan: Plan, io: IoSpec, hook: bool = False) -> IoSpec:
-    """Inputs and outputs of a network with their places in the arena of `plan` and their C names.
+    """`io` with the arena offsets of `plan` and C names filled in; streamed inputs get their row axis, not an offset.
 
-    `io` has them in the order of the plan's graph. `hook` keeps the names of a hook's members free.
+    `io` is in the order of the plan's graph. `hook` reserves the names of the struct members of a hook.
     """
     names = _c_names(io.inputs, "input", _OF_HOOKS if hook else ())
     inputs = [
@@ -46,7 +46,7 @@ def _c_names(specs: Sequence[TensorSpec], side: str, reserved: Container[str]) -
     """C names of one side, `input` or `output`, none of them in `reserved`.
 
     The header names sizes by number and by name, <NETWORK>_INPUT0_SIZE and <NETWORK>_<NAME>_SIZE, and a streamed input
-    has a second member, <name>_context: no name means two things.
+    has a second member, <name>_context; a name that would collide with one of these is numbered.
     """
     names: list[str] = []
 

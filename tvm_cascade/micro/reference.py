@@ -1,8 +1,8 @@
-"""The oracle: LiteRT's reference kernels on a `.tflite` file (the `test` extra), ONNX's evaluator on `.onnx`
-(or ONNX Runtime, `micro.onnx_reference`), torch on `.pt2`.
+"""Reference outputs of a model (`run --check`): by LiteRT's reference kernels for `.tflite` (the `test` extra), ONNX's
+evaluator or ONNX Runtime for `.onnx` (`micro.onnx_reference`), torch for `.pt2`.
 
-The last two compute quantized networks in floats, rounded after every operator, where kernels add and rescale
-integers: their results are equal to within what the network itself makes of a rounding (`micro.sensitivity`).
+The last two compute quantized networks in floats and round after every operator, where kernels add and rescale
+integers: results agree to within the network's sensitivity to single roundings (`micro.sensitivity`).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tvm_cascade.micro.sensitivity import float_reach, run_exported
 
 @dataclass(frozen=True)
 class Expected:
-    """Outputs of one inference, named as in the model."""
+    """Reference outputs of one inference, named as in the model, and the figures that their tolerance needs."""
 
     outputs: Mapping[str, np.ndarray]
-    note: str = ""  # which kernels made them, where they are not LiteRT's reference ones
-    reach: float | None = None  # of a quantized network computed in floats: how far a few turned roundings move outputs
-    step: float | None = None  # of the outputs of such a network, where it quantizes them
+    note: str = ""  # what computed them, or what to doubt, where it is not the preferred reference
+    reach: float | None = None  # of a quantized network computed in floats: `sensitivity.float_reach`
+    step: float | None = None  # largest quantization step of the outputs of such a network, where it quantizes them
 
 
 Scales = Mapping[str, tuple[float | None, int | None]]  # scale and zero point by name
 
 
 def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray], scales: Scales | None = None) -> Expected:
-    """Outputs of one inference by the reference kernels. Stored integers where the model takes floats are dequantized
-    by their `scales` first.
+    """Outputs of one inference by the reference for the file's suffix. Where the model takes floats, stored integers are
+    dequantized by their `scales` first.
 
-    Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other kinds of file,
-    `LoadError` for what is no such file, or that the reference refuses.
+    Raises `MissingToolError` without ai-edge-litert (or onnx, or torch), `UsageError` for other suffixes and for inputs
+    that are not the model's, `LoadError` for a file that is damaged or that the reference refuses.
     """
     if path.suffix == ".tflite":
         return _litert(path, inputs, scales or {})
@@ -52,14 +52,14 @@ def reference_outputs(path: Path, inputs: Mapping[str, np.ndarray], scales: Scal
 
 
 def real(stored: np.ndarray, scale: float | None, zero_point: int | None) -> np.ndarray:
-    """What stored integers stand for, in float32; floats, and integers without a scale, as they are."""
+    """Dequantize stored integers to float32; floats, and integers without a scale, are returned as they are."""
     if scale is None or stored.dtype.kind == "f":
         return stored
     return (np.float32(scale) * (stored.astype("int64") - (zero_point or 0)).astype("float32")).astype("float32")
 
 
 def output_step(path: Path) -> float | None:
-    """The largest quantization step among the outputs of a model that dequantizes them; None where none is."""
+    """The largest quantization step among the outputs that an ONNX or torch model dequantizes; None without such outputs."""
     if path.suffix == ".onnx":
         import onnx
         from onnx import numpy_helper
@@ -141,7 +141,7 @@ def _name(detail: Mapping[str, Any]) -> str:
 def _require_same(
     path: Path, wanted: Mapping[str, tuple[str, tuple[int, ...]] | None], inputs: Mapping[str, np.ndarray]
 ) -> None:
-    """Refuse a model that is not the one that was compiled."""
+    """Raise `UsageError` where the inputs that the model takes (`wanted`) are not among the `inputs` of the compiled one."""
     for name, form in wanted.items():
         given = inputs.get(name)
         if given is None or (form is not None and (str(given.dtype), given.shape) != (form[0], tuple(form[1]))):
@@ -189,7 +189,7 @@ def _resize(interpreter: Any, inputs: Mapping[str, np.ndarray]) -> None:
 
 
 def _cleared(data: bytes) -> bytes:
-    """The model without what LiteRT refuses: a quantized_dimension beyond the rank of a tensor."""
+    """The model with each quantized_dimension beyond its tensor's rank, which LiteRT refuses, set to 0."""
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 

@@ -1,4 +1,4 @@
-"""One inference of a compiled folder, on its emulated board, on a real one or in this process: measured and compared."""
+"""Run one inference of a compiled folder on an emulated board, a real one or in this process; measure it, compare outputs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tvm_cascade.micro.serial_run import SerialOptions, run_serial
 from tvm_cascade.micro.toolchain import build_image, require_uart
 from tvm_cascade.request import RunRequest
 
-_EMULATOR_S = 600.0  # default of the time that an emulation may take
-_PORT_S = 60.0  # default of the time that a real board may stay without an answer
+_EMULATOR_S = 600.0  # default timeout of an emulation
+_PORT_S = 60.0  # default timeout of one request to a real board
 
 Arrays = Mapping[str, np.ndarray]
 Progress = Callable[[str], None]
@@ -80,7 +80,7 @@ def run_image(folder: Path, asked: RunRequest, given: str | Path | Arrays | None
 
 
 def _refuse(image: Image, asked: RunRequest) -> None:
-    """Mistakes that are known before anything runs."""
+    """Raise for requests that cannot be served, before anything runs."""
     if asked.check is not None and image.several:
         raise UsageError("a bundle is checked network by network: run each project with --check before bundling")
     if asked.check is not None and not asked.check.is_file():
@@ -92,7 +92,7 @@ def _refuse(image: Image, asked: RunRequest) -> None:
 
 
 def _on_host(image: Image, feed: Arrays) -> tuple[_Measured, int, int]:
-    """What the networks compute in this process, and the multiply-accumulates that they execute and were planned for."""
+    """Run all networks in this process; returns the measurements, and executed and planned multiply-accumulates."""
     records = host_records(image)
     outputs: dict[str, np.ndarray] = {}
     executed = planned = high = 0
@@ -125,7 +125,7 @@ def _emulate(image: Image, board: Board, feed: Arrays, timeout_s: float, progres
 
 
 def _over_port(image: Image, board: Board, feed: Arrays, port: str, timeout_s: float, progress: Progress) -> _Measured:
-    """One network after the other, on the board behind the port."""
+    """Run one network after the other on the board at `port`."""
     require_uart(board)
     assert board.uart is not None
     outputs: dict[str, np.ndarray] = {}

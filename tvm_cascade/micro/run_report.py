@@ -1,4 +1,4 @@
-"""What a run measured, for reading and as JSON."""
+"""`RunReport`: measurements of one inference and comparisons of its outputs, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm_cascade.micro.compare_outputs import FLOAT_TOLERANCE
 
 @dataclass(frozen=True)
 class RunReport:
-    """Measurements of one inference, sizes in bytes. None where the board cannot measure, or nothing was compared."""
+    """Measurements of one inference, sizes in bytes. None where the board cannot measure or no reference was asked for."""
 
     board: str
     outputs: Mapping[str, np.ndarray]
@@ -25,13 +25,13 @@ class RunReport:
     equals_host: bool
     match: bool | None  # with the reference
     max_abs_diff: float | None
-    output_step: float | None = None  # of a network that was quantized, and whose reference computes in floats
-    tolerance: float | None = None  # of its outputs; None where they must be equal
-    reference_note: str = ""  # which kernels made the reference, where they are not LiteRT's reference ones
+    output_step: float | None = None  # `Expected.step`: quantization step of outputs whose reference computes in floats
+    tolerance: float | None = None  # `compare_outputs.reference_tolerance`
+    reference_note: str = ""  # `Expected.note`: what computed the reference, where it is not the preferred one
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was promised held: memory, work, and outputs equal to host and reference."""
+        """Whether the arena's size and the work are as planned, and the outputs match the host run and the reference."""
         within = self.arena_high_water_bytes <= self.arena_bytes and self.executed_macs == self.planned_macs
         return within and self.equals_host and self.match is not False
 
@@ -40,7 +40,7 @@ class RunReport:
         return {name: value for name, value in vars(self).items() if name not in ("outputs", "output_step")}
 
     def to_text(self) -> str:
-        """The same for reading."""
+        """The report as text, one line for each measurement."""
         exact = "equal, every element"
         if any(a.dtype.kind == "f" for a in self.outputs.values()):
             exact = f"equal within {FLOAT_TOLERANCE} of the largest output (by up to {self.max_abs_diff})"

@@ -1,10 +1,10 @@
-"""How far a quantized network carries one rounding: what a comparison with an evaluator that computes in floats can ask.
+"""Rounding sensitivity of a quantized network: the tolerance for comparing its outputs with those of a float evaluator.
 
 ONNX's evaluator and torch compute `dequantize -> operator -> quantize` in floats and round half to even; kernels rescale
-sums by fixed-point multipliers and round them twice. Where a value lies next to a half the two store neighbouring steps,
-for a few elements in a thousand of every operator. What becomes of that is the network's own: a shallow one loses it, a
-deep one with random weights amplifies it to tens of steps. So the float evaluator is asked itself: `float_reach` moves a
-hundredth of all stored elements by one step and measures how far the outputs move.
+sums by fixed-point multipliers and round twice. Where a value is close to a half, the two store neighbouring integers: a
+few elements in a thousand of every operator. How much that changes the outputs depends on the network: a shallow one loses
+it, a deep one with random weights amplifies it to tens of steps. So it is measured on the float evaluator: `float_reach`
+moves a hundredth of all stored elements by one step ("turned roundings") and returns how far the outputs move.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 
 from tvm_cascade.importers.torch_package import torch_package
 
-RATE = 0.01  # of the stored elements, more than fixed-point kernels store differently
+RATE = 0.01  # share of stored elements that are moved; more than fixed-point kernels round differently
 _DRAWS = 2
-_STANDARD = ("QLinearConv", "QLinearMatMul")  # in ONNX itself, with kernels of the evaluator's own
+_STANDARD = ("QLinearConv", "QLinearMatMul")  # operators of ONNX itself, which the evaluator implements
 
 
 def float_reach(path: Path, inputs: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray]) -> float | None:
-    """The largest difference of any output from `plain`, the float evaluator's, over some draws of turned roundings.
+    """The largest change of any output when roundings are turned at random; the maximum over `_DRAWS` draws.
 
-    `path` is a `.onnx` or `.pt2` file. None where it quantizes nothing.
+    `path` is a `.onnx` or `.pt2` file, `plain` its outputs without turned roundings. None where it quantizes nothing.
     """
     run = _onnx if path.suffix == ".onnx" else _torch
     reach: float | None = None
@@ -44,9 +44,9 @@ def _gap(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def onnx_evaluator(path: Path, rng: np.random.Generator | None = None) -> Any:
-    """ONNX's evaluator on a file, QLinear operators that it does not know spelled out as dequantize, operator, quantize.
+    """ONNX's evaluator for a file; QLinear operators that it lacks are expanded to dequantize, operator, quantize.
 
-    With `rng` it turns roundings, and all of them are spelled out.
+    With `rng` it turns roundings at random (see `turned`), and all QLinear operators are expanded.
     """
     import onnx
     from onnx.reference import ReferenceEvaluator
@@ -66,7 +66,7 @@ def _onnx(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generator
 
 
 def _dequantize_linear() -> Any:
-    """For files older than opset 19, for which the evaluator has none: it does the same there, without new attributes."""
+    """DequantizeLinear for opsets before 19, which the evaluator lacks: that of opset 19 without its new attributes."""
     from onnx.reference.ops.op_dequantize_linear import DequantizeLinear_19
 
     class DequantizeLinear(DequantizeLinear_19):
@@ -107,7 +107,7 @@ def _torch(path: Path, inputs: Mapping[str, np.ndarray], rng: np.random.Generato
 def run_exported(
     exported: Any, inputs: Mapping[str, np.ndarray], runner: Callable[[Any], Callable[..., Any]] = lambda module: module
 ) -> dict[str, np.ndarray]:
-    """Outputs by name of a program of torch.export, whose module `runner` makes something to call of."""
+    """Outputs by name of a torch.export program; `runner` turns its module into the callable that is executed."""
     torch, signature = torch_package(), exported.graph_signature
     with torch.no_grad():
         made = runner(exported.module())(*(torch.from_numpy(np.array(inputs[str(n)])) for n in signature.user_inputs))
@@ -116,7 +116,7 @@ def run_exported(
 
 
 def turned(stored: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A copy with `RATE` of its elements one step up or down, within the range of its type."""
+    """A copy of stored integers with `RATE` of them moved one step up or down, within the range of their type."""
     info = np.iinfo(stored.dtype)
     moves = (rng.random(stored.shape) < RATE) * rng.choice((-1, 1), stored.shape)
     return np.clip(stored.astype("int64") + moves, info.min, info.max).astype(stored.dtype)

@@ -4,8 +4,8 @@ A frame is FLAG, the escaped bytes of (type, sequence, payload, CRC-32), FLAG, a
 transmission). A damaged frame is dropped, and a request without an answer is sent again with the same sequence number:
 every request must be harmless when it comes twice. A device that vanishes is opened again until the deadline.
 
-A damaged frame passes for a good one with a probability of 2^-32. That is for requests and measurements; inputs and
-outputs have a second check from end to end (see `serial_run`).
+A damaged frame passes the check with a probability of 2^-32. That suffices for requests and measurements; inputs and
+outputs have a second, end-to-end check (see `serial_run`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tvm_cascade.errors import ToolError, UsageError
 
 FLAG, ESCAPE, ESCAPE_XOR = 0x7E, 0x7D, 0x20
 REPLY = 0x80
-TEXT, EXIT = 8, 9  # what a board says unasked, before REPLY is set
-MAX_PAYLOAD = 140  # bytes; as the board's end
+TEXT, EXIT = 8, 9  # frame types that a board sends unasked, with REPLY set: console text, exit status
+MAX_PAYLOAD = 140  # bytes; the same on the board's side
 _MAX_ENCODED = 2 * (MAX_PAYLOAD + 6)
 _REOPEN_PAUSE_S = 0.05
 _MAX_CONSOLE = 2000  # characters
@@ -99,9 +99,9 @@ def _decode(raw: bytes) -> tuple[int, int, bytes] | None:
 class SerialLink:
     """Requests to a board over a terminal device such as /dev/ttyACM0; a context manager.
 
-    `timeout_s` is how long one request may stay without an answer, `answer_s` how long its first attempt waits, later ones up
-    to 16 times as long: the board may be computing. The device is locked against other programs that
-    look (as pyserial, picocom and minicom do), and what it had received before is thrown away.
+    `timeout_s` is the time limit for the answer to a request, `answer_s` that of its first attempt; each further attempt
+    waits twice as long, up to 16 times, because the board may be computing. The device is locked against other programs
+    that check locks (as pyserial, picocom and minicom do), and bytes that it received before are discarded.
     """
 
     def __init__(self, port: str, baud: int = 115200, timeout_s: float = 60.0, answer_s: float = 0.5) -> None:
@@ -111,11 +111,11 @@ class SerialLink:
         self._speed = getattr(termios, f"B{baud}")
         self._file: int | None = None
         self._sequence = 0
-        self._deadline = 0.0  # of the request that is under way
+        self._deadline = 0.0  # of the current request, monotonic seconds
         self._decoder = Decoder()
-        self._console = b""  # what the board has said of a fault
-        self.answers = 0  # all in all
-        self.heard = self.frames = self.echoes = 0  # bytes, frames and frames of our own since the last answer
+        self._console = b""  # console text of the board, such as the report of a fault
+        self.answers = 0  # received over this link
+        self.heard = self.frames = self.echoes = 0  # bytes, frames and echoed requests since the current request began
 
     def __enter__(self) -> SerialLink:
         try:
@@ -185,7 +185,7 @@ class SerialLink:
         return None
 
     def _listen(self, kind: int, payload: bytes) -> None:
-        """Take in what a board sends unasked: the text of a fault, and the word that it has stopped."""
+        """Handle frames that a board sends unasked: collect console text; raise `BoardStopped` on its exit status."""
         if kind == TEXT | REPLY:
             self._console = (self._console + payload)[-_MAX_CONSOLE:]
         elif kind == EXIT | REPLY and len(payload) == 4:
@@ -231,7 +231,7 @@ class SerialLink:
         self._file, self._decoder = file, Decoder()
 
     def _make_raw(self, file: int) -> None:
-        """Eight bits, no parity, no flow control, nothing translated, nothing left of earlier traffic."""
+        """Set the terminal to raw mode: 8 bits, no parity, no flow control, no translation; flush its queues."""
         control = termios.CS8 | termios.CREAD | termios.CLOCAL
         characters = termios.tcgetattr(file)[6]
         termios.tcsetattr(file, termios.TCSANOW, [0, 0, control, 0, self._speed, self._speed, characters])

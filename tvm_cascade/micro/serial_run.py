@@ -1,13 +1,13 @@
-"""Running a network on a real board over its serial port; the board's end is `templates/serial_main.c.in`.
+"""Run a network on a real board over its serial port; the board's side is `templates/serial_main.c.in`.
 
-An inference is BEGIN (paint), WRITE of all inputs, RUN with a fresh number and the checksum of the inputs, READ of the
-outputs, whose checksum came with the answer to RUN. Of a streamed input RUN asks for one row after another: ROW sends it,
-CONTINUE says that it is complete. A board that was reset in between has lost its inputs or its run: RUN then reports
-damaged inputs, the others an unknown run, and the inference starts over. Of an image of several networks it begins with
-SELECT: until that comes, a board that was reset answers that it knows nothing.
+An inference is BEGIN (paint the arena), WRITE of all inputs, RUN with a fresh number and the checksum of the inputs, READ of
+the outputs, whose checksum came with the answer to RUN. For a streamed input the answer to RUN requests a row: ROW sends
+it in parts, CONTINUE completes it, and its answer requests the next. A board that was reset in between has lost its inputs
+or its run: RUN then reports damaged inputs, the others an unknown run, and the inference starts over. In an image of several
+networks an inference begins with SELECT; before it, a board that was reset knows no run either.
 
-Checksums of tensors and rows are CRC-32C, those of frames CRC-32: polynomials without a common factor, so an error of a
-tensor goes unnoticed only if it is a multiple of both, which none within 64 bits is, and one in 2^64 of all others.
+Checksums of tensors and rows are CRC-32C, those of frames CRC-32. Their polynomials have no common factor, so an error
+goes unnoticed only if it is a multiple of both: no error within 64 bits is, and one in 2^64 of all others.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tvm_cascade.micro.serial_link import BoardStopped, LinkError, SerialLink
 
 HELLO, BEGIN, WRITE, RUN, READ, ROW, CONTINUE = range(1, 8)
 SELECT = 10
-_DONE, _WANTS = 0, 3  # outcomes; any other means that the board has lost what it was told
+_DONE, _WANTS = 0, 3  # outcomes: finished, requests a row; any other means that the board has lost inputs or run
 _VERSION = 3
 _CHUNK = 128  # bytes of data in a frame
-_FIRST_S = 10.0  # a board that never answered is given up sooner than one that may be computing
-_STARTS = 25  # of one inference
+_FIRST_S = 10.0  # timeout of the first request: shorter, since the board cannot be computing yet
+_STARTS = 25  # attempts at one inference
 
 
 def _table() -> tuple[int, ...]:
@@ -58,11 +58,11 @@ class SerialOptions:
     """Settings of a run over a serial port."""
 
     baud: int = 115200
-    timeout_s: float = 60.0  # the longest that it may stay without an answer, the time of an inference included
-    answer_s: float = 0.5  # how long an answer is waited for before it is asked for again
-    elf: Path | None = None  # what it runs, to name the function of a fault
-    tool_prefix: str = ""  # of the GNU tools, for the same
-    network_number: int | None = None  # in an image of several networks
+    timeout_s: float = 60.0  # of one request; it includes the time that an inference takes
+    answer_s: float = 0.5  # time before a request without an answer is sent again
+    elf: Path | None = None  # the image on the board, to name the function where a fault occurred
+    tool_prefix: str = ""  # of the GNU tools that read `elf`
+    network_number: int | None = None  # index in an image of several networks
 
 
 def run_serial(
@@ -71,10 +71,10 @@ def run_serial(
     inputs: Sequence[Sequence[np.ndarray]],
     options: SerialOptions | None = None,
 ) -> RunResult:
-    """Execute the network of a board on `port`, once per element of `inputs` (arrays in the order of the interface).
+    """Execute the network on the board at `port`, once per element of `inputs` (arrays in the order of the interface).
 
-    The first inference runs twice, over an arena painted in two ways, as in the emulator. A board counts no
-    instructions: they are None.
+    The first inference runs twice, over an arena painted in two ways, as in the emulator. Instructions are not counted:
+    `RunResult.instructions` is None.
 
     Raises `LinkError` if the board does not answer, `FirmwareError` if the network fails, faults or overflows its stack,
     `UsageError` for inputs of other types or sizes or a board that holds another network.
@@ -115,7 +115,7 @@ def _check_network(link: SerialLink, interface: Interface) -> None:
 
 
 def _infer(link: SerialLink, interface: Interface, data: bytes, pattern: int, select: int | None) -> Inference:
-    """One inference, started over as often as the board forgets it."""
+    """One inference; it starts over, at most `_STARTS` times in all, when the board has lost its inputs or its run."""
     whole, rows = _split(interface, data)
     for _ in range(_STARTS):
         if select is not None:
@@ -148,9 +148,9 @@ def _split(interface: Interface, data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _run(link: SerialLink, number: int, whole: bytes, rows: Sequence[bytes]) -> tuple[int, int, int, int] | None:
-    """Send RUN, and rows as long as the board asks for them; returns (status, arena, stack, checksum of the outputs).
+    """Send RUN, and rows while the board requests them; returns (status, arena bytes, stack bytes, checksum of outputs).
 
-    None if the board has lost the run.
+    None if the board has lost the inputs or the run.
     """
     answer = link.request(RUN, struct.pack("<II", number, crc32c(whole)))
     while True:

@@ -1,8 +1,9 @@
-"""Constants that several networks of an image have in common, kept once.
+"""Deduplication of weights: constants that several networks of an image have in common are stored once.
 
-Two heads over one backbone, or one network in two plans, have equal weights, packed alike where their kernels are of one
-kind. Equal bytes of at least `LEAST` move into one array, `tvm_cascade_constants`; the rest of each network's image closes
-up, and the pointers of its driver, which is C with either back end, follow. Tables that the driver reads by index stay.
+Two heads over one backbone, or one network in two plans, have equal weights, packed equally where their kernels are of the
+same kind. Equal constants of at least `LEAST` bytes move into one array, `tvm_cascade_constants`; the others are laid out
+again without gaps, and pointers in the driver, which is C with either back end, are updated. Tables that the driver reads
+by index are not moved.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ _ALIGN = 8
 
 @dataclass(frozen=True, slots=True)
 class SharedWeights:
-    """`files` of the networks that changed, and the two of the array; none where nothing is shared."""
+    """Changed files of the networks and the two files of the shared array; no files where nothing is shared."""
 
     files: Mapping[str, str]
-    stored: int  # bytes of the array
-    saved: int  # bytes that the networks' own images lost, less `stored`
+    stored: int  # bytes of the shared array
+    saved: int  # bytes of flash: reduction of the networks' own weights, less `stored`
 
 
 def share(networks: Mapping[str, tuple[str, str]]) -> SharedWeights:
-    """Share constants of networks, by name: texts of `<name>.c` and `<name>_weights.c`.
+    """Share constants of `networks`: network name -> texts of `<name>.c` and `<name>_weights.c`.
 
-    A network whose files are of another version's layout keeps its own.
+    A network whose weights file has another layout, as of another version, keeps its own constants.
     """
     read = {name: found for name, (_, text) in networks.items() if (found := read_weights(text)) is not None}
     places, array = _common(list(read.values()))
@@ -66,7 +67,7 @@ def _content(weights: Weights, item: FlashItem) -> bytes:
 
 
 def _common(networks: Sequence[Weights]) -> tuple[dict[bytes, int], bytes]:
-    """Contents that at least two networks have, with their places in one array, in the order in which they come."""
+    """Contents that at least two networks have, with their offsets in the shared array, and the bytes of that array."""
     seen: dict[bytes, set[int]] = {}
     for k, weights in enumerate(networks):
         for item in _movable(weights):
@@ -82,11 +83,14 @@ def _common(networks: Sequence[Weights]) -> tuple[dict[bytes, int], bytes]:
 
 
 def _moved(text: str, name: str, weights: Weights, there: Mapping[int, int], away: Mapping[int, int]) -> str:
-    """A network's source with its pointers to constants leading to their new places, own ones and common ones."""
+    """A network's C source with its pointers to constants updated.
+
+    By old offset, `there` has the new offsets of the network's own constants, `away` those in the shared array.
+    """
     starts = {item.offset: item for item in _movable(weights)}
 
     def found(at: int) -> tuple[int, bool]:
-        """The new place of byte `at`, and whether it is in the common array."""
+        """The new offset of the byte at `at`, and whether it is in the shared array."""
         start = next((s for s, item in starts.items() if s <= at < s + item.size), None)
         if start is None:
             return at, False

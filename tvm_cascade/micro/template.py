@@ -1,4 +1,4 @@
-"""Texts of the folder `templates/`, with `@key@` in them to be filled in."""
+"""Text templates: files of the folder `templates/`, in which `@key@` is replaced by a value."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def template(name: str) -> str:
 
 
 def template_folder(name: str) -> dict[str, str]:
-    """The texts of a folder in `templates/`, by their places in it."""
+    """The texts of all files of a folder in `templates/`, by path relative to that folder."""
     root = _TEMPLATES / name
     return {str(p.relative_to(root)): p.read_text(encoding="utf-8") for p in sorted(root.rglob("*")) if p.is_file()}
 
 
 def fill_template(text: str, values: Mapping[str, str]) -> str:
-    """`text` with every `@key@` of `values` replaced; what a value holds stays as it is."""
+    """`text` with every `@key@` of `values` replaced; values are inserted literally, unknown keys left."""
     return re.sub(r"@(\w+)@", lambda match: values.get(match[1], match[0]), text)
 
 

@@ -1,7 +1,7 @@
-"""Compiling and linking a compiled folder with the GNU toolchain: the same commands as the folder's CMakeLists.txt.
+"""Compile and link the C sources of a compiled folder with the GNU toolchain, by the commands of its CMakeLists.txt.
 
-Objects land in `build/<board>/`, beside the program `<name>.elf`, which the emulator runs. A digest of everything that a
-program was made of lies beside it: a run takes the program that is there as long as the digest holds.
+Objects and the program `<name>.elf`, which the emulator runs, are written to `build/<board>/`, with a digest of everything
+that the program was built from: a run uses the existing program as long as the digest matches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tvm_cascade.micro.image_text import SHARED_ARENA, own_sources
 from tvm_cascade.micro.main_text import serial_file
 from tvm_cascade.publish import whole_file
 
-# Programs of a folder: sources beside the networks', definitions, suffix of the build folder's name.
+# Programs of a folder: sources in addition to the networks', macro definitions, suffix of the build folder's name.
 PROGRAMS = {
     "emulator": (
         ("main.c", "startup.c", "port_semihosting.c"),
@@ -76,7 +76,7 @@ class BuildResult:
 
     @property
     def other_ram_bytes(self) -> int:
-        """RAM beside arena and stack."""
+        """Bytes of RAM other than arena and stack."""
         return self.ram_bytes - self.arena_bytes
 
 
@@ -96,13 +96,13 @@ def require_uart(board: Board) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The files of `folder` that one program is compiled and linked of, and how."""
+    """One program of a folder: the files that it is compiled and linked from, and the compiler options."""
 
     name: str  # of the linked file, without suffix
     folder: Path
     target: Core
     optimise: str
-    sources: Mapping[str, tuple[str, ...]]  # and the compiler options of each beside those of the target
+    sources: Mapping[str, tuple[str, ...]]  # file name -> its compiler options in addition to the target's
     objects: tuple[str, ...]
     arena_bytes: int
 
@@ -124,7 +124,7 @@ def build_image(
     jobs : int
         Compilers that run at once.
     unless_current : callable, optional
-        Takes the program that is there where it was made of the same files and board; else it is told why there is none.
+        If given, an existing program that is up to date is used; otherwise it is called with the reason for the build.
 
     Raises `UsageError` for a board that cannot run the target's code or lacks the serial port, `MissingToolError` without
     compiler, `MemoryOverflowError` where RAM or flash is too small, `ToolError` where the compiler refuses the sources.
@@ -209,7 +209,7 @@ def _compile(gcc: str, program: Program, includes: Sequence[str], output: Path, 
 
 
 def _digest(program: Program, folder: Path, board_folder: Path) -> str:
-    """SHA-256 of what a program is made of: options, sources, headers, objects, the board's files."""
+    """SHA-256 of everything that a program is built from: options, sources, headers, objects, the board's files."""
     target = program.target
     options = (*target.gcc_flags, *target.family.link_flags, *compile_flags(program.optimise))
     found = hashlib.sha256(repr((options, sorted((k, tuple(v)) for k, v in program.sources.items()))).encode())
@@ -234,7 +234,7 @@ def _link(command: Sequence[str], board: Board) -> None:
 
 
 def run_tool(command: Sequence[str]) -> str:
-    """What a program of the toolchain prints; raises `ToolError` with its complaint where it fails."""
+    """Run a program of the toolchain and return what it prints; raises `ToolError` with its messages where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Files of a compiled folder that its user has edited or added: a new compilation keeps them."""
+"""Files of a compiled folder that the user has edited or added, which a new compilation preserves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def users_files(folder: Path) -> tuple[str, ...]:
 
 
 def keep_users_files(old: Path, new: Path, generated: Collection[str]) -> tuple[str, ...]:
-    """Copy to `new` what the user has added to `old` or edited there, except for the files in `generated`; returns names."""
+    """Copy files that the user has added or edited in `old` to `new`, except those in `generated`; returns their names."""
     kept = tuple(n for n in users_files(old) if n not in generated)
     for name in kept:
         (new / name).parent.mkdir(parents=True, exist_ok=True)

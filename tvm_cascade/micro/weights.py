@@ -1,4 +1,4 @@
-"""The file with a network's constants, `<name>_weights.c`: written, and read back where a bundle lays them out anew.
+"""Write `<name>_weights.c`, the file with a network's constants, and parse it again where a bundle shares constants.
 
 Tables that the driver reads by index come first, then the constants that it passes to kernels by pointer.
 """
@@ -21,7 +21,7 @@ _WORD = re.compile(r"\b0x([0-9a-f]{8})u\b")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Constants of a network; the first `tables` of the bytes are the driver's own."""
+    """Constants of a network as a flash image; its first `tables` bytes are tables that the driver reads by index."""
 
     data: bytes
     items: tuple[FlashItem, ...]
@@ -29,7 +29,7 @@ class Weights:
 
 
 def emit_weights(name: str, weights: Weights) -> str:
-    """The flash image as a const array of 32-bit words, little-endian, with the place of every constant in comments."""
+    """C of the flash image as a const array of little-endian 32-bit words; comments list the offset of every constant."""
     count = max(1, -(-len(weights.data) // 8) * 2)
     tables = f"{len(weights.data)} bytes, tables in the first {weights.tables}."
     lines = [f"/* Weights, tables and traces of {c_comment(name)}: {tables} */", f'#include "{name}.h"', ""]
@@ -41,7 +41,7 @@ def emit_weights(name: str, weights: Weights) -> str:
 
 
 def words(head: str, data: bytes) -> list[str]:
-    """Lines of the definition that begins with `head`, of an array of the words of `data`, 0 up to a multiple of 8."""
+    """C lines that define the array declared by `head`: `data` as 32-bit words, zero-padded to a multiple of 8 bytes."""
     values = np.frombuffer(data + b"\0" * (-len(data) % 8), dtype="<u4")
     text = [f"0x{w:08x}u" for w in values.tolist()] or ["0u"]
     return [
@@ -57,7 +57,7 @@ def words(head: str, data: bytes) -> list[str]:
 
 
 def read_weights(text: str) -> Weights | None:
-    """What `emit_weights` wrote; None for a file that is not laid out so."""
+    """Parse the output of `emit_weights`; None for a file of another layout."""
     head = _HEAD.match(text)
     if head is None:
         return None
@@ -72,7 +72,7 @@ def read_weights(text: str) -> Weights | None:
 
 
 def laid_out(items: Sequence[tuple[FlashItem, bytes]], tables: bytes) -> tuple[bytes, tuple[FlashItem, ...]]:
-    """`items` one behind the other after `tables`, each aligned for its type."""
+    """Lay out `items` after `tables`, each aligned for its type; returns the bytes, and the items with new offsets."""
     data = bytearray(tables)
     placed: list[FlashItem] = []
     for item, content in items:

@@ -1,4 +1,4 @@
-"""Writing a compiled folder: the networks' files and everything that is needed to build their image for a board.
+"""Write a compiled folder: the networks' files and everything else that building their image for a board takes.
 
 A folder for this machine (`board` None) holds one network as a library for any C99 compiler.
 """
@@ -25,7 +25,7 @@ _VERBATIM = ("port.h", "port_semihosting.c", "measure.h", "uart.h")
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What the programs of a folder are compiled for, and how."""
+    """Target, board, optimisation and back end of a compiled folder."""
 
     target: Core
     board: Board | None  # None for this machine
@@ -80,7 +80,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 def _shared_weights(networks: Sequence[EmittedNetwork]) -> SharedWeights:
-    """Weights that several networks have, kept once; networks that the code generator did not lay out keep theirs."""
+    """Share weights between networks (`micro.shared_weights`); networks without the two generated sources keep theirs."""
     sources = {n.name: (f"{n.name}.c", f"{n.name}_weights.c") for n in networks}
     texts = {
         n.name: (n.files[code].decode(), n.files[weights].decode())
