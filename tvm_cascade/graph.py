@@ -1,8 +1,8 @@
-"""The graph that every algorithm of this project works on: frozen, and free of TVM.
+"""The dataflow graph that every algorithm of this project works on: immutable, and independent of TVM.
 
-`passes.extract_graph` makes it from a Relax module. Operators stand in a topological order (the file's order), tensors and
-operators are named by their index everywhere. Sizes are bytes, intervals are half-open, rows are the slices of a tensor
-along its `row_axis` (H of an NHWC or NCHW tensor), columns the slices along its `col_axis`.
+`passes.extract_graph` makes it from a Relax module. Operators are in topological order (the model file's order); tensors
+and operators are referred to by index. Sizes are bytes, intervals are half-open, rows are the slices of a tensor along its
+`row_axis` (H of an NHWC or NCHW tensor), columns the slices along its `col_axis`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ITEM_BYTES: Mapping[str, int] = MappingProxyType(
     | {"float32": 4, "int64": 8, "uint64": 8, "float64": 8}
 )
 
-MIN_SCRATCH_ELEMENTS = 9  # of a buffer in scratch: TVM would put a shorter one on the stack
+MIN_SCRATCH_ELEMENTS = 9  # smallest buffer in scratch: TVM would allocate a shorter one on the stack
 
 _NO_ATTRS: Mapping[str, object] = MappingProxyType({})
 
@@ -39,11 +39,11 @@ class Window:
     stride: int = 1  # input rows per output row
     dilation: int = 1  # input rows between taps
     padding: int = 0  # rows of padding before the first
-    denominator: int = 1  # above 1 the operator enlarges: nearest x2 is stride 1, denominator 2
+    denominator: int = 1  # above 1 the operator upsamples: nearest x2 is stride 1, denominator 2
 
     @classmethod
     def whole(cls, rows: int) -> Window:
-        """The window that reads all of `rows` for every output row."""
+        """The window of an operator that reads all `rows` input rows for every output row."""
         return cls(extent=rows, stride=0)
 
     @property
@@ -56,12 +56,12 @@ class Window:
         return y * self.stride // self.denominator - self.padding
 
     def rows(self, y: int, height: int) -> range:
-        """The rows `[lo, hi)` of an input of `height` rows that cover the taps of output row `y`."""
+        """The input rows from the first tap of output row `y` to its last, clipped to an input of `height` rows."""
         lo = self.first(y)
         return range(min(max(lo, 0), height), max(min(lo + self.span, height), 0))
 
     def taps(self, y: int, height: int) -> int:
-        """Taps of output row `y` that lie in an input of `height` rows and not in its padding."""
+        """The number of taps of output row `y` that lie in an input of `height` rows and not in its padding."""
         return sum(0 <= self.first(y) + k * self.dilation < height for k in range(self.extent))
 
 
@@ -70,14 +70,14 @@ IDENTITY = Window(extent=1)
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation; weights are no tensors of a graph."""
+    """An activation. Weights do not appear as tensors of the graph."""
 
     index: int
     name: str
     shape: tuple[int, ...]
     dtype: str
-    row_axis: int | None = None  # None: one row that holds everything
-    col_axis: int | None = None
+    row_axis: int | None = None  # None: the whole tensor is one row
+    col_axis: int | None = None  # None: one column
 
     @property
     def bytes(self) -> int:
@@ -86,12 +86,12 @@ class Tensor:
 
     @property
     def rows(self) -> int:
-        """Slices along the row axis; 1 without one."""
+        """The length of the row axis; 1 without one."""
         return 1 if self.row_axis is None else self.shape[self.row_axis]
 
     @property
     def columns(self) -> int:
-        """Slices along the column axis; 1 without one."""
+        """The length of the column axis; 1 without one."""
         return 1 if self.col_axis is None else self.shape[self.col_axis]
 
     @property
@@ -102,18 +102,18 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The part of its output that an operator makes in one step; 0 means all of that axis.
+    """The size of the part of its output that an operator computes in one step (one kernel call).
 
-    The last tile of an axis is smaller where the axis is no multiple of it.
+    The last tile along an axis is smaller where the tile size does not divide the axis.
     """
 
-    rows: int = 1
-    columns: int = 0  # above 0: pixels of one row, so that `rows` is 1
-    channels: int = 0
+    rows: int = 1  # at least 1
+    columns: int = 0  # 0: whole rows; above 0: so many pixels of one row, and `rows` is 1
+    channels: int = 0  # 0: all
 
     @property
     def by_pixels(self) -> bool:
-        """Whether a tile is a part of a row."""
+        """Whether a tile is some pixels of one row."""
         return self.columns > 0
 
 
@@ -123,21 +123,21 @@ PIXEL = Tile(columns=1)
 
 @dataclass(frozen=True, slots=True)
 class ChannelTiling:
-    """Costs of an operator that computes its wide intermediate in groups of channels, again for every row of its output.
+    """Scratch and multiply-accumulates (MACs) of a fused inverted bottleneck that is computed a group of channels at a time.
 
-    The operator is an expansion, a depthwise convolution and a projection in one (`cascading.channels`). Its scratch and
-    its multiply-accumulates depend on the number of columns that a step makes: those of a whole row, or of a stripe.
+    The operator fuses an expansion, a depthwise convolution and a projection (`cascading.channels`). Its costs depend on
+    the number of columns that a step computes: those of a whole row, or of a stripe.
     """
 
-    group_size: int  # channels
-    expanded_elements: tuple[int, int]  # (a, b): int8 elements a + b * n of a group to make n columns
-    sum_elements: tuple[int, int]  # (a, b): int32 sums a + b * n to make n columns
-    macs_per_covered_column: int  # columns of the input that the windows of a step cover
-    macs_per_tap: int  # taps along the columns that are not padding
-    macs_per_column: int  # columns of the output
+    group_size: int  # channels of one group
+    expanded_elements: tuple[int, int]  # (a, b): n output columns need a buffer of a + b * n int8 elements for a group
+    sum_elements: tuple[int, int]  # (a, b): n output columns need a + b * n int32 sums
+    macs_per_covered_column: int  # MACs, over all rows, for each input column that the windows of a step cover
+    macs_per_tap: int  # MACs for each tap along the columns that is not padding
+    macs_per_column: int  # MACs for each output column
 
     def scratch_bytes(self, columns: Any) -> Any:
-        """Bytes of RAM to make `columns` columns of a row (an int or an array of ints)."""
+        """Bytes of scratch to compute `columns` columns of an output row (an int or an array of ints)."""
         expanded, sums = (a + b * columns for a, b in (self.expanded_elements, self.sum_elements))
         pixel = max(self.group_size, MIN_SCRATCH_ELEMENTS)
         return _multiple_of_8(expanded) + _multiple_of_8(4 * sums) + _multiple_of_8(pixel)
@@ -149,17 +149,17 @@ def _multiple_of_8(size: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KernelFootprints:
-    """The forms of kernel that the emitter has for an operator besides that of a whole row, and the RAM that they take."""
+    """Kernel variants that the emitter has for an operator besides the one-row kernel, and the RAM that each takes."""
 
-    tile_fixed_bytes: int = 0  # of workspace to run some pixels of a row at a time
-    tile_pixel_bytes: int = 0  # and for every pixel of the tile
-    in_place_workspace_bytes: int = 0  # to run once and write the output over the only input; 0: no such kernel
-    accumulator_bytes: int = 0  # to sum up the only input as its rows come; 0: no such kernel
-    channel_tiling: ChannelTiling | None = None  # makes whole rows, or stripes of them, and never some pixels
-    multi_row: bool = False  # makes any number of rows that divides the map, reading its weights once for all of them
+    tile_fixed_bytes: int = 0  # pixel-tile kernel: workspace, whatever the size of the tile
+    tile_pixel_bytes: int = 0  # pixel-tile kernel: workspace for each pixel of the tile, in addition
+    in_place_workspace_bytes: int = 0  # kernel that runs once and overwrites its only input; 0: there is none
+    accumulator_bytes: int = 0  # kernel that sums up its only input row by row; 0: there is none
+    channel_tiling: ChannelTiling | None = None  # computes whole rows, or stripes of them, but no pixel tiles
+    multi_row: bool = False  # computes any number of rows that divides the map, with one read of its weights
 
     def tile_workspace_bytes(self, pixels: int) -> int:
-        """Bytes of workspace to run `pixels` pixels of a row at a time."""
+        """Bytes of workspace of the kernel that computes `pixels` pixels of a row in one step."""
         return self.tile_fixed_bytes + pixels * self.tile_pixel_bytes
 
 
@@ -168,20 +168,20 @@ ROW_KERNEL_ONLY = KernelFootprints()
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator on activations.
+    """An operator of the graph: the tensors that it reads and writes, its windows, its work and its memory.
 
     `windows[i]` and `columns[i]` are the windows of `inputs[i]` along rows and columns. None means that the operator needs
-    the whole input before it writes anything; `opaque` then tells why.
+    the whole input before it writes anything. `opaque` says why an operator's windows are not known.
 
     A `view` moves no data: output i lies in the memory of input 0, at `view_offsets[i]` bytes (a reshape, a split along the
-    outermost axis). With `part_offsets` it is a join, a concat whose producers write into its output: along the rows input i
-    lies `part_offsets[i]` bytes into output 0; along the channels, where the pixels of a part are shorter than those of the
-    whole, pixel p of input i lies that many bytes into pixel p.
+    outermost axis). With `part_offsets` it is a join, a concat whose producers write into its output. In a join along the
+    rows input i starts `part_offsets[i]` bytes into output 0. In a join along the channels pixel p of input i starts that
+    many bytes into pixel p of output 0.
     """
 
     index: int
     name: str
-    kind: str  # the field's word: conv2d, depthwise_conv2d, dense, add, concat, ...
+    kind: str  # type of operator: conv2d, depthwise_conv2d, dense, add, concat, ...
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     windows: tuple[Window | None, ...] = ()
@@ -189,21 +189,21 @@ class Op:
     opaque: str | None = None
     macs: int = 0  # multiply-accumulates of one inference, padding not counted
     weight_bytes: int = 0
-    scratch_bytes: int = 0  # RAM of the operator's own while it runs
-    in_place: tuple[int, ...] = ()  # positions in `inputs` that output 0 may overwrite, element for element
+    scratch_bytes: int = 0  # RAM that the kernel needs while it runs, besides its inputs and outputs
+    in_place: tuple[int, ...] = ()  # positions of the inputs that output 0 may overwrite, element for element
     view: bool = False
     view_offsets: tuple[int, ...] = ()
     part_offsets: tuple[int, ...] = ()
     attrs: Mapping[str, object] = field(default_factory=lambda: _NO_ATTRS, hash=False, compare=True)
-    kernels: KernelFootprints = ROW_KERNEL_ONLY  # what the emitter can do with it
+    kernels: KernelFootprints = ROW_KERNEL_ONLY  # kernel variants of the emitter
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The tensor in whose memory another one lies, and where in it."""
+    """The tensor that owns the memory in which a view or a part of a join lies, and the offset in it."""
 
-    tensor: int
-    byte_offset: int
+    tensor: int  # the owner
+    byte_offset: int  # from the owner's first byte
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class Graph:
 
     @cached_property
     def producer(self) -> tuple[int | None, ...]:
-        """The operator that writes each tensor; None for graph inputs."""
+        """For each tensor the operator that writes it; None for graph inputs."""
         made: list[int | None] = [None] * len(self.tensors)
         for op in self.ops:
             for t in op.outputs:
@@ -236,7 +236,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """Operators that read each tensor, ascending, each once."""
+        """For each tensor the operators that read it, ascending, each once."""
         used: list[dict[int, None]] = [{} for _ in self.tensors]
         for op in self.ops:
             for t in op.inputs:
@@ -245,7 +245,7 @@ class Graph:
 
     @cached_property
     def roots(self) -> tuple[Root, ...]:
-        """For each tensor the one in whose memory it lies: itself, unless it is a view or a part of a join."""
+        """For each tensor the owner of its memory: the tensor itself, unless it is a view or a part of a join."""
         above: dict[int, Root] = {}
         for op in self.ops:
             if op.part_offsets:
@@ -263,12 +263,12 @@ class Graph:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """Operators whose outputs each operator reads, ascending, each once."""
+        """For each operator those whose outputs it reads, ascending, each once."""
         return tuple(tuple(sorted({p for t in op.inputs if (p := self.producer[t]) is not None})) for op in self.ops)
 
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
-        """Operators that read what each operator writes, ascending, each once."""
+        """For each operator those that read its outputs, ascending, each once."""
         return tuple(tuple(sorted({c for t in op.outputs for c in self.consumers[t]})) for op in self.ops)
 
     @property
@@ -278,7 +278,7 @@ class Graph:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all constants."""
+        """Bytes of the weights of all operators."""
         return sum(op.weight_bytes for op in self.ops)
 
     def is_order(self, order: Iterable[int]) -> bool:
@@ -294,7 +294,10 @@ class Graph:
 def rebuilt(
     tensors: Sequence[Tensor], ops: Sequence[Op], inputs: Sequence[int], outputs: Sequence[int], name: str
 ) -> Graph:
-    """A graph of those operators, by the tensors they name, which are renumbered in order of appearance."""
+    """A graph of `ops`, with operators and tensors renumbered: inputs first, then outputs operator by operator.
+
+    The operators refer to tensors by their index in `tensors`; those that are not used are left out.
+    """
     order = (*inputs, *(t for op in ops for t in op.outputs))
     number = {t: k for k, t in enumerate(order)}
     kept = tuple(replace(tensors[t], index=k) for k, t in enumerate(order))

@@ -1,4 +1,7 @@
-"""Cascading: operators run stripe by stripe, so that no large intermediate ever exists. `Graph` -> `Plan`."""
+"""Cascaded (fused, depth-first) execution with rolling buffers: from a `Graph` to a memory `Plan`.
+
+The operators of a segment take turns a few rows or pixels at a time, so that no large intermediate tensor is ever whole.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How operators consume and produce, step by step: the windows of a graph turned into tables.
+"""Access tables: which rows or pixels of its tensors every step of an operator reads and writes.
 
-An operator of a cascade runs in steps, each of which makes one `Tile` of its output, in row-major order: some rows, or
-some pixels of one row. An opaque operator makes everything in one step. An operator with an accumulator may consume its
-input step by step instead, and makes everything in its last step. A streamed graph input has a source, which makes a row
-a step.
+An operator of a cascade runs in steps, each of which writes one `Tile` of its output, in row-major order: some rows, or
+some pixels of one row. An opaque operator writes everything in one step. An operator with an accumulator may read its
+input step by step instead, and writes everything in its last step. A streamed graph input has a source, which writes one
+row in each step.
 
-What steps make and read is counted in units of the tensor: rows, or pixels where the cascade goes by pixels and the
-tensor has contiguous ones. Tensors that are views, or parts of a join, are replaced by the tensor that owns the memory
-(their root); a join has as many makers as parts.
+Tables count in units of the tensor: rows, or pixels where the steps make pixels and those of the tensor are contiguous.
+A view, or a part of a join, is replaced by the tensor that owns its memory (its root); a join has one producer for each
+part.
 
 Symbols: `need[k]`, units of an input that must exist before step k; `keep[k]`, the first unit that step k or a later
 one reads (all units where none does), so that units below it are dead; `made[k]`, units of an output that exist after
@@ -34,9 +34,9 @@ class Read:
     tensor: int  # root tensor
     need: Units  # by step, never decreasing
     keep: Units  # by step and one past the last, never decreasing
-    reach: int  # units a ring must hold for the kernel's addresses: the padding before the first
-    ringable: bool  # False: the reader needs all of the root in place
-    in_place: bool  # step k may overwrite what it reads, element for element
+    reach: int  # least units of a ring, so that the kernel can address the padding before the first unit
+    ringable: bool  # False: the reader cannot read a ring, the root must be stored whole
+    in_place: bool  # step k may overwrite the elements that it reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ class TileGrid:
         return cls(y, y + 1, x0, np.minimum(x0 + tile.columns, columns))
 
 
-SegmentUsers = tuple[tuple[int, bool], ...]  # makers or readers of a tensor in a segment, and whether each accumulates
+SegmentUsers = tuple[tuple[int, bool], ...]  # producers or readers of a tensor in a segment: (operator, accumulates)
 
 
 class AccessTables:
-    """The access tables of one graph, made on demand and kept.
+    """The access tables of one graph, computed on demand and cached.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class AccessTables:
     streamed : Iterable[int]
         Graph inputs that a source delivers row by row; the pseudo-operator of tensor t is `source(t)`.
     accumulators : bool
-        Whether operators may sum up their input as it comes.
+        Whether operators that have such a kernel may sum up their input step by step (`accumulates`).
     """
 
     def __init__(self, graph: Graph, streamed: Iterable[int] = (), accumulators: bool = False) -> None:
@@ -113,7 +113,7 @@ class AccessTables:
 
     @cached_property
     def leaves(self) -> frozenset[int]:
-        """Roots of the graph's outputs, which must be whole at the end."""
+        """Roots of the graph's outputs: tensors that must be stored whole at the end."""
         return frozenset(self.roots[t].tensor for t in self.graph.outputs)
 
     def stacked(self, tensor: int) -> bool:
@@ -126,17 +126,17 @@ class AccessTables:
         return any(self.graph.tensors[t].row_bytes == self.graph.tensors[root].row_bytes for t in parts)
 
     def _start(self, tensor: int, tile: Tile) -> int:
-        """Units of the root that lie before a tensor that an operator writes."""
+        """Units of the root that lie before `tensor`, a part of a join along the rows; 0 for any other tensor."""
         root = self.roots[tensor]
         if root.tensor == tensor or not self.stacked(tensor):
             return 0
         return root.byte_offset // max(self.unit_bytes(root.tensor, tile), 1)
 
     def writers(self, root: int) -> tuple[int, ...]:
-        """What writes a root.
+        """The operators and sources that write a root.
 
-        One operator, or one for every part of a join; the source of a streamed input; nothing for an input that is there
-        from the start.
+        One operator, or one for every part of a join; the source of a streamed input; none for a graph input that is in
+        memory from the start.
         """
         return (self.source(root),) if root in self.streamed else self._writers[root]
 
@@ -152,7 +152,7 @@ class AccessTables:
 
     @cached_property
     def makers(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator the operators and sources that write what it reads."""
+        """For each operator the operators and sources that write its inputs."""
         made = [[m for t in op.inputs for m in self.writers(self.roots[t].tensor)] for op in self.graph.ops]
         return tuple(tuple(dict.fromkeys(ms)) for ms in made)
 
@@ -161,7 +161,7 @@ class AccessTables:
         return (-1 - op,) if op < 0 else tuple(self.roots[t].tensor for t in self.graph.ops[op].outputs)
 
     def accumulates(self, op: int, members: Container[int]) -> bool:
-        """Whether `op` sums up its input as it comes when it runs together with `members`."""
+        """Whether `op` sums up its input step by step in a segment of `members`, which must produce that input."""
         node = self.graph.ops[op] if op >= 0 else None
         if not self.accumulators or node is None or node.kernels.accumulator_bytes == 0 or len(node.inputs) != 1:
             return False
@@ -173,7 +173,7 @@ class AccessTables:
 
     @cached_property
     def _pixels(self) -> tuple[int, ...]:
-        """Columns of each tensor; 1 where its pixels cannot be addressed one by one."""
+        """Columns of each tensor; 1 where its pixels are not contiguous."""
         return tuple(t.columns if has_pixels(t) else 1 for t in self.graph.tensors)
 
     @cached_property
@@ -187,7 +187,7 @@ class AccessTables:
         return tuple(t.rows for t in self.graph.tensors)
 
     def columns(self, tensor: int, tile: Tile) -> int:
-        """Units in a row of a tensor."""
+        """Units in one row of a tensor: its pixels where `tile` is a part of a row, else 1."""
         return self._pixels[tensor] if tile.columns else 1
 
     def units(self, tensor: int, tile: Tile) -> int:
@@ -207,18 +207,18 @@ class AccessTables:
 
     @cached_method
     def steps(self, op: int, tile: Tile = ROW, accumulate: bool = False) -> Steps:
-        """The steps of an operator or source; with `accumulate` those in which it sums up its input."""
+        """The access tables of an operator or source; with `accumulate` those of its accumulating kernel."""
         if op < 0:
             columns, rows = self.columns(-1 - op, tile), self.graph.tensors[-1 - op].rows
             return Steps(rows, (np.arange(rows + 1, dtype=np.int64) * columns,), ())
         node = self.graph.ops[op]
         steps = self._accumulating(node, tile) if accumulate else self._making(node, tile)
-        starts = [self._start(t, tile) for t in node.outputs]  # of parts of a join in it
+        starts = [self._start(t, tile) for t in node.outputs]  # where a part of a join begins
         made = tuple(units + start for units, start in zip(steps.made, starts, strict=True))
         return Steps(steps.count, made, steps.reads)
 
     def _making(self, node: Op, tile: Tile) -> Steps:
-        """The steps of an operator that makes a tile of its output in each."""
+        """The access tables of an operator that writes a tile of its output in each step."""
         out, inputs = self.graph.tensors[node.outputs[0]], range(len(node.inputs))
         if not has_rows(self.graph, node.index):
             made = tuple(np.array([0, self.units(t, tile)], np.int64) for t in node.outputs)
@@ -234,7 +234,7 @@ class AccessTables:
 
     @cached_method
     def waits(self, op: int, maker: int, tile: Tile, accumulates: bool, maker_accumulates: bool) -> Units:
-        """The number of steps of `maker` that each step of its reader `op` waits for."""
+        """For each step of `op` the number of steps of its producer `maker` that must be done before it."""
         making = self.steps(maker, tile, maker_accumulates)
         waits = [
             np.searchsorted(making.made[self.written(maker).index(read.tensor)], read.need).astype(np.int64)
@@ -245,7 +245,7 @@ class AccessTables:
 
     @cached_method
     def ring(self, tensor: int, tile: Tile, makers: SegmentUsers, readers: SegmentUsers) -> tuple[int | None, int]:
-        """The fewest units of a ring, and what they must be a multiple of; `(None, all units)` if it cannot be a ring."""
+        """Least size of a ring in units, and a number that must divide its size; `(None, all units)` if it cannot be a ring."""
         reads = [r for o, sums in readers for r in self.steps(o, tile, sums).reads if r.tensor == tensor]
         if not reads or any(not r.ringable for r in reads) or self.stacked(tensor):
             return None, self.units(tensor, tile)
@@ -260,7 +260,7 @@ class AccessTables:
         return least, 1 if columns % tile.columns else tile.columns
 
     def _accumulating(self, node: Op, tile: Tile) -> Steps:
-        """The steps of an operator that sums up its input: one for every tile of the input."""
+        """The access tables of an operator that sums up its input: one step for every tile of the input."""
         root = self.roots[node.inputs[0]].tensor
         owner = self.graph.tensors[root]
         columns = self.columns(root, tile)
@@ -271,7 +271,7 @@ class AccessTables:
         return Steps(count, made, (Read(root, need, keep, 0, True, False),))
 
     def _whole(self, op: Op, i: int, count: int, tile: Tile) -> Read:
-        """Input i of `op`, read as a whole at every one of `count` steps."""
+        """The table of input i of `op`, which is read whole in each of `count` steps."""
         root = self.roots[op.inputs[i]].tensor
         every = self.units(root, tile)
         keep = np.zeros(count + 1, np.int64)
@@ -279,7 +279,7 @@ class AccessTables:
         return Read(root, np.full(count, every, np.int64), keep, 0, self._same(op.inputs[i], tile), False)
 
     def _same(self, tensor: int, tile: Tile) -> bool:
-        """Whether a view has the same rows, and the same pixels, as its root."""
+        """Whether `tensor` has the same rows and pixels as its root, or is a part of a join."""
         root = self.roots[tensor]
         seen, owner = self.graph.tensors[tensor], self.graph.tensors[root.tensor]
         if seen.index == owner.index or tensor in self.parts:
@@ -288,7 +288,7 @@ class AccessTables:
         return alike and root.byte_offset == 0 and (seen.rows, seen.row_bytes) == (owner.rows, owner.row_bytes)
 
     def _read(self, op: Op, i: int, grid: TileGrid, tile: Tile) -> Read:
-        """Input i of `op`, read through its window at every tile of `grid`."""
+        """The table of input i of `op`, which is read through its window for every tile of `grid`."""
         window = op.windows[i] if i < len(op.windows) else None
         if window is None or (tile.by_pixels and window.stride == 0):  # kernels read it by rows, not around a ring
             return self._whole(op, i, len(grid.y0), tile)
@@ -307,7 +307,7 @@ class AccessTables:
     def _through_view(
         self, need: Units, keep: Units, seen: Tensor, owner: Tensor, offset: int, tile: Tile
     ) -> tuple[Units, Units]:
-        """`need` and `keep` in units of `owner`, from those in units of `seen`, a view `offset` bytes into it."""
+        """Convert `need` and `keep` from units of a view, `seen`, to units of `owner`, into which it lies `offset` bytes."""
         every = self.units(owner.index, tile)
         unit, its = self.unit_bytes(seen.index, tile), max(self.unit_bytes(owner.index, tile), 1)
         if not (outermost(seen) and outermost(owner)):
@@ -319,7 +319,7 @@ class AccessTables:
 
 
 def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, width: int) -> tuple[Units, Units]:
-    """`need` and `keep` of a window over a map of `height` x `width` units."""
+    """`need` and `keep` of a window over an input of `height` x `width` units, by tile of `grid`."""
     low, high = covered(window, grid.y0, grid.y1, height)
     if across is None or width == 1:
         left, right = np.zeros_like(low), np.full_like(low, width)
@@ -333,7 +333,7 @@ def _reach(grid: TileGrid, window: Window, across: Window | None, height: int, w
 
 
 def covered(window: Window, start: Units, stop: Units, size: int) -> tuple[Units, Units]:
-    """The range of an axis of length `size` that the taps of outputs `[start, stop)` cover."""
+    """The range `[first, last)` of an input axis of length `size` that the taps of outputs `[start, stop)` cover."""
     first = start * window.stride // window.denominator - window.padding
     last = (stop - 1) * window.stride // window.denominator - window.padding + window.span
     return np.clip(first, 0, size), np.clip(last, 0, size)

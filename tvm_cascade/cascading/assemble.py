@@ -1,4 +1,4 @@
-"""From an order, its cuts and its interleavings to a `Plan`: storages, blocks of the arena, offsets."""
+"""Builds a `Plan` from an execution order, its cuts and its interleavings: storages, blocks of the arena, offsets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tvm_cascade.memory import AllocateOptions, Buffer, OffsetConstraint, Proble
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures that a plan states beside its own."""
+    """Peaks to compare a plan with, which the plan carries."""
 
-    baseline_peak: int  # bytes
-    bound: int  # bytes
+    baseline_peak: int  # bytes: layer by layer in file order
+    bound: int  # bytes: lower bound of the search space
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Layout:
 
     @property
     def segments(self) -> tuple[tuple[int, int, Interleaving], ...]:
-        """First position, position after the last, and interleaving of every segment."""
+        """(i, j, interleaving) of every segment: it holds positions [i, j) of the order."""
         return tuple(zip(self.cuts[:-1], self.cuts[1:], self.interleavings, strict=True))
 
 
-_laid_out = lru_cache(maxsize=512)(allocate)  # a frontier and the plan taken from it lay out the same arenas
+_laid_out = lru_cache(maxsize=512)(allocate)  # a frontier, and then the plan chosen from it, allocate the same arenas
 
-SHORT_SEARCH = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the usual search: most of what it finds
+SHORT_SEARCH = AllocateOptions(nodes=6_000, first_limit=3_000)  # a third of the default nodes, most of the benefit
 
 
 def assemble(
@@ -53,7 +53,7 @@ def assemble(
     effort: AllocateOptions | None = None,
     capacity: int | None = None,
 ) -> Plan:
-    """The plan of a layout, with its arena laid out.
+    """Build the plan of a layout and allocate its arena.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def assemble(
     effort : AllocateOptions, optional
         Limits of that search.
     capacity : int, optional
-        Bytes. The first arena found within them is taken.
+        Bytes. The first arena that fits is taken, instead of the smallest.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def assemble(
 
 
 def _segment(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) -> Segment:
-    """The segment of positions [i, j)."""
+    """The plan's segment of positions [i, j): its trace, counters, scratch and stripes."""
     members, in_place, stripes = costs.members(i, j), costs.in_place(i, j), costs.stripes(i, j, interleaving)
     ops = tuple(sorted(costs.order[i:j]))
     return Segment(
@@ -107,7 +107,7 @@ def _segment(costs: SegmentCosts, i: int, j: int, interleaving: Interleaving) ->
 
 
 def _storages(costs: SegmentCosts, layout: Layout) -> tuple[Storage, ...]:
-    """Where every tensor lives, by index."""
+    """The storage of every tensor, by index: whole or a ring, its bytes and its lifetime in segments."""
     tables = costs.tables
     held = {t: (units, segment) for segment in layout.segments for t, units in costs.held(*segment).items()}
     segment_at = {p: s for s, (i, j, _) in enumerate(layout.segments) for p in range(i, j)}
@@ -159,10 +159,10 @@ def _view(tables: AccessTables, owners: dict[int, Storage], tensor: int) -> Stor
 def _problem(
     costs: SegmentCosts, layout: Layout, segments: Sequence[Segment], storages: Sequence[Storage]
 ) -> tuple[Problem, dict[str, str]]:
-    """The blocks of the arena, with the offset constraints between them.
+    """The allocation problem of an arena: its blocks and the offset constraints between them.
 
-    Also returned: for each block that lies in the very bytes of another one, by name, the name of that other block, which
-    stands for both in the problem.
+    The second result maps the name of each block that an in-place operator writes to the name of the block that it
+    overwrites, which represents both in the problem.
     """
     blocks: list[Buffer] = []
 
@@ -185,7 +185,7 @@ def _problem(
             add(f"accumulator {o}", costs.tables.graph.ops[o].kernels.accumulator_bytes, s, s + 1)
     pairs = [p for segment in layout.segments for p in costs.pairs(*segment)]
     block_of, same = {b.name: b.id for b in blocks}, dict[str, str]()
-    for pair in (p for p in pairs if p.exact):  # in the order of the segments: a reader may be a writer of before
+    for pair in (p for p in pairs if p.exact):  # in order of segments: a reader may itself have overwritten a block
         reader, writer = f"tensor {pair.reader}", f"tensor {pair.writer}"
         same[writer] = same.get(reader, reader)
         kept, gone = block_of[same[writer]], block_of[writer]

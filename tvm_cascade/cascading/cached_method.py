@@ -1,4 +1,4 @@
-"""Methods whose results an object keeps."""
+"""A decorator that caches the results of a method in its object."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ R = TypeVar("R")
 
 
 def cached_method(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """A method that computes its result once for the same arguments; results live as long as the object."""
+    """Cache the results of a method by its arguments; they are freed together with the object."""
     return cast(Any, cached_property(lambda self: cache(partial(method, self))))

@@ -1,9 +1,9 @@
-"""Which inverted bottlenecks should make their channels in groups: what that does to every segment, and the best cuts.
+"""Search for the inverted bottlenecks that should use channel tiling, and for their numbers of groups.
 
-Two searches stand side by side: of the graph as it is, and of the graph with every block in the most groups. Tensors between
-blocks are the same in both, and a segment's cost does not depend on how the rest is cut. So every segment that begins and
-ends beside blocks has the forms of both, and the best cuts are found over all of them. Within a segment either all blocks
-are in groups or none. Blocks then get as few groups as leave the peak where it is.
+Two searches are combined: of the graph as it is, and of the graph with every block (`channels.Block`) in the most groups.
+Tensors between blocks are the same in both, and a segment's cost does not depend on how the rest is cut. So a segment that
+cuts no block in two can take its cost from either, and the best cuts are found over both. In one segment either all blocks
+are channel-tiled or none. Tiled blocks then get the fewest groups that do not raise the peak.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import Graph
 
 Groups = Mapping[Block, int]
-_MOST_PLANS = 4  # that are made for a frontier
+_MOST_PLANS = 4  # about so many trades of a frontier are planned
 
 
 def asked(options: PlanOptions) -> bool:
@@ -37,7 +37,7 @@ def asked(options: PlanOptions) -> bool:
 
 
 class ChannelSearch:
-    """Two searches of one graph side by side: without channel tiling, and with every block in the most groups."""
+    """The costs of segments in two searches of one graph: without channel tiling, and with every block in the most groups."""
 
     def __init__(self, graph: Graph, options: PlanOptions) -> None:
         self.graph, self.options = graph, options
@@ -55,7 +55,7 @@ class ChannelSearch:
         if self.merged.costs.order != wanted:
             self.merged = Search(self.merged.costs.tables, wanted, self.merged.options, self.merged)
         self.extra = {b: merged.ops[name[b.project]].macs - sum(graph.ops[o].macs for o in b) for b in self.finest}
-        self.place: dict[int, int] = {}  # of positions beside blocks, the one in the other order
+        self.place: dict[int, int] = {}  # cut positions outside of blocks -> the same cut in the order of `merged`
         at = 0
         for p, o in enumerate((*order, None)):
             if p == 0 or order[p - 1] not in inner:
@@ -64,7 +64,7 @@ class ChannelSearch:
 
     @cached_property
     def ceiling(self) -> int:
-        """Bytes of the best cuts without channel tiling; only segments below are of interest."""
+        """Bytes of the best cuts without channel tiling: segments that need as many are of no interest."""
         return self.plain.smallest
 
     def inside(self, i: int, j: int) -> tuple[Block, ...]:
@@ -76,7 +76,7 @@ class ChannelSearch:
     def forms(self, i: int, j: int) -> list[tuple[int, int, bool]]:
         """Every form of segment [i, j) that needs fewer bytes than `ceiling`.
 
-        Each is (bytes, extra multiply-accumulates, whether the blocks are made in groups).
+        Each is (bytes, extra multiply-accumulates, whether the blocks are channel-tiled).
         """
         forms = [(b, extra, False) for b, extra in self.plain.forms(i, j, self.ceiling)]
         extra = sum(self.extra[b] for b in self.inside(i, j))
@@ -106,7 +106,7 @@ class ChannelSearch:
         return pareto_cuts(self.plain.size, forms, useful, most)
 
     def groups_within(self, cap: int) -> Groups:
-        """The number of groups of each tiled block in the cuts of least work within `cap` bytes: as few as fit."""
+        """The cuts of least work within `cap` bytes: each block that they tile, with the fewest groups that fit."""
         useful = within_reach(self._least_bytes, cap + 1)
 
         def best(i: int, j: int) -> tuple[int, bool, int] | None:
@@ -126,9 +126,9 @@ class ChannelSearch:
         return chosen
 
     def _fewest(self, block: Block, spare: int) -> int:
-        """The fewest groups of a block that fit.
+        """The fewest groups of a block whose scratch fits.
 
-        Their scratch for a row may exceed that of the most groups by no more than `spare` bytes.
+        The scratch for a row may exceed that with the most groups by no more than `spare` bytes.
         """
         sizes = {n: _row_scratch(self.graph, block, n) for n in group_counts(self.graph, block)}
         return min(n for n, size in sizes.items() if size <= sizes[self.finest[block]] + spare)
@@ -141,7 +141,7 @@ def _most_groups(graph: Graph, among: Sequence[Block]) -> dict[Block, int]:
 
 
 def _smallest_step(graph: Graph, options: PlanOptions) -> int:
-    """Pixels of the finest step that the time limit allows at 1.00x, with every block in the most groups."""
+    """The fewest pixels of a step that the time limit allows without recompute, with every block in the most groups."""
     return finest_in_time(in_groups(graph, _most_groups(graph, blocks(graph))), options)
 
 
@@ -152,10 +152,10 @@ def _row_scratch(graph: Graph, block: Block, groups: int) -> int:
 
 
 def best_groups(graph: Graph, options: PlanOptions) -> Groups:
-    """The blocks that channel tiling should be tried on, with their number of groups; empty where none should.
+    """The blocks for which channel tiling should be tried, with their numbers of groups; empty where there are none.
 
-    With a cap they are those that need least extra work within it, else those of smallest peak. Whether the arena really is
-    smaller shows only when the graph is planned.
+    With a cap (`options.sram`) they are the blocks that need least extra work within it, else those of the smallest peak.
+    Only planning the graph tells whether its arena is smaller.
     """
     if not asked(options) or not blocks(graph):
         return {}
@@ -167,7 +167,7 @@ def best_groups(graph: Graph, options: PlanOptions) -> Groups:
 def plan_in_groups(graph: Graph, merged: Graph, options: PlanOptions) -> Plan:
     """Plan `merged`, which is `graph` with some blocks replaced by channel-tiled operators.
 
-    Work is stated as a factor of that of `graph`.
+    The plan states its work and its baseline relative to `graph`.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def frontier_in_groups(
 ) -> tuple[Plan, ...]:
     """Plans with channel tiling that are smaller than every plan without, by ascending peak and descending work.
 
-    Only a few of all trades of bytes against work are planned, the smallest among them. `tell` is called with every plan.
+    Of all trades of bytes against work only a few are planned, the smallest among them. `tell` is called with every plan.
     """
     if not asked(options) or not blocks(graph):
         return ()

@@ -1,13 +1,13 @@
-"""Inverted bottlenecks in groups of channels: one operator that never has its wide intermediate whole.
+"""Channel tiling: an inverted bottleneck fused into one operator that computes its wide intermediate in groups of channels.
 
 A block C -> E (1x1) -> depthwise k x k -> D (1x1) becomes one operator with the depthwise convolution's windows. For every
-row, or stripe of a row, that it makes, it goes through the E channels in groups: it expands a group over the rows and
-columns that the windows cover, runs them through the depthwise convolution, and adds what the projection makes of them to
-int32 sums of the row. Sums of integers commute, so every bit stays. No ring holds the E channels; in their place is scratch
+row, or stripe of a row, that it writes, it loops over G groups of the E channels: it expands a group over the rows and
+columns that the windows cover, runs the depthwise convolution on them, and adds the group's share of the projection to
+int32 sums of the row. Integer sums do not depend on the order, so results are bit-exact. The E channels need scratch
 
-    k * (columns covered) * E / G  +  E / G  +  4 * columns * D        bytes,
+    k * (columns covered) * E / G  +  E / G  +  4 * columns * D        bytes
 
-and the expansion of a row is done again for each of the k / stride output rows that want it.
+instead of a ring, and the expansion of a row is recomputed for each of the k / stride output rows that read it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tvm_cascade.graph import (
 )  # fmt: skip
 
 KIND = "inverted_bottleneck"
-NARROWEST = 4  # channels of a group
+NARROWEST = 4  # least channels of a group
 
 
 class Block(NamedTuple):
-    """An inverted bottleneck: three operators, each of which reads the one before, by index."""
+    """An inverted bottleneck: the indices of its three operators, each of which reads the output of the one before."""
 
     expand: int
     depthwise: int
@@ -41,11 +41,11 @@ class Block(NamedTuple):
 
 
 def blocks(graph: Graph) -> tuple[Block, ...]:
-    """The integer inverted bottlenecks of a graph.
+    """The int8 inverted bottlenecks of a graph, whose operators must follow one another in file order.
 
-    Nothing else reads the tensors between the three operators, and these are wider than the block's input. Where two blocks
-    share a convolution (in a chain of separable convolutions that widen, each projection is the next expansion), the one
-    with the wider rows is taken.
+    Nothing else reads the tensors between the three operators, which have more channels than the block's input. Where two
+    blocks share a convolution (in a chain of separable convolutions that widen, each projection is the next expansion), the
+    one with more bytes in a row of its expanded tensor is taken.
     """
     among = [Block(o, o + 1, o + 2) for o in range(len(graph.ops) - 2)]
     candidates = [block for block in among if _is_block(graph, *(graph.ops[o] for o in block))]
@@ -88,24 +88,24 @@ def _is_block(graph: Graph, expand: Op, depthwise: Op, project: Op) -> bool:
 
 
 def group_counts(graph: Graph, block: Block) -> tuple[int, ...]:
-    """Numbers of groups that a block's channels divide into, ascending; the first is 1."""
+    """The numbers of equal groups into which a block's wide channels can be divided, ascending; the first is 1."""
     channels = graph.tensors[graph.ops[block.expand].outputs[0]].shape[3]
     return tuple(g for g in range(1, channels // NARROWEST + 1) if channels % g == 0)
 
 
 def channel_tiling(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, Window], groups: int) -> ChannelTiling:
-    """Scratch and work of a block that makes its channels in groups.
+    """Scratch and work of a channel-tiled block.
 
     Parameters
     ----------
     x, y : Tensor
-        Its input and output.
+        Input and output of the block.
     channels : int
-        Of the wide intermediate.
+        Channels of the wide intermediate.
     windows : tuple[Window, Window]
-        Of the depthwise convolution, along rows and columns.
+        Windows of the depthwise convolution, along rows and columns.
     groups : int
-        A divisor of `channels`.
+        Number of groups, a divisor of `channels`.
     """
     down, across = windows
     size = channels // groups
@@ -122,7 +122,7 @@ def channel_tiling(x: Tensor, channels: int, y: Tensor, windows: tuple[Window, W
 
 
 def in_groups(graph: Graph, chosen: Mapping[Block, int]) -> Graph:
-    """`graph` with each chosen block replaced by one operator, named as its projection, in the given number of groups."""
+    """`graph` with each chosen block fused into one channel-tiled operator, which takes the name of its projection."""
     merged = {b.project: _merged(graph, b, groups) for b, groups in chosen.items()}
     gone = {o for b in chosen for o in (b.expand, b.depthwise)}
     ops = [merged.get(op.index, op) for op in graph.ops if op.index not in gone]
@@ -130,7 +130,7 @@ def in_groups(graph: Graph, chosen: Mapping[Block, int]) -> Graph:
 
 
 def _merged(graph: Graph, block: Block, groups: int) -> Op:
-    """One operator in place of the three of a block."""
+    """The channel-tiled operator that replaces the three of a block."""
     expand, depthwise, project = (graph.ops[o] for o in block)
     x, expanded, y = (graph.tensors[t] for t in (expand.inputs[0], expand.outputs[0], project.outputs[0]))
     down, across = depthwise.windows[0], depthwise.columns[0]

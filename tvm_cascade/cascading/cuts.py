@@ -2,10 +2,10 @@
 
 With c(i, j) the bytes of the segment `[i, j)`, the smallest peak is P(n) with P(j) = min over i < j of
 max(P(i), c(i, j)). Among the cuts whose segments all stay within a cap, `cuts_within` takes those of least weight,
-so that what fits as it is runs as it is.
+so that operators that fit without cascading are not cascaded.
 
-Costs are dear and most do not matter, so both go from position to position in order of what they need so far (Dijkstra)
-and ask for a cost only when a lower bound of it that is cheap is the least thing left to try.
+Costs are expensive to compute and most are irrelevant, so both are shortest-path searches over cut positions (Dijkstra)
+that compute a segment's cost only when its cheap lower bound is at the top of the queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Weight = Callable[[int, int], tuple[int, int] | None]
 
 
 def smallest_peak(n: int, cost: Cost, lower_bound: NDArray[np.int64]) -> int:
-    """Bytes of the best cuts of `n` operators.
+    """The smallest peak, in bytes, over all cuts of `n` operators into segments.
 
     `cost(i, j)` are the bytes of segment [i, j), and `lower_bound[i, j] <= cost(i, j)`.
     """
@@ -54,8 +54,8 @@ def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None
     Parameters
     ----------
     weight : Callable
-        `weight(i, j)` is what segment [i, j) adds to the total, compared component by component; None where it exceeds the
-        cap. Ties between totals go to the longest last segment.
+        `weight(i, j)` is added to the total for segment [i, j); totals are compared by their first component, then by their
+        second. None where the segment exceeds the cap. Ties go to the longest last segment.
     least : Callable
         A lower bound of `weight` in both components. It may be None only where `weight` is.
     """
@@ -85,7 +85,7 @@ def cuts_within(n: int, weight: Weight, least: Weight) -> tuple[int, ...] | None
 
 
 def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.bool_]:
-    """For each segment whether cuts with a peak below `ceiling` may contain it, judged by the lower bounds alone."""
+    """For each segment [i, j) whether it may be part of cuts with a peak below `ceiling`, by the lower bounds alone."""
     n = len(lower_bound) - 1
     before, after = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
     for j in range(1, n + 1):
@@ -97,18 +97,18 @@ def within_reach(lower_bound: NDArray[np.int64], ceiling: int) -> NDArray[np.boo
 def pareto_cuts(
     n: int, forms: Callable[[int, int], Iterable[tuple[int, int]]], useful: NDArray[np.bool_], most: int
 ) -> tuple[tuple[int, int], ...]:
-    """The trades of peak bytes against extra work that no other cuts beat, by ascending bytes and descending work.
+    """The Pareto front of (peak bytes, extra work) over all cuts, by ascending bytes and descending work.
 
     Exact: a segment's cost does not depend on how those before it were cut, so a dominated trade never becomes useful again.
 
     Parameters
     ----------
     forms : Callable
-        `forms(i, j)` are (bytes, extra work) of segment [i, j) in each of its forms.
+        `forms(i, j)` are (bytes, extra work) of each way to run segment [i, j).
     useful : array
-        Segments that are worth looking at.
+        Whether segment [i, j) is tried at all (`within_reach`).
     most : int
-        Extra work allowed.
+        Largest extra work of all segments together.
     """
     best: list[list[tuple[int, int]]] = [[(0, 0)]]
     for j in range(1, n + 1):
@@ -127,7 +127,7 @@ def pareto_cuts(
 
 
 def undominated(trades: Iterable[T], figures: Callable[[Any], tuple[int, ...]] = tuple) -> list[T]:
-    """The trades that no other beats in both of its figures, ascending in the first."""
+    """The Pareto front: trades that no other beats in both of its two figures, ascending in the first."""
     kept: list[T] = []
     for trade in sorted(trades, key=figures):
         if not kept or figures(trade)[1] < figures(kept[-1])[1]:

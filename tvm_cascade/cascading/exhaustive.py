@@ -1,7 +1,7 @@
-"""Graphs of so few operators that every plan can be laid out: all orders, cuts and interleavings, exact addresses.
+"""Exhaustive search for graphs of very few operators: all orders, cuts and interleavings, each with its arena allocated.
 
-The search by what is live (`search`) may miss a layout whose addresses turn out better than those of one with fewer
-bytes live. With a handful of operators nothing needs to be guessed.
+The usual search (`search`) ranks layouts by their live bytes. It may miss one whose arena is smaller although it has more
+bytes live.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_OPERATORS = 4
 
 
 def smallest_of_all(search: Search, figures: Figures, best: Plan) -> Plan:
-    """The plan of smallest arena at 1.00x over all orders, cuts and interleavings; `best` where no plan is smaller."""
+    """The plan of smallest arena without recompute over all orders, cuts and interleavings; `best` if none is smaller."""
     graph = search.costs.tables.graph
     for order in permutations(range(search.size)):
         if best.peak <= figures.bound:
@@ -33,7 +33,7 @@ def smallest_of_all(search: Search, figures: Figures, best: Plan) -> Plan:
 
 
 def _layouts(search: Search) -> Iterator[Layout]:
-    """Every layout of the order of a search."""
+    """Every layout of a search's order."""
     n = search.size
     for count in range(n):
         for inner in combinations(range(1, n), count):

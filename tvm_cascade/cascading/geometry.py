@@ -1,4 +1,4 @@
-"""Which rows and pixels of tensors lie together, and which operators can make or read them one by one."""
+"""Contiguity of rows and pixels in memory, and which operators can compute or read them one at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Units = NDArray[np.int64]  # numbers of rows or pixels
 
 
 def has_rows(graph: Graph, op: int) -> bool:
-    """Whether an operator makes its output row by row."""
+    """Whether an operator can compute its outputs row by row: its windows are known, and all outputs have as many rows."""
     node = graph.ops[op]
     rows = {graph.tensors[t].rows for t in node.outputs}
     return node.opaque is None and len(rows) == 1 and any(w is not None for w in node.windows)
 
 
 def goes_by_pixels(graph: Graph, op: int) -> bool:
-    """Whether an operator can make some pixels of an output row.
+    """Whether an operator can compute some pixels of an output row in one step.
 
-    Its windows along the columns must be known, and the pixels of its outputs contiguous.
+    It must go by rows (`has_rows`), its windows along the columns must be known, and the pixels of its outputs contiguous.
     """
     node = graph.ops[op]
     widths = {graph.tensors[t].columns for t in node.outputs}
@@ -33,15 +33,15 @@ def goes_by_pixels(graph: Graph, op: int) -> bool:
 
 
 def outermost(t: Tensor) -> bool:
-    """Whether the rows of a tensor are contiguous slices, one behind the other."""
+    """Whether each row of a tensor is one contiguous range of bytes; true also of a tensor without a row axis."""
     return t.row_axis is None or all(d == 1 for d in t.shape[: t.row_axis])
 
 
 def streamable(graph: Graph, tensor: int) -> bool:
-    """Whether a graph input can come row by row.
+    """Whether the caller can deliver a graph input row by row.
 
-    A row of several planes (NCHW, batches) lies together in its ring, even where the ring holds all rows. So no operator may
-    read such a tensor as a whole.
+    A ring stores the parts of a row from several planes (NCHW, batches) together, even where it holds all rows. Such a tensor
+    never has its own layout, so no operator may read it whole.
     """
     t = graph.tensors[tensor]
     if t.row_axis is None or outermost(t):
@@ -51,19 +51,19 @@ def streamable(graph: Graph, tensor: int) -> bool:
 
 
 def reads_rows(graph: Graph, op: Op, k: int) -> bool:
-    """Whether an operator reads the rows of its input k one by one, wherever they lie."""
+    """Whether an operator reads its input k row by row, so that each row may lie anywhere."""
     window = op.windows[k] if k < len(op.windows) else None
     by_rows = window is not None and window.stride > 0
     return by_rows and has_rows(graph, op.index) and not op.view and not op.part_offsets
 
 
 def has_pixels(t: Tensor) -> bool:
-    """Whether the rows of a tensor, and the pixels of each row, are contiguous slices."""
+    """Whether each row of a tensor, and each pixel of a row, is one contiguous range of bytes."""
     return t.row_axis is not None and t.col_axis == t.row_axis + 1 and outermost(t)
 
 
 def front_bytes(t: Tensor, units: Units, columns: int) -> Units:
-    """Bytes at the start of a whole tensor that hold nothing but its first `units`.
+    """Bytes of the longest prefix of a whole tensor that holds nothing but its first `units` units.
 
     All bytes of the tensor where `units` are all of its units. A row has `columns` units.
     """
@@ -71,7 +71,7 @@ def front_bytes(t: Tensor, units: Units, columns: int) -> Units:
 
 
 def end_bytes(t: Tensor, units: Units, columns: int) -> Units:
-    """Bytes from the start of a whole tensor to the end of its first `units`. A row has `columns` units."""
+    """Bytes of the shortest prefix of a whole tensor that holds all of its first `units` units, `columns` of them a row."""
     row, planes = _plane_row(t), 1 if t.row_axis is None else prod(t.shape[: t.row_axis])
     return np.where(units > 0, (planes - 1) * t.rows * row + units * row // max(columns, 1), 0)
 

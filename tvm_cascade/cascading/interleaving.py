@@ -1,4 +1,4 @@
-"""How the operators of a segment take turns."""
+"""Interleaving: how the operators of a segment take turns, by the tile of a step and the width of a stripe."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tvm_cascade.graph import ROW, Tile
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """What a step of a segment makes, and whether the segment runs in stripes.
+    """The tile that each step of a segment computes, and whether the segment runs in stripes.
 
     With stripes the whole segment runs once for every vertical stripe of its last map (`cascading.stripes`); a step then
-    makes the part of a row that lies in the running stripe.
+    computes the part of a row that lies in the current stripe.
     """
 
-    tile: Tile = ROW  # in stripes single rows
+    tile: Tile = ROW  # always `ROW` in stripes
     stripe_columns: int = 0  # columns of the last map in a stripe; 0: the map is not cut into stripes
-    halo_tensors: int = 0  # in stripes: so many tensors, those with the fewest bytes a column, keep their halo columns
+    halo_tensors: int = 0  # in stripes: this many tensors, those of fewest bytes a column, store halo columns
 
     @property
     def striped(self) -> bool:

@@ -7,8 +7,8 @@ every interleaving by rows or pixels,
 
     c(i, j) >= live(j) + sum of the least rings inside + counters + scratch.
 
-In stripes nothing shares bytes: c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings for the windows of one
-column, and their halo columns where none is computed twice. Searches use these bounds to skip segments and
+In stripes no tensors share bytes: c(i, j) >= live(j) + dying(i, j) + counters + scratch + the rings for the windows of one
+output column, plus halo columns where no work is done twice. Searches use these bounds to skip segments and
 interleavings that cannot be part of a better plan; no result depends on them.
 """
 
@@ -26,7 +26,7 @@ from tvm_cascade.graph import PIXEL, ROW, Tile
 
 Table = NDArray[np.int64]  # [i, j]: bytes of the segment of positions [i, j)
 
-INFEASIBLE = 1 << 62  # bytes of a segment that cannot be
+INFEASIBLE = 1 << 62  # bytes: the cost of a segment that is impossible or not allowed
 
 
 class LowerBounds:
@@ -41,30 +41,30 @@ class LowerBounds:
 
     @cached_property
     def coarsest(self) -> Table:
-        """Segments with the coarsest tile that is tried.
+        """Bounds of segments in the coarsest of `tiles`.
 
-        Where that tile takes too much scratch a finer one stands in for it, so among pixels the finest is assumed.
+        A pixel tile that needs too much scratch is replaced by a finer one, so for pixels the finest tile is assumed.
         """
         return self._plain(self._tiles[-1] if self._tiles[0].by_pixels else ROW)
 
     @cached_property
     def tiles(self) -> Table:
-        """Segments with any tile, without stripes."""
+        """Bounds of segments with any tile, without stripes."""
         return self.coarsest if len(self._tiles) == 1 else np.minimum(self.coarsest, self._plain(self._tiles[-1]))
 
     @cached_property
     def stripes(self) -> Table:
-        """Segments in stripes, whatever is made twice; infeasible where an operator cannot be striped."""
+        """Bounds of segments in stripes, recompute allowed; infeasible where an operator cannot be striped."""
         return self._in_stripes([self._strip(t) for t in range(len(self.costs.tables.tensor_bytes))])
 
     @cached_property
     def halo_stripes(self) -> Table:
-        """Segments in stripes in which nothing is made twice: the halo columns of every tensor are kept."""
+        """Bounds of segments in stripes without recompute: the halo columns of every tensor are stored."""
         return self._in_stripes([self._strip(t, kept=True) for t in range(len(self.costs.tables.tensor_bytes))])
 
     @cached_property
     def without_recompute(self) -> Table:
-        """Segments in any form in which nothing is made twice."""
+        """Bounds of segments with any tile or stripes, without recompute."""
         return np.minimum(self.tiles, self.halo_stripes)
 
     def _in_stripes(self, rings: Sequence[int]) -> Table:
@@ -82,7 +82,7 @@ class LowerBounds:
 
     @cached_property
     def any_form(self) -> Table:
-        """Segments in any form."""
+        """Bounds of segments with any tile or stripes, recompute allowed."""
         return np.minimum(self.tiles, self.stripes)
 
     def _plain(self, tile: Tile) -> Table:
@@ -93,13 +93,13 @@ class LowerBounds:
         return bounds
 
     def _inside(self, rings: Sequence[int]) -> Table:
-        """Bytes of the rings of tensors that live in [i, j) alone, indexed [i, j - 1]."""
+        """Bytes of the rings of tensors that live only within [i, j), indexed [i, j - 1]."""
         return np.cumsum(np.cumsum(self._placed(rings), axis=1)[::-1], axis=0)[::-1][1:, : self.size]
 
     def _placed(self, sizes: Sequence[int]) -> Table:
-        """`sizes` of the roots, summed by position of birth and of last use.
+        """Sums of `sizes` over the roots, indexed [birth + 1, last use] by position in the order.
 
-        Row 0 holds what is there from the start, row k + 1 what the operator at position k makes.
+        Row 0 holds graph inputs that are in memory from the start, row k + 1 outputs of the operator at position k.
         """
         costs, n = self.costs, self.size
         placed = np.zeros((n + 1, n + 1), np.int64)
@@ -109,7 +109,7 @@ class LowerBounds:
 
     @cached_property
     def _live(self) -> Table:
-        """For each position the bytes made before it and still wanted at it or later."""
+        """For each position the bytes of tensors that are produced before it and needed at it or later: live(j)."""
         costs, n = self.costs, self.size
         change = np.zeros(n + 2, np.int64)
         for t, born in costs.born.items():
@@ -127,10 +127,10 @@ class LowerBounds:
 
     @cached_property
     def _scratch(self) -> Table:
-        """The largest scratch of an operator in each segment."""
+        """For each segment the largest of its operators' least scratch, in any kernel variant."""
         graph, n = self.costs.tables.graph, self.size
         ops = [graph.ops[o] for o in self.costs.order]
-        tilings = [op.kernels.channel_tiling for op in ops]  # run in place, or in stripes of one column, take less
+        tilings = [op.kernels.channel_tiling for op in ops]  # in place, or in stripes of one column, they need less
         single = [op.scratch_bytes if c is None else c.scratch_bytes(1) for op, c in zip(ops, tilings, strict=True)]
         in_place = [op.kernels.in_place_workspace_bytes or op.scratch_bytes for op in ops]
         here = np.min([[op.scratch_bytes for op in ops], in_place, single], axis=0)
@@ -140,7 +140,7 @@ class LowerBounds:
         return largest
 
     def _ring(self, tensor: int, tile: Tile) -> int:
-        """The fewest bytes that a ring can have: what one step of some reader needs at once."""
+        """The fewest bytes of a ring: the largest span of units that one step of a reader needs at once."""
         tables = self.costs.tables
         if tensor not in self.costs.born or not tables.writers(tensor):
             return 0
@@ -156,8 +156,8 @@ class LowerBounds:
     def _strip(self, tensor: int, kept: bool = False) -> int:
         """The fewest bytes of a tensor in stripes: the columns that one output column of a reader reads.
 
-        With `kept`, and where the tensor costs work to make, the halo is added: the columns of every row that two neighbouring
-        output columns both read. A single stripe that holds everything bounds both.
+        With `kept`, and where the tensor's producer does multiply-accumulates, the halo is added: the columns of every row
+        that two neighbouring output columns both read. The sum is never more than all columns that a reader reads.
         """
         tables = self.costs.tables
         writers, columns = tables.writers(tensor) if tensor in self.costs.born else (), tables.columns(tensor, PIXEL)
@@ -180,7 +180,7 @@ class LowerBounds:
 
     @cached_property
     def calls(self) -> Table:
-        """The fewest kernel calls of each segment; 0 where an operator runs alone."""
+        """Kernel calls of each segment in steps of one row, the fewest that it can have; 0 where an operator runs alone."""
         tables = self.costs.tables
         working = [not tables.graph.ops[o].view for o in self.costs.order]
         steps = [tables.steps(o, ROW).count if w else 0 for o, w in zip(self.costs.order, working, strict=True)]

@@ -1,7 +1,7 @@
-"""What the planner is asked, and what the emitter can do.
+"""Planner options: the user's limits and preferences, and the capabilities of the emitter.
 
-Every field is a documented switch; the defaults plan the smallest peak at 1.00x with all that the emitter can do. What a user
-asks for is a `request.PlanRequest`; `passes.plan_network.plan_options` adds what follows from the core.
+The defaults plan the smallest peak without recompute ("at 1.00x": no multiply-accumulate is executed twice), with every
+kernel variant. User requests are a `request.PlanRequest`; `passes.plan_network.plan_options` adds what the core implies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tvm_cascade.errors import UsageError
 from tvm_cascade.graph import ROW, Tile
 from tvm_cascade.request import PlanRequest
 
-CHUNKS = (16, 8, 4, 2, 1)  # pixels a step, coarse first
+CHUNKS = (16, 8, 4, 2, 1)  # pixels a step that are tried, coarse first
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Settings:
     """How blocks of the arena may share memory."""
 
     alignment: int = 4  # bytes, of every block
-    overlap: bool = False  # outputs behind dying inputs
-    in_place: bool = False  # element-wise operators over their input, also where nothing else overlaps
-    rings_follow: bool = True  # with `overlap`, rolling buffers behind dying inputs too
+    overlap: bool = False  # outputs may be written into the dead part of a dying input (`cascading.overlap`)
+    in_place: bool = False  # element-wise operators may overwrite their input, also without `overlap`
+    rings_follow: bool = True  # with `overlap`: so may rolling buffers
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Planning options and capabilities of the emitter."""
+    """Options of `plan_graph`, and the kernel variants that it may use. Raises `UsageError` for a wrong value."""
 
     sram: int | None = None  # cap in bytes; None asks for the smallest peak
     max_macs: float = 1.0  # executed multiply-accumulates, as a factor of the network's
@@ -36,16 +36,16 @@ class PlanOptions:
     slack: float = 0.0  # without a cap: how far above the smallest peak a coarser, faster plan may lie, as a fraction
     layerwise: bool = False  # every operator a segment of its own, in file order
     overlap: bool = True  # a segment's output may follow its dying input through the same memory
-    granularity: str = "auto"  # of rolling buffers: "row", "pixel" or "auto"
+    granularity: str = "auto"  # units of rolling buffers: "row", "pixel", or "auto" for the better of both
     alignment: int = 4  # bytes, of every block in the arena
-    finest: int = 1  # pixels of the smallest step; 0: rows alone
+    finest: int = 1  # least pixels of a step; 0: whole rows only
     max_time: float = 1.2  # without a cap: estimated instructions of steps by pixels, as a factor of those by rows
-    steps: StepModel | None = None  # what steps cost on the target; None: no limit
-    # what the emitter can do; the planner uses nothing else. Less is for tests, and for what an ability is worth
-    pixels: bool = True  # kernels that make part of a row; else "auto" means rows
+    steps: StepModel | None = None  # instructions of a step on the target; None: unknown, and `max_time` does not count
+    # kernel variants that plans may use; switched off only in tests, and to measure how much a variant saves
+    pixels: bool = True  # kernels that compute part of a row; without them "auto" means rows
     accumulators: bool = True  # operators with `accumulator_bytes` that consume their input row by row
-    stripes: bool = True  # kernels that make part of a row, run once for every vertical stripe; needed for recompute
-    in_place: bool = True  # element-wise kernels that write over what they read
+    stripes: bool = True  # kernels that compute the columns of a stripe; needed for recompute
+    in_place: bool = True  # element-wise kernels that overwrite their input
 
     def __post_init__(self) -> None:
         PlanRequest.of({name: getattr(self, name) for name in self.__slots__})  # refuses what cannot be
@@ -56,7 +56,7 @@ class PlanOptions:
 
     @property
     def settings(self) -> Settings:
-        """How blocks may share memory: outputs lie over their inputs only where something may overlap at all."""
+        """How blocks may share memory; `in_place` counts only together with `overlap`."""
         return Settings(self.alignment, self.overlap, self.in_place and self.overlap)
 
     @property

@@ -1,10 +1,10 @@
-"""Which order to cascade in: order and cuts decided together, against the same live set.
+"""Choice of the execution order, together with the cuts into segments.
 
-What a segment costs depends on the set of operators that ran before it and on the set that it runs, never on the
-order within either: inside, demand decides. So a plan is a chain of down-closed sets {} = S0 < S1 < ... < Sm = all,
-and its peak the largest c(S, T) along it. With few such sets the best chain is found exactly, by dynamic programming
-over all pairs; the file's order is then one of many chains. With more, the file's order and
-the memory-optimal order of the plain graph are compared, and what is proven is proven for these orders alone.
+The cost of a segment depends on the set of operators that ran before it and on the set that it runs, not on the order
+within either: steps inside a segment are driven by demand (`simulate`). So a plan is a chain of down-closed sets
+{} = S0 < S1 < ... < Sm = all, and its peak is the largest c(S, T) along it. With few such sets dynamic programming over
+all pairs finds the best chain. With more, the planner compares the file's order with orders that need little memory
+without cascading, and its bounds hold for these orders only.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tvm_cascade.ordering.masks import members
 
 Pair = Callable[[tuple[int, ...], int, int], int]  # bytes of positions [i, j) of an order
 
-MOST_SETS = 200  # sets whose pairs are worth trying
+MOST_SETS = 200  # down-closed sets up to which all pairs are tried
 
 
 def down_sets(graph: Graph, most: int = MOST_SETS) -> list[int] | None:
-    """All sets of operators that contain the predecessors of their members, as bit masks by size; None above `most` sets."""
+    """All down-closed sets of operators (with a member they hold its predecessors) as masks, by size; None above `most`."""
     needs = [sum(1 << p for p in preds) for preds in graph.predecessors]
     seen = {0}
     layer = [0]
@@ -47,9 +47,9 @@ def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) ->
     cost : Callable
         `cost(order, i, j)` are the bytes of positions [i, j) of an order.
     ceiling : int
-        Bytes that the file's order needs. It is returned unless another order needs fewer.
+        Bytes that the file's order needs. That order is returned unless another needs fewer bytes.
     most : int
-        Sets of operators that are enumerated; with more, the file's order is returned and nothing is proven.
+        Limit on the number of down-closed sets; above it the file's order is returned and nothing is proven.
     """
     n = len(graph.ops)
     filed = tuple(range(n))
@@ -77,7 +77,7 @@ def best_order(graph: Graph, cost: Pair, ceiling: int, most: int = MOST_SETS) ->
 
 
 def _live_bytes(graph: Graph, done: int) -> int:
-    """Bytes of tensors that a set of operators leaves behind for others; views and graph inputs do not count."""
+    """Bytes of tensors that the operators in `done` wrote and others still read; views and graph inputs do not count."""
     live = 0
     for t in graph.tensors:
         maker = graph.producer[t.index]
@@ -89,7 +89,7 @@ def _live_bytes(graph: Graph, done: int) -> int:
 
 
 def _unwind(best: dict[int, tuple[int, int, int]], full: int) -> tuple[int, ...]:
-    """The order that leads to the full set, built from the last set to the first."""
+    """The order of the best chain, traced back from the full set through its predecessors in `best`."""
     order: tuple[int, ...] = ()
     at = full
     while at:

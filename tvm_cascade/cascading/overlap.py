@@ -1,15 +1,15 @@
-"""How close a segment's output may follow its dying input through the same memory.
+"""Offset constraints: how a segment's output may share memory with an input that dies in the segment.
 
 While the segment runs, the rows of its input die as they are consumed, so its output may be written behind the read
-front. When the output's maker writes step k, its operators upstream have done at least the steps that step k needs;
-the first byte of the input that any of them still reads is the front. The output may lie where, at every step, the
-end of what it has written (this step included) does not pass the front:
+front. When the output's producer runs step k, the operators upstream have done at least the steps that step k needs;
+the first byte of the input that any of them still reads is the front. The two may share memory if, at every step, the
+end of the output's written bytes (this step included) does not pass the front:
 
-    offset(input) - offset(output) >= max over steps of (end of written - front),    steps with a living input only.
+    offset(input) - offset(output) >= max over steps of (end of written - front),    steps with a live input only.
 
-A rolling buffer may begin behind the front in the same way, for it is filled later than its segment starts to read.
+A rolling buffer may lie behind the front in the same way, since it is filled after its segment has started to read.
 For the segment's sink the steps upstream are exact; for an output that is also read inside they are a safe lower bound.
-An element-wise operator may write over the very elements that its step reads (`in_place`).
+An element-wise operator may overwrite the very elements that its step reads (`in_place`).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tvm_cascade.graph import Tile
 class Pair:
     """Two tensors that may share memory as `memory.OffsetConstraint` allows."""
 
-    reader: int  # the dying input
-    writer: int  # the output or ring
-    distance: int
+    reader: int  # tensor: the dying input
+    writer: int  # tensor: the output, or the tensor in the ring
+    distance: int  # bytes: offset(reader) - offset(writer) must be at least this
     size: int  # bytes of the writer's block
-    exact: bool = False  # in the very same place
+    exact: bool = False  # both blocks have the same offset
 
     @property
     def reach(self) -> int:
-        """Bytes at the start of the reader that the writer may cover; none where negative."""
+        """Bytes at the start of the reader's block that the writer may cover; negative where it may cover none."""
         return self.size - self.distance
 
 
 class Overlaps:
-    """Finds how close outputs and rings may follow dying inputs, for the segments of one graph."""
+    """Computes the offset constraints of outputs and rings against dying inputs, for the segments of one graph."""
 
     def __init__(self, tables: AccessTables, in_place: bool) -> None:
         self.tables, self.in_place = tables, in_place
@@ -52,7 +52,7 @@ class Overlaps:
     def pairs(
         self, members: Sequence[int], dying: Sequence[int], made: Mapping[int, int], tile: Tile
     ) -> tuple[Pair, ...]:
-        """The pairs of a dying input and a tensor made that can share bytes.
+        """The pairs of a dying input and a tensor produced in the segment that can share bytes.
 
         Parameters
         ----------
@@ -61,9 +61,9 @@ class Overlaps:
         dying : Sequence[int]
             Inputs whose last reader is in the segment.
         made : Mapping[int, int]
-            Units held of each root that the segment makes.
+            For each root that the segment produces, the units stored of it: all, or those of its ring.
         tile : Tile
-            What a step makes.
+            Output of a step.
         """
         if not dying or not made:
             return ()
@@ -73,7 +73,7 @@ class Overlaps:
             readers = tuple((o, o in cascade.accumulating) for o, _ in cascade.readers(x))
             known = self._distances.setdefault((x, tile, readers), {})
             for y, units in made.items():
-                makers = tuple(m for m in self.tables.writers(y) if m in cascade.inside)  # some of a join's makers
+                makers = tuple(m for m in self.tables.writers(y) if m in cascade.inside)  # of a join maybe some only
                 key = (y, units, makers)
                 if key not in known:
                     distance = max(self._behind(cascade, x, y, units, m) for m in makers)
@@ -83,14 +83,14 @@ class Overlaps:
         return tuple(pair for pair in pairs if pair is not None)
 
     def overwrites(self, pair: Pair) -> bool:
-        """Whether the operator that makes the writer may write over the very elements that it reads."""
+        """Whether the producer of `pair.writer` may overwrite the elements of `pair.reader` that its step reads."""
         makers = self.tables.writers(pair.writer)
         if len(makers) != 1 or makers[0] < 0 or not self._alike(pair.reader, pair.writer):
             return False
         return any(r.in_place and r.tensor == pair.reader for r in self.tables.steps(makers[0]).reads)
 
     def _behind(self, cascade: Cascade, x: int, y: int, units: int, maker: int) -> int:
-        """Bytes by which y must stay behind x; the size of y where the two must not share anything."""
+        """The least `offset(x) - offset(y)` in bytes while `maker` writes y; the size of y where they may share nothing."""
         tables, tile = self.tables, cascade.tile
         taken, given = tables.graph.tensors[x], tables.graph.tensors[y]
         size = units * tables.unit_bytes(y, tile)
@@ -113,14 +113,14 @@ class Overlaps:
         return int((written - front)[alive].max(initial=least))
 
     def _alike(self, x: int, y: int) -> bool:
-        """Whether two tensors have the same layout, so that one may overwrite the other element for element."""
+        """Whether `in_place` is on and two tensors have the same layout: one may overwrite the other element for element."""
         one, other = self.tables.graph.tensors[x], self.tables.graph.tensors[y]
         if x in self.tables.streamed and not outermost(one):
-            return False  # its planes lie together row by row, those of the output one behind the other
+            return False  # x interleaves its planes row by row, y stores one plane after the other
         return self.in_place and (one.shape, one.dtype, one.row_axis) == (other.shape, other.dtype, other.row_axis)
 
     def _done(self, cascade: Cascade, maker: int, reader: int) -> Units | None:
-        """For each step of `maker` the steps that `reader` has certainly done before it; None where that may be none."""
+        """For each step of `maker` the steps that `reader` has done before it at least; None if it is not upstream."""
         count = cascade.steps(maker).count
         if reader == maker:
             return np.arange(count, dtype=np.int64)
@@ -133,9 +133,9 @@ class Overlaps:
 
     @cached_method
     def _upstream(self, maker: int, tile: Tile) -> dict[int, Units]:
-        """For every operator upstream of `maker` the steps that it has done, by step of the maker.
+        """For every operator upstream of `maker` the steps that it has done, by step of `maker`.
 
-        All of them are taken to run in the same cascade, which is the least that any segment has done.
+        All are assumed to run in one cascade: in any other segment they have done at least as many steps.
         """
         everything = Cascade(self.tables, _ancestors(self.tables, maker), tile)
         done = {maker: np.arange(1, everything.steps(maker).count + 1, dtype=np.int64)}

@@ -1,8 +1,8 @@
-"""What the planner decides, as data, and what the emitter obeys.
+"""The memory plan as data: segments, their traces, the storage of every tensor. The emitter generates code from it.
 
-A plan is a list of segments. The operators of a segment run interleaved, row by row, in the exact order of the
-segment's `trace`; a segment of one operator is that operator run row by row. Between segments only whole tensors are
-live. Blocks of one segment may share bytes where its output follows its dying input (`OffsetConstraint` of `memory.problem`).
+The operators of a segment run interleaved, a tile (such as a row) at a time, in the exact order of the segment's `trace`.
+Between segments only whole tensors are live. Blocks of one segment may share bytes where its output overwrites the dead
+part of an input that dies in it (`memory.OffsetConstraint`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm_cascade.memory.problem import Allocation
 
 
 class Granularity(Enum):
-    """What a rolling buffer counts: whole rows, or pixels of the row-major stream."""
+    """The unit of a rolling buffer's slots: whole rows, or pixels in row-major order."""
 
     ROW = "row"
     PIXEL = "pixel"
@@ -23,71 +23,71 @@ class Granularity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where a tensor lives in the arena.
+    """How a tensor is stored, and for which segments.
 
     Either all of its rows, or a ring of `height` rows with row r in slot `r % height`, or a ring of `pixels` pixels.
     """
 
     tensor: int
-    height: int  # rows held; == the tensor's rows where it is whole; of a pixel ring the rows it spans, rounded up
+    height: int  # rows stored; the tensor's rows where it is whole; for a pixel ring the rows it spans, rounded up
     size: int  # bytes
     lower: int  # first segment in which it is live
     upper: int  # first segment in which it is not
     granularity: Granularity = Granularity.ROW
     pixels: int = 0  # slots of a pixel ring: pixel p of the row-major tensor at slot p % pixels
-    root: int | None = None  # tensor whose storage this one is a view of (`byte_offset` into it)
-    byte_offset: int = 0
-    pitch: int = 0  # of a part of a join: bytes from pixel to pixel of the root; 0: pixels lie one behind the other
-    columns: int = 0  # of a ring row in stripes: column x at x - x0, x0 the first that the stripe has; 0: all columns
-    halo_columns: int = 0  # in stripes: the last columns of every row that the next stripe takes over from this one
+    root: int | None = None  # of a view or a part of a join: the tensor in whose storage it lies
+    byte_offset: int = 0  # from the first byte of the root
+    pitch: int = 0  # part of a join along the channels: bytes from a pixel to the next; 0: pixels are contiguous
+    columns: int = 0  # in stripes: columns in a ring row, column x in slot x - x0 with x0 the stripe's first; 0: all
+    halo_columns: int = 0  # in stripes: last columns of every row that are stored for the next stripe
 
     def is_ring(self, rows: int) -> bool:
-        """Whether only a part of a tensor of `rows` rows is held at a time."""
+        """Whether this is a ring, given that the tensor has `rows` rows: only a part of it is stored at a time."""
         return self.granularity is Granularity.PIXEL or self.height < rows or self.columns > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Operators that run together, step by step.
+    """Operators that run interleaved, step by step, between two cuts of the execution order.
 
-    `trace` names the operator of every step. The k-th occurrence of an operator makes the k-th `tile` of its output, in
-    row-major order. With n = `tile.rows` whole rows these are the rows [k * n, (k + 1) * n) that there are. With
+    `trace` names the operator of every step, counting k from 0. Step k of an operator writes tile k of its output, in
+    row-major order. With n = `tile.rows` whole rows these are rows [k * n, (k + 1) * n), as far as they exist. With
     `tile.columns` pixels, and n = ceil(columns / tile.columns), they are the pixels from column (k % n) * tile.columns of row
-    k // n, never beyond the end of the row. Operators whose columns are unknown make whole rows all the same. Operators
+    k // n, at most to the end of the row. Operators whose column windows are unknown write whole rows even then. Operators
     without rows (`opaque` ones, or outputs of one row) occur once. Views do not occur.
 
     Accumulating: an operator in `accumulating` occurs once for every such tile of its *input*, adds it to its accumulator, and
     writes its output in its last step.
 
-    Streamed: `-1 - t` is the source of graph input t. It asks the caller for the next row and puts it into the ring.
+    Streamed: `-1 - t` is the source of graph input t. It asks the caller for the next row and writes it into the ring.
 
-    In place: an operator in `in_place` runs alone, once, and writes its output over its input, which dies.
+    In place: an operator in `in_place` runs alone, once, and overwrites its input, which dies.
 
-    Stripes: the trace, whose tiles are then single rows, runs once for every stripe. Step k of `ops[n]` in stripe s makes
+    Stripes: the trace, whose tiles are then single rows, runs once for every stripe. Step k of `ops[n]` in stripe s writes
     columns `stripes[s][n]` of row k. An accumulating operator adds those columns of input row k; it clears its accumulator in
-    the first step of the first stripe and writes its output in the last step of the last. Streamed inputs come anew for
-    every stripe, and rings hold nothing from one stripe to the next.
+    the first step of the first stripe and writes its output in the last step of the last. Streamed inputs are delivered again
+    for every stripe, and rings carry nothing from one stripe to the next.
 
-    Halo: a tensor with h = `Storage.halo_columns` > 0, whose maker makes columns [x0, x1) in this stripe and began at column
-    x' in the first stripe, is available from column max(x0 - h, x') on. Before each step these earlier columns are copied from
-    the block "kept t" to the start of the ring row; after the step the last h columns (or as many as there are) are copied
-    from the ring to that block.
+    Halo: a tensor with h = `Storage.halo_columns` > 0, whose producer writes columns [x0, x1) in this stripe and began at
+    column x' in the first, is available from column max(x0 - h, x') on. Before each step these earlier columns are copied
+    from the block "kept t" to the start of the ring row; after the step the last h columns (or as many as there are) are
+    copied from the ring to that block.
     """
 
-    ops: tuple[int, ...]  # in topological order, views included
-    trace: tuple[int, ...]
+    ops: tuple[int, ...]  # operators in topological order, views included
+    trace: tuple[int, ...]  # the operator, or source, of every step
     state_bytes: int = 0  # step counters of the driver, in the arena while the segment runs
-    scratch_bytes: int = 0  # the largest of its operators' scratch
-    tile: Tile = ROW  # what a step makes; in stripes single rows
+    scratch_bytes: int = 0  # the largest scratch of its operators, which share one block
+    tile: Tile = ROW  # output of a step; in stripes single rows
     accumulating: tuple[int, ...] = ()
     in_place: tuple[int, ...] = ()
     streamed: tuple[int, ...] = ()  # graph inputs whose source runs here
-    stripes: tuple[tuple[tuple[int, int], ...], ...] = ()  # by stripe and place in `ops`: columns [x0, x1)
+    stripes: tuple[tuple[tuple[int, int], ...], ...] = ()  # by stripe and position in `ops`: columns [x0, x1)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A complete decision: order, segments, storage of every tensor, arena."""
+    """A complete memory plan of a graph: segments in execution order, storage of every tensor, offsets in the arena."""
 
     graph: Graph
     segments: tuple[Segment, ...]
@@ -95,9 +95,9 @@ class Plan:
     allocation: Allocation  # of `buffers`
     buffers: tuple[
         str, ...
-    ]  # what each block is: "tensor 3", "kept 3", "state 1" or "scratch 1" by segment, "accumulator 5" by op
+    ]  # block names: "tensor 3", "kept 3" (halo columns), "state 1" or "scratch 1" by segment, "accumulator 5" by op
     macs: int  # multiply-accumulates executed, padding not counted
-    baseline_macs: int
+    baseline_macs: int  # multiply-accumulates without recompute
     baseline_peak: int  # bytes: layer by layer in file order
     bound: int  # bytes: no plan of this search space is smaller
 

@@ -1,7 +1,7 @@
-"""The planner's front door: `layerwise` and `cascade`.
+"""The memory planner's entry points: `plan_graph`, `cascade`, `layerwise`, `frontier` and `bounds`.
 
-Cut positions and interleavings by dynamic programming (`cuts`), ring sizes by closed form and simulation (`ring_sizes`),
-offsets by `tvm_cascade.memory`. The peak that a plan states is the arena that the allocator laid out, never a sum.
+Cut positions and interleavings come from dynamic programming (`cuts`), ring sizes from a closed form or simulation
+(`ring_sizes`), offsets from `tvm_cascade.memory`. A plan's peak is the size of its allocated arena, not a sum of live bytes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tvm_cascade.ordering import order as order_by_memory
 
 _DEFAULTS = PlanOptions()
 _MOST_LAYOUTS = 4  # arenas laid out for one point of a frontier
-Efforts = tuple[AllocateOptions, ...]  # of searching the arenas of the best layouts when heuristics miss the goal
+Efforts = tuple[AllocateOptions, ...]  # limits of the arena searches of the best, second best, ... layout
 _TWO_SEARCHES: Efforts = (AllocateOptions(), AllocateOptions())
-_ONE_AND_A_SHORT_SEARCH: Efforts = (AllocateOptions(), SHORT_SEARCH)  # where work may be done twice
+_ONE_AND_A_SHORT_SEARCH: Efforts = (AllocateOptions(), SHORT_SEARCH)  # with recompute
 _ONE_SHORT_SEARCH: Efforts = (SHORT_SEARCH,)  # points of a frontier that are not its smallest
 
 
 def plan_graph(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """The plan that the options ask for, with tiles of several rows where there is room.
+    """Plan a graph as the options ask, with multi-row tiles where the arena has room for them.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def baseline_peak(graph: Graph) -> int:
 def layerwise(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
     """The plan in which every operator is a segment of its own, in file order.
 
-    Tensors share memory only where an element-wise operator overwrites its input.
+    Live tensors share memory only where an element-wise operator overwrites its input.
 
     Raises
     ------
@@ -88,9 +88,9 @@ def _smaller(*plans: Plan) -> Plan:
 
 
 def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
-    """The plan of smallest peak; with a cap the plan of least overhead that fits.
+    """The plan of smallest peak; with a cap (`options.sram`) the plan of least overhead that fits.
 
-    Without a cap `options.max_time` limits how few pixels a step makes: fewer pixels give smaller rings and more
+    Without a cap `options.max_time` limits how few pixels a step writes: fewer pixels give smaller rings and more
     instructions. A plan under a cap may therefore be smaller than the smallest plan without one.
 
     Raises
@@ -106,7 +106,7 @@ def cascade(graph: Graph, options: PlanOptions = _DEFAULTS) -> Plan:
 
 @lru_cache(maxsize=8)
 def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
-    """The plan of smallest peak at 1.00x within `options.max_time`, and the options that led to it; the cap does not count."""
+    """The plan of smallest peak within `options.max_time`, and the options, with coarser steps where needed, that gave it."""
     plan, steps = _cascade(graph, options), options.steps
     if steps is None or options.granularity != "auto":
         return plan, options
@@ -123,7 +123,7 @@ def _in_time(graph: Graph, options: PlanOptions) -> tuple[Plan, PlanOptions]:
 
 
 def _cascade(graph: Graph, options: PlanOptions) -> Plan:
-    """`cascade` for one set of tiles, whatever instructions they cost."""
+    """`cascade` for one set of tiles, without the limit of `options.max_time`."""
     searches = _searches(graph, options)
     search, bound = searches[0], searches[0].bound
     least = search.smallest
@@ -139,7 +139,7 @@ def _cascade(graph: Graph, options: PlanOptions) -> Plan:
     if options.granularity == "auto" and best.peak > max(bound, options.sram or 0):
         by_rows = replace(options, granularity="row")
         others.append((_searches(graph, by_rows)[0], by_rows))
-    for other, asked in others:  # addresses may spoil the order, or the steps, of least bytes
+    for other, asked in others:  # the order and steps of fewest live bytes need not have the smallest arena
         if not search.recompute and best.peak > max(other.bound, options.sram or 0):
             best = _smaller(best, _best(other, figures, asked, other.smallest))
     if best.peak > max(bound, options.sram or 0) and search.size <= MOST_OPERATORS and not search.recompute:
@@ -152,8 +152,8 @@ def frontier(
 ) -> tuple[Plan, ...]:
     """The plans that no other plan beats in both peak and work, by ascending peak.
 
-    Work goes up to `options.max_macs`; the cap does not count. There is a single plan where the emitter cannot compute
-    anything twice (`options.stripes`). `tell` is called with every plan on the way.
+    Work goes up to `options.max_macs`; `options.sram` is ignored. Without recompute (`options.stripes` off, or `max_macs` of
+    1.0) there is a single plan. `tell` is called with every plan that does recompute, dominated ones included.
     """
     options = replace(options, sram=None)
     at_once = _in_time(graph, replace(options, max_macs=1.0))[0]
@@ -167,9 +167,9 @@ def frontier(
 
 
 def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
-    """The first plan of the frontier, without planning the rest.
+    """The plan of smallest peak on the frontier, without planning the rest.
 
-    It stops as soon as what the next trade has live exceeds the best arena.
+    It stops as soon as the next trade needs more live bytes than the smallest arena.
     """
     best = _in_time(graph, replace(options, max_macs=1.0))[0]
     for least, plan in _traded(graph, options, best):
@@ -180,10 +180,10 @@ def _smallest_traded(graph: Graph, options: PlanOptions) -> Plan:
 
 
 def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple[int, Plan]]:
-    """Plans that make something twice, by ascending bytes live.
+    """Plans with recompute, by ascending live bytes.
 
-    With each comes the least that any later plan has live, in bytes. Plans that may be the smallest are searched for as
-    those at 1.00x are, others with less effort.
+    Each comes with a lower bound, in bytes, on the arenas of all later plans. Only plans that may turn out the smallest get
+    a full arena search.
     """
     search, smallest = search_of(graph, options), at_once.peak
     options = replace(options, finest=search.options.finest)
@@ -198,14 +198,14 @@ def _traded(graph: Graph, options: PlanOptions, at_once: Plan) -> Iterator[tuple
 
 
 def finest_in_time(graph: Graph, options: PlanOptions) -> int:
-    """Pixels of the smallest step that the time limit allows at 1.00x; 0 where only whole rows are fast enough."""
+    """The fewest pixels of a step that `options.max_time` allows without recompute; 0: only whole rows are fast enough."""
     return _in_time(graph, replace(options, sram=None, max_macs=1.0))[1].finest
 
 
 def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> Search:
-    """The search of a frontier, in the order of smallest bound.
+    """The segment costs and layouts (`Search`) from which a frontier is built, for the order of smallest bound.
 
-    Steps make at least `finest` pixels; by default as few as the time limit allows at 1.00x.
+    Steps write at least `finest` pixels; by default as few as `options.max_time` allows without recompute.
     """
     finest = finest_in_time(graph, options) if finest is None else finest
     return _searches(graph, replace(options, sram=None, finest=finest))[0]
@@ -213,14 +213,14 @@ def search_of(graph: Graph, options: PlanOptions, finest: int | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bytes that no plan at 1.00x goes below, with rings of rows and with rings of pixels."""
+    """Lower bounds in bytes on the arena of plans without recompute, for rings of rows and for rings of pixels."""
 
     rows: int
     pixels: int  # single pixels, where columns are known
 
 
 def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
-    """Proven lower bounds of the search space, whether or not the emitter has kernels of pixels."""
+    """Proven lower bounds of the search space; pixel kernels are assumed to exist (`options.pixels` is ignored)."""
     by_rows = replace(options, granularity="row", max_macs=1.0)
     by_pixels = replace(options, granularity="auto", pixels=True, max_macs=1.0)
     return Bounds(_searches(graph, by_rows)[0].bound, _searches(graph, by_pixels)[0].bound)
@@ -229,8 +229,8 @@ def bounds(graph: Graph, options: PlanOptions = _DEFAULTS) -> Bounds:
 def _best(search: Search, figures: Figures, options: PlanOptions, least: int, efforts: Efforts | None = None) -> Plan:
     """The plan of the first layout whose arena meets the goal, else the plan of smallest arena.
 
-    The goal is the cap; without one it is the bound with `options.slack`. `efforts` limit the searches of the best layouts'
-    arenas, one after the other, where the heuristics miss the goal.
+    The goal is the cap; without one it is the bound with `options.slack`. Where the allocator's heuristics miss the goal, the
+    arenas of the best layouts are searched, the k-th with the limits `efforts[k]`.
     """
     goal = int(figures.bound * (1 + options.slack)) if options.sram is None else options.sram
     tries = islice(_layouts(search, options, goal, least), _MOST_LAYOUTS if search.recompute else None)
@@ -241,7 +241,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
             return plan
         laid_out.append((plan, tried, layout))
     laid_out.sort(key=lambda entry: entry[0].peak)
-    best = [entry[0] for entry in laid_out[:1]]  # and what is smaller; none where no layout stays within the goal
+    best = [entry[0] for entry in laid_out[:1]]  # then smaller plans; empty where no layout stays within the goal
     if best and search.recompute and best[0].peak <= max(goal, least):
         return best[0]
     efforts = efforts or (_ONE_AND_A_SHORT_SEARCH if search.recompute else _TWO_SEARCHES)
@@ -252,7 +252,7 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
         if best[-1].peak <= goal:
             return best[-1]
     if not options.stream_input:
-        # an arena may need far more than what is live where many outputs trail their inputs: never more than one by one
+        # many offset constraints can make an arena far larger than its live bytes: never larger than layer by layer
         best.append(assemble(search.costs, Layout.one_by_one(search.size), figures))
     return _smaller(*best)
 
@@ -260,9 +260,9 @@ def _best(search: Search, figures: Figures, options: PlanOptions, least: int, ef
 def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -> Plan:
     """The smaller of `best` and the plans that run every operator by itself on whole tensors.
 
-    Where many outputs follow their inputs, addresses may need far more than what is live. Whole tensors that overwrite what
-    they read, or share nothing, need little or no more. These plans use the file's order and the order of least memory, so
-    that no plan is larger than the better of the two.
+    Many offset constraints can make an arena far larger than its live bytes. Plans of whole tensors without such
+    constraints do not have this problem. Two are tried, in the file's order and in the order of least memory, so that no
+    plan is larger than the better of them.
     """
     graph = search.costs.tables.graph
     settings = replace(options.settings, overlap=False)
@@ -276,7 +276,7 @@ def _whole(search: Search, figures: Figures, options: PlanOptions, best: Plan) -
 
 
 def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Iterator[tuple[Search, Layout]]:
-    """Layouts to try, best first: with rings that follow dying inputs, then without, where arenas may turn out smaller."""
+    """Layouts to try, best first: with rings in the dead part of dying inputs, then without, which may give smaller arenas."""
     yield from ((search, layout) for layout in search.layouts(max(goal, least), least))
     if options.overlap and not search.recompute:
         plain = Search(search.costs.tables, search.costs.order, options, search, rings_follow=False)
@@ -285,26 +285,26 @@ def _layouts(search: Search, options: PlanOptions, goal: int, least: int) -> Ite
 
 
 def _searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """Searches of the orders that are considered, that of the smallest bound first."""
+    """A `Search` for each execution order that is tried, that of the smallest bound first."""
     return _kept_searches(graph, replace(options, sram=None, slack=0.0, max_time=1.0, steps=None))
 
 
 @lru_cache(maxsize=16)
 def _costs(graph: Graph, streamed: bool, accumulators: bool, settings: Settings) -> SegmentCosts:
-    """Costs of segments of the file's order, which searches with other options share."""
+    """Segment costs of the file's order, shared by searches whose options differ in other fields."""
     rowwise = [t for t in graph.inputs if streamable(graph, t)]
     return SegmentCosts(AccessTables(graph, rowwise if streamed else (), accumulators), range(len(graph.ops)), settings)
 
 
 @lru_cache(maxsize=16)
 def _order_by_memory(graph: Graph, in_place: bool) -> tuple[int, ...]:
-    """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators may overwrite."""
+    """The order in which whole tensors need the fewest bytes; `in_place`: element-wise operators overwrite their inputs."""
     return order_by_memory(graph, OrderOptions(in_place=in_place)).order
 
 
 @lru_cache(maxsize=16)
 def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
-    """`_searches` for options that hold only what matters to them."""
+    """`_searches`, cached; fields of the options that do not affect it have been reset."""
     known = _costs(graph, options.stream_input, options.accumulators, options.settings)
     tables = known.tables
     filed = Search(tables, range(len(graph.ops)), options, known=known)
@@ -322,7 +322,7 @@ def _kept_searches(graph: Graph, options: PlanOptions) -> list[Search]:
 
 
 def _remedy(options: PlanOptions) -> str:
-    """What a user may change where nothing fits."""
+    """The advice of the error that says that no plan fits."""
     if not options.overlap:
         return "plan without --no-overlap"
     if not options.stream_input:

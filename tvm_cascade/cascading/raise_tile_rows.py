@@ -1,10 +1,10 @@
-"""Steps of several rows: weights read once for all of them, wherever the arena has room for it.
+"""Multi-row tiles: steps of several rows, whose kernels read the weights once for all of them, where the arena has room.
 
-A kernel of one row reads all weights of its layer for every row. Where an operator can make several rows at once
-(`KernelFootprints.multi_row`), its segment may go in steps of that many, with the rings that these take. A plan is made
-in steps of one row first; here its segments are split, and then given tiles of more rows, as far as the arena stays within
-the cap, or within its own size where none is given. What an operator wins is estimated (`cores.step_model`):
-weights that are not read again, less what locating rows anew for every block of channels costs.
+A one-row kernel reads all weights of its layer for every row. Where an operator can compute several rows in one step
+(`KernelFootprints.multi_row`), its segment may use tiles of that many rows, with larger rings. A plan is first made
+in steps of one row; here its segments are split, and then given tiles of more rows, as far as the arena stays within
+the cap, or within the plan's own size where there is no cap. The gain of an operator is estimated (`cores.step_model`):
+weight loads saved, less the cost of looking up row addresses again for every block of channels.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tvm_cascade.cores.step_model import StepModel
 from tvm_cascade.errors import InfeasibleError
 from tvm_cascade.graph import ROW, Graph, Tile
 
-_TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried besides all of them
-_TRIES, _TRIES_IN_LARGE = 100, 4  # arenas laid out
-_SEARCHES = 4  # for arenas that may fail, where heuristics do not even find the one that the plan had
+_TILE_ROWS = (8, 6, 4, 3, 2)  # rows of a step that are tried, besides the whole map in one step
+_TRIES, _TRIES_IN_LARGE = 100, 4  # limit on arenas that are allocated
+_SEARCHES = 4  # arena searches that may fail; used only where heuristics do not reproduce the plan's own arena
 
 
 def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
-    """`plan` with tiles of several rows where they read fewer weights and the arena has room.
+    """`plan` with multi-row tiles where they save instructions and the arena has room.
 
     The result is no larger than the cap or, without one, than `plan`. A plan in stripes is returned as it is, and so is any
-    plan where the instructions of the target are not known (`options.steps`).
+    plan for a target whose instruction costs are not known (`options.steps` is None).
     """
     able = any(op.kernels.multi_row for op in plan.graph.ops)
     if options.steps is None or not able or any(s.stripes for s in plan.segments):
@@ -44,14 +44,14 @@ def raise_tile_rows(plan: Plan, options: PlanOptions) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class _TiledSegment:
-    """A segment: its operators and what their steps make."""
+    """A segment: its operators and the tile of their steps."""
 
     ops: tuple[int, ...]
     tile: Tile = ROW
 
 
 class _RaiseTileRows:
-    """The search: `plan` is the best so far, `segments` what its segments are."""
+    """The state of the search: `plan` is the best so far, `segments` are its segments."""
 
     def __init__(self, plan: Plan, options: PlanOptions, model: StepModel) -> None:
         self.plan, self.model, self.graph = plan, model, plan.graph
@@ -70,7 +70,7 @@ class _RaiseTileRows:
         self._raise_all()
 
     def _fits(self, segments: list[_TiledSegment]) -> bool:
-        """Lay out an arena of these segments; where it is within the goal the plan becomes theirs."""
+        """Allocate an arena for these segments; if it is within the goal, replace `plan` and return True."""
         if not self.tries:
             return False
         self.tries -= 1
@@ -86,14 +86,14 @@ class _RaiseTileRows:
         return True
 
     def _cost(self, ops: tuple[int, ...], rows: int) -> int:
-        """Bytes live while these operators run in steps of `rows` rows, at least."""
+        """Live bytes while these operators run as one segment in steps of `rows` rows: a lower bound of the arena."""
         first = self.costs.place[ops[0]]
         return self.costs.exact_cost(first, first + len(ops), Interleaving(Tile(rows)))
 
     def _take_apart(self, k: int, segment: Segment) -> None:
-        """Run the last operators of a segment by themselves, as many as fit.
+        """Move the last operators of segment k into segments of their own, as many as fit.
 
-        An operator on its own waits for no other and needs no ring, so that its tiles may be as high as its map.
+        An operator that runs alone needs no ring, so that its tiles may be as high as its map.
         """
         ops = segment.ops
         working = [o for o in ops if not self.graph.ops[o].view]
@@ -114,12 +114,12 @@ class _RaiseTileRows:
                 return
 
     def _raise_all(self) -> None:
-        """Raise all segments to the rows that save most if they fit, else those that need the fewest bytes first."""
+        """Raise the tile rows of all segments to those that save most; where not all fit, cheapest segments (bytes) first."""
         wanted = {k: rows for k, s in enumerate(self.segments) if (rows := self._tile_rows(s))}
         self._raise(sorted(wanted, key=lambda k: (self._cost(self.segments[k].ops, wanted[k][0][1]), k)), wanted)
 
     def _raise(self, some: list[int], wanted: Mapping[int, list[tuple[float, int]]]) -> None:
-        """Raise all of `some` segments; where that does not fit, one half and then the other."""
+        """Raise the tile rows of the segments `some` together; where that does not fit, one half and then the other."""
         single = wanted[some[0]] if len(some) == 1 else ()
         tried = [{some[0]: rows} for _, rows in single] or [{k: wanted[k][0][1] for k in some}]
         for rows in tried if some else ():
@@ -130,7 +130,7 @@ class _RaiseTileRows:
             self._raise(some[len(some) // 2 :], wanted)
 
     def _tile_rows(self, segment: _TiledSegment) -> list[tuple[float, int]]:
-        """(instructions saved, rows a step) for every number of rows that saves any and may fit, most first."""
+        """(instructions saved, tile rows) for every number of tile rows that saves some and may fit, most saved first."""
         working = [o for o in segment.ops if not self.graph.ops[o].view and has_rows(self.graph, o)]
         if segment.tile.by_pixels or not any(self.graph.ops[o].kernels.multi_row for o in working):
             return []

@@ -1,13 +1,13 @@
-"""Regions: which operators may run in one cascade.
+"""Regions: the sets of operators that may run in one cascade.
 
-An operator takes part where it is known which rows of its inputs a row of its output reads: the windows that
-`passes.extract_graph` reads from its code, whatever its name. An output of one row needs no window, and a view moves
-nothing. All others are left out, each with its reason.
+An operator may cascade if it is known which rows of its inputs a row of its output reads: `passes.extract_graph` derives
+these windows from its code, whatever its name. An output of one row needs no window, and a view moves no data. All
+other operators are left out, each with a reason.
 
-Neighbours are merged as BYOC's MergeCompilerRegions does: the operators that a tensor lies between join one region
-unless another path between them leaves it, which would make two regions wait for each other. Largest tensors go first,
-so that where merges exclude one another the largest tensor may become a ring; then operators that read the same tensor.
-The planner (`search`) puts operators of one region alone into a segment, so these are the regions that it plans.
+Regions are merged as in BYOC's MergeCompilerRegions: the producer and a reader of a tensor join one region unless
+another path between them leaves it, which would make two regions wait for each other. Largest tensors go first, so
+that where merges exclude one another the largest tensor may become a ring; then operators that read the same tensor.
+The planner (`search`) never puts operators of different regions into one segment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The regions of a graph, by their first operator. Operators ascend, views among them."""
+    """The regions of a graph, ordered by their first operator, each a tuple of ascending operators, views included."""
 
     regions: tuple[tuple[int, ...], ...]
     left_out: tuple[LeftOut, ...]
@@ -114,7 +114,7 @@ def _edges(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _siblings(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Pairs of operators that read the same tensor, largest tensors first."""
+    """Pairs of successive readers of the same tensor, largest tensors first."""
     for t in sorted(graph.tensors, key=lambda t: (-t.bytes, t.index)):
         readers = [c for c in graph.consumers[t.index] if windowed(graph, graph.ops[c])]
         yield from pairwise(readers)

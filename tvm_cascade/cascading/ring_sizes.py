@@ -1,4 +1,4 @@
-"""Sizes of rolling buffers (how many rows or pixels of a tensor one keeps), without simulating whole segments.
+"""Sizes of rolling buffers (rows or pixels of a tensor that must be stored), without simulating whole segments.
 
 The order in which the rows of a tensor are written and read depends on nothing upstream of its producer, and on nothing
 downstream of the common post-dominator of its readers, since all demand reaches them through that operator. So a ring's
@@ -24,7 +24,7 @@ class RingSizes:
         self.tables = tables
 
     def of(self, members: Sequence[int], tensors: Sequence[int], tile: Tile) -> dict[int, int]:
-        """Units that the ring of each of `tensors` holds; all of them are made by `members` and read by no one else."""
+        """Units in the ring of each of `tensors`, which only `members` write and read."""
         inside, sizes = frozenset(members), dict[int, int]()
         for t in tensors:
             needed = self._needed(t)
@@ -54,7 +54,7 @@ class RingSizes:
 
     @cached_method
     def _simulate(self, members: tuple[int, ...], tile: Tile) -> dict[int, int]:
-        """Ring sizes of all tensors made by `members`, by simulation."""
+        """Ring sizes of all tensors that `members` write, by simulation."""
         return Cascade(self.tables, members, tile).held()
 
     @cached_property

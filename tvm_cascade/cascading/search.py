@@ -1,4 +1,4 @@
-"""Costs of every segment of an order in every interleaving, and the layouts that are worth an arena."""
+"""Search over the cuts and interleavings of one execution order: bounds, Pareto fronts and the layouts worth allocating."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tvm_cascade.cascading.options import PlanOptions
 from tvm_cascade.cascading.regions import Partition, partition
 from tvm_cascade.cascading.segments import SegmentCosts, Striped
 
-# operators of a segment that is tried by pixels: rings cost most where maps are large and segments short, while each
-# longer segment takes a longer simulation
+# most operators of a segment in steps of pixels: rings cost most where maps are large and segments short, and longer
+# segments take longer to simulate
 LONGEST_BY_PIXELS = 24
-# operators of a segment in networks of more than so many, where all segments are too many to look at
+# networks of more than LARGE operators have too many segments to try all: at most LONGEST_IN_LARGE operators in each
 LARGE, LONGEST_IN_LARGE = 200, 32
-_PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # of a segment, in kernel calls
-_FEW = (0, 100, 3_000, 10**9)
-_BEYOND = (32, 16, 8, 4)  # parts of the least bytes that layouts may need beyond them
+_PRICES = (0, 10, 30, 100, 300, 1_000, 3_000, 10_000, 10**9)  # penalties for each segment, in kernel calls
+_FEW = (0, 100, 3_000, 10**9)  # the same where fewer are tried
+_BEYOND = (32, 16, 8, 4)  # n: layouts may have 1/n more live bytes than the least
 
 
 class Search:
@@ -74,10 +74,10 @@ class Search:
         return len(working) < 2 or (len(places) == 1 and None not in places)
 
     def interleavings(self, i: int, j: int) -> tuple[Interleaving, ...]:
-        """Interleavings that are tried for [i, j), coarse first.
+        """Interleavings without stripes that are tried for [i, j), coarse first.
 
-        Only the coarsest where the segment has several sinks or is long. Steps of pixels whose scratch exceeds its limit are left
-        out; whole rows are always possible.
+        Only the coarsest where the segment has several sinks or is long. Pixel tiles that need too much scratch are left out;
+        whole rows are always possible.
         """
         count = len(self.costs.members(i, j))
         if count < 2:
@@ -89,10 +89,9 @@ class Search:
 
     @cached_method
     def _bytes(self, i: int, j: int) -> tuple[int, int]:
-        """Bytes of the best interleaving, rounded and exact.
+        """Bytes of [i, j) in its best interleaving without recompute: with blocks rounded to the alignment, and exact.
 
-        A segment that cannot come below the best plan by rows, however much it shares, is not looked at further: its lower bound
-        is returned.
+        For a segment that needs more than `by_rows` even with all possible sharing, only a lower bound is returned.
         """
         if not self.possible(i, j):
             return INFEASIBLE, INFEASIBLE
@@ -137,26 +136,26 @@ class Search:
 
     @cached_property
     def bound(self) -> int:
-        """Bytes that no arena of this order goes below."""
+        """Lower bound in bytes on the arena of this order without recompute."""
         return smallest_peak(self.size, self.least_exact, self._without_recompute)
 
     @cached_property
     def smallest(self) -> int:
-        """Bytes, rounded, of the best cuts at 1.00x."""
+        """Live bytes of the best cuts without recompute, blocks rounded to the alignment."""
         return smallest_peak(self.size, self.least, self._without_recompute)
 
     def least(self, i: int, j: int) -> int:
-        """Bytes of [i, j), rounded, in its best interleaving at 1.00x."""
+        """Bytes of [i, j) in its best interleaving without recompute, blocks rounded to the alignment."""
         return self._bytes(i, j)[0]
 
     def least_exact(self, i: int, j: int) -> int:
-        """Bytes of [i, j), not rounded, in its best interleaving at 1.00x."""
+        """Bytes of [i, j) in its best interleaving without recompute, not rounded."""
         return self._bytes(i, j)[1]
 
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
-        """Forms of [i, j) in stripes, those of least work first.
+        """Costs of [i, j) in stripes of each width and number of halo tensors, those of least work first.
 
-        A streamed input comes once for every stripe, so such segments are striped only where work may be repeated.
+        A streamed input is delivered once for every stripe, so such segments are striped only where recompute is allowed.
         """
         members = self.costs.members(i, j)
         again = bool(members) and members[0] < 0 and self.options.max_macs == 1.0
@@ -165,12 +164,12 @@ class Search:
 
     @property
     def recompute(self) -> bool:
-        """Whether plans may compute things twice."""
+        """Whether plans may execute more multiply-accumulates than the network has."""
         return self.options.stripes and self.options.max_macs > 1.0
 
     @cached_method
     def coarsest(self, i: int, j: int, cap: int) -> Interleaving | None:
-        """The interleaving of [i, j) within `cap` bytes that makes least work and, of these, is coarsest.
+        """The interleaving of [i, j) within `cap` bytes that needs least work and, of these, is coarsest.
 
         None where none fits.
         """
@@ -184,7 +183,7 @@ class Search:
         return next((s.interleaving for s in striped if s.bytes <= cap), None)
 
     def frontier(self, exact: bool = False) -> tuple[tuple[int, int], ...]:
-        """(bytes live, extra multiply-accumulates) of the best cuts: ascending bytes, descending work."""
+        """The Pareto front of (live bytes, extra multiply-accumulates) over all cuts: ascending bytes, descending work."""
         ceiling = self.bound if exact else self.smallest
         most = int(self.costs.tables.graph.macs * (self.options.max_macs - 1.0))
 
@@ -195,7 +194,7 @@ class Search:
         return (*trades, (ceiling, 0)) if not trades or trades[-1][1] > 0 else trades
 
     def forms(self, i: int, j: int, ceiling: int, exact: bool = False) -> list[tuple[int, int]]:
-        """(bytes, extra multiply-accumulates) of [i, j) in every form of fewer than `ceiling` bytes."""
+        """(bytes, extra multiply-accumulates) of [i, j) in every interleaving that needs fewer than `ceiling` bytes."""
         striped = self.striped(i, j) if self.lower_bounds.stripes[i, j] < ceiling else ()
         forms = [(s.exact if exact else s.bytes, s.extra_macs) for s in striped]
         if self.lower_bounds.tiles[i, j] < ceiling:
@@ -203,11 +202,11 @@ class Search:
         return [f for f in forms if f[0] < ceiling]
 
     def layouts(self, cap: int, least: int) -> Iterator[Layout]:
-        """Layouts within `cap` bytes live, those of least work and overhead first, each once.
+        """Layouts of at most `cap` live bytes, those of least work and overhead first, each once.
 
-        An arena may need more bytes than are live, above all where outputs follow their inputs from segment to segment. So some
-        layouts stay further below the cap, and some have fewer segments. `least` are the bytes that are possible: where the cap
-        is no more than that, layouts with somewhat more bytes live come last, for their arenas may be smaller.
+        An arena may be larger than its live bytes, above all where many outputs and inputs share memory. So some layouts
+        stay further below the cap, and some have fewer segments. `least` are the fewest live bytes of any layout. Where the
+        cap is no more than that, layouts with somewhat more live bytes come last, since their arenas may be smaller.
         """
         seen: set[Layout] = set()
         beyond = [least + least // n for n in _BEYOND] if cap <= least else []
@@ -220,7 +219,7 @@ class Search:
             yield from sorted(fresh, key=self._sort_key)
 
     def _layout(self, limit: int, price: int) -> Layout | None:
-        """The layout of least work, then least overhead, whose segments stay within `limit` bytes; None where none does."""
+        """The layout of least work, then least overhead plus `price` a segment, within `limit` bytes; None if none fits."""
         useful, calls = self._useful(limit), self._calls
 
         def least(i: int, j: int) -> tuple[int, int] | None:
@@ -239,12 +238,12 @@ class Search:
 
     @cached_property
     def least_bytes(self) -> NDArray[np.int64]:
-        """Lower bounds of the bytes of every segment, in any form that plans may have."""
+        """Lower bounds of the bytes of every segment, in any interleaving that the options allow."""
         return self._short(self.lower_bounds.any_form) if self.recompute else self._without_recompute
 
     @cached_property
     def _without_recompute(self) -> NDArray[np.int64]:
-        """Lower bounds of the bytes of every segment at 1.00x."""
+        """Lower bounds of the bytes of every segment without recompute."""
         return self._short(self.lower_bounds.without_recompute if self.options.stripes else self.lower_bounds.tiles)
 
     @cached_method
@@ -258,7 +257,7 @@ class Search:
         return self.lower_bounds.calls.tolist()
 
     def _sort_key(self, layout: Layout) -> tuple[object, ...]:
-        """Extra multiply-accumulates of a layout, kernel calls inside its cascades, and what breaks ties."""
+        """Extra multiply-accumulates of a layout, kernel calls inside its cascades, and tie breakers."""
         work = sum(self.costs.extra_macs(*segment) for segment in layout.segments)
         calls = sum(self._overhead(*segment) for segment in layout.segments)
         return work, calls, layout.cuts, [interleaving.sort_key for interleaving in layout.interleavings]

@@ -1,10 +1,9 @@
-"""What a segment costs: every byte that is live while it runs.
+"""Memory cost of a segment: the bytes that are live while it runs.
 
-For positions `[i, j)` of an execution order: tensors made before and still wanted, whole; tensors made inside and
-wanted later, whole; tensors that live inside alone, their rings; the driver's counters; accumulators; the largest
-scratch. (REFERENCES: M(i,j) = |X_i| + |X_(j+1)| + sum B_l + skips; here with the rings exact, and counters and
-scratch besides.) Where a segment's output may follow its dying input through the same memory, what the two can share
-is taken off.
+For positions `[i, j)` of an execution order: tensors produced before and still needed, whole; tensors produced inside
+and needed later, whole; rings of tensors that live only inside; the driver's counters; accumulators; the largest
+scratch. (REFERENCES: M(i,j) = |X_i| + |X_(j+1)| + sum B_l + skips; here with exact rings, and with counters and
+scratch added.) Bytes that an output or ring can share with a dying input (`overlap`) are subtracted.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from tvm_cascade.cascading.simulate import Cascade
 from tvm_cascade.cascading.stripes import Forms, Striper, Stripes
 from tvm_cascade.graph import PIXEL, ROW, Tile
 
-COUNTER_BYTES = 4  # one int32 step counter an operator
+COUNTER_BYTES = 4  # one int32 step counter for each operator
 _STRIPED = Interleaving(stripe_columns=1)
-SCRATCH_BYTES, SCRATCH_SHARE = 512, 100  # steps by pixels: so many bytes of scratch, or a hundredth of the arena
+SCRATCH_BYTES, SCRATCH_SHARE = 512, 100  # scratch limit of pixel steps: 512 bytes, or a hundredth of the live bytes
 
 
 def aligned(size: int, unit: int) -> int:
@@ -38,15 +37,15 @@ def aligned(size: int, unit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Striped:
-    """What a segment costs in one form of stripes."""
+    """Costs of a segment in stripes of one width and number of halo tensors."""
 
     interleaving: Interleaving
-    bytes: int  # rounded up block by block
-    exact: int
-    extra_macs: int
+    bytes: int  # live bytes, every block rounded up to the alignment
+    exact: int  # live bytes, not rounded
+    extra_macs: int  # multiply-accumulates beyond those without stripes
 
     def sort_key(self) -> tuple[int, ...]:
-        """Least work first, then fewest bytes, halos and columns."""
+        """Least work first, then fewest bytes, halo tensors and columns."""
         form = self.interleaving
         return self.extra_macs, self.bytes, self.exact, form.halo_tensors, form.stripe_columns
 
@@ -68,9 +67,9 @@ class SegmentCosts:
         self.striper = Striper(tables) if like is None else like.striper
 
     def _lives(self) -> tuple[dict[int, int], dict[int, int]]:
-        """For every root the position of its first maker and of its last reader.
+        """For every root the position of its first producer (birth) and of its last reader.
 
-        Graph inputs are made at -1, streamed ones at their first reader; graph outputs are read at the end.
+        Graph inputs are born at -1, streamed ones at their first reader; graph outputs are read at the end.
         """
         tables, end = self.tables, len(self.order)
         born: dict[int, int] = {}
@@ -87,15 +86,15 @@ class SegmentCosts:
 
     @cached_method
     def members(self, i: int, j: int) -> tuple[int, ...]:
-        """What runs in [i, j): the sources of streamed inputs, then the operators, by index; views are left out.
+        """The sources of streamed inputs and then the operators that run in [i, j), by index; views are left out.
 
-        Demand decides the order of steps inside a segment, so that it costs the same whatever order its operators came in.
+        Steps inside a segment are driven by demand, so that its cost does not depend on the order of its operators.
         """
         sources = [self.tables.source(t) for t in sorted(self.tables.streamed, reverse=True) if i <= self.born[t] < j]
         return (*sources, *(o for o in sorted(self.order[i:j]) if not self.tables.graph.ops[o].view))
 
     def one_sink(self, i: int, j: int) -> bool:
-        """Whether all that runs in [i, j) leads to its last operator."""
+        """Whether the last operator of [i, j) is its only sink."""
         members = self.members(i, j)
         inside = set(members)
         return all(
@@ -103,7 +102,7 @@ class SegmentCosts:
         )
 
     def held(self, i: int, j: int, interleaving: Interleaving) -> dict[int, int]:
-        """Units held of every root made in [i, j): all where it is wanted later, else those of its ring.
+        """Units stored of every root produced in [i, j): all where it is needed later, else those of its ring.
 
         In stripes units are rows.
         """
@@ -115,7 +114,7 @@ class SegmentCosts:
 
     @cached_method
     def in_place(self, i: int, j: int) -> int | None:
-        """The operator of [i, j) that writes its output over its dying input, where it runs alone; else None."""
+        """The operator of [i, j) if it runs alone and overwrites its dying input; else None."""
         members, tables = self.members(i, j), self.tables
         if not self.settings.in_place or len(members) != 1 or members[0] < 0:
             return None
@@ -125,12 +124,12 @@ class SegmentCosts:
         return node.index if able else None
 
     def state_bytes(self, i: int, j: int) -> int:
-        """Bytes of the driver's step counters; 0 where a single operator runs whole."""
+        """Bytes of the driver's step counters; 0 for a segment of a single operator."""
         count = len(self.members(i, j))
         return COUNTER_BYTES * count if count > 1 else 0
 
     def scratch_bytes(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """The largest scratch of an operator of [i, j), with what steps of pixels need to find their windows."""
+        """The largest scratch of an operator of [i, j), workspace of pixel tiles included."""
         in_place = self.in_place(i, j)
         if in_place is not None:
             return self.tables.graph.ops[in_place].kernels.in_place_workspace_bytes
@@ -139,7 +138,7 @@ class SegmentCosts:
         return max(by_columns, self._scratch_from(i, interleaving)[j - i])
 
     def little_scratch(self, i: int, j: int, interleaving: Interleaving) -> bool:
-        """Whether steps of pixels take little scratch: `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the arena."""
+        """Whether pixel steps need no more scratch than rows do, `SCRATCH_BYTES`, or 1 / `SCRATCH_SHARE` of the live bytes."""
         scratch = self.scratch_bytes(i, j, interleaving)
         if interleaving == BY_ROWS or scratch <= SCRATCH_BYTES or scratch == self.scratch_bytes(i, j, BY_ROWS):
             return True
@@ -155,13 +154,13 @@ class SegmentCosts:
         """All forms of [i, j) in stripes; None where it cannot be striped."""
         members = self.members(i, j)
         if not members or any(self.last[-1 - o] >= j for o in members if o < 0):
-            return None  # a streamed input is wanted later
+            return None  # a streamed input is read again by a later segment
         leaving = [t for o in members for t in self.tables.written(o) if self.last[t] >= j]
         return self.striper.forms(members, self.accumulating(i, j), leaving)
 
     @cached_method
     def striped(self, i: int, j: int) -> tuple[Striped, ...]:
-        """The forms of [i, j) in stripes that no other beats in both bytes and work, those of least work first."""
+        """The Pareto front of [i, j) in stripes, bytes against work, those of least work first."""
         forms = self._forms(i, j)
         if forms is None:
             return ()
@@ -187,7 +186,7 @@ class SegmentCosts:
         return tuple(kept)
 
     def _around(self, i: int, j: int) -> list[int]:
-        """Bytes of each tensor that lives across [i, j), and of each accumulator in it."""
+        """Bytes of each tensor that is live when [i, j) begins, and of each accumulator in it."""
         across = [self.tables.tensor_bytes[t] for t in self._across(i)]
         return [*across, *(self.tables.graph.ops[o].kernels.accumulator_bytes for o in self.accumulating(i, j))]
 
@@ -206,7 +205,7 @@ class SegmentCosts:
         """Bytes of one operator's scratch."""
         node = self.tables.graph.ops[op]
         if interleaving.striped and node.kernels.channel_tiling is not None:
-            return 0  # `Stripes.scratch`
+            return 0  # counted in `Stripes.scratch`
         if not interleaving.tile.by_pixels:
             return node.scratch_bytes
         n = min(interleaving.tile.columns, self.tables.graph.tensors[node.outputs[0]].columns)
@@ -215,7 +214,7 @@ class SegmentCosts:
 
     @cached_method
     def accumulating(self, i: int, j: int) -> tuple[int, ...]:
-        """Operators of [i, j) that sum up their input as it comes."""
+        """Operators of [i, j) that sum up their input step by step."""
         members = self.members(i, j)
         inside = frozenset(members)
         return tuple(o for o in members if self.tables.accumulates(o, inside))
@@ -230,7 +229,7 @@ class SegmentCosts:
         return (*self._around(i, j), *inside, *stores, self.state_bytes(i, j), self.scratch_bytes(i, j, interleaving))
 
     def bytes_held(self, i: int, j: int, tensor: int, units: int, interleaving: Interleaving) -> int:
-        """Bytes of the block of a tensor of which `units` are held."""
+        """Bytes of the block of a tensor of which `units` units are stored."""
         stripes = self.stripes(i, j, interleaving)
         if stripes is None or tensor not in stripes.widths:
             return units * self.tables.unit_bytes(tensor, interleaving.tile)
@@ -247,18 +246,18 @@ class SegmentCosts:
 
     @cached_method
     def _dying(self, i: int, j: int) -> list[int]:
-        """Roots made before [i, j) whose last reader is in it."""
+        """Roots produced before [i, j) whose last reader is in it."""
         return [t for t, b in self.born.items() if b < i <= self.last[t] < j]
 
     def most_shared(self, i: int, j: int) -> int:
-        """The most bytes that anything made in [i, j) could share with dying inputs, in any interleaving."""
+        """An upper bound on `shared` in any interleaving: the bytes of the dying inputs of [i, j)."""
         if not (self.settings.overlap or self.settings.in_place):
             return 0
         return sum(self.tables.tensor_bytes[t] for t in self._dying(i, j))
 
     @cached_method
     def pairs(self, i: int, j: int, interleaving: Interleaving) -> tuple[Pair, ...]:
-        """Outputs and rings of [i, j) that may follow a dying input, with the distance that they must keep."""
+        """Offset constraints between outputs and rings of [i, j) and its dying inputs."""
         if interleaving.striped or not (self.settings.overlap or self.settings.in_place):
             return ()
         op = self.in_place(i, j)
@@ -272,11 +271,11 @@ class SegmentCosts:
 
     @cached_method
     def shared(self, i: int, j: int, interleaving: Interleaving) -> int:
-        """The most bytes that outputs, rings and dying inputs of [i, j) can have in common.
+        """An upper bound on the bytes that outputs and rings of [i, j) can share with its dying inputs.
 
-        Rings cover the start of an input X: packed by reach, at most f bytes of it. An output Y that must stay d bytes behind
-        covers at most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap one
-        another, so a writer shares at most its own size with all of them.
+        Rings cover the start of an input X: packed by `Pair.reach`, at most f bytes of it. An output Y at distance d covers at
+        most |Y| - max(d, 0) bytes of X, and leaves min(f, -d) to the rings where d < 0. Inputs do not overlap one another, so
+        an output or ring shares at most its own size with all of them together.
         """
         by_reader: dict[int, list[Pair]] = {}
         covered: dict[int, int] = {}

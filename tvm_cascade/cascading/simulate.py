@@ -1,10 +1,10 @@
-"""Demand-driven execution of operators, step by step, and the exact sizes of their rolling buffers.
+"""Simulation of demand-driven execution: the trace of a segment, and the exact sizes of its rolling buffers.
 
-Every sink asks for its next step, each operator first asks its producers for what its step reads (the last listed
-first): nothing is made before it is needed, and nothing twice. A tensor's ring holds as many units (rows or pixels)
-as ever lie between the oldest one still to be read and the newest one made; one less would overwrite what is still
-wanted. (For a chain of 3x3 convolutions that is 3 rows each, where a static stage-by-stage schedule needs 8, 7, 6,
-...)
+Each sink runs its next step; before a step of an operator its producers run until the rows that it reads exist (of
+several the one with the highest index first). So no tile is computed before it is needed, and none twice. The ring of a
+tensor holds the most units (rows or pixels) between the oldest one still to be read and the newest one written; with
+one unit less a live one would be overwritten. (For a chain of 3x3 convolutions that is 3 rows each, where a static
+stage-by-stage schedule needs 8, 7, 6, ...)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Cascade:
     def trace(self) -> tuple[int, ...]:
         """The members in execution order, one entry a step.
 
-        Several sinks advance in proportion to their numbers of steps. What nothing inside reads is made at the end.
+        Several sinks advance in proportion to their numbers of steps. Steps that no sink demands run at the end.
         """
         total = {o: self.steps(o).count for o in self.members}
         feeds = {
@@ -70,7 +70,7 @@ class Cascade:
         return [(o, r) for o in among for r in self.steps(o).reads if r.tensor == tensor]
 
     def held(self) -> dict[int, int]:
-        """By root that the segment produces: the units that its ring must hold for the segment's readers, by simulation."""
+        """For each root that the segment produces, the units that its ring must hold for the segment's readers, by simulation."""
         trace = np.asarray(self.trace, np.int64)
         order = np.argsort(trace, kind="stable")
         names, starts = np.unique(trace[order], return_index=True)

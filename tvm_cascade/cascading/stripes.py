@@ -1,17 +1,17 @@
-"""Stripes across the width: a segment run once for every vertical stripe of its last map, at the price of some work.
+"""Striped execution: a segment runs once for every vertical stripe of its last map, with halo columns stored or recomputed.
 
-Full rows make wide rings. A segment may instead make columns [x0, x1) of its sink's rows, all rows, then the next
+Full rows make wide rings. A segment may instead compute columns [x0, x1) of all rows of its sink, then the next
 stripe. Along the rows nothing changes: same steps, same demand, same ring heights. Along the columns each operator
-makes what the stripe needs of it. What two neighbouring stripes both need of a tensor is either made twice, and with it
-what that takes of the tensors above, or it is kept: these *halo columns* of every row lie in a store of their own from
-one stripe to the next. (Patch-based inference recomputes along both axes; MCUNetV2, msf-CNN. Accelerators that keep what
-overlaps along one axis: DeFiNES, "H-cached, V-recompute".) With the halo of every tensor kept nothing is made twice.
+computes the columns that the stripe needs. Columns that two neighbouring stripes both need (*halo columns*) are either
+recomputed, together with the columns upstream that this takes, or stored: those of every row lie in a block of their own
+from one stripe to the next. (Patch-based inference recomputes along both axes: MCUNetV2, msf-CNN. Accelerators store the
+overlap along one axis: DeFiNES, "H-cached, V-recompute".) With the halos of all tensors stored nothing is recomputed.
 
-A form is a width and a number k: the k tensors with the fewest bytes a column keep their halo. Narrow tensors between wide ones
-cost least to keep and stop the overlap from growing upwards, which is why their order is not searched.
+A form is a stripe width and a number k: the k tensors with the fewest bytes a column store their halo. Narrow tensors
+between wide ones cost least to store and stop the overlap from growing upstream, so no other choice of tensors is tried.
 
-The sink is the segment's only way out: an operator whose columns are known, or one that sums up its input, whose
-stripes are then those of the input. A streamed input comes in full rows, once more for every stripe.
+A striped segment has one sink: an operator whose column windows are known, or one that sums up its input, whose
+stripes are then those of the input. A streamed input is delivered in full rows, again for every stripe.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ _MOST_HALO_COUNTS = 8  # numbers of tensors with a halo that are tried
 
 @dataclass(frozen=True, slots=True)
 class Stripes:
-    """One form of a segment in stripes."""
+    """A segment in stripes of one width, with one choice of the tensors that store their halo."""
 
-    ranges: tuple[dict[int, Range], ...]  # for each stripe the columns that each operator makes (or sums up)
-    widths: dict[int, int]  # columns that the ring of each inner tensor holds
-    halo_columns: dict[int, int]  # of every row, kept for the next stripe; tensors without any left out
-    extra_macs: int  # multiply-accumulates of the segment, more than without stripes
-    scratch: int = 0  # bytes, of operators that make channels in groups
+    ranges: tuple[dict[int, Range], ...]  # by stripe: for each operator the columns that it computes (or sums up)
+    widths: dict[int, int]  # by inner tensor: columns in a row of its ring
+    halo_columns: dict[int, int]  # by tensor: columns of every row stored for the next stripe; only where above 0
+    extra_macs: int  # multiply-accumulates of the segment beyond those without stripes
+    scratch: int = 0  # bytes: the largest scratch of a channel-tiled operator
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """All forms of a segment in stripes that are tried.
+    """All stripe widths and numbers of halo tensors that are tried for a segment, as tables.
 
-    Tables have a row for every number of tensors with a halo (`counts`) and a column for every stripe width (`tried`).
+    Tables have a row for every number of tensors that store a halo (`counts`) and a column for every width (`tried`).
     """
 
     tried: tuple[int, ...]  # widths
     counts: tuple[int, ...]  # tensors with a halo
-    starts: Table  # of each width the first of its stripes
+    starts: Table  # for each width the index of its first stripe, in tables by stripe
     ranges: Mapping[
         int, tuple[Table, Table]
     ]  # by operator: first column and the one after the last, by count and stripe
     widths: Mapping[int, Table]  # by inner tensor, by count and width
     halo_columns: Mapping[int, Table]
     extra_macs: Table
-    scratch: Table  # bytes, of operators that make channels in groups
+    scratch: Table  # bytes: the largest scratch of a channel-tiled operator
 
     @property
     def interleavings(self) -> list[Interleaving]:
@@ -69,7 +69,7 @@ class Forms:
         return [Interleaving(stripe_columns=w, halo_tensors=k) for k in self.counts for w in self.tried]
 
     def stripes(self, form: Interleaving) -> Stripes:
-        """The form that an interleaving names."""
+        """The stripes of the width and number of halo tensors that `form` gives."""
         k, w = self.counts.index(form.halo_tensors), self.tried.index(form.stripe_columns)
         end = self.starts[w + 1] if w + 1 < len(self.tried) else None
         table = {
@@ -87,16 +87,16 @@ class Forms:
 
 
 class Striper:
-    """Finds the forms of segments of one graph in stripes."""
+    """Computes column ranges, ring widths, halos and work of striped segments of one graph."""
 
     def __init__(self, tables: AccessTables) -> None:
         self.tables = tables
 
     @cached_method
     def possible(self, op: int) -> bool:
-        """Whether an operator, or a source, may take part other than as a sink that sums up its input.
+        """Whether an operator or source may be part of a striped segment (an accumulating sink is not asked about here).
 
-        Its kernel can make columns of a row where its inputs' rows are contiguous and its windows along columns known.
+        Its kernel can compute columns of a row if the rows of its inputs are contiguous and its column windows known.
         """
         if op < 0:
             return True
@@ -126,7 +126,7 @@ class Striper:
         return graph.tensors[sink.inputs[0] if members[-1] in accumulating else sink.outputs[0]].columns
 
     def _plain(self, op: int, k: int, members: Sequence[int], accumulating: Sequence[int]) -> bool:
-        """Whether input k of `op` comes from outside, or is read by columns from the tensor in which it was made."""
+        """Whether input k of `op` comes from outside the segment, or is no view and read through a known column window."""
         node = self.tables.graph.ops[op]
         root = self.tables.roots[node.inputs[k]].tensor
         if not any(m in members for m in self.tables.writers(root)):
@@ -143,7 +143,7 @@ class Striper:
         accumulating : Sequence[int]
             Those that sum up their input.
         leaving : Sequence[int]
-            Roots that are wanted after the segment.
+            Roots that are needed after the segment.
         """
         graph, sink = self.tables.graph, members[-1]
         columns = self.sink_columns(members, accumulating)
@@ -167,7 +167,7 @@ class Striper:
             if o in made:
                 wanted = [asked[t] for t in made[o] if t in asked]
                 if not wanted:
-                    return None  # something is made for nothing
+                    return None  # no operator inside reads its outputs
                 low, high = (f([w[n] for w in wanted], axis=0) for n, f in ((0, np.min), (1, np.max)))
                 store = layout.overlap(low, high) * keeps[made[o][0]]
                 start = np.where(layout.later & (layout.spread(store) > 0), layout.before(high), low)
@@ -195,7 +195,7 @@ class Striper:
         members: Sequence[int],
         asked: dict[int, tuple[Table, Table]],
     ) -> None:
-        """Add to `asked` the columns of each tensor that an operator reads to make the columns `made`."""
+        """Extend the ranges in `asked` by the columns of each input that operator `o` reads to compute columns `made`."""
         graph = self.tables.graph
         node = graph.ops[o]
         for k, t in enumerate(node.inputs):
@@ -207,7 +207,7 @@ class Striper:
             asked[t] = np.minimum(before[0], low), np.maximum(before[1], high)
 
     def _macs(self, op: int, made: tuple[Table, Table], layout: _Layout) -> Table | int:
-        """Multiply-accumulates beyond those of the operator run whole.
+        """Multiply-accumulates of the operator in stripes beyond those of one run over whole rows.
 
         They are in proportion to the taps that are not padding.
         """
@@ -228,7 +228,7 @@ class Striper:
 
     @cached_method
     def _taps(self, op: int) -> Table:
-        """For each number of output columns the taps of the first input that they have, padding left out."""
+        """Prefix sums over output columns of the taps on the first input that are not padding."""
         node = self.tables.graph.ops[op]
         window, size = node.columns[0], self.tables.graph.tensors[node.inputs[0]].columns
         assert window is not None
@@ -238,7 +238,7 @@ class Striper:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The stripes of several widths in one table, those of each width one behind the other."""
+    """Tables by stripe hold the stripes of all widths, those of one width after those of another."""
 
     starts: Table  # the first stripe of each width
     count: int
@@ -263,7 +263,7 @@ class _Layout:
         return np.maximum.reduceat(by_stripe, self.starts, axis=-1)
 
     def overlap(self, low: Table, high: Table) -> Table:
-        """For each width the most columns that a stripe and the one before it both need."""
+        """For each width the most columns that a stripe and the one before it have in common."""
         return self.most(np.where(self.later, np.maximum(self.before(high) - low, 0), 0))
 
 
@@ -279,9 +279,6 @@ def _counts(tensors: int) -> tuple[int, ...]:
 
 
 def _covered(window: Window, start: Table, stop: Table, size: int) -> tuple[Table, Table]:
-    """The columns that a run of output columns [start, stop) reads.
-
-    An empty run reads nothing, at the place where the run before it ended.
-    """
+    """The range of input columns that output columns [start, stop) read; empty for an empty range of outputs."""
     low, high = covered(window, start, stop, size)
     return np.where(start < stop, low, high), high

@@ -1,4 +1,4 @@
-"""Estimated instructions of a plan against those of its operators by rows: small rings cost time."""
+"""Estimated slowdown of a plan by steps of pixels and by stripes, relative to steps of whole rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm_cascade.cores.step_model import StepModel
 def instruction_factor(plan: Plan, model: StepModel) -> float:
     """Estimated instructions of a plan, as a factor of those of its operators run by whole rows.
 
-    Work that is done twice does not count.
+    Recomputed multiply-accumulates are not counted.
     """
     graph = plan.graph
     whole = sum(model.whole(op) for op in graph.ops)

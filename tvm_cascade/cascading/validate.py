@@ -1,11 +1,11 @@
-"""Replays a plan on simulated memory, from the plan's data and the graph's windows alone.
+"""Plan validator: replays a plan on a simulated arena, using only the plan's data and the graph's windows.
 
 It shares no code with the planner.
 
-Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step reads the rows
-or pixels of its windows and must find their tags, then writes its own, and must not have clobbered what it was reading.
-Inputs are there at the start or come from their source, outputs must be there at the end. Counters, accumulators and
-scratch are written too, so that they cannot overlap with anything that is still wanted.
+Every byte of the arena carries a tag that says which byte of which tensor was written there last. A step checks the tags
+of the rows or pixels in its windows, then writes its own tags, which must not overwrite the data that it reads.
+Graph inputs are written at the start or by their source, graph outputs must be intact at the end. Counters, accumulators
+and scratch are tagged too, so that they cannot overlap with live data.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tvm_cascade.cascading.validate_structure import check_structure
 from tvm_cascade.errors import ValidationError
 from tvm_cascade.graph import ROW, Op, Tensor, Tile, Window
 
-_STATE, _SCRATCH, _SUM = -2, -3, -4  # tags of what is not a tensor
+_STATE, _SCRATCH, _SUM = -2, -3, -4  # tags of counters, scratch and accumulators (operator o: _SUM - o)
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the replay counted."""
+    """Peak and work of a plan, measured by its replay."""
 
     peak: int  # bytes: the highest byte written, plus one
     macs: int  # multiply-accumulates executed
@@ -35,13 +35,13 @@ class Replay:
 def validate(plan: Plan, alignment: int = 4) -> Replay:
     """Raise `ValidationError` unless `plan` computes its graph within its arena; return what was counted.
 
-    Checked: the plan's parts (`validate_structure`); traces complete and in order; every window finds its rows in memory;
-    nothing that a step uses is written over; lifetimes; the peak; the multiply-accumulates.
+    Checked: the plan's parts (`validate_structure`); traces complete and in order; the rows of every window are in memory;
+    no step overwrites data that it uses; lifetimes; the peak; the multiply-accumulates.
 
     Parameters
     ----------
     alignment : int
-        That of all blocks, in bytes.
+        Alignment of all blocks, in bytes.
 
     Raises
     ------
@@ -106,14 +106,14 @@ def _run(memory: Memory, s: int, segment: Segment) -> int:
 
 
 def _start(plan: Plan, segment: Segment, t: int, x: int) -> int:
-    """The first column of a tensor that a stripe has in its ring when it makes columns from `x` on: the halo lies before."""
+    """The first column in the ring of tensor t while its producer computes columns from `x` on: x less the halo columns."""
     maker = plan.graph.producer[t]
     assert maker is not None
     return max(x - plan.storages[t].halo_columns, min(segment.stripes[0][segment.ops.index(maker)][0], x))
 
 
 def _copy_halo(memory: Memory, step: _Step, back: bool) -> None:
-    """Copy the columns that two stripes share of the row of a step: out of their store, or with `back` into it."""
+    """Copy the halo columns of the row of a step from their block into the ring, or with `back` from the ring to the block."""
     if step.columns is None or step.op.index in step.segment.accumulating:
         return
     for t in step.op.outputs:
@@ -150,7 +150,7 @@ def _macs(plan: Plan, segment: Segment, o: int) -> int:
 
 
 def _taps(window: Window, columns: range, size: int) -> int:
-    """Taps of some output columns that lie in an input of `size` columns; not counted as the planner counts them."""
+    """Taps of some output columns that lie in an input of `size` columns; computed independently of the planner."""
     return sum(0 <= window.first(x) + k * window.dilation < size for x in columns for k in range(window.extent))
 
 
@@ -181,7 +181,7 @@ def _by_rows(plan: Plan, op: Op) -> bool:
 
 
 def _grid(plan: Plan, segment: Segment, op: Op) -> tuple[Tensor, Tile]:
-    """The tensor over which an operator steps, and the tile of it that a step makes or adds up."""
+    """The tensor that an operator's steps cut into tiles (its output, or its input if it accumulates), and the tile."""
     if op.index in segment.accumulating:
         seen = plan.storages[op.inputs[0]]
         over = plan.graph.tensors[seen.tensor if seen.root is None else seen.root]
@@ -202,7 +202,7 @@ def _count(plan: Plan, segment: Segment, op: Op) -> int:
 
 
 def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> Area:
-    """The area that step k makes, or adds up."""
+    """The area that step k writes, or adds to the accumulator."""
     over, tile = _grid(plan, segment, op)
     if not tile.by_pixels:
         return Area(over.index, k * tile.rows, min((k + 1) * tile.rows, over.rows))
@@ -212,7 +212,7 @@ def _tile(plan: Plan, segment: Segment, op: Op, k: int) -> Area:
 
 
 def _step(memory: Memory, step: _Step) -> None:
-    """Replay one step: check what it reads, write what it makes."""
+    """Replay one step: check the tags of its inputs, write those of its output."""
     plan, op, k = memory.plan, step.op, step.k
     scratch = _scratch(plan, step)
     if scratch > step.segment.scratch_bytes:
@@ -253,7 +253,7 @@ def _step(memory: Memory, step: _Step) -> None:
 
 
 def _scratch(plan: Plan, step: _Step) -> int:
-    """Bytes of scratch of an operator while a step runs; steps of some pixels take the workspace of their tile besides."""
+    """Bytes of scratch of an operator while a step runs, including the workspace of a pixel tile."""
     op = step.op
     if op.index in step.segment.in_place:
         return op.kernels.in_place_workspace_bytes
@@ -266,7 +266,7 @@ def _scratch(plan: Plan, step: _Step) -> int:
 
 
 def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: list[Indices]) -> None:
-    """An operator that can do so writes exactly the bytes that it reads: its kernel knows one place."""
+    """Raise `ValidationError` unless an in-place operator has such a kernel and writes exactly the bytes that it reads."""
     alone = op.kernels.in_place_workspace_bytes and len(reads) == 1 and len(written) == 1
     if not alone or not np.array_equal(np.sort(reads[0][1]), np.sort(written[0])):
         raise ValidationError(f"{op.name} does not write the very bytes that it reads, as its kernel does")
@@ -275,7 +275,7 @@ def _check_in_place(op: Op, reads: list[tuple[int, Indices, Indices]], written: 
 def _check_clobbering(
     op: Op, k: int, reads: list[tuple[int, Indices, Indices]], written: list[Indices], size: int
 ) -> None:
-    """Outputs are disjoint from one another and from what the step reads, or trail it element for element."""
+    """Raise `ValidationError` where outputs overlap one another, or an input that they may not overwrite element-wise."""
     hit = np.zeros(size, np.int64)
     for addresses in written:
         hit[addresses] += 1
@@ -295,7 +295,7 @@ def _overtakes(written: Indices, read: Indices) -> bool:
 
 
 def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, Area]], list[Area]]:
-    """What a step reads, each with its position in the inputs and tap by tap along the rows, and what it writes."""
+    """The areas that a step reads, as (position in the inputs, area), one for each tap along the rows, and those it writes."""
     op, segment, tensors = step.op, step.segment, plan.graph.tensors
     everything = [Area(t, 0, tensors[t].rows) for t in op.outputs]
     tile = _tile(plan, segment, op, step.k)
@@ -322,7 +322,7 @@ def _areas(plan: Plan, step: _Step) -> tuple[list[tuple[int, Area]], list[Area]]
 
 
 def _columns(window: Window | None, tile: Area, tensor: Tensor) -> tuple[int, int | None]:
-    """The columns that a run of output columns reads; holes of a dilated window are taken as read."""
+    """The input columns [x0, x1) that the output columns of `tile` read, gaps of a dilated window included."""
     if tile.x0 == tile.x1:
         return 0, 0
     if window is None or tile.x1 is None or not has_contiguous_pixels(tensor):

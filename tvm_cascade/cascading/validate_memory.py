@@ -33,9 +33,9 @@ class Memory:
     plan: Plan
     tags: Indices = field(init=False)
     offset: dict[str, int] = field(init=False)
-    streamed: frozenset[int] = field(init=False)  # come row by row, and lie so
-    high: int = 0
-    start: dict[int, int] = field(default_factory=dict)  # first column in the rings of the running stripe
+    streamed: frozenset[int] = field(init=False)  # graph inputs that arrive, and are stored, row by row
+    high: int = 0  # highest address written, plus one
+    start: dict[int, int] = field(default_factory=dict)  # by tensor: first column in its ring in the current stripe
 
     def __post_init__(self) -> None:
         self.tags = np.full(self.plan.allocation.peak, -1, np.int64)
@@ -45,7 +45,7 @@ class Memory:
         self.base = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
     def write(self, addresses: Indices, tags: Indices | int, what: str) -> None:
-        """Put tags at addresses. Raises `ValidationError` outside of the arena."""
+        """Write tags to addresses. Raises `ValidationError` for an address outside of the arena."""
         if not addresses.size:
             return
         if addresses.min() < 0 or addresses.max() >= len(self.tags):
@@ -54,7 +54,7 @@ class Memory:
         self.tags[addresses] = tags
 
     def check(self, addresses: Indices, tags: Indices | int, what: str) -> None:
-        """Raise `ValidationError` unless the tags are found at their addresses."""
+        """Raise `ValidationError` unless each address carries its tag."""
         if addresses.size and (addresses.max() >= len(self.tags) or np.any(self.tags[addresses] != tags)):
             raise ValidationError(f"{what} is not in memory any more, or not yet")
 

@@ -1,7 +1,7 @@
-"""What must hold of a plan's data before it can be replayed (`validate`), read off the graph alone.
+"""Consistency checks of a plan's data against its graph, made before the plan is replayed (`validate`).
 
-A replay sees what steps read and write. It does not see that a view was given another part of its owner, that two blocks
-have one name, or that a driver has no room for its counters: the emitter would take such a plan at its word.
+A replay only sees reads and writes of steps. It would not notice that a view lies at the wrong offset of its owner, that
+two blocks have one name, or that a segment has no room for its step counters.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_structure(plan: Plan, alignment: int) -> None:
 
 
 def _check_planes(plan: Plan, t: int) -> None:
-    """A tensor of several planes that comes row by row lies so: no kernel may read it as a whole."""
+    """Check that no kernel reads a streamed input of several planes as a whole, since it is stored row by row."""
     tensor, graph = plan.graph.tensors[t], plan.graph
     if prod(tensor.shape[: tensor.row_axis]) == 1:
         return
@@ -51,7 +51,7 @@ def _check_planes(plan: Plan, t: int) -> None:
 
 
 def _check_names(plan: Plan, alignment: int) -> None:
-    """Every block has one name and one aligned place."""
+    """Check that every block has a unique name and an aligned offset."""
     offsets = plan.allocation.offsets
     if len(set(plan.buffers)) != len(plan.buffers) or len(offsets) != len(plan.buffers):
         raise ValidationError("the blocks of the arena do not have one name and one place each")
@@ -64,13 +64,13 @@ def _check_names(plan: Plan, alignment: int) -> None:
 
 
 def _require(plan: Plan, name: str, size: int, what: str) -> None:
-    """A block that holds anything has a place in the arena."""
+    """Check that the arena has a block `name` if its `size` is not 0."""
     if size and name not in plan.buffers:
         raise ValidationError(f"{what} has no place in the arena")
 
 
 def _check_size(plan: Plan, storage: Storage) -> None:
-    """A storage holds something, and takes the bytes that its rows or pixels need."""
+    """Check that a storage has at least one row or pixel, and the bytes that its rows or pixels need."""
     tensor = plan.graph.tensors[storage.tensor]
     if tensor.bytes and (storage.height < 1 or (storage.granularity is Granularity.PIXEL and storage.pixels < 1)):
         raise ValidationError(f"nothing is held of tensor {tensor.name}")
@@ -88,7 +88,7 @@ def _check_size(plan: Plan, storage: Storage) -> None:
 
 
 def _owners(graph: Graph) -> list[tuple[int, int]]:
-    """For every tensor its root (itself unless it is a view or a part of a join) and the bytes that it lies into that."""
+    """For every tensor its root (itself unless it is a view or a part of a join) and its byte offset in the root."""
     above: dict[int, tuple[int, int]] = {}
     for op in graph.ops:
         if op.view and op.part_offsets:
@@ -106,7 +106,7 @@ def _owners(graph: Graph) -> list[tuple[int, int]]:
 
 
 def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
-    """A view or part lies where the graph says, and counts rows, pixels and bytes as its root does."""
+    """Check that a view or part has the offset that the graph says, and the rows, pixels and bytes that its root implies."""
     tensor, owner, whole = plan.graph.tensors[storage.tensor], plan.storages[root], plan.graph.tensors[root]
     place = (root, offset) if root != storage.tensor else (None, 0)
     if (storage.root, storage.byte_offset) != place:
@@ -124,7 +124,7 @@ def _check_view(plan: Plan, storage: Storage, root: int, offset: int) -> None:
 
 
 def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
-    """A segment has room for its counters, scratch and accumulators, and its parts fit together."""
+    """Check that a segment has blocks for its counters, scratch and accumulators, and that its fields are consistent."""
     graph, running = plan.graph, len(set(segment.trace))
     if segment.state_bytes < (_COUNTER * running if running > 1 else 0):
         raise ValidationError(f"{running} operators of segment {s} have {segment.state_bytes} bytes of step counters")
@@ -159,7 +159,7 @@ def _check_segment(plan: Plan, s: int, segment: Segment) -> None:
 
 
 def _check_columns(plan: Plan, segment: Segment, op: Op, ranges: list[tuple[int, int]]) -> None:
-    """Stripes stay within the map; an operator that sums up its input takes every column of it once."""
+    """Check that an operator's stripes stay within its map, and that an accumulating one adds every input column once."""
     if op.view:
         return
     sums = op.index in segment.accumulating
