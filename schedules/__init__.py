@@ -1,4 +1,4 @@
-"""s_tir schedule rules and hand-use primitives."""
+"""TIR schedules and kernels of operators; exports the schedule primitives `stripe` and `rolling_buffer`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The calls of kernels: what a plan says of places, slots, scratch and constants becomes the arguments of a step.
+"""Kernel calls: emits the TIR calls of one step, with arguments computed from a plan's memory layout.
 
-A `BuiltKernel` is what a form of kernels (`schedules.forms`) makes of an operator for a plan: functions, and the statements
-of one step. Its `step` gets a `Caller`, which knows where everything lies and fills the parameters of a kernel. What is
-special to a form (a row table, the columns of a tile, the part of the input to add) the form passes as values of its own.
+A form of kernel (`schedules.forms`) builds a `BuiltKernel` for an operator of a plan: its functions, and the statements
+of one step. `BuiltKernel.step` receives a `Caller`, which knows the addresses of tensors, scratch and constants and
+computes the standard arguments of a kernel from them. Arguments that only the form can compute (a row table, the columns
+of a tile, the range of input elements to accumulate) are passed by the form as `OwnValues`.
 """
 
 from __future__ import annotations
@@ -30,31 +31,32 @@ from tvm_cascade.schedules.driver.places import (
 from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, i32, ir, tirx
 
-OwnValues = Mapping[Role, Callable[[int], Expr | None]]  # a form's own, by index; None where the caller knows better
-HELPER = "locate"  # start of the names of helper functions
+# Arguments that a form computes itself: by role, a function of `Param.index`; None: `Caller` computes the argument.
+OwnValues = Mapping[Role, Callable[[int], Expr | None]]
+HELPER = "locate"  # prefix of the names of helper functions
 
 
 @dataclass(frozen=True)
 class BuiltKernel(ABC):
-    """An operator's functions in one plan, and how a step calls them."""
+    """The functions of one operator in one plan, and the code of a step that calls them."""
 
-    variants: tuple[RowKernel, ...]  # each with constants and scratch of its own
+    variants: tuple[RowKernel, ...]  # a call runs one of them; each has its own constants and scratch size
 
-    suffix: ClassVar[str] = ""  # of the functions' names, behind the kind of the operator
+    suffix: ClassVar[str] = ""  # appended to the operator's kind in the names of the functions
 
     @property
     def helpers(self) -> tuple[PrimFunc, ...]:
-        """Functions that a step calls beside the variants (`Caller.help`)."""
+        """Functions that a step calls in addition to the variants, such as one that fills a row table (`Caller.help`)."""
         return ()
 
     @property
     def table_entries(self) -> int:
-        """Entries that a step needs in the row table on the driver's stack."""
+        """int32 entries that a step needs in the row table on the driver's stack."""
         return 0
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of scratch that a step takes in all."""
+        """Bytes of scratch that one step needs."""
         return max((v.scratch_bytes for v in self.variants), default=0)
 
     @abstractmethod
@@ -62,25 +64,26 @@ class BuiltKernel(ABC):
         """The statements of step `step` of the operator's segment (`cascading.plan.Segment`)."""
 
     def with_variants(self, variants: Iterable[RowKernel]) -> BuiltKernel:
-        """The same with other variants, one for each."""
+        """A copy with `variants` in place of its own, in the same order."""
         return replace(self, variants=tuple(variants))
 
     def functions(self, kind: str) -> list[tuple[str, PrimFunc]]:
-        """Everything that a step calls, the variants first; each with the start of its name."""
+        """All functions that a step calls, as pairs of name prefix and function: the variants, then the helpers."""
         return [(kind + self.suffix, v.func) for v in self.variants] + [(HELPER, f) for f in self.helpers]
 
 
 @dataclass
 class Calls:
-    """What all calls of a plan share."""
+    """Context shared by all kernel calls of a plan: functions, addresses of constants, and buffers of the driver."""
 
     plan: Plan
-    functions: Sequence[Sequence[GlobalVar]]  # of every operator's kernel
-    constants: Sequence[Sequence[Sequence[int]]]  # by operator and variant: their offsets in flash
+    functions: Sequence[Sequence[GlobalVar]]  # by operator: variants, then helpers
+    constants: Sequence[Sequence[Sequence[int]]]  # by operator, variant and constant: byte offset in flash
     memory: Memory
-    macs: Var | None  # where multiply-accumulates are counted
-    row_table: Any  # on the driver's stack, None where no kernel needs it
-    stripes: dict[int, tuple[Expr, int]] = field(default_factory=dict)  # by segment: stripe, table in the uint16 view
+    macs: Var | None  # pointer to the counter of multiply-accumulates; None: they are not counted
+    row_table: Any  # int32 buffer on the driver's stack, None where no kernel needs it
+    # by segment in stripes: number of the current stripe, and index of the table of columns in flash viewed as uint16
+    stripes: dict[int, tuple[Expr, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.places = places(self.plan)
@@ -88,7 +91,7 @@ class Calls:
 
 
 class Caller:
-    """The calls of one operator's kernel in one segment."""
+    """Emits the calls of one operator's kernel in one segment."""
 
     def __init__(self, calls: Calls, kernel: BuiltKernel, op: Op, segment: int) -> None:
         self.calls, self.kernel, self.op, self.number = calls, kernel, op, segment
@@ -97,7 +100,7 @@ class Caller:
         self.functions = calls.functions[op.index]
 
     def call(self, y: Expr, own: OwnValues | None = None, which: int = 0) -> Stmt:
-        """Call variant `which` for output row `y`, with the form's own values of some parameters."""
+        """Call variant `which` for output row `y`; arguments come from `own` where it has them, else from the plan."""
         args: list[Expr] = []
         for param in self.kernel.variants[which].params:
             value = own[param.role](param.index) if own and param.role in own else None
@@ -107,7 +110,7 @@ class Caller:
         return tirx.Evaluate(ir.Call(self.functions[which], args, ret_ty="int32"))
 
     def help(self, which: int, args: Sequence[Expr]) -> Stmt:
-        """Call helper `which` of the kernel."""
+        """Call function `which` of `BuiltKernel.helpers`."""
         return tirx.Evaluate(ir.Call(self.functions[len(self.kernel.variants) + which], list(args), ret_ty="int32"))
 
     def _argument(self, param: Param, y: Expr, which: int) -> Expr:
@@ -162,7 +165,7 @@ class Caller:
         return self.calls.places[t], self.graph.tensors[t]
 
     def pointer(self, place: Place, element: Expr) -> Expr:
-        """Pointer to an element of a storage, counted from its slot 0."""
+        """Pointer to element `element` of a tensor's storage, counted from the start of its slot 0."""
         return self.memory.address("arena", place.dtype, place.offset // ITEM_BYTES[place.dtype] + element)
 
     @property
@@ -171,7 +174,10 @@ class Caller:
         return self.calls.offsets[f"scratch {self.number}"]
 
     def tile(self, step: Expr, columns: int, pixels: int) -> tuple[list[Stmt], Expr, Expr, Expr]:
-        """Of a step by `pixels` of a row: statements that bind, then row, first column, first column after the last."""
+        """The tile (y, [x0, x1)) of step `step`, where steps make `pixels` pixels of rows of `columns` columns.
+
+        Returns the statements that bind its variables, then y, x0 and x1.
+        """
         per_row = -(-columns // pixels)
         if per_row == 1:
             return [], step, i32(0), i32(columns)
@@ -183,7 +189,7 @@ class Caller:
         return bound, y, x0, x0 + pixels if columns % pixels == 0 else tirx.min(x0 + pixels, i32(columns))
 
     def input_pixel(self, position: int, y: Expr, x0: Expr) -> Expr:
-        """Slot of the first pixel that output (y, x0) can read: the window's, or the tensor's edge where that is padding."""
+        """Slot of the first pixel inside of input `position` that output pixel (y, x0) can read, padding left out."""
         place, tensor = self.input(position)
         window = self.op.windows[position] if self.op.windows else None
         across = self.op.columns[position] if self.op.columns else None
@@ -195,6 +201,6 @@ class Caller:
         return pixel_slot(pixel, place, tensor)
 
     def output_pixel(self, position: int, y: Expr, x0: Expr) -> Expr:
-        """Slot of a pixel that is written."""
+        """Slot of pixel (y, x0) of output `position`."""
         place, tensor = self.output(position)
         return pixel_slot(y * tensor.columns + x0, place, tensor)

@@ -1,7 +1,7 @@
-"""Multiply-accumulates of a kernel: counted without running it, or by the kernel itself while it runs.
+"""Counting the multiply-accumulates (MACs) of a kernel: statically from its loop bounds, or by instrumenting its code.
 
-A multiply-accumulate is a store that adds a product of two loads to the element it overwrites. Padding that became loop
-bounds is never executed, so both counts are of taps inside of the tensor.
+A MAC is a store that adds a product to the element it overwrites, where both factors read memory. Where padding was
+turned into loop bounds (`schedules.tir.padding`), both methods count only the taps inside of the tensor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from tvm_cascade.schedules import tir
 from tvm_cascade.schedules.tir import PrimFunc, Var, ir, tirx, tvm_ffi
 
-_MOST_POINTS = 1 << 24  # iterations of dependent loops that are enumerated one by one
+_MOST_POINTS = 1 << 24  # limit on the iterations of dependent loops, which are enumerated
 Loop = tuple[Var, Any, Any]  # variable, first value, extent
 
 
@@ -54,7 +54,7 @@ def macs_of(func: PrimFunc, rows: int = 1) -> int:
 
 
 def _paths(func: PrimFunc) -> list[list[Loop]]:
-    """The loops around every multiply-accumulate, outermost first."""
+    """For every multiply-accumulate in the code, the loops and conditions around it, outermost first."""
     found: list[list[Loop]] = []
 
     def walk(node: Any, around: list[Loop]) -> None:
@@ -84,7 +84,7 @@ def _once(condition: Any) -> Loop:
 
 
 def _iterations(loops: list[Loop]) -> int:
-    """How often the innermost body of a loop nest runs; loops that depend on one another are enumerated together."""
+    """How often the body of a loop nest runs: the product over groups of loops whose bounds depend on one another."""
     groups: list[list[Loop]] = []
     for loop in loops:
         linked = [g for g in groups if any(tir.uses(loop[1], v) or tir.uses(loop[2], v) for v, _, _ in g)]

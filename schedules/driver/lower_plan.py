@@ -1,8 +1,8 @@
-"""The driver of a plan: one function that calls the row kernels in the order the plan's traces give.
+"""Lowering a plan to TIR: the driver function, which calls the kernels in the order of the plan's traces.
 
-It is TIR like the kernels, so the C and the LLVM back end print the same program. A segment of one operator is a loop over
-its steps. A segment of several replays its trace, a small program of operator numbers (`schedules.driver.trace`) that lies in
-flash before the weights: code size does not grow with rows, pixels or stripes. Step counters live in the arena.
+The driver is TIR like the kernels, so the C and the LLVM back end compile the same program. A segment of one operator
+becomes a loop over its steps. A segment of several operators replays its trace, compressed to a table of operator numbers
+in flash (`schedules.driver.trace`): code size does not grow with rows, pixels or stripes. Step counters are in the arena.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STATUS_OK = 0
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan as functions over two pointers, the arena and the flash image.
+    """A plan lowered to a module of TIR functions that work on the arena and the flash image.
 
-    `mod` holds the private row kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`.
-    With streamed inputs or a hook, `context` goes to them, and `status` receives the first answer that is not 0.
-    Kernels other than those that were planned may need more scratch than the arena has: `spare_bytes` behind it.
+    `mod` holds the kernels and `invoke(int8* arena, int8* flash[, int8* context, int32* status][, int64* macs])`. With
+    streamed inputs or a hook, their C functions receive `context`, and `status` their first result that is not 0.
+    `spare_bytes` must follow the arena: scratch for kernels that need more of it than the plan reserved.
     """
 
     plan: Plan
@@ -40,23 +40,23 @@ class Lowered:
     invoke: str
     flash: bytes
     flash_items: tuple[FlashItem, ...]
-    kernels: tuple[tuple[str, ...], ...]  # functions of every operator, none for views
-    counted: bool = False
+    kernels: tuple[tuple[str, ...], ...]  # names of the functions of every operator, none for views
+    counted: bool = False  # whether `invoke` counts multiply-accumulates in `macs`
     spare_bytes: int = 0
-    hooked: bool = False  # whether a function is called between steps
-    table_bytes: int = 0  # at the start of `flash`: what the driver reads by index; kernels get pointers to the rest
+    hooked: bool = False  # whether a function is called after every step
+    table_bytes: int = 0  # of the driver's tables (traces, stripes) at the start of `flash`; constants follow
 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """A segment's program in flash: index of the first element of each table."""
+    """Where the tables of a segment's program lie in flash: the index of the first element of each."""
 
     program: Program
-    steps: int  # of the uint8 (or uint16) view
-    runs: int  # of the uint16 (or uint32) view: start, length, count
-    blocks: int
-    step_dtype: str
-    loop_dtype: str
+    steps: int  # index into flash viewed as `step_dtype`
+    runs: int  # index into flash viewed as `loop_dtype`; three elements a loop: start, length, count
+    blocks: int  # as `runs`
+    step_dtype: str  # uint8 or uint16
+    loop_dtype: str  # uint16 or uint32
 
 
 class _Driver:
@@ -113,13 +113,13 @@ class _Driver:
         )
 
     def _stripes(self, index: int, segment: Segment) -> int | None:
-        """Index of a segment's table of columns, by stripe and operator, in the uint16 view of flash."""
+        """Put a segment's table of columns (x0, x1 by stripe and operator) into flash; its index in the uint16 view."""
         if not segment.stripes:
             return None
         return self.flash.add(f"stripes {index}", np.array(segment.stripes, np.uint16)) // 2
 
     def segment(self, index: int) -> list[Stmt]:
-        """Statements of a segment, in order."""
+        """The statements that run segment `index`, in a loop over its stripes where it has some."""
         table = self.bounds[index]
         if table is None:
             return self._once(index)
@@ -145,7 +145,7 @@ class _Driver:
         return [clear, self._replay(index, trace, which, chain)]
 
     def _replay(self, index: int, trace: _Trace, which: Var, body: Stmt) -> Stmt:
-        """The nested loops over the tables of a program, or one loop where nothing repeats."""
+        """Run `body` for every step of a program: loops over its tables, or one loop where nothing repeats."""
         steps = self.memory.view("flash", trace.step_dtype)
         program = trace.program
         at = tirx.Var(f"step{index}", "int32")
@@ -157,7 +157,7 @@ class _Driver:
         loops = self.memory.view("flash", trace.loop_dtype)
 
         def repeated(level: str, again: str, table: int, item: Var, base: int, body: Stmt) -> tuple[Var, Stmt]:
-            """Of row `level` of a table: `for again in range(count): for item in range(base + start, ...): body`."""
+            """The loops of one table row: `for again in range(count): for item in range(base + start, ...): body`."""
             row, again_var = tirx.Var(f"{level}{index}", "int32"), tirx.Var(f"{again}{index}", "int32")
             names = [tirx.Var(f"{n}_{level}{index}", "int32") for n in ("start", "length", "count")]
             binds = [tirx.Bind(v, loops[row * 3 + (table + k)].astype("int32")) for k, v in enumerate(names)]
@@ -171,7 +171,7 @@ class _Driver:
         return tir.for_range(block, len(program.blocks), inner)
 
     def _advance(self, actor: int, counter: int, segment: int) -> Stmt:
-        """The next step of an operator, or of the source of a streamed input."""
+        """Run the next step of an operator, or of the source of a streamed input, and increment its step counter."""
         state = self.memory.view("arena", "int32")
         step = tirx.Var(f"step_{actor}" if actor >= 0 else f"row_of_input_{-1 - actor}", "int32")
         bump = tirx.BufferStore(state, step + 1, [i32(counter)])
@@ -196,7 +196,7 @@ class _Driver:
         return tirx.call_extern("int32", self.fetch, *args)
 
     def _unless_failed(self, body: Stmt) -> Stmt:
-        """`body` and then the call of the hook, if there is one; both are skipped once a source or the hook has failed."""
+        """`body` and then the hook's call, if there is a hook; neither runs once a source or the hook has failed."""
         if not self.can_fail:
             return body
         if self.hook is not None:
@@ -204,7 +204,7 @@ class _Driver:
         return tirx.IfThenElse(tirx.EQ(self.status[i32(0)], i32(STATUS_OK)), body, None)
 
     def _call_hook(self, hook: str) -> list[Stmt]:
-        """Count the step; unless it failed, tell the hook, whose answer is the status."""
+        """Count the step, then, unless it failed, call the hook; its result becomes the status."""
         zero = i32(0)
         call = tirx.call_extern("int32", hook, self.memory.context, self.done[zero])
         stmts: list[Stmt] = [tirx.BufferStore(self.status, call, [zero])]
@@ -233,14 +233,14 @@ class _Driver:
             ]
         if self.hook is not None:
             begin += [tirx.AllocBuffer(self.done), tirx.BufferStore(self.done, i32(0), [i32(0)])]
-        # the LLVM back end returns constants only: what can fail goes through the status pointer
+        # the LLVM back end can return constants only, so failures are reported through the status pointer
         stmts = [*self.memory.declarations(), *begin, *steps, tirx.Return(i32(STATUS_OK))]
-        body = tir.sequence(stmts)  # nothing runs where all operators are views
+        body = tir.sequence(stmts)  # it has no steps where all operators are views
         return tirx.PrimFunc(params, body, ir.PrimType("int32"), attrs=ir.make_node("ir.DictAttrs", **{}))
 
 
 def _spare_bytes(plan: Plan, kernels: Sequence[BuiltKernel | None]) -> int:
-    """Bytes behind the arena for kernels that need more scratch than their segment was planned with."""
+    """Bytes behind the arena for kernels that need more scratch than the plan reserved for their segment."""
     planned = {o: s.scratch_bytes for s in plan.segments for o in s.ops}
     needed = {o: max((v.scratch_bytes for v in k.variants), default=0) for o, k in enumerate(kernels) if k}
     over = [b for o, b in needed.items() if b > planned[o]]
@@ -257,13 +257,13 @@ def lower_plan(
     fetch: str | None = None,
     hook: str | None = None,
 ) -> Lowered:
-    """Turn a plan and the kernels of its operators (None for views) into functions.
+    """Lower a plan and the kernels of its operators (None for views) to a module with a driver function `name`.
 
-    `schedules.forms.choose` makes the kernels. `transform` is applied to each of their functions (the counting of
-    multiply-accumulates, for one); with `counted` the kernels and the driver take a last parameter `int64* macs`. Rows of
-    streamed inputs come from the C function `fetch(context, input, row, destination)`; None takes them from whole inputs
-    that lie one behind the other at `context`. With `hook`, the C function `hook(context, done)` is called after every
-    step, and ends the run unless it returns 0.
+    `schedules.forms.choose` builds the kernels. `transform` is applied to each of their functions, for instance to count
+    multiply-accumulates; with `counted` the kernels and the driver take a last parameter `int64* macs`. Rows of streamed
+    inputs come from the C function `fetch(context, input, row, destination)`; with None they are copied from whole
+    inputs stored one behind the other at `context`. With `hook`, the C function `hook(context, done)` is called after
+    every step with the number of steps done; the run ends where it returns anything but 0.
     """
     functions: dict[str, PrimFunc] = {}
     by_hash: dict[int, list[str]] = {}
@@ -296,7 +296,7 @@ def lower_plan(
 
 
 def _share(func: PrimFunc, kind: str, functions: dict[str, PrimFunc], by_hash: dict[int, list[str]]) -> str:
-    """The name of a function equal to `func`: equal shapes share a kernel."""
+    """The name of `func` in `functions`, added where no equal function is there: operators of one shape share a kernel."""
     digest = tvm_ffi.structural_hash(func)
     for name in by_hash.get(digest, ()):
         if tvm_ffi.structural_equal(functions[name], func):

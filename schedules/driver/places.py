@@ -1,4 +1,4 @@
-"""Where things are when a plan runs: constants in the flash image, tensors in the arena, and pointers to both."""
+"""Memory layout of a running plan: constants in the flash image, tensors in the arena, slots of rings, and pointers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FlashItem:
 
 @dataclass
 class Flash:
-    """Constants laid out one behind the other, equal ones once."""
+    """The flash image under construction: constants one behind the other, equal ones stored once."""
 
     data: bytearray = field(default_factory=bytearray)
     items: list[FlashItem] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Flash:
 
 
 class Memory:
-    """Typed views of the arena and of flash inside one function."""
+    """The pointer parameters `arena`, `flash` and `context` of the driver, and typed views of the first two."""
 
     def __init__(self, arena_bytes: int, flash_bytes: int) -> None:
         self.arena = pointer_var("arena", "int8")
@@ -63,7 +63,7 @@ class Memory:
         return self.views[key]
 
     def address(self, where: str, dtype: str, byte_offset: Expr | int) -> Expr:
-        """Pointer to `byte_offset`, which is a multiple of the type's size."""
+        """Typed pointer into the arena or flash. An int `byte_offset` is in bytes, an expression in elements of `dtype`."""
         item = ITEM_BYTES[dtype]
         index = i32(byte_offset // item) if isinstance(byte_offset, int) else byte_offset
         return tirx.address_of(self.view(where, dtype)[index])
@@ -77,20 +77,20 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor's rows or pixels are: byte offset of slot 0, row slots, pixel slots, bytes of a row."""
+    """Where a tensor's rows or pixels lie in the arena."""
 
-    offset: int
-    height: int
-    pixels: int
-    row_bytes: int
+    offset: int  # bytes, of slot 0
+    height: int  # row slots
+    pixels: int  # pixel slots
+    row_bytes: int  # from one row slot to the next
     dtype: str
-    by_pixels: bool  # the ring holds no whole number of rows
-    apart: bool = False  # part of a join: pixels lie further apart than they are long, and so do rows
-    streamed: bool = False  # rows come with all their planes, and lie so
+    by_pixels: bool  # a ring of pixels, not necessarily of whole rows
+    apart: bool = False  # part of a join: the distance of pixels (and of rows) is larger than their size
+    streamed: bool = False  # a streamed input: each row is stored with all its planes
 
 
 def places(plan: Plan) -> list[Place]:
-    """The place of every tensor."""
+    """The place of every tensor of a plan's graph, in order."""
     found: list[Place] = []
     streamed = {t for segment in plan.segments for t in segment.streamed}
     for tensor, storage in zip(plan.graph.tensors, plan.storages, strict=True):
@@ -104,8 +104,10 @@ def places(plan: Plan) -> list[Place]:
 
 
 def strides(tensor: Tensor, place: Place) -> tuple[int, int]:
-    """Elements from plane to plane and from row to row: a ring, and a tensor that comes by rows, keeps the rows of all
-    planes together."""
+    """Strides in elements from plane to plane and from row to row.
+
+    Rings and streamed inputs store row r of all planes together; other tensors store plane by plane.
+    """
     row = place.row_bytes // ITEM_BYTES[place.dtype]
     if tensor.row_axis is None or place.apart:
         return row, row
@@ -115,7 +117,7 @@ def strides(tensor: Tensor, place: Place) -> tuple[int, int]:
 
 
 def place_of(plan: Plan, tensor: int) -> int:
-    """Byte offset of a tensor in the arena, through its views."""
+    """Byte offset of a tensor in the arena; a view lies inside of the tensor that owns its memory."""
     storage, shift = plan.storages[tensor], 0
     while storage.root is not None:
         shift += storage.byte_offset
@@ -124,7 +126,7 @@ def place_of(plan: Plan, tensor: int) -> int:
 
 
 def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:
-    """Whether the pixels of every tile of `pixels` are neighbours in a tensor's storage: none wraps around a ring's end."""
+    """Whether no tile of `pixels` pixels wraps around the end of a tensor's ring."""
     storage, columns = plan.storages[tensor], plan.graph.tensors[tensor].columns
     slots = storage.pixels if storage.granularity is Granularity.PIXEL else storage.height * columns
     whole = slots >= plan.graph.tensors[tensor].rows * columns
@@ -132,7 +134,7 @@ def tiles_are_contiguous(plan: Plan, tensor: int, pixels: int) -> bool:
 
 
 def overwrites(plan: Plan, op: Op) -> bool:
-    """Whether an element-wise operator writes where it reads, or into bytes of that tensor that are behind it."""
+    """Whether the first output of an operator shares bytes with an input that it may overwrite (`Op.in_place`)."""
     if not op.outputs:
         return False
     start = place_of(plan, op.outputs[0])
@@ -142,7 +144,7 @@ def overwrites(plan: Plan, op: Op) -> bool:
 
 
 def first_of(window: Window, position: Expr) -> Expr:
-    """The first row or column that an output position reads, padding not taken off."""
+    """The first row or column that an output position reads, counted from the first row or column of padding."""
     first = position * window.stride
     if window.denominator > 1:
         first = tirx.truncdiv(first, i32(window.denominator))
@@ -166,7 +168,7 @@ def pixel_slot(pixel: Expr, place: Place, tensor: Tensor) -> Expr:
 
 
 def row_slot(window: Window | None, row: Expr, place: Place, rows: int) -> Expr:
-    """Slot of the window's first row, counted modulo the ring also where it is padding."""
+    """Slot of the first row of output row `row`'s window: its number modulo the ring's height, also for padding rows."""
     if window is None or window.stride == 0:
         return i32(0)
     first = first_of(window, row)

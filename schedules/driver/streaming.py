@@ -1,7 +1,7 @@
-"""Inputs that arrive row by row: which they are, in which order rows are asked for, and a source for whole inputs.
+"""Streamed inputs, which arrive row by row: the order of row requests, and a `fetch` function that serves whole inputs.
 
-The network asks for rows in ascending order, each once, when its ring has room for it. For NCHW one request delivers that
-row of every plane, planes one behind the other.
+The driver requests the rows of an input in ascending order, each once (once per stripe in a segment in stripes), when
+the input's ring has room. For NCHW one request delivers that row of every plane, planes one behind the other.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ HOST_FETCH = "fetch_row"
 
 
 def streamed_inputs(plan: Plan) -> tuple[int, ...]:
-    """Tensors of the graph's inputs that a source delivers, in the order of the graph's inputs."""
+    """The graph inputs (tensor numbers) that are streamed, in the order of the graph's inputs."""
     found = {t for segment in plan.segments for t in segment.streamed}
     return tuple(t for t in plan.graph.inputs if t in found)
 
 
 def request_order(plan: Plan) -> tuple[int, ...]:
-    """For every row that is asked for, in order, the position of its input among the graph's inputs.
+    """For every row request, in order, the position of its input among the graph's inputs.
 
-    A segment in stripes asks for all rows of its input once a stripe.
+    A segment in stripes requests all rows of its input once per stripe.
     """
     times = [(s.trace, max(len(s.stripes), 1)) for s in plan.segments]
     return tuple(plan.graph.inputs.index(-1 - o) for trace, n in times for o in trace * n if o < 0)
 
 
 def row_shape(tensor: Tensor) -> tuple[int, int]:
-    """Planes, and bytes of one plane's row."""
+    """How many planes a tensor has, and the bytes of a row of one plane."""
     assert tensor.row_axis is not None
     planes = prod(tensor.shape[: tensor.row_axis])
     return planes, prod(tensor.shape[tensor.row_axis + 1 :]) * ITEM_BYTES[tensor.dtype]
 
 
 def host_fetch(plan: Plan) -> PrimFunc:
-    """`fetch_row(context, input, row, to) -> 0`: rows out of whole inputs that lie one behind the other at `context`."""
+    """`fetch_row(context, input, row, to) -> 0`: copies a row from whole inputs stored one behind the other at `context`."""
     context, to = (pointer_var(n, "int8") for n in ("context", "to"))
     which, row = tirx.Var("input", "int32"), tirx.Var("row", "int32")
     tensors = [plan.graph.tensors[t] for t in streamed_inputs(plan)]

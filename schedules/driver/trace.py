@@ -1,11 +1,11 @@
-"""Traces as small programs: what repeats is written once, on two levels.
+"""Compression of traces: repeated sequences of steps become nested loops over tables, on two levels.
 
-A cascade settles into a pattern: the same operators for every pixel of a row, the same rows for most of a map. The trace is
+A cascade settles into a pattern: the same steps for every pixel of a row, the same rows for most of a map. The trace is
 split greedily into runs of equal blocks, the sequence of those runs into runs again, and the driver replays
 
     for outer in blocks: repeat: for inner in runs[outer]: repeat: for step in steps[inner]: run it
 
-from three tables in flash. A trace that does not repeat stays what it is.
+from three tables in flash. A trace without repetitions is stored step by step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_LONGEST_PERIOD = 96  # steps of a block, runs of a block
+_LONGEST_PERIOD = 96  # items of a block at most: steps on the inner level, runs on the outer
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Run `steps[run]` for the runs of every block, each as often as it counts."""
+    """A compressed trace: each loop of `blocks` repeats a range of `runs`, each of those a range of `steps`."""
 
-    steps: tuple[int, ...]
+    steps: tuple[int, ...]  # numbers of operators
     runs: tuple[Loop, ...]  # over steps
     blocks: tuple[Loop, ...]  # over runs
 
 
 def compress(trace: Sequence[int]) -> Program:
-    """The trace as a program; equal blocks are stored once."""
+    """Compress a trace; equal blocks are stored once."""
     steps, runs = _packed(np.asarray(trace, np.int64))
     names: dict[Loop, int] = {}
     table, blocks = _packed(np.array([names.setdefault(r, len(names)) for r in runs], np.int64))
@@ -46,7 +46,7 @@ def compress(trace: Sequence[int]) -> Program:
 
 
 def _packed(symbols: np.ndarray) -> tuple[list[int], list[Loop]]:
-    """A table of the blocks of `symbols`, equal ones once, and `symbols` as loops over it."""
+    """Split `symbols` into repeated blocks: a table of the distinct blocks, and `symbols` as loops over the table."""
     table: list[int] = []
     placed: dict[tuple[int, ...], int] = {}
     loops: list[Loop] = []
@@ -60,7 +60,7 @@ def _packed(symbols: np.ndarray) -> tuple[list[int], list[Loop]]:
 
 
 def tandem_runs(symbols: np.ndarray) -> list[Loop]:
-    """`symbols` as loops over its own pieces, in order: greedily the block whose repeats cover most."""
+    """`symbols` as loops over ranges of itself, in order; greedy: the block whose repetitions cover most comes next."""
     n = len(symbols)
     covered, period = np.ones(n, np.int64), np.ones(n, np.int64)
     for p in range(1, min(_LONGEST_PERIOD, n // 2) + 1):

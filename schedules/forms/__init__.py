@@ -1,1 +1,1 @@
-"""Forms of kernels: of a row, of several, of some pixels, of a stripe; in place."""
+"""Forms of kernels: one row, several rows, some pixels, a row of a stripe, an accumulating step, or in place."""

@@ -1,4 +1,4 @@
-"""Summing up an input as it is made: a step adds some of it to an accumulator, and the last one writes the output."""
+"""Accumulating reductions: each step adds a part of the input to an accumulator, and the last writes the output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvm_cascade.schedules.tir import Expr, Stmt, i32, sequence, tirx
 
 
 class AccumulatingSteps(KernelForm):
-    """Operators of one input that they read in one reduction over its rows."""
+    """The form of operators that read their only input in one reduction, such as global pools and dense layers."""
 
     way = Way.ACCUMULATING
 
@@ -39,7 +39,10 @@ FORM = AccumulatingSteps()
 
 
 def accumulating(site: Site) -> Accumulating | str:
-    """The generic kernel, if the pixels that hold the input are whole numbers of its granules; or why there is none."""
+    """The generic accumulating kernel of an operator, or why it has none.
+
+    Steps deliver whole pixels of the tensor that owns the input's memory: these must be multiples of the kernel's granule.
+    """
     op, graph = site.op, site.graph
     if len(op.inputs) != 1:
         return "it has several inputs"
@@ -59,7 +62,7 @@ def accumulating(site: Site) -> Accumulating | str:
 
 @dataclass(frozen=True)
 class AccumulatingKernel(BuiltKernel):
-    """A kernel that adds elements `[begin, end)` of its input."""
+    """Steps that add elements `[begin, end)` of the input to the accumulator."""
 
     suffix: ClassVar[str] = "_sum"
 
@@ -69,14 +72,14 @@ class AccumulatingKernel(BuiltKernel):
         return self._in_order(caller, step)
 
     def _in_stripes(self, caller: Caller, y: Expr) -> Stmt:
-        """Add the columns of a stripe of row y."""
+        """Add the stripe's columns of input row y."""
         lanes, t = Lanes(caller), caller.op.inputs[0]
         x0, x1 = lanes.columns(caller.op.index)
         unit, columns = lanes.lane(t)[1], caller.graph.tensors[t].columns
         return self._add(caller, lanes.element(t, y, x0), (y * columns + x0) * unit, (y * columns + x1) * unit)
 
     def _in_order(self, caller: Caller, step: Expr) -> Stmt:
-        """Add the next row, or run of pixels, of the input; in two parts where a run wraps around its ring."""
+        """Add the next row of the input, or its next pixels: in two calls where these wrap around the end of the ring."""
         t, plan = caller.op.inputs[0], caller.plan
         while (root := plan.storages[t].root) is not None:
             t = root
@@ -102,7 +105,7 @@ class AccumulatingKernel(BuiltKernel):
         return sequence([*bound, tirx.IfThenElse(wraps, tirx.SeqStmt(parts), single)])
 
     def _add(self, caller: Caller, at: Expr, begin: Expr, end: Expr) -> Stmt:
-        """Add elements `[begin, end)`, which lie at element `at` of the arena."""
+        """Call the kernel for elements `[begin, end)` of the input, which begin at element `at` of the arena."""
 
         address, x = caller.memory.address, caller.input(0)[0]
         own = {

@@ -1,7 +1,7 @@
-"""Inverted bottlenecks that make their wide intermediate in groups of channels, by rows or in stripes.
+"""Channel tiling: inverted bottlenecks that compute their wide intermediate one group of channels at a time.
 
-Their kernels (`schedules.kernels.channel_groups`) are the generic ones: rows are what every operator has
-(`schedules.forms.rows`), stripes are made for the widest of them.
+Their kernels are generic ones (`schedules.kernels.channel_groups`). Whole rows go through the form that every operator
+has (`schedules.forms.rows`); this form adds stripes, by one kernel that has room for the widest of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NO_GROUPS = "it makes no channels in groups"
 
 
 class ChannelGroups(KernelForm):
-    """Stripes of operators that make channels in groups."""
+    """The form of inverted bottlenecks with channel tiling, in stripes."""
 
     way = Way.STRIPES
 

@@ -29,7 +29,7 @@ from tvm_cascade.schedules.tir import PrimFunc
 
 
 class Way(Enum):
-    """How a segment runs an operator: what its steps make."""
+    """How a segment runs an operator: what one step computes."""
 
     ROWS = "by rows"  # a step makes a tile of whole rows, or the whole output
     PIXELS = "by pixels"  # some pixels of a row
@@ -40,25 +40,25 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class Site:
-    """An operator as forms of kernels see it."""
+    """An operator with all that is needed to build a kernel for it, independent of a plan."""
 
-    graph: Graph  # as it was extracted
+    graph: Graph  # as it was extracted, before planning
     op: Op
     func: PrimFunc  # parameters: activations, constants, outputs
     constants: tuple[np.ndarray, ...]
     access: RowAccess
-    row: RowKernel  # the kernel of a row, or of the whole operator
-    pixels: RowKernel | None  # the generic kernel of parts of rows, where there is one
-    core: KernelTarget | None  # what performance schedules may rely on; None asks for kernels that run on every machine
+    row: RowKernel  # the kernel of one row, or of the whole operator
+    pixels: RowKernel | None  # the generic kernel of some pixels of a row, where there is one
+    core: KernelTarget | None  # the core to write fast kernels for; None: generic kernels, which run on every machine
 
     @cached_property
     def spec(self) -> OperatorSpec:
-        """What the operator computes."""
+        """The operator's kind, tensors, constants and attributes."""
         return read_spec(self.func, self.constants)
 
     @property
     def scheduled(self) -> bool:
-        """Whether a performance schedule serves the operator."""
+        """Whether `row` comes from a performance schedule, not from the generic one."""
         return self.core is not None and self.row.rule != "generic"
 
     @property
@@ -69,7 +69,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Use:
-    """An operator where a plan runs it."""
+    """An operator in the segment in which a plan runs it."""
 
     plan: Plan
     segment: Segment
@@ -77,7 +77,7 @@ class Use:
 
     @cached_property
     def way(self) -> Way:
-        """What the segment asks for."""
+        """The way in which the segment runs the operator."""
         if self.op.index in self.segment.accumulating:
             return Way.ACCUMULATING
         if self.op.index in self.segment.in_place:
@@ -89,30 +89,30 @@ class Use:
 
     @property
     def columns(self) -> Sequence[tuple[int, int]]:
-        """In stripes: the columns `[x0, x1)` of every stripe."""
+        """In stripes: by stripe, the columns `[x0, x1)` that the operator computes."""
         position = self.segment.ops.index(self.op.index)
         return [ranges[position] for ranges in self.segment.stripes]
 
     @property
     def tile_rows(self) -> int:
-        """Rows of a step, those of the output at most."""
+        """Rows that a step computes, at most all of the output's."""
         return min(self.segment.tile.rows, self.plan.graph.tensors[self.op.outputs[0]].rows)
 
 
 class KernelForm(ABC):
-    """A form of kernel: how it is announced to the planner, and how it is built."""
+    """A form of kernel: tells the planner which operators have it, and builds it."""
 
-    way: ClassVar[Way]  # which it serves
-    fallback: ClassVar[bool] = False  # asked after the forms that serve fewer operators
+    way: ClassVar[Way]  # the way of running an operator that this form implements
+    fallback: ClassVar[bool] = False  # tried after all forms that are no fallbacks
 
     def footprint(self, site: Site, known: KernelFootprints) -> KernelFootprints | str:
         """`known` with the fields of this form filled in, or the reason why the operator at `site` has no such form.
 
-        The fields are bytes of RAM and flags; the planner uses no form that they do not announce. Forms that every operator
-        has, such as kernels of rows, have no field.
+        The planner uses a form only where its fields are set. Forms without a field, such as kernels of one row, return
+        `known` as it is.
         """
         return known
 
     @abstractmethod
     def build(self, site: Site, use: Use) -> BuiltKernel | str:
-        """The operator's kernel where a plan asks for `way`, or the reason why this form has none."""
+        """The operator's kernel for its `use` in a plan, which asks for `way`; or the reason why this form has none."""

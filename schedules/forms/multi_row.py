@@ -1,9 +1,10 @@
-"""Tiles of several rows: one call makes several output rows, and runs through the weights once.
+"""Multi-row tiles: one kernel call computes several output rows and reads the weights only once.
 
-Where weights lie in a flash that is slower than the core, a layer costs what it reads from there: a kernel of one row
-streams all weights of its layer once for every row, and for every block of pixels in it. One of several rows takes a
-block of output channels at a time over all pixels. What it makes, and what it reads, must lie in memory together,
-neither over the other. Where windows are single pixels the rows are one long row: fewer blocks are cut short.
+Where flash is slower than the core, reading weights dominates the time of a layer: a kernel of one row reads all weights
+of its layer for every row, and again for every block of pixels of the row. A multi-row kernel takes one block of output
+channels at a time through all pixels of its rows. All of these output rows, and the input rows that they read, must be
+in memory at once without overlap. Where windows are single pixels the rows are treated as one long row, which leaves
+fewer incomplete blocks of pixels at row ends.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tvm_cascade.schedules.tir import Expr, Stmt
 
 
 class MultiRowTiles(KernelForm):
-    """Convolutions by performance schedules, in steps of any number of rows that divides the output."""
+    """The form of convolutions with a performance schedule, for any number of rows that divides the output's."""
 
     way = Way.ROWS
 
@@ -47,7 +48,7 @@ FORM = MultiRowTiles()
 
 @dataclass(frozen=True)
 class MultiRowSteps(BuiltKernel):
-    """A kernel of `rows` rows a call."""
+    """Steps that make one call of a kernel of `rows` output rows."""
 
     rows: int
 
@@ -57,10 +58,10 @@ class MultiRowSteps(BuiltKernel):
 
 
 def multi_row_kernel(site: Site, rows: int) -> RowKernel | str:
-    """The kernel of an operator for steps of `rows` rows, a divisor of all; or why no performance schedule makes it.
+    """The kernel of an operator for steps of `rows` rows, or why there is none. `rows` must divide the output's rows.
 
-    None makes convolutions in groups, nor through LLVM windows of several pixels: it moves loads of all column groups in
-    front of the loops over them, and spills.
+    There is none for grouped convolutions, and with LLVM none for windows of several pixels: LLVM would hoist the loads
+    of all column groups in front of the loops over them, and spill registers.
     """
     windows = windows_of(site)
     if isinstance(windows, str):
@@ -76,7 +77,7 @@ def multi_row_kernel(site: Site, rows: int) -> RowKernel | str:
         return "through LLVM windows of several pixels spill"
     step = _joined(site.spec, rows) if flat else replace(site.spec, tile_rows=rows)
     chosen = core.choice(shape_key(site.spec))
-    if chosen is not None:  # what was counted for one row
+    if chosen is not None:  # use the variant that was chosen for one row
         core = replace(core, choices=(*core.choices, (shape_key(step), chosen)))
     kernel = first_rule(step, core)
     if kernel is None or kernel.rows != (1 if flat else rows):
@@ -85,7 +86,7 @@ def multi_row_kernel(site: Site, rows: int) -> RowKernel | str:
 
 
 def _joined(spec: OperatorSpec, rows: int) -> OperatorSpec:
-    """The operator with `rows` rows of NHWC tensors as one row."""
+    """The operator on reshaped NHWC tensors: every `rows` rows of W columns become one row of `rows * W` columns."""
     inputs, output = tuple(_long(t, rows) for t in spec.inputs), _long(spec.output, rows)
     return replace(spec, inputs=inputs, output=output, tile_rows=1, joined_rows=rows)
 

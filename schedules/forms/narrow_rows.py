@@ -1,10 +1,10 @@
-"""Row kernels of few columns: what serves some pixels of a row, or a row of a stripe, by an operator's performance schedule.
+"""Narrow row kernels: an operator's performance schedule applied to some pixels of a row, or to a row of a stripe.
 
-A performance schedule makes whole rows. For `n` neighbouring pixels the operator is described as one whose rows have `n`
-columns, and which is read by a row table where windows have several pixels: a table in RAM tells where each kernel row of
-the window begins. Columns of padding are the kernel's business, as in whole rows: pixels at the edges have kernels of
-their own, small ones where they are few. What reads single pixels (1 x 1 convolutions, element-wise operators) reads them
-in place.
+A performance schedule computes whole rows. For `n` neighbouring pixels, the operator is described as one whose rows have
+`n` columns. Where its windows have several pixels, the kernel finds its input through a row table: a table in RAM with the
+start of each kernel row of the window. Operators that read single pixels (1 x 1 convolutions, element-wise operators)
+need no table. Padding columns are left out at compile time, so pixels at the edges of the map need kernels of their own;
+where these run seldom, the variant with the smallest code is taken.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from tvm_cascade.schedules.kernels.spec import OperatorSpec
 from tvm_cascade.schedules.rules.select import first_rule
 from tvm_cascade.schedules.tir import Expr, Stmt, i32, tirx
 
-Windows = Sequence[tuple[Window, Window]]  # along rows and columns, of every input
-Runs = tuple[tuple[int, int], ...]  # the first column or stripe, ascending from 0, of a run, and what serves it
-SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds whose kernels read through a row table
+Windows = Sequence[tuple[Window, Window]]  # by input: its windows along rows and along columns
+Runs = tuple[tuple[int, int], ...]  # by run of columns or stripes: the first, ascending from 0, and the kernel variant
+SLIDING = ("conv2d", "depthwise_conv2d", "max_pool2d", "avg_pool2d")  # kinds whose kernels can read through a row table
 
 
 @dataclass(frozen=True, order=True)
 class Columns:
-    """The geometry of a step along the columns. Steps of equal geometry share a kernel."""
+    """The columns that a step computes and reads. Steps with equal `Columns` share a kernel."""
 
     pixels: int  # output columns
-    padding: int  # columns of padding before the first of the window
-    valid: int  # columns of the window inside of the tensor
+    padding: int  # columns of padding to the left of the first input column
+    valid: int  # input columns that the step reads inside of the tensor
 
 
 def columns_of(across: Window, x0: int, pixels: int, width: int) -> Columns:
-    """The columns of a step of `pixels` pixels from column `x0` on, whose input is `width` columns wide."""
+    """The columns of a step that computes `pixels` pixels from column `x0` on, from an input of `width` columns."""
     first = x0 * across.stride - across.padding
     last = first + (pixels - 1) * across.stride + across.span
     return Columns(pixels, max(-first, 0), min(last, width) - max(first, 0))
 
 
 def is_single(windows: tuple[Window, Window]) -> bool:
-    """Whether an output pixel reads one input pixel, that of its own place."""
+    """Whether each output pixel reads exactly the input pixel of the same row and column."""
     return all(w.extent == 1 and w.stride == 1 and w.padding == 0 and w.denominator == 1 for w in windows)
 
 
@@ -52,7 +52,7 @@ def _slides(window: Window) -> bool:
 
 
 def windows_of(site: Site) -> Windows | str:
-    """The windows of an operator that row kernels of few columns may serve, or why they may not."""
+    """The windows of an operator that can have narrow row kernels, or the reason why it cannot."""
     op = site.op
     if not site.scheduled:
         return "no performance schedule serves it"
@@ -70,13 +70,13 @@ def windows_of(site: Site) -> Windows | str:
 def narrow_kernels(
     site: Site, windows: Windows, wanted: Iterable[Columns], is_seldom: Callable[[Columns], bool]
 ) -> dict[Columns, RowKernel] | str:
-    """The row kernel for each of `wanted`, small ones for those that run seldom; or why there are none."""
+    """The row kernel for each of `wanted`, or why one cannot be made; `is_seldom` asks for the smallest code."""
     assert site.core is not None
     made: dict[Columns, RowKernel] = {}
     for columns in dict.fromkeys(wanted):
         if columns.valid <= 0:
             return "some columns read nothing but padding"
-        # other kernels grow where LLVM writes their loops out
+        # elsewhere LLVM would unroll the loops of the small variant and make it larger
         small = is_seldom(columns) and (site.core.backend == "c" or site.core.mve)
         kernel = first_rule(narrow_spec(site, windows, columns), site.core, small)
         if kernel is None:
@@ -86,10 +86,10 @@ def narrow_kernels(
 
 
 def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
-    """The operator in one step.
+    """The spec of the operator restricted to one step of `columns`.
 
-    Of an input that is read through a row table it has all rows and the valid columns of a window; of what is read in
-    place the step's pixels.
+    An input that is read through a row table has all its rows and the valid columns of the step; inputs that are read
+    pixel by pixel are one row of the step's pixels.
     """
     spec, single = site.spec, all(is_single(pair) for pair in windows)
     high = [1 if single else t.rows for t in site.tensors]
@@ -106,12 +106,12 @@ def narrow_spec(site: Site, windows: Windows, columns: Columns) -> OperatorSpec:
 
 
 def narrow_values(y: Expr) -> OwnValues:
-    """What a kernel of few columns is told in the place of a ring's slots: its pointers are those of its pixels."""
+    """Arguments of a narrow row kernel: y, and a ring of one slot, since its pointers are those of its own pixels."""
     return {Role.Y: lambda _: y, Role.SLOT: lambda _: i32(0), Role.SLOTS: lambda _: i32(1)}
 
 
 def runs_of(places: Iterable[int], served: Iterable[int]) -> Runs:
-    """The first place of every run of places that the same variant serves, and that variant."""
+    """Run-length encoding of the variant (`served`) that each column or stripe (`places`) uses."""
     runs: list[tuple[int, int]] = []
     for place, which in zip(places, served, strict=True):
         if not runs or runs[-1][1] != which:
@@ -120,7 +120,7 @@ def runs_of(places: Iterable[int], served: Iterable[int]) -> Runs:
 
 
 def by_run(runs: Runs, place: Expr, call: Callable[[int], Stmt]) -> Stmt:
-    """`call` of the variant that serves `place`."""
+    """A chain of comparisons that runs `call(variant)` with the variant of column or stripe `place`."""
     body = call(runs[-1][1])
     for (_, which), (stop, _) in reversed(list(pairwise(runs))):
         body = tirx.IfThenElse(tirx.LT(place, i32(stop)), call(which), body)

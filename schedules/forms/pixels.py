@@ -1,8 +1,8 @@
-"""Tiles of pixels: steps that make some neighbouring pixels of one output row.
+"""Pixel tiles: steps that compute some neighbouring pixels of one output row.
 
-Where a performance schedule serves the operator, row kernels of few columns make them (`schedules.forms.narrow_rows`),
-after a function that writes the row table of each windowed input. Else the generic pixel kernel does, or where the
-planned scratch has no room for the tables.
+Where the operator has a performance schedule, a step calls narrow row kernels (`schedules.forms.narrow_rows`), after a
+helper function that fills the row table of each windowed input. Without one, or where the plan's scratch has no room for
+the tables, it calls the generic pixel kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, sequ
 
 
 class PixelTiles(KernelForm):
-    """Tiles of pixels, by fast kernels or the generic one."""
+    """The form of pixel tiles, by narrow row kernels where possible, else by the generic pixel kernel."""
 
     way = Way.PIXELS
 
@@ -46,7 +46,7 @@ FORM = PixelTiles()
 
 @dataclass(frozen=True)
 class GenericPixelKernel(BuiltKernel):
-    """The one kernel of `schedules.kernels.pixel_kernel`."""
+    """Steps that call the generic pixel kernel (`schedules.kernels.pixel_kernel`)."""
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         bound, y, x0, x1 = caller.tile(step, caller.output()[1].columns, caller.segment.tile.columns)
@@ -74,19 +74,18 @@ class GenericPixelKernel(BuiltKernel):
 
 @dataclass(frozen=True)
 class PixelTileKernel(BuiltKernel):
-    """Row kernels of few columns for steps of `pixels` pixels.
+    """Narrow row kernels for steps of `pixels` pixels.
 
-    `tables` has an entry per input, None where it is read in place, pixel by pixel. `steps` tells which variant serves
-    the steps from a column on, `singles` the same for steps of one pixel: a step whose pixels wrap around the end of a
-    ring that is read or written in place goes pixel by pixel.
+    `tables` has an entry per input, None where the input is read directly, without a row table. A step whose pixels wrap
+    around the end of a ring that is read directly or written runs pixel by pixel instead, by the variants of `singles`.
     """
 
     pixels: int
     tables: tuple[RowTable | None, ...]
-    valid: tuple[int, ...]  # by variant: columns of the window inside of the tensor
-    steps: Runs  # by column
-    singles: Runs  # by column
-    wrapping: tuple[tuple[int | None, int], ...] = ()  # what is read (input position) or written in place, and may wrap
+    valid: tuple[int, ...]  # by variant: input columns that it reads inside of the tensor
+    steps: Runs  # the variant of a step, by its first column
+    singles: Runs  # the variant of a step of one pixel, by its column
+    wrapping: tuple[tuple[int | None, int], ...] = ()  # tensors that may wrap: (input position or None: output, tensor)
 
     @property
     def helpers(self) -> tuple[PrimFunc, ...]:
@@ -98,16 +97,16 @@ class PixelTileKernel(BuiltKernel):
         return self.own_offset + own if own else self.table_offset(len(self.tables))
 
     def table_offset(self, position: int) -> int:
-        """Bytes into the scratch at which the table of an input starts."""
+        """Byte offset in scratch of the row table of input `position`."""
         return sum(t.bytes(self.pixels) for t in self.tables[:position] if t is not None)
 
     @property
     def own_offset(self) -> int:
-        """Bytes into the scratch at which the row kernel's own starts, behind the tables."""
+        """Byte offset in scratch of the row kernel's own scratch, behind the row tables."""
         return -(-self.table_offset(len(self.tables)) // 8) * 8
 
     def used(self, use: Use) -> PixelTileKernel:
-        """With the rings of a plan: without the variants for single pixels where no step wraps."""
+        """Specialized to the rings of a plan: drops the variants for single pixels where no step can wrap."""
         direct = [(k, t) for k, (t, table) in enumerate(zip(use.op.inputs, self.tables, strict=True)) if table is None]
         written = [(None, t) for t in use.op.outputs]
         wraps = tuple((k, t) for k, t in (*direct, *written) if not tiles_are_contiguous(use.plan, t, self.pixels))
@@ -154,7 +153,7 @@ class PixelTileKernel(BuiltKernel):
         return sequence([*calls, caller.call(y, own, which)])
 
     def _fill(self, caller: Caller, helper: int, position: int, at: tuple[Expr, Expr], valid: int) -> Stmt:
-        """Write the row table of an input."""
+        """Call the helper that fills the row table of input `position` for the tile that begins at pixel `at`."""
         table, place = self.tables[position], caller.input(position)[0]
         assert table is not None
         slot, item = caller.input_pixel(position, *at), ITEM_BYTES[place.dtype]
@@ -166,7 +165,7 @@ class PixelTileKernel(BuiltKernel):
 
 
 def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
-    """The row kernels of few columns for steps of `pixels` pixels, or why no performance schedule makes them."""
+    """The narrow row kernels of an operator for steps of `pixels` pixels, or the reason why it has none."""
     windows = narrow_rows.windows_of(site)
     if isinstance(windows, str):
         return windows
@@ -199,6 +198,6 @@ def pixel_tile_kernel(site: Site, pixels: int) -> PixelTileKernel | str:
 
 
 def _pixel(caller: Caller, at: tuple[Place, Tensor], slot: Expr) -> Expr:
-    """Pointer to the pixel in a slot of a storage."""
+    """Pointer to pixel slot `slot` of a tensor's storage."""
     place, tensor = at
     return caller.pointer(place, slot * (place.row_bytes // tensor.columns // ITEM_BYTES[place.dtype]))

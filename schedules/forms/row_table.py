@@ -1,9 +1,9 @@
-"""Row tables: where each kernel row of a step's window begins, and the functions that write them.
+"""Row tables: the start of each kernel row of a step's window in the input's storage, and functions that fill them.
 
-By pixels, each kernel row of a window is one run of pixels in the input's ring, and as a ring is larger than the window,
-its end falls into one of these runs at most. The offset of every run goes into a table in scratch, and the run that wraps
-around is copied behind the table. So a fast row kernel reads rows from where the table says, and scratch holds one kernel
-row, not the window. A row of a stripe's ring has all the columns that the stripe needs: no run wraps, nothing is copied.
+In a ring of pixels, each kernel row of a window is one run of pixels, and as the ring is larger than the window, at most
+one of these runs wraps around the ring's end. The offset of every run goes into a table in scratch; the run that wraps is
+copied behind the table, in one piece. So a row kernel reads each kernel row contiguously, and scratch holds one kernel
+row instead of the window. A row of a stripe's ring has all columns that the stripe needs: no run wraps, nothing is copied.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, Var, for_range, i32,
 
 @dataclass(frozen=True)
 class RowTable:
-    """The row table of one input in steps by pixels."""
+    """The row table of one input, for steps that compute pixel tiles."""
 
     fill: PrimFunc  # (x, slot, pixels, to, away, valid, y): writes the table, and copies the run that wraps behind it
-    table_bytes: int  # of the table; the copied run lies behind it
-    fixed_bytes: int  # of scratch for a step of n pixels: fixed_bytes + n * pixel_bytes
+    table_bytes: int  # of the table alone; the copied run lies behind it
+    fixed_bytes: int  # a step of n pixels needs fixed_bytes + n * pixel_bytes bytes of scratch
     pixel_bytes: int
 
     def bytes(self, pixels: int) -> int:
@@ -33,7 +33,7 @@ class RowTable:
 
 
 def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: KernelTarget) -> RowTable:
-    """The row table of an input of which an output of `rows` rows reads windows."""
+    """The row table of an input, read through windows `row` and `column` by an output of `rows` rows."""
     pixel = tensor.shape[3] * ITEM_BYTES[tensor.dtype]
     table = -(-row.span // 4) * 16  # rows are copied up to sixteen bytes at a time
     fill = _fill(tensor, rows, row, table, core)
@@ -41,9 +41,11 @@ def row_table(tensor: Tensor, rows: int, row: Window, column: Window, core: Kern
 
 
 def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: KernelTarget) -> PrimFunc:
-    """The function that writes the table, and copies the run of `valid` pixels that wraps to `away` elements from `x`.
+    """`fill(x, slot, pixels, to, away, valid, y) -> 0`: writes the table of output row y to `to`.
 
-    It copies pixel by pixel, four words or one at a time where pixels are whole ones.
+    `x` is a ring of `pixels` pixels; the window's first pixel inside of the tensor is at slot `slot`. A run has `valid`
+    pixels. The one that wraps is copied to `away` elements from `x`, by the largest unit that divides a pixel: 16 bytes
+    (with the C back end or MVE), 4 bytes or an element.
     """
     height, width, channels = tensor.shape[1:]
     item = ITEM_BYTES[tensor.dtype]
@@ -58,7 +60,7 @@ def _fill(tensor: Tensor, rows: int, row: Window, table_bytes: int, core: Kernel
     table = tirx.decl_buffer((row.extent,), "int32", "table", data=to)
     target = tirx.decl_buffer((1 << 30,), dtype, "target", data=to)
     first, base, i = (tirx.Var(v, "int32") for v in ("first", "base", "i"))
-    # in memory, not bound: TVM puts the value of a binding in its place wherever it is read, of all taps into one another
+    # memory cells, not bindings: TVM would substitute each binding's value into its uses, one tap's into the next
     at, torn, place = (tirx.decl_buffer((1,), "int32", v) for v in ("at", "torn", "place"))
 
     def store(cell: Any, value: Expr) -> Stmt:
@@ -113,11 +115,11 @@ def _move(source: Var, target: Var, quads: bool, core: KernelTarget) -> Callable
     return lambda to, at: tirx.BufferStore(target, tirx.BufferLoad(source, [four(at)]), [four(to)])
 
 
-_UNROLL = 8  # units a pass
+_UNROLL = 8  # most units per loop iteration
 
 
 def _units(count: int, store: Callable[[Expr], Stmt]) -> Stmt:
-    """`store` for every unit, some of them a pass."""
+    """`store(unit)` for each of `count` units, in a partly unrolled loop."""
     step = best_step(count, _UNROLL)
     k = tirx.Var("k", "int32")
     stores: list[Stmt] = [store((k * step if count > step else i32(0)) + u) for u in range(step)]
@@ -126,9 +128,9 @@ def _units(count: int, store: Callable[[Expr], Stmt]) -> Stmt:
 
 
 def ring_row_table() -> PrimFunc:
-    """`fill(table, taps, slot, height, pitch, start) -> 0`: the elements at which `taps` kernel rows of a ring begin.
+    """`fill(table, taps, slot, height, pitch, start) -> 0`: writes the element offsets of `taps` successive ring rows.
 
-    The first lies in slot `slot` of a ring of `height` rows, `pitch` elements from row to row, from element `start` on.
+    The first is in slot `slot` of a ring of `height` rows, `pitch` elements apart; each begins at its element `start`.
     """
     table = pointer_var("table", "int32")
     names = ("taps", "slot", "height", "pitch", "start")

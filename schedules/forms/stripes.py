@@ -1,9 +1,9 @@
-"""Vertical stripes: steps that make the columns of one row that lie in a stripe, and the columns that two stripes share.
+"""Vertical stripes: steps that compute the columns of one row that lie in a stripe, and copies of halo columns.
 
-Where a performance schedule serves the operator, row kernels of few columns make them (`schedules.forms.narrow_rows`):
-stripes of the same width that begin and end alike share a kernel; first and last ones differ by their padding. Else the
-generic stripe kernel does, or where the planned scratch has no room for theirs. Kernels get pointers that are moved so
-that column 0 of a tensor would lie where they look for it.
+Where the operator has a performance schedule, a step calls narrow row kernels (`schedules.forms.narrow_rows`): stripes of
+equal width and padding share a kernel, the first and the last one differ by their padding. Without one, or where the
+plan's scratch is too small for them, it calls the generic stripe kernel. That one gets shifted pointers: they point to
+where column 0 of the tensor would lie if the ring's rows were extended to the left.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tvm_cascade.schedules.kernels.kernel import Role
 from tvm_cascade.schedules.kernels.stripe_kernel import stripe_kernel
 from tvm_cascade.schedules.tir import Expr, PrimFunc, Stmt, for_range, i32, sequence, tirx
 
-NONE = -1  # in the place of a variant: the operator makes nothing in these stripes
+NONE = -1  # instead of a variant's number: the operator computes nothing in these stripes
 
 
 class Stripes(KernelForm):
-    """Stripes of rows, by fast kernels or the generic one."""
+    """The form of rows of stripes, by narrow row kernels where possible, else by the generic stripe kernel."""
 
     way, fallback = Way.STRIPES, True
 
@@ -43,21 +43,21 @@ FORM = Stripes()
 
 
 class Lanes:
-    """Where the tensors of a segment in stripes lie, in the stripe at hand."""
+    """Addresses of the tensors of a segment in stripes, as expressions of the current stripe."""
 
     def __init__(self, caller: Caller) -> None:
         self.caller, self.plan, self.graph = caller, caller.plan, caller.graph
         self.stripe, self.table = caller.calls.stripes[caller.number]
 
     def columns(self, actor: int) -> tuple[Expr, Expr]:
-        """The columns that an operator makes (or sums up)."""
+        """The columns `[x0, x1)` that an operator computes (or accumulates) in the current stripe."""
         ops = self.caller.segment.ops
         bounds = self.caller.memory.view("flash", "uint16")
         at = self.stripe * (2 * len(ops)) + (self.table + 2 * ops.index(actor))
         return bounds[at].astype("int32"), bounds[at + 1].astype("int32")
 
     def lane(self, t: int) -> tuple[Place, int, int, Expr]:
-        """Place of a tensor, elements of a pixel, columns of a row in its storage, and the column that lies first."""
+        """Layout of a tensor: its place, elements of a pixel, columns of a stored row, and the first column stored."""
         place, tensor, storage = self.caller.calls.places[t], self.graph.tensors[t], self.plan.storages[t]
         unit = place.row_bytes // tensor.columns // ITEM_BYTES[tensor.dtype]
         if not storage.columns:
@@ -67,7 +67,7 @@ class Lanes:
         return place, unit, storage.columns, self._first(t, self.columns(maker)[0])
 
     def _first(self, t: int, x: Expr) -> Expr:
-        """The first column of a tensor that a stripe has whose own begin at `x`: halo columns lie before them."""
+        """The first column stored of a tensor whose own columns begin at `x`: before them lie halo columns, if any."""
         halo, maker = self.plan.storages[t].halo_columns, self.graph.producer[t]
         if not halo:
             return x
@@ -75,7 +75,7 @@ class Lanes:
         return tirx.max(x - halo, i32(segment.stripes[0][segment.ops.index(maker)][0]))
 
     def element(self, t: int, y: Expr | None = None, x: Expr | None = None) -> Expr:
-        """The element of the arena at which column `x` of row y of a tensor lies, column 0 or slot 0 where none is given."""
+        """Element of the arena at which column `x` of row `y` of a tensor lies; by default column 0, and slot 0."""
         place, unit, pitch, first = self.lane(t)
         at = i32(0) if y is None else slot_of(y, place, self.graph.tensors[t]) * pitch
         return place.offset // ITEM_BYTES[place.dtype] + ((at if x is None else at + x) - first) * unit
@@ -85,7 +85,7 @@ class Lanes:
         return self.caller.memory.address("arena", self.graph.tensors[t].dtype, self.element(t, y, x))
 
     def copy_halo(self, t: int, y: Expr, x: Expr, back: bool) -> list[Stmt]:
-        """Copy the halo columns of row `y`, those before `x`, out of their block, or with `back` into it."""
+        """Copy the halo columns of row `y`, those before `x`, from their block to the ring, or back with `back`."""
         if not self.plan.storages[t].halo_columns:
             return []
         place, unit, pitch, first = self.lane(t)
@@ -101,7 +101,7 @@ class Lanes:
 
 @dataclass(frozen=True)
 class StripeSteps(BuiltKernel):
-    """Steps that make one row of a stripe: halo columns come from the stripe before, and go to the next."""
+    """Steps that compute one row of a stripe: take halo columns over from the previous stripe, leave some to the next."""
 
     def step(self, caller: Caller, step: Expr) -> Stmt:
         lanes = Lanes(caller)
@@ -113,12 +113,12 @@ class StripeSteps(BuiltKernel):
 
     @abstractmethod
     def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
-        """The calls that make row y."""
+        """The calls that compute row y of the current stripe."""
 
 
 @dataclass(frozen=True)
 class GenericStripeKernel(StripeSteps):
-    """One kernel that is told the columns (`schedules.kernels.stripe_kernel`)."""
+    """Steps that call one generic kernel for all stripes, with the columns as arguments (`kernels.stripe_kernel`)."""
 
     def row(self, caller: Caller, lanes: Lanes, y: Expr) -> Stmt:
         x0, x1 = lanes.columns(caller.op.index)
@@ -140,14 +140,10 @@ class GenericStripeKernel(StripeSteps):
 
 @dataclass(frozen=True)
 class NarrowStripeKernel(StripeSteps):
-    """Row kernels of few columns.
+    """Steps that call narrow row kernels."""
 
-    `taps` tells the kernel rows that an input is read by through the row table, 0 where it is read in place. `stripes`
-    has the first stripe, ascending from 0, and the variant of every run of stripes (or `NONE`).
-    """
-
-    taps: tuple[int, ...]
-    stripes: Runs
+    taps: tuple[int, ...]  # by input: kernel rows in its row table; 0: it is read directly, without a table
+    stripes: Runs  # by run of stripes: the first one and its variant (or `NONE`)
 
     @property
     def helpers(self) -> tuple[PrimFunc, ...]:
@@ -182,7 +178,7 @@ class NarrowStripeKernel(StripeSteps):
         return sequence([*calls, call])
 
     def _fill(self, caller: Caller, lanes: Lanes, position: int, at: tuple[Expr, Expr]) -> Stmt:
-        """Write where the rows of the window of row and column `at` begin, from its first column inside of the tensor."""
+        """Fill the row table for the window of output pixel `at`; rows begin at its first column inside of the tensor."""
         window, across = caller.op.windows[position], caller.op.columns[position]
         assert window is not None and across is not None
         place, unit, pitch, first = lanes.lane(caller.op.inputs[position])
@@ -200,7 +196,7 @@ class NarrowStripeKernel(StripeSteps):
 
 
 def narrow_stripe_kernel(site: Site, columns: Sequence[tuple[int, int]]) -> NarrowStripeKernel | str:
-    """The row kernels that make `columns` of an operator, by stripe; or why no performance schedule makes them all."""
+    """The narrow row kernels of an operator for stripes of the given `columns` [x0, x1), or why it has none."""
     windows = narrow_rows.windows_of(site)
     if isinstance(windows, str):
         return windows

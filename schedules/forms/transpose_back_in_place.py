@@ -1,7 +1,8 @@
-"""An NHWC tensor becomes NCHW in the very bytes that it lies in: `schedules.forms.transpose_in_place` backwards.
+"""In-place transpose from NHWC to NCHW: the inverse of `schedules.forms.transpose_in_place`.
 
-Networks that came in channels first end so where they make an image: the largest tensor of all, and only once in the arena.
-First the pixels of every image row become one row of every plane, then whole rows change places.
+Networks that were converted from NCHW and produce an image end with this transpose. The image is often their largest
+tensor, and in place it needs to be in the arena only once. First the pixels of every image row are split into one row
+of every plane, then whole rows are permuted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from tvm_cascade.schedules.kernels.kernel import RowKernel
 
 
 class TransposeBackInPlace(TransposeInPlace):
-    """Transposes from NHWC to NCHW."""
+    """The form of transposes from NHWC to NCHW, in place."""
 
     axes = TO_NCHW
     refusal = "it is no transpose from NHWC to NCHW"

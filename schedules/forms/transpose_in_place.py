@@ -1,9 +1,9 @@
-"""An NCHW tensor becomes NHWC in the very bytes that it lies in, with one row of every plane as scratch.
+"""In-place transpose from NCHW to NHWC, with scratch of one row of every plane.
 
-Two passes, each over all bytes once. First whole rows change places: row (c, h) of the planes goes to place h * C + c.
-The permutation of C * H rows falls into cycles, known at compile time; a table in flash lists the moves, each cycle
-through one spare row. Then the C rows of every image row lie together, and are interleaved through scratch.
-`schedules.forms.transpose_back_in_place` goes the way back.
+Two passes over all bytes. First whole rows are permuted: row (c, h) of the planes moves to position h * C + c. The cycles
+of this permutation of C * H rows are known at compile time; a table in flash lists the moves, each cycle through one
+spare row. Then the C rows of each image row lie together, and are interleaved through scratch.
+`schedules.forms.transpose_back_in_place` is the inverse.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tvm_cascade.schedules.kernels.kernel import Param, Role, RowKernel
 from tvm_cascade.schedules.rules.emit import Builder, Value, best_step
 from tvm_cascade.schedules.tir import dtype_of, i32, ir, leaf_blocks, outputs_of, pointer_var, shape_of, stores, tirx
 
-_UNROLL = 4  # elements a pass
+_UNROLL = 4  # most elements per loop iteration
 TO_NHWC, TO_NCHW = (0, 3, 1, 2), (0, 2, 3, 1)  # axes of the output that the axes of the input become
 
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """The tensor that is turned: `count` planes of `height` rows of `width` elements."""
+    """The tensor to transpose, in its NCHW shape: `count` planes of `height` rows of `width` elements."""
 
     count: int
     height: int
@@ -40,7 +40,7 @@ class Planes:
 
 
 class TransposeInPlace(KernelForm):
-    """Transposes from NCHW to NHWC."""
+    """The form of transposes from NCHW to NHWC, in place."""
 
     way = Way.IN_PLACE
     axes: ClassVar[tuple[int, ...]] = TO_NHWC
@@ -65,7 +65,7 @@ FORM = TransposeInPlace()
 
 
 def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
-    """The planes that an operator turns into or out of NHWC, None where it does anything else; see `TO_NHWC`."""
+    """The planes of the tensor, if an operator is a transpose with these `axes` (`TO_NHWC` or `TO_NCHW`); else None."""
     func, outputs, blocks = site.func, outputs_of(site.func), leaf_blocks(site.func)
     if site.constants or len(func.params) != 2 or len(outputs) != 1 or len(blocks) != 1:
         return None
@@ -82,9 +82,9 @@ def planes_of(site: Site, axes: tuple[int, ...]) -> Planes | None:
 
 
 def row_moves(planes: int, height: int) -> np.ndarray:
-    """The moves (to, from) of rows, in order; the number of rows stands for the spare one.
+    """The moves of rows, in order: unsigned [moves, 2] of (to, from). Row `planes * height` stands for the spare row.
 
-    The rows of `planes` planes of `height` rows each come to lie as `height` groups of `planes` rows.
+    They permute `planes` planes of `height` rows into `height` groups of `planes` rows.
     """
     spare = planes * height
     moves: list[tuple[int, int]] = []
@@ -104,9 +104,9 @@ def row_moves(planes: int, height: int) -> np.ndarray:
 
 
 class InPlacePasses:
-    """The passes over a tensor's bytes, as a kernel of the whole operator under construction.
+    """Builder of the kernel of a whole in-place transpose, pass by pass.
 
-    The kernel is given its output alone, which lies where its input does.
+    The kernel has no parameter for its input, which lies at the same address as its output.
     """
 
     def __init__(self, planes: Planes, moves: np.ndarray) -> None:
@@ -125,7 +125,7 @@ class InPlacePasses:
                 self.k.store(to, start + i * step + u, source[begin + i * step + u])
 
     def move_rows(self) -> None:
-        """Whole rows change places, as `row_moves` lists."""
+        """Permute whole rows by the table of moves (`row_moves`)."""
         k, width, last = self.k, self.planes.width, self.planes.count * self.planes.height
         with k.loop(len(self.moves), "m") as m:
             to = k.let(self.to_from[m * 2].astype("int32"), "to")
@@ -138,7 +138,7 @@ class InPlacePasses:
                 self._copy(self.image, to * width, self.image, source * width, width)
 
     def turn_rows(self, to_pixels: bool) -> None:
-        """The rows of all planes of each image row become its pixels, or its pixels one row of every plane."""
+        """In each image row, interleave the rows of all planes into pixels (`to_pixels`), or split pixels into rows."""
         k, axes = self.k, [(self.planes.width, "w"), (self.planes.count, "c")]
         (outer, first_name), (inner, second_name) = axes if to_pixels else reversed(axes)
         with k.loop(self.planes.height, "h") as h:

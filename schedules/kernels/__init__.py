@@ -1,1 +1,1 @@
-"""What a kernel is, and the kernels that are cut out of an operator's own PrimFunc: they run on every machine."""
+"""The calling convention of kernels, and the generic kernels, derived from an operator's PrimFunc for any machine."""

@@ -1,4 +1,4 @@
-"""What a row kernel must know about the tensors that it reads and writes."""
+"""`RowAccess`: row axes and windows of an operator's tensors, from which its row kernel is derived."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tvm_cascade.graph import Window
 
 @dataclass(frozen=True, slots=True)
 class RowAccess:
-    """Rows of every activation input that one output row reads.
+    """The row axis of every tensor, and the rows of every activation input that one output row reads.
 
     `windows[i]`, `input_axes[i]` belong to activation input i, `output_axes[i]` to output i. An axis is None where the
-    tensor is one row. `columns[i]` is the window along the columns, the axis behind the row axis; empty where nobody
-    asked. `opaque` says why the operator can only run whole; `windows` then counts for nothing.
+    tensor is one row. `columns[i]` is the window along the columns, the axis after the row axis; `columns` is empty
+    where it was not computed. `opaque` is the reason why the operator can only run whole; `windows` is then meaningless.
     """
 
     windows: tuple[Window | None, ...]

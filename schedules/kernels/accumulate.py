@@ -1,14 +1,14 @@
-"""Accumulating kernels: a reduction over its whole input that takes the input piece by piece, as it is made.
+"""Accumulating kernels: a reduction over a whole input, consumed in parts as these are computed.
 
-A global pool or a dense layer behind a cascade reads all of its input and would make the planner keep all of it. Taken
-apart, its reduction needs one accumulator for each output, in RAM between calls:
+A global pool or a dense layer behind a cascade reads all of its input, which the planner would have to keep whole.
+Split into calls, its reduction needs only one accumulator for each output, in RAM between calls:
 
     before: acc[c] = 0; for ry, rx: acc[c] += x[ry, rx, c]     after, for elements [begin, end) of x:
             out[c] = requantize(acc[c])                        if begin == 0: acc = 0
                                                                for p in [begin / C, end / C): acc[c] += x[p * C + c]
                                                                if end == all: out[c] = requantize(acc[c])
 
-It applies where one reduction reads the input, each element for its own place, and nothing else does.
+It applies where a single reduction reads the input, each of its loops indexing one axis, and nothing else reads it.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class Accumulating:
 
     Parameters (`kernel.params`): `x0`, pointer to element `begin`; a pointer per constant; `scratch` where
     `kernel.scratch_bytes > 0`; `acc`, pointer to the accumulator, 8-byte aligned; a pointer per output, to the whole
-    tensor; `begin`, `end`. The call with begin 0 starts anew, the one that ends at `elements` writes the outputs.
+    tensor; `begin`, `end`. The call with begin 0 resets the accumulator, the one with end `elements` writes the outputs.
     """
 
     kernel: RowKernel
     accumulator_bytes: int
-    granule: int  # begin and end are multiples of so many elements
+    granule: int  # elements; begin and end must be multiples of it
     elements: int  # of the whole input
 
 
 @dataclass(frozen=True)
 class _Reduction:
-    """The block that reads the input: its accumulator, and the axes along which the input is indexed."""
+    """The block that reads the input: its update and initial value, and the variables that index the input."""
 
-    realize: Any
-    store: Any
-    initial: Expr
-    along: tuple[Var, ...]  # axes in the order of the input's, units left out
-    others: tuple[Var, ...]
+    realize: Any  # the SBlockRealize
+    store: Any  # the update of the accumulator
+    initial: Expr  # the accumulator's first value
+    along: tuple[Var, ...]  # block variables that index the input, in the order of its axes, those of extent 1 left out
+    others: tuple[Var, ...]  # the other block variables of extent above 1
     extents: Mapping[Var, int]
 
 
@@ -112,7 +112,7 @@ def _build(func: PrimFunc, constants: int) -> Accumulating:
     if acc in func.params or not found.along:
         raise NotRowwiseError("the operator has no accumulator of its own")
     reduced = {iv.var for iv in found.realize.block.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
-    kept = 0  # trailing axes of the input that are no reductions: a pixel's channels
+    kept = 0  # how many trailing axes of the input are not reduced: a pixel's channels
     while kept < len(found.along) and found.along[-1 - kept] not in reduced:
         kept += 1
     if kept == len(found.along) or any(v not in reduced for v in found.along[: len(found.along) - kept]):
@@ -131,7 +131,7 @@ def _build(func: PrimFunc, constants: int) -> Accumulating:
 
 
 class _Parts:
-    """Pointers of the kernel, and its two statements."""
+    """Builder of an accumulating kernel: its pointer parameters, the update, and the final statement."""
 
     def __init__(self, func: PrimFunc, found: _Reduction, constants: int) -> None:
         self.func, self.found = func, found
@@ -153,7 +153,7 @@ class _Parts:
             self.pointers.append((handle, Param(role, index, tir.dtype_of(buffer))))
 
     def update(self, kept: int, granule: int) -> Stmt:
-        """Add elements `[begin, end)`: one local sum for each accumulator."""
+        """The statement that adds elements `[begin, end)`: one local sum for each accumulator."""
         found = self.found
         split = len(found.along) - kept
         leading, inner = found.along[:split], found.along[split:]
@@ -186,7 +186,7 @@ class _Parts:
         return to_pointers(stmt, self.targets, self.analyzer)
 
     def finish(self) -> tuple[Stmt, list[Stmt], Var, int]:
-        """The stages behind the reduction, on the whole output; declarations, scratch pointer and its bytes."""
+        """The stages after the reduction, for the whole output; declarations, scratch pointer and bytes of scratch."""
         rest = self._rest()
         lowered = stage(rest, None)
         renamed = dict(zip(lowered.params, rest.params, strict=True))
@@ -195,7 +195,7 @@ class _Parts:
         return to_scratch(body, self.analyzer)
 
     def _rest(self) -> PrimFunc:
-        """The function without its reduction, whose result becomes the first parameter."""
+        """The function without its reduction; the accumulator becomes its first parameter."""
         rest = tir.without_blocks(self.func, [self.found.realize], [self.acc, *self.func.params[1:]])
         if rest is None:
             raise NotRowwiseError("nothing follows the reduction")
@@ -211,7 +211,7 @@ class _Parts:
 
 
 def _unravel(position: Expr, axes: Sequence[Var], extents: Mapping[Var, int]) -> dict[Var, Expr]:
-    """Indices along several axes from one position in their row-major order."""
+    """The index along each of `axes` of an element, from its position in row-major order."""
     found: dict[Var, Expr] = {}
     below = prod(extents[v] for v in axes)
     for k, var in enumerate(axes):

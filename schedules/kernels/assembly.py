@@ -1,4 +1,4 @@
-"""Putting a kernel together: its parameters and declarations, and the loops that are cut out of the operator."""
+"""Assembly of generic kernels: schedules an operator, extracts the loops of one part of its output, adds parameters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, stage
 
 
 class Assembly:
-    """A row kernel (or one of a whole operator, where `access` is not row-wise) under construction."""
+    """Builder of a row kernel, or of a kernel of the whole operator where `access` is not row-wise."""
 
-    tells_strides = False  # whether parameters tell the strides of inputs whose rows are contiguous, too
+    tells_strides = False  # whether inputs whose rows are contiguous get stride parameters, too
 
     def __init__(self, access: RowAccess) -> None:
         self.access = access
@@ -30,7 +30,7 @@ class Assembly:
         self.params: list[Var] = []
         self.roles: list[Param] = []
         self.declarations: list[Stmt] = []
-        self.starts: list[Stmt] = []  # what comes before the loops
+        self.starts: list[Stmt] = []  # statements before the loops
         self.pointers: dict[Buffer, Pointer] = {}
         self.analyzer = sym.Analyzer()
         self.y = tirx.Var("y", "int32")
@@ -51,11 +51,11 @@ class Assembly:
         return handle, flat
 
     def outer(self) -> tuple[tuple[int, ...], ...] | None:
-        """Axes of every output whose loops are outside of the kernel."""
+        """By output, the axes over which the driver loops, not the kernel; None where the operator runs whole."""
         return tuple((a,) for a in self.access.output_axes if a is not None) if self.rowwise else None
 
     def staged(self, func: PrimFunc) -> PrimFunc:
-        """The operator's loops over multi-dimensional buffers, those that are outside of the kernel annotated."""
+        """The operator lowered to loops over multi-dimensional buffers, the loops over `outer()` axes annotated."""
         return stage(func, self.outer())
 
     def input(self, i: int, source: Buffer) -> None:
@@ -92,7 +92,7 @@ class Assembly:
         self.pointers[target] = Pointer(handle, flat, index)
 
     def position(self) -> None:
-        """The last parameters: which part of the output to compute."""
+        """Add the last parameters, which say what part of the output to compute."""
         self.add(self.y, Role.Y)
 
     def cut(self, lowered: PrimFunc, outputs: Sequence[Buffer]) -> Stmt:
@@ -113,7 +113,7 @@ class Assembly:
 
 
 def build(func: PrimFunc, constants: Sequence[np.ndarray], made: Assembly, name: str) -> RowKernel:
-    """Schedule an operator, cut its kernel out and turn buffers into pointers.
+    """Schedule an operator, extract its kernel and turn buffers into pointers.
 
     Raises `NotRowwiseError` where the operator cannot be computed in the parts that `made` asks for.
     """
@@ -153,7 +153,7 @@ def build_if_possible(func: PrimFunc, constants: Sequence[np.ndarray], made: Ass
 
 
 def _lazy(body: Stmt) -> Stmt:
-    """Selections between elements as branches: LLVM loads both sides of a selection, and one may lie outside of its tensor."""
+    """Turn selects that load elements into branches: LLVM loads both sides of a select, one of which may be out of bounds."""
 
     def branch(node: Any) -> Any:
         sides = [node.true_value, node.false_value]

@@ -1,8 +1,8 @@
-"""Kernels of an inverted bottleneck that makes its channels in groups (`cascading.channels`).
+"""Channel-tiled kernels of an inverted bottleneck: its wide intermediate a group of channels at a time.
 
-Its PrimFunc is an expansion, a depthwise convolution and a projection one behind the other, as they were lowered, with the
-attribute `channel_groups`. Scheduled by moving blocks it would make all channels of a row at once, so the loops are written
-anew around the statements of its blocks, for columns [x0, x1) of row y:
+The PrimFunc (`cascading.channels`) is an expansion, a depthwise convolution and a projection in sequence, with the
+attribute `channel_groups`. Moving its blocks by schedule primitives would still compute all channels of a row at once, so
+new loops are written around the statements of its blocks, for columns [x0, x1) of row y:
 
     sums[x, d] = 0
     for g: for r, c covered by the windows, e of g: acc = 0; for i: acc += x[r, c, i] * we[i, e]; wide[r, c, e] = requantize(acc)
@@ -29,23 +29,25 @@ from tvm_cascade.schedules.kernels.stripe_kernel import StripeAssembly
 from tvm_cascade.schedules.tir import Buffer, Expr, PrimFunc, Stmt, for_range, i32, sym, tirx
 from tvm_cascade.schedules.tir.staging import ROW, NotRowwiseError, inlined
 
-_WRITTEN_OUT = 32  # terms of a sum at most, without a loop
+_WRITTEN_OUT = 32  # most terms of a sum that is unrolled
 
-Place = Callable[[Sequence[Expr]], tuple[Buffer, list[Expr]]]
+Place = Callable[
+    [Sequence[Expr]], tuple[Buffer, list[Expr]]
+]  # indices of a block's buffer to where the kernel holds it
 
 
 def groups_of(func: PrimFunc) -> int:
-    """The groups of a function's channels; 0 where it makes none in groups."""
+    """Number of channel groups of a channel-tiled function, 0 for any other function."""
     return read_attributes(func).channel_groups or 0
 
 
 def grouped_row_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, name: str) -> RowKernel:
-    """The kernel of a row; parameters are those of a row kernel."""
+    """The channel-tiled kernel of one output row, with the parameters of a row kernel."""
     return build(func, constants, _GroupedRow(access), name)
 
 
 def grouped_stripe_kernel(func: PrimFunc, constants: Sequence[np.ndarray], access: RowAccess, width: int) -> RowKernel:
-    """The kernel of columns `[x0, x1)` of a row, `width` of them at most; parameters are those of a stripe kernel."""
+    """The channel-tiled kernel of at most `width` columns `[x0, x1)` of a row, with the parameters of a stripe kernel."""
     return build(func, constants, _GroupedStripe(access, width), "grouped_stripe_kernel")
 
 
@@ -66,7 +68,7 @@ class _GroupedStripe(StripeAssembly):
 
 @dataclass(frozen=True)
 class _Block:
-    """A block whose statements are repeated elsewhere."""
+    """A block of the operator whose statement is copied into the new loops."""
 
     realize: object
 
@@ -79,7 +81,7 @@ class _Block:
         return self.store.buffer
 
     def at(self, place: Sequence[Expr], reduced: Sequence[Expr], places: Mapping[Buffer, Place]) -> Stmt:
-        """Its statement for the element at `place`, for `reduced` values of what it sums over."""
+        """A copy of its statement for the output element at `place` and the values `reduced` of reduction variables."""
         values = dict(zip(self.store.indices, place, strict=True))
         rest = [iv.var for iv in self.realize.block.iter_vars if iv.var not in values]  # type: ignore[attr-defined]
         values |= dict(zip(rest, reduced, strict=True))
@@ -90,14 +92,14 @@ class _Block:
         return tir.relocated(tir.substitute(self.store, values), moved)
 
     def extents(self) -> list[int]:
-        """Of the variables that it sums over."""
+        """Extents of its reduction variables."""
         own = list(self.store.indices)
         ivs = self.realize.block.iter_vars  # type: ignore[attr-defined]
         return [int(iv.dom.extent) for iv in ivs if not any(iv.var.same_as(i) for i in own)]
 
 
 class _Loops:
-    """The loops of one kernel."""
+    """Builder of the loops of a channel-tiled kernel, for columns `[x0, x1)`, at most `width` of them."""
 
     def __init__(self, func: PrimFunc, x0: Expr, x1: Expr, width: int) -> None:
         self.func = inlined(func)
@@ -124,7 +126,7 @@ class _Loops:
         self.analyzer = sym.Analyzer()
 
     def function(self) -> PrimFunc:
-        """The loops as a function, that over rows outermost and annotated."""
+        """The loops as a function, in an annotated outermost loop over rows."""
         group = tirx.Var("group", "int32")
         begin = group * self.each
         body = tirx.SeqStmt(
@@ -146,7 +148,7 @@ class _Loops:
         )
 
     def _expansion(self, begin: Expr) -> Stmt:
-        """The group's channels of all rows and columns that the windows cover, padding left out."""
+        """Compute the group's channels of the expansion for all rows and columns that the windows read, padding left out."""
         r, c, e = (tirx.Var(n, "int32") for n in ("row", "column", "e"))
         first, last = tirx.max(i32(0) - self.top, i32(0)), tirx.min(self.height - self.top, i32(self.down.extent))
         place = [i32(0), self.top + first + r, self.low + c, begin + e]
@@ -155,7 +157,7 @@ class _Loops:
         return for_range(r, last - first, for_range(c, self.high - self.low, for_range(e, self.each, body)))
 
     def _projection(self, begin: Expr) -> Stmt:
-        """What the group's channels add to the sums, column by column."""
+        """Filter the group's channels and add their products to the projection's sums, column by column."""
         x, e, d, part = (tirx.Var(n, "int32") for n in ("x", "e", "d", "part"))
         places = {
             self.expanded.target: self._wide(begin),
@@ -182,17 +184,17 @@ class _Loops:
         return for_range(x, self.count, for_range(d, self.made, store))
 
     def _summed(self, block: _Block, place: Sequence[Expr], places: Mapping[Buffer, Place]) -> list[Stmt]:
-        """A sum in the scalar."""
+        """The loops of a block's reduction, into the scalar accumulator."""
         loops = [tirx.Var(f"k{n}", "int32") for n in range(len(block.extents()))]
         body = block.at(place, loops, places)
-        padded = block is self.depthwise  # whose loops lose what lies in padding
+        padded = block is self.depthwise  # padding becomes bounds of its loops, so they cannot be unrolled
         kind = tirx.ForKind.SERIAL if padded else self._kind(prod(block.extents()))
         for var, extent in zip(reversed(loops), reversed(block.extents()), strict=True):
             body = for_range(var, extent, body, kind)
         return [tirx.BufferStore(self.acc, i32(0), [i32(0)]), body]
 
     def _kind(self, terms: int) -> object:
-        """Of the loops over the terms of a sum: few are written out, so that addresses are constants."""
+        """The kind of a loop over `terms` terms of a sum: few are unrolled, so that addresses become constants."""
         return tirx.ForKind.UNROLLED if terms <= _WRITTEN_OUT else tirx.ForKind.SERIAL
 
     def _scalar(self, _at: Sequence[Expr]) -> tuple[Buffer, list[Expr]]:
@@ -213,7 +215,7 @@ class _Loops:
 
 
 def windows_of(func: PrimFunc) -> tuple[Window, Window]:
-    """The depthwise convolution's windows, along rows and columns, from the attributes of the function."""
+    """The depthwise convolution's windows along rows and along columns, from the attributes of the function."""
     attributes = read_attributes(func)
     kernel, strides, padding = attributes.kernel, attributes.strides, attributes.padding
     assert kernel is not None and strides is not None and padding is not None

@@ -1,4 +1,4 @@
-"""What a kernel is: a private PrimFunc over pointers that returns int32 0, and what each of its parameters wants.
+"""The calling convention of kernels: private PrimFuncs over pointers that return int32 0, and their parameters.
 
 Row r of a tensor lies at slot `r % height` of its storage, a ring of `height` rows. Parameters, in order
 (`RowKernel.params` lists them):
@@ -39,25 +39,25 @@ from tvm_cascade.schedules.tir import PrimFunc
 
 
 class Role(Enum):
-    """What the driver passes for a parameter."""
+    """The meaning of a kernel parameter: what the driver passes."""
 
     # pointers
     INPUT = "input"  # to slot 0 of the storage of activation `index`
     ROW_TABLE = "row_table"  # to an int32 per kernel row: where it starts, in elements from slot 0 of the storage
     CONSTANT = "constant"  # to `constants[index]`
     SCRATCH = "scratch"  # int8, to `scratch_bytes` bytes
-    ACCUMULATOR = "accumulator"  # to what an accumulating kernel keeps between calls
-    OUTPUT = "output"  # to row y of output `index`; in a kernel that is told a slot, to slot 0 of its storage
+    ACCUMULATOR = "accumulator"  # to the sums that an accumulating kernel keeps between calls
+    OUTPUT = "output"  # to row y of output `index`; in a kernel with OUTPUT_SLOT, to slot 0 of its storage
     # int32, of the storage of activation `index`
     SLOT = "slot"  # slot of the window's first row, or of the first pixel that may be read
-    SLOTS = "slots"  # how many rows, or pixels, it has room for
+    SLOTS = "slots"  # row slots, or pixel slots, of the storage
     PLANE = "plane"  # elements from one plane to the next
     ROW_STRIDE = "row_stride"  # elements from one slot to the next
     # int32, of the storage of output `index`
     OUTPUT_SLOT = "output_slot"  # slot of pixel (y, begin)
-    OUTPUT_SLOTS = "output_slots"  # how many pixels it has room for
+    OUTPUT_SLOTS = "output_slots"  # pixel slots of the storage
     OUTPUT_PLANE = "output_plane"  # elements from one plane to the next
-    # int32, what to make
+    # int32, the part of the output to compute
     Y = "y"  # the output row
     BEGIN = "begin"  # the first output column, or element of the flattened input
     END = "end"  # the first one after the last
@@ -79,15 +79,15 @@ class Param:
 
 @dataclass(frozen=True)
 class RowKernel:
-    """A row kernel (or, with `whole`, a kernel of the whole operator) and what to pass to it."""
+    """A row kernel (or, with `whole`, a kernel of the whole operator), its constants and its parameters."""
 
     func: PrimFunc
     constants: tuple[np.ndarray, ...]  # in parameter order, possibly repacked for the kernel
     scratch_bytes: int = 0
-    params: tuple[Param, ...] = ()
+    params: tuple[Param, ...] = ()  # the meaning of each parameter of `func`
     whole: bool = False  # one call computes every row
-    reason: str | None = None  # why it is `whole`, where that was not asked for
-    rule: str = "generic"  # the schedule rule that made it
+    reason: str | None = None  # why it is `whole`, where a row kernel was asked for
+    rule: str = "generic"  # the performance schedule that made it
     rows: int = 1  # one call computes rows [y, y + rows): the output's storage is contiguous there
 
 
@@ -98,7 +98,7 @@ def contract_params(
     scratch: bool = False,
     row_table: bool = False,
 ) -> tuple[Param, ...]:
-    """Parameters of a kernel whose rows are contiguous, from the element types of its tensors."""
+    """Parameters of a row kernel whose tensors have contiguous rows, from the element types of its tensors."""
     listed: list[Param] = []
     for i, dtype in enumerate(inputs):
         listed.append(Param(Role.INPUT, i, dtype))

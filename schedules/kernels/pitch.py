@@ -1,10 +1,10 @@
-"""Kernels that write into a part of wider pixels: the output of a join's maker, `pitch` bytes from pixel to pixel.
+"""Rewriting a kernel to write pixels `pitch` bytes apart, so that its output becomes a part of a join (concat).
 
-before: `out[e] = v`, elements one behind the other, `c` of them a pixel
-after:  `out[e // c * p + e % c] = v`
+before: `out[e] = v`, contiguous pixels of `c` elements
+after:  `out[e // c * p + e % c] = v`, `p` elements from pixel to pixel
 
 The quotient and the remainder are simplified by the ranges of the loops: `(x * 4 + p) * c + (o * 2 + j)` becomes
-`(x * 4 + p) * p' + (o * 2 + j)`, at no cost. Where that fails the kernel has no such form.
+`(x * 4 + p) * p' + (o * 2 + j)`, at no cost. Where that fails the kernel cannot be rewritten (`NotPitchedError`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tvm_cascade.schedules.tir import Buffer, Expr, i32, ir, sym, tirx
 
 
 class NotPitchedError(Exception):
-    """A kernel that cannot write apart; the message is the reason."""
+    """A kernel that cannot write non-contiguous pixels; the message is the reason."""
 
 
 def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
-    """`kernel` with the pixels of its output, `unit` bytes each, `pitch` bytes apart. Raises `NotPitchedError`."""
+    """`kernel` changed to write its output pixels of `unit` bytes `pitch` bytes apart. Raises `NotPitchedError`."""
     outputs = [p for p, role in zip(kernel.func.params, kernel.params, strict=True)
                if role.role is Role.OUTPUT]  # fmt: skip
     if len(outputs) != 1 or kernel.whole:
@@ -39,7 +39,7 @@ def pitched(kernel: RowKernel, unit: int, pitch: int) -> RowKernel:
             analyzer.bind(loop.loop_var, ir.Range(low, low + extent))
     spread = _Spread(analyzer, unit, pitch)
     accesses = [(x.source, x.indices) for x in tir.loads(body)] + [(s.buffer, s.indices) for s in tir.stores(body)]
-    for buffer, indices in accesses:  # an error inside of a map is TVM's
+    for buffer, indices in accesses:  # ahead of the rewrite: an exception inside of TVM's map would become TVM's own
         if buffer in views:
             spread.index(buffer, indices[0])
 
@@ -54,7 +54,7 @@ def _addresses(body: Any) -> list[Any]:
 
 
 class _Spread:
-    """Indices of contiguous pixels as indices of pixels `pitch` bytes apart."""
+    """Converts indices into contiguous pixels of `unit` bytes to indices into pixels `pitch` bytes apart."""
 
     def __init__(self, analyzer: Any, unit: int, pitch: int) -> None:
         self.analyzer, self.unit, self.pitch = analyzer, unit, pitch

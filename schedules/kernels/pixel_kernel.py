@@ -1,9 +1,9 @@
-"""Pixel kernels: part of an output row, out of and into rings that count pixels.
+"""Generic pixel kernels: compute some columns of an output row, reading from and writing to rings of pixels.
 
-A rolling buffer of whole rows holds K rows for a K-row window; one of pixels holds K - 1 rows and a few pixels, as the
-row-major stream of pixels passes by (the line buffers of streaming hardware). Pixel p lies at slot `p % pixels`. A
-kernel call is told the slot of the first pixel that it may read, so every pixel of its window is at that slot plus its
-distance in the stream, less `pixels` where that passes the end: one comparison for each tap, no remainder.
+A rolling buffer of rows holds K rows for a K-row window; a rolling buffer of pixels holds K - 1 rows and a few pixels of
+the row-major stream (as line buffers of streaming hardware do). Pixel p lies at slot `p % pixels`. A kernel call gets the
+slot of the first pixel that it may read, so every pixel of its window is at that slot plus its distance in the stream,
+less `pixels` where that passes the ring's end: one comparison for each tap, no remainder.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def pixel_kernel(
 ) -> RowKernel | str:
     """The kernel that computes columns `[x0, x1)` of a row of `func`, or the reason why there is none.
 
-    Where all of `access.columns` are None the kernel makes whole rows all the same, out of and into pixel rings.
-    Parameters as `row_kernel`'s; `schedules.kernels.kernel` tells what to pass to the kernel.
+    Where all of `access.columns` are None the kernel computes whole rows, still from and to rings of pixels. Parameters
+    are those of `row_kernel`; `schedules.kernels.kernel` specifies the parameters of the kernel itself.
     """
     if not access.rowwise or len(access.columns) != len(access.windows):
         return access.opaque or "the operator's rows are not known"
@@ -37,13 +37,13 @@ def pixel_kernel(
 
 
 class PixelAssembly(Assembly):
-    """A pixel kernel under construction."""
+    """Builder of a pixel kernel."""
 
-    counts_pixels = True  # whether slots are those of pixels, where these are contiguous
+    counts_pixels = True  # whether slots of tensors with contiguous pixels are pixel slots; else row slots
 
     def __init__(self, access: RowAccess) -> None:
         super().__init__(access)
-        self.parts = any(c is not None for c in access.columns)  # of rows
+        self.parts = any(c is not None for c in access.columns)  # whether it computes parts of rows
         self.x0, self.x1 = tirx.Var("begin", "int32"), tirx.Var("end", "int32")
 
     def outer(self) -> tuple[tuple[int, ...], ...]:
@@ -66,9 +66,9 @@ class PixelAssembly(Assembly):
         return sequence(columns)
 
     def _part(self, loop: Stmt) -> Stmt:
-        """The columns `[x0, x1)` of a loop over all columns.
+        """A loop over all columns, restricted to `[x0, x1)`.
 
-        It counts from 0: TVM's CanonicalizeLoop forgets to shift the bounds of inner loops when it moves a loop to 0.
+        It starts from 0: TVM's CanonicalizeLoop does not shift the bounds of inner loops when it rebases a loop to 0.
         """
         step = tirx.Var(loop.loop_var.name, "int32")
         body = tir.substitute(loop.body, {loop.loop_var: step + self.x0})
@@ -116,17 +116,17 @@ class PixelAssembly(Assembly):
 
 
 def has_pixels(shape: Sequence[int], axis: int | None) -> bool:
-    """Whether the pixels of a tensor with rows along `axis` are contiguous: a pixel kernel is told slots of pixels."""
+    """Whether the pixels of a tensor with rows along `axis` are contiguous, so that a pixel kernel gets pixel slots."""
     return axis is not None and prod(shape[:axis]) == 1 and len(shape) > axis + 1
 
 
 def reads_pixels(shape: Sequence[int], axis: int | None, window: Window | None) -> bool:
-    """Whether a pixel kernel is told the slots of pixels of an input; else those of rows."""
+    """Whether a pixel kernel gets pixel slots for an input; else it gets row slots."""
     return window is not None and window.stride != 0 and has_pixels(shape, axis)
 
 
 def first_pixel(window: Window, columns: Window | None, y: Expr, x0: Expr, width: int) -> Expr:
-    """The first pixel of the row-major stream that outputs from column `x0` of row `y` on read."""
+    """Number, in the row-major stream, of the first pixel that the output pixel (y, x0) reads inside of the tensor."""
     row: Expr = window_start(window, y)
     row = tirx.max(row, i32(0)) if window.padding > 0 else row
     if columns is None or columns.stride == 0:

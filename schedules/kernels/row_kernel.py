@@ -1,10 +1,9 @@
-"""Row kernels: one output row of an operator as a function of pointers, cut out of the operator's own PrimFunc.
+"""Generic row kernels: functions of pointers that compute one output row, derived from the operator's PrimFunc.
 
 The operator is scheduled so that its row loop is outermost (`schedules.tir.staging`), padding becomes loop bounds
 (`schedules.tir.padding`), the body of the row loop becomes the kernel (`schedules.kernels.assembly`) and its buffers become
-pointers (`schedules.tir.flatten`). A driver calls the kernels of a cascade in any order that a plan asks for. The kernels
-know no ring heights, so operators of one shape share a kernel whatever the plan. `schedules.kernels.kernel` tells what to pass
-to one.
+pointers (`schedules.tir.flatten`). The driver can call the kernels of a cascade in any order that a plan asks for. Ring
+heights are parameters (`schedules.kernels.kernel`), so operators of one shape share a kernel, whatever the plan.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def row_kernel(
         Values of the constant parameters, in order.
     """
     reason = access.opaque
-    if access.rowwise and access.windows:  # what reads nothing but constants runs once
+    if access.rowwise and access.windows:  # an operator that reads only constants runs once, whole
         made = build_if_possible(func, constants, Assembly(access), name)
         if not isinstance(made, str):
             return made
@@ -43,6 +42,6 @@ def row_kernel(
 def whole_kernel(
     func: PrimFunc, constants: Sequence[np.ndarray], activations: int, name: str = "kernel", reason: str | None = None
 ) -> RowKernel:
-    """The kernel of a whole operator, by the same parameters: every slot 0, pointers to whole tensors, y ignored."""
+    """The kernel of a whole operator, called like a row kernel: slots are 0, pointers are to whole tensors, y is ignored."""
     unknown = RowAccess((None,) * activations, (None,) * activations, (None,) * len(outputs_of(func)), reason)
     return build(func, constants, Assembly(unknown), name)

@@ -1,9 +1,9 @@
-"""What a lowered integer operator computes, as data: its kind, its tensors, its constants and its attributes.
+"""`OperatorSpec`: a lowered integer operator as data (kind, tensors, constants, attributes), stored in PrimFunc attributes.
 
-`passes.integer` lowers an operator to a PrimFunc and calls `with_spec`, which writes kind and attributes onto the
-function, because only a function survives Relax's transforms. `read_spec` reads them back. Everything that chooses,
-makes or counts kernels works on an `OperatorSpec`; what belongs to a part of an operator (a tile of some pixels or rows,
-the parts of a concat) is `dataclasses.replace` of the whole's.
+`passes.integer` lowers an operator to a PrimFunc and calls `with_spec`, which stores kind and attributes in the function's
+attributes, because only functions survive Relax's transforms. `read_spec` reads them back. The code that selects, builds
+or counts kernels works on an `OperatorSpec`. The spec of a part of an operator (a tile of some pixels or rows, one part of
+a concat) is a `dataclasses.replace` of the operator's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 from tvm_cascade.operators.record import TensorType
 
-KIND, ACTIVATIONS = "op_kind", "num_activations"  # attributes of a PrimFunc beside those of `Attributes`
+KIND, ACTIVATIONS = "op_kind", "num_activations"  # PrimFunc attributes in addition to the fields of `Attributes`
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """The numbers that define an operator beside its tensors; None where its kind has no such number.
+    """The parameters that define an operator in addition to its tensors; None where its kind has no such parameter.
 
     Quantized values are `real = scale * (stored - zero_point)`. A multiplier and a shift are TFLite's: the factor
     `multiplier * 2^(shift - 31)`.
@@ -48,10 +48,10 @@ class Attributes:
     shift: int | None = None
     multipliers: tuple[int, ...] | None = None  # of both operands, then of the output
     shifts: tuple[int, ...] | None = None
-    head_room: int | None = None  # bits that operands are shifted up by before they are rescaled
+    head_room: int | None = None  # bits by which operands are shifted left before they are rescaled
     clamp: tuple[int, ...] | None = None  # smallest and largest stored output
     rounding: str | None = None
-    lowest: int | None = None  # stored input of a table's first entry
+    lowest: int | None = None  # the stored input value to which a table's first entry belongs
     function: str | None = None
     constant_first: bool | None = None  # whether the first operand is the constant one
     # axes and moves
@@ -59,16 +59,16 @@ class Attributes:
     axes: tuple[int, ...] | None = None
     begin: tuple[int, ...] | None = None
     pad_width: tuple[int, ...] | None = None  # before and after, axis by axis
-    value: int | None = None  # stored, of padding
+    value: int | None = None  # stored value of padding
     mode: str | None = None
     repeats: tuple[int, ...] | None = None
     align_corners: int | None = None
     half_pixel: int | None = None
-    table_of_input: tuple[int, ...] | None = None  # constant that requantizes an input of a concat, -1 for none
-    # operators made of several
-    part_axis: int | None = None  # of the concat whose parts an operator reads
-    table_of_part: tuple[int, ...] | None = None
-    channel_groups: int | None = None  # in which an inverted bottleneck makes its channels
+    table_of_input: tuple[int, ...] | None = None  # by input of a concat: the constant that requantizes it, -1 for none
+    # fused operators
+    part_axis: int | None = None  # axis of the concat whose parts an operator reads
+    table_of_part: tuple[int, ...] | None = None  # by part: the constant that requantizes it, -1 for none
+    channel_groups: int | None = None  # number of channel groups of a channel-tiled inverted bottleneck
     units: int | None = None
     coupled: bool | None = None
 
@@ -78,27 +78,27 @@ NO_ATTRIBUTES = Attributes()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorSpec:
-    """An operator of one output."""
+    """An operator with one output, as kernels are built for it."""
 
-    kind: str  # the field's word: conv2d, max_pool2d, ...; empty for functions of unknown origin
+    kind: str  # conv2d, max_pool2d, ...; empty for functions of unknown origin
     inputs: tuple[TensorType, ...]  # activations
     output: TensorType
     constants: tuple[np.ndarray, ...] = ()
     attributes: Attributes = NO_ATTRIBUTES
-    rows_by_table: bool = False  # a table tells a kernel where the rows of its input start
-    tile_rows: int = 0  # output rows of one call, channels outermost; 0: one row, pixels outermost
-    joined_rows: int = 1  # rows of the network's tensor that lie one behind the other in a row here
+    rows_by_table: bool = False  # the kernel reads its input through a row table (`schedules.forms.row_table`)
+    tile_rows: int = 0  # output rows of one call, channels in the outermost loop; 0: one row, pixels outermost
+    joined_rows: int = 1  # rows of the network's tensor that are joined to one row of `inputs` and `output`
 
 
 def with_spec(func: Any, kind: str, activations: int, attributes: Attributes) -> Any:
-    """`func` (a PrimFunc) with what `read_spec` needs; its first `activations` parameters are no constants."""
+    """`func` (a PrimFunc) with the attributes that `read_spec` reads; its first `activations` parameters are inputs."""
     given = {f.name: getattr(attributes, f.name) for f in fields(Attributes)}
     written = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items() if v is not None}
     return func.with_attrs({KIND: kind, ACTIVATIONS: activations, **written})
 
 
 def read_attributes(func: Any) -> Attributes:
-    """The attributes that `with_spec` wrote; none of a function that it did not write on."""
+    """The attributes that `with_spec` stored; `NO_ATTRIBUTES` for other functions."""
     attrs = func.attrs
     if attrs is None or KIND not in attrs:
         return NO_ATTRIBUTES

@@ -1,8 +1,8 @@
-"""Stripe kernels: columns `[x0, x1)` of an output row, out of and into rings whose rows are narrower than the tensor's.
+"""Generic stripe kernels: compute columns `[x0, x1)` of an output row, in rings whose rows hold only a stripe's columns.
 
 A cascade in stripes runs once for every vertical stripe of its last map. Its rings hold only the columns that the stripe
-needs, column x of a tensor at x - x0 of the stripe's first. So a stripe kernel addresses rows by a stride that it is told,
-through pointers that the driver has moved so that column 0 would lie where it looks for it.
+needs, from the stripe's first column on. So a stripe kernel takes the row stride as a parameter, and pointers that the
+driver has shifted to where column 0 would lie if the ring's rows were extended to the left.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def stripe_kernel(
 ) -> RowKernel | str:
     """The kernel that computes columns `[x0, x1)` of a row of `func`, or the reason why there is none.
 
-    Parameters as a row kernel's of an NCHW tensor (`x{i}_plane`, `x{i}_row`: the element stride from one slot to the
-    next), then `y`, `x0`, `x1`.
+    The kernel has the parameters of a row kernel of NCHW tensors, with `x{i}_plane` and `x{i}_row` (the element stride
+    from one slot to the next), then `x0` and `x1` after `y`.
     """
     if not access.rowwise or not access.columns or any(c is None for c in access.columns):
         return access.opaque or "the operator's columns are not known"
@@ -34,7 +34,7 @@ def stripe_kernel(
 
 
 class StripeAssembly(PixelAssembly):
-    """A stripe kernel under construction."""
+    """Builder of a stripe kernel."""
 
     tells_strides, counts_pixels = True, False
 

@@ -1,4 +1,4 @@
-"""Storage of striped intermediates: slice s of an axis lies at `s % height`."""
+"""Ring buffers of striped intermediates: slice s along an axis is stored at index `s % height`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tvm_cascade.schedules.tir import Buffer, Expr, i32, ir, s_tir, tirx
 
 
 class Rings:
-    """Shortened buffers of the groups but the last, and blocks rewritten to use them.
+    """Shortened buffers of all groups but the last, and blocks rewritten to use them.
 
-    A rolled group keeps, along the axis of the first cut, what readers still need. Any other axis of a stripe holds the
-    stripe alone; that is left to TVM's lowering, which sees it from the loops, but where stripes reach beyond the tensor:
-    there it allocates too much.
+    Along the axis of the first cut, a rolled group's buffer is a ring of the slices that its readers still need. Along any
+    other cut, a buffer needs only the current stripe. TVM's lowering derives that size from the loops by itself, except
+    where stripes reach beyond the tensor: there it would allocate too much, and the buffer is shortened here.
     """
 
     def __init__(self, groups: Sequence[Group], cuts: Sequence[Cut], rolled: Collection[Group] = ()) -> None:
@@ -46,7 +46,7 @@ def _shortened(buffer: Buffer, heights: Mapping[int, int]) -> Buffer:
 
 
 def lengthened(realizes: Sequence[Any]) -> tuple[list[Any], dict[Buffer, Buffer]]:
-    """Blocks over buffers as long as the axes that write them, and those buffers by the shortened ones: undoes `Rings`."""
+    """Undo `Rings`: blocks over buffers of full length, and a map from the shortened buffers to the full ones."""
     whole: dict[Buffer, Buffer] = {}
     axes: dict[Buffer, set[int]] = {}
     for realize in realizes:
@@ -72,9 +72,9 @@ def _over(
     at: Callable[[Buffer, int, Expr], Expr],
     is_single: Callable[[Any], bool],
 ) -> Any:
-    """A block over other buffers, in which index i along one of `axes` becomes `at(buffer, axis, i)`.
+    """A block with buffers exchanged by `buffers`, in which index i along one of `axes` becomes `at(buffer, axis, i)`.
 
-    Along these its regions stay single elements where `is_single` says so of the range, else they become whole.
+    Along `axes`, read and write regions whose range `is_single` accepts stay single elements; others become whole.
     """
 
     def place(buffer: Buffer, indices: list[Expr]) -> tuple[Buffer, list[Expr]] | None:

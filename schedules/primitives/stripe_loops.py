@@ -1,4 +1,4 @@
-"""The loops of striped blocks: what `schedules.primitives.stripe` writes for the groups of `schedules.primitives.striping`."""
+"""Code generation of the loops of striped blocks, from the groups of stages that `schedules.primitives.striping` finds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BlockOf = Callable[[Stage], Any]
 
 @dataclass(frozen=True)
 class Cut:
-    """One axis along which groups are cut: its loop, and what every group computes in one iteration."""
+    """One axis along which the output is cut into stripes: its loop, and the slices that each group computes in it."""
 
     loop: Var
     size: int  # slices of a stripe
@@ -25,7 +25,7 @@ class Cut:
     axes: Mapping[Group, int]  # of every group's result
     readers: Mapping[Group, Sequence[Reader]]
     spans: Mapping[Group, Span]
-    iterations: range  # 0 is the first that the output takes part in
+    iterations: range  # iteration 0 is the first that computes output slices; warm-up iterations are negative
 
     @classmethod
     def of(cls, groups: Sequence[Group], axis: int, size: int, loop: Var, rolled: Sequence[Group] = ()) -> Cut:
@@ -35,13 +35,13 @@ class Cut:
         return cls(loop, size, axis, axes, readers, made, range(-warm_up(made, rolled), -(-extent // size)))
 
     def slice(self, group: Group, inner: Var) -> Expr:
-        """The slice that an iteration computes at `inner` of a group's own loop."""
+        """The slice of a group that iteration `inner` of its own loop computes, inside of the loop over stripes."""
         span = self.spans[group]
         first = span.start + span.period * self.iterations.start
         return sym.Analyzer().simplify(self.loop * span.period + inner + first)
 
     def guards(self, group: Group, value: Expr) -> list[Expr]:
-        """Conditions that keep a slice inside of the tensor, where it may lie outside."""
+        """The conditions under which slice `value` lies inside of the tensor; none where it always does."""
         span = self.spans[group]
         low = span.period * self.iterations.start + span.start
         high = span.period * (self.iterations.stop - 1) + span.stop
@@ -49,7 +49,7 @@ class Cut:
 
 
 def striped(groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf, rolled: Collection[Group] = ()) -> Stmt:
-    """All groups in the loops over stripes, those of the first cut innermost."""
+    """The loops over stripes around all groups; the loop of the first cut is the innermost."""
     nests = [_rolled_nest(g, cuts, block_of) if g in rolled else _nest(g, cuts, block_of) for g in groups]
     body = tir.sequence(nests)
     for cut in cuts:
@@ -59,9 +59,9 @@ def striped(groups: Sequence[Group], cuts: Sequence[Cut], block_of: BlockOf, rol
 
 
 def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[Var, Expr] | None = None) -> Stmt:
-    """The loops of a group: those of its head's pixels, inside of them its stages one after the other.
+    """The loops of a group: over the pixels of its head, and inside of them its stages one after the other.
 
-    Variables of the head that are `fixed` have no loops.
+    Variables of the head that `fixed` maps to values have no loops.
     """
     head = group.head
     axes = [cut.axes[group] for cut in cuts]
@@ -82,23 +82,23 @@ def _nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf, fixed: Mapping[V
 
 
 def _at(stage: Stage, place: Sequence[Expr | None], predicate: Expr, block_of: BlockOf) -> Stmt:
-    """A stage in the loops of a pixel: `place` are the indices that it writes, None where it has a loop of its own."""
+    """A stage inside of the pixel loops: it writes indices `place`, with a loop of its own along axes that are None."""
     known = {v: value for v, value in zip(stage.target, place, strict=True) if value is not None}
     return _realized(stage, known, predicate, block_of)
 
 
 def _realized(stage: Stage, known: Mapping[Var, Expr], predicate: Expr, block_of: BlockOf) -> Stmt:
-    """A block in loops over its variables, those that are known left out."""
+    """A stage's block in loops over its variables; those in `known` have these values and no loops."""
     own = {v: tirx.Var(_loop_name(v), "int32") for v in stage.variables if v not in known}
     inner = s_tir.SBlockRealize([known.get(v, own.get(v)) for v in stage.variables], predicate, block_of(stage))
     return _looped(inner, [(loop, stage.extents[v]) for v, loop in own.items()])
 
 
 def _rolled_nest(group: Group, cuts: Sequence[Cut], block_of: BlockOf) -> Stmt:
-    """The rows of a rolled group: a loop over blocks of one row each.
+    """The loops of a rolled group: a loop over blocks that compute one row each.
 
-    The row is an opaque axis of such a block. That tells TVM that rows hang together, so that the ring is allocated
-    outside of the stripes, and leaves the blocks inside of it free to be scheduled.
+    The row is an opaque axis of such a block. Thus TVM treats rows as dependent and allocates the ring outside of the
+    loops over stripes, while the blocks inside can still be scheduled.
     """
     cut, head = cuts[0], group.head
     loop, row = tirx.Var(_loop_name(head.slice_variable(cut.axes[group])), "int32"), tirx.Var("v_row", "int32")
@@ -134,7 +134,7 @@ def _loop_name(variable: Var) -> str:
 def with_statements(
     func: PrimFunc, statements: Sequence[Stmt], buffers: Mapping[Buffer, Buffer] | None = None
 ) -> PrimFunc:
-    """`func` with other statements below its root block, and some of its own buffers exchanged."""
+    """`func` with `statements` as the body of its root block, and its allocated buffers exchanged by `buffers`."""
     root = func.body.block
     own = [(buffers or {}).get(b, b) for b in root.alloc_buffers]
     body = statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))

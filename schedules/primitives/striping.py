@@ -1,8 +1,8 @@
-"""The stages of a PrimFunc, who reads whom and by how many slices: what `schedules.primitives.stripe` decides on.
+"""Dependence analysis for striping: the stages of a PrimFunc, their readers, and the slices each iteration computes.
 
-A stage is a computing block that writes one buffer, one element an iteration. A group is a stage with the stages that
-only it reads, element for element (the accumulator of a convolution below its requantization): they are computed
-together, so that nothing but the group's result is ever a tensor.
+A stage is a block that writes one element of one buffer per iteration. A group is a stage (its head) with the stages that
+only it reads, element for element, such as the accumulator of a convolution and its requantization. The stages of a group
+are computed together, pixel by pixel, so that only the group's result needs a buffer of more than one pixel.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class StripeError(CascadeError):
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A computing block, in the loops in which it stands."""
+    """A block that writes one element per iteration, with its loops."""
 
     name: str
-    statement: Stmt | None  # its loops below the root block, where it stands alone in them
-    realize: Any
-    buffer: Buffer  # that it writes
+    statement: Stmt | None  # its loops below the root block, if it is the only block in them
+    realize: Any  # the SBlockRealize
+    buffer: Buffer  # the buffer that it writes
 
     @property
     def variables(self) -> tuple[Var, ...]:
@@ -44,7 +44,7 @@ class Stage:
 
     @property
     def target(self) -> tuple[Expr, ...]:
-        """The indices that it writes."""
+        """The indices of the element that it writes."""
         return tuple(tir.stores(self.realize.block.body)[0].indices)
 
     @property
@@ -52,13 +52,13 @@ class Stage:
         return any(iv.iter_type == tirx.IterVar.CommReduce for iv in self.realize.block.iter_vars)
 
     def reads(self, buffer: Buffer | None = None) -> list[Any]:
-        """Its loads, but for those of its own accumulator."""
+        """Its loads (of `buffer`, where given), without those of the element that it updates."""
         store = tir.stores(self.realize.block.body)[0]
         found = [x for x in tir.loads(store.value) if not tir.is_own(x, store)]
         return found if buffer is None else [x for x in found if x.source.same_as(buffer)]
 
     def slice_variable(self, axis: int) -> Var:
-        """The variable that counts along an axis of what it writes."""
+        """The block variable that indexes an axis of the written buffer. Raises `StripeError` where none alone does."""
         index = self.target[axis]
         if not isinstance(index, tirx.Var):
             raise StripeError(self.name, f"axis {axis} of what it writes is no loop of its own")
@@ -99,7 +99,7 @@ def stages_of(func: PrimFunc) -> list[Stage]:
 
 
 def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
-    """The stage of a block; `statement` are the loops in which it stands alone."""
+    """The stage of a block; `statement` is its loop nest, if it is the only block in it."""
     written = tir.stores(realize.block.body)
     if len(written) != 1 or len(realize.block.writes) != 1:
         raise StripeError(realize.block.name_hint, "it writes more than one element an iteration")
@@ -107,7 +107,7 @@ def stage_of(realize: Any, statement: Stmt | None = None) -> Stage:
 
 
 def untouched(stage: Stage) -> bool:
-    """Whether a block is not scheduled yet: one loop over the whole extent of each block variable, and no predicate."""
+    """Whether a block is unscheduled: one loop over the whole extent of each block variable, and no predicate."""
     loops = {f.loop_var: f.extent for f in tir.collect(stage.statement, tirx.For)}
     for value, extent in zip(stage.realize.iter_values, stage.extents.values(), strict=True):
         if isinstance(value, tirx.Var) and tir.int_value(loops.get(value, -1)) == extent:
@@ -147,9 +147,9 @@ Reader = tuple[Group, Reach]
 
 
 def reaches(groups: Sequence[Group], axis: int) -> tuple[dict[Group, int], dict[Group, list[Reader]]]:
-    """The axis of every group's result along which it is cut, and for every group its readers with their reach.
+    """By group, the axis of its result along which it is cut, and its readers with their reach.
 
-    `axis` is that of the last group's result. Raises `StripeError` where a read is not understood.
+    `axis` is the axis of the last group's result. Raises `StripeError` where the reach of a read is unknown.
     """
     made = {g.head.buffer: g for g in groups}
     axes: dict[Group, int] = {groups[-1]: axis}
@@ -185,7 +185,7 @@ def _read(stage: Stage, load: Any, axis: int, producer: Group) -> tuple[int, Rea
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The slices `[period * i + start, period * i + stop)` that iteration i computes, those outside `[0, extent)` left out."""
+    """The slices that a group computes in iteration i: `[period * i + start, period * i + stop)` within `[0, extent)`."""
 
     period: int
     start: int
@@ -208,9 +208,9 @@ def spans(
     step: int,
     rolled: Sequence[Group] = (),
 ) -> dict[Group, Span]:
-    """What every group computes in an iteration in which the last makes `step` slices.
+    """The slices that every group computes per iteration, where the last group computes `step` of them.
 
-    A rolled group computes what is new alone: as many slices as its readers advance by.
+    A rolled group computes only new slices, as many as its readers advance by; another recomputes all that they read.
     """
     found: dict[Group, Span] = {}
     for group in reversed(groups):
@@ -237,7 +237,7 @@ def spans(
 
 
 def ring_height(span: Span, readers: Sequence[Reader], all_spans: Mapping[Group, Span], iterations: range) -> int:
-    """Slices of a rolled group that live at once, found by going through the iterations."""
+    """The most slices of a rolled group that are live at once, found by simulating the iterations."""
     oldest, most = span.extent, 1
     for i in reversed(iterations):
         for reader, reach in readers:
@@ -250,5 +250,5 @@ def ring_height(span: Span, readers: Sequence[Reader], all_spans: Mapping[Group,
 
 
 def warm_up(all_spans: Mapping[Group, Span], rolled: Sequence[Group]) -> int:
-    """Iterations before the first of the output in which a rolled group already computes."""
+    """Number of iterations in which rolled groups compute slices before the first output slices are computed."""
     return max((-(-all_spans[g].start // all_spans[g].period) for g in rolled if all_spans[g].start > 0), default=0)
