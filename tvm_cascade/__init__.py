@@ -5,8 +5,6 @@ package imports neither TVM nor PyTorch: the functions do when they are first us
 registered with TVM, at once where TVM is imported already, else as soon as it is (`tvm_cascade.registration`).
 """
 
-from __future__ import annotations
-
 import sys
 
 # That of `typing`, which is not imported: until the command line listens, Ctrl-C would show a traceback.
@@ -38,7 +36,7 @@ _PIPELINES = "tvm.relax.pipeline"  # the module whose table holds TVM's pipeline
 class _Finder:
     """Waits at the head of `sys.meta_path` for TVM's pipelines; nothing else is imported at every start."""
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if fullname != _PIPELINES:
             return None
         from tvm_cascade.registration import watched_spec

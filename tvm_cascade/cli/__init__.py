@@ -3,8 +3,6 @@
 Exit status: 0 done; 1 infeasible or mismatch; 2 bad usage or unreadable input; 130 interrupted; 143 terminated.
 """
 
-from __future__ import annotations
-
 import _thread
 import sys
 import time
@@ -25,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+def _interrupt_again(lost: "sys.UnraisableHookArgs") -> None:
     """Ctrl-C that came inside of a callback, where Python prints exceptions and goes on: once more, outside of it."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         _thread.start_new_thread(_soon, ())
