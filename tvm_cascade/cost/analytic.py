@@ -1,4 +1,4 @@
-"""Stage costs from a description of the device: deterministic, free, good enough to order schedules.
+"""Analytic latency model of operators and stages, from a `Device` description: a roofline with occupancy and contention.
 
 Symbols, per operator: C and M are the milliseconds that its arithmetic and its traffic would take from the whole
 device; u is the part of the device that its threads can keep busy, `threads / (units * saturating_threads)`, at most 1.
@@ -11,8 +11,8 @@ device; u is the part of the device that its threads can keep busy, `threads / (
 * a stage on a CPU: one group runs its kernels one by one, each on all cores; several groups run one per core with
   single-threaded kernels, packed longest first, between one fork and one join.
 
-A fluid model prices neither waves of thread blocks nor cache reuse between kernels. Its bounds are exact by
-construction: demands never sum above 1, so no stage beats the sum of its C or of its M.
+A fluid model accounts neither for waves of thread blocks nor for cache reuse between kernels. Its lower bounds hold by
+construction: demands never sum above 1, so no stage is faster than the sum of its C or of its M.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tvm_cascade.cost.interface import Groups, OpBound, OpFeatures
 from tvm_cascade.cost.packing import pack
 from tvm_cascade.operators.table import REDUCTIONS, SPLIT_REDUCTIONS, VIEWS, efficiency
 
-# Libraries share one product's reduction out to threads, at least so many values each: a matrix-vector product streams its
-# matrix with the whole device, not with one thread for a few outputs. Convolutions have pixels enough.
+# Least values of a product's reduction for each thread: libraries split it among threads, so that a matrix-vector product
+# streams its matrix with the whole device. Convolutions have enough output pixels to do without.
 _SPLIT = 16
 
 
@@ -41,14 +41,14 @@ class AnalyticCost:
         self._kernels: dict[int, tuple[OpFeatures, tuple[float, float, float] | None]] = {}
 
     def op_ms(self, op: OpFeatures) -> float:
-        """The operator alone on the device, launch included."""
+        """Milliseconds of the operator alone on the device, launch included; 0 for a view."""
         if op.kind in VIEWS:
             return 0.0
         compute, memory, used = self._resources(op)
         return self.device.launch_us / 1e3 + max(compute, memory) / used
 
     def stage_ms(self, groups: Groups) -> float:
-        """A stage: groups at the same time, the operators of a group one after the other."""
+        """Milliseconds of a stage: groups at the same time, the operators of a group one after the other."""
         if len(groups) == 1:
             launch = self.device.launch_us / 1e3
             kernels = (self._kernel(op) for op in groups[0])
@@ -58,14 +58,14 @@ class AnalyticCost:
         return self._gpu_stage(groups)
 
     def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
-        """The merged operator alone."""
+        """Milliseconds of the merged operator alone on the device."""
         return self.op_ms(merged)
 
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
-        """Works on arithmetic and memory, and the time alone; see the module's text for why they are bounds.
+        """Lower bounds from arithmetic, traffic and the time alone; the module's docstring says why they hold.
 
-        A merged kernel reads the common input once and may be better occupied, so for a mergeable operator the
-        input's bytes and the launch's memory occupancy are left out.
+        A merged kernel reads the common input once and may use the device better, so for a mergeable operator the
+        input's bytes, the launch and the occupancy on traffic are left out.
         """
         if op.kind in VIEWS:
             return OpBound((0.0, 0.0))
@@ -133,8 +133,8 @@ class AnalyticCost:
             return 0.0
         fork = self.fork_ms if len(queues) > 1 else 0.0
         launch, contention = self.device.launch_us / 1e3, self.device.contention
-        # Of each group still running: its kernels, the current one's place, milliseconds until that starts, milliseconds left at
-        # its own pace, its demands. Called hundreds of thousands of times by a search: plain loops over lists.
+        # For each group still running: its kernels, index of the current one, milliseconds until that starts, milliseconds that
+        # it has left at full speed, its demands. A search calls this hundreds of thousands of times: plain loops over lists.
         active = [[q, 0, launch, *q[0]] for q in queues]
         now = 0.0
         while active:
@@ -173,7 +173,7 @@ class AnalyticCost:
         return now + fork
 
     def _kernel(self, op: OpFeatures) -> tuple[float, float, float] | None:
-        """Milliseconds alone without launch, and the demands on arithmetic and bandwidth meanwhile; None of a view."""
+        """Milliseconds alone without launch, and shares of arithmetic and bandwidth used meanwhile; None for a view."""
         made = None
         if op.kind not in VIEWS:
             compute, memory, used = self._resources(op)

@@ -1,4 +1,4 @@
-"""Devices as data: what the analytic cost model knows of a machine.
+"""Descriptions of GPUs and CPUs for the analytic cost model: peak arithmetic, bandwidth, overheads.
 
 Figures are the vendors' published peaks (float32 without tensor cores: TVM's generated kernels use none) and the
 resident-thread limits of the CUDA programming guide's table of compute capabilities. Overheads are typical of kernels
@@ -42,7 +42,7 @@ _GPUS = (
     Device("rtx3080", "gpu", 68, 14.9e12, 760e9, 2.5, 6.0, 1024, contention=0.08, arch="sm_86", cache_bytes=5 << 20),
     Device("gpu", "gpu", 64, 7.0e12, 600e9, 2.5, 6.0, arch="sm_75", cache_bytes=6 << 20),
 )
-# Cores: what this project's own kernels reach (`schedules.stages.cpu_float`), with 512-bit and with 256-bit vectors.
+# CPU figures are those that this project's own kernels reach (`schedules.stages.cpu_float`), with 512-bit and 256-bit vectors.
 _CPUS = (
     Device("cpu2", "cpu", 2, 300e9, 20e9, 1.0, 8.0, contention=0.0, cache_bytes=16 << 20, cache_bytes_per_s=80e9),
     Device("cpu", "cpu", 4, 240e9, 25e9, 1.0, 8.0, contention=0.0, cache_bytes=16 << 20, cache_bytes_per_s=120e9),

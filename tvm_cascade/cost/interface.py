@@ -1,10 +1,10 @@
-"""What every cost model answers, and the features of an operator that it answers from.
+"""The interface of latency cost models (`CostModel`), and the operator features that are their input (`OpFeatures`).
 
 A *stage* is a tuple of groups that run at the same time; a *group* is a sequence of operators that run one after the
 other (IOS, section 3). An operator alone is the stage of one group of one operator. Costs are milliseconds.
 
-The search asks a model for two more things, so that it can leave stages unpriced without losing exactness: additive
-works and path spans, both lower bounds (`OpBound`). A model that cannot prove any returns zeros.
+A model also gives lower bounds (`OpBound`: additive works and spans along paths), with which the search skips stages
+without losing exactness. A model that cannot prove any returns zeros.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tvm_cascade.graph import ITEM_BYTES, Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class OpFeatures:
-    """What a cost model may know of one operator: independent of its name and of its place in the network."""
+    """Features of one operator for cost models, independent of its name and of its position in the network."""
 
-    kind: str  # the word of `graph.Op.kind`
+    kind: str  # as `graph.Op.kind`
     macs: int = 0  # multiply-accumulates
     bytes_in: int = 0  # activations read, each tensor once
     bytes_out: int = 0  # activations written
     weight_bytes: int = 0
     output_elements: int = 0
     reduction: int = 1  # values read per output element: kernel taps times input channels
-    parallel_rows: int = 1  # independent outermost slices (batch, channels, rows) that a CPU kernel can share out
-    shape: tuple[int, ...] = ()  # launch geometry and attributes that a table of measurements must tell apart
+    parallel_rows: int = 1  # independent outermost slices (batch, channels, rows) that a CPU kernel can run in parallel
+    shape: tuple[int, ...] = ()  # shapes and attributes: operators that differ in these are measured separately
 
     @property
     def bytes(self) -> int:
@@ -44,7 +44,7 @@ class OpFeatures:
 
 @dataclass(frozen=True, slots=True)
 class OpBound:
-    """Lower bounds, in milliseconds, of what an operator adds to any stage that holds it.
+    """Lower bounds, in milliseconds, on the contribution of an operator to any stage that holds it.
 
     A stage never costs less than the sum of `works[k]` over its operators, for each resource k, nor less than the sum
     of `span` along any path through it. A stage of one group never costs less than the sum of `alone`; one of several
@@ -61,7 +61,7 @@ Groups = Sequence[Sequence[OpFeatures]]
 
 @runtime_checkable
 class CostModel(Protocol):
-    """Analytic, measured and learned costs are interchangeable behind this."""
+    """Latency of operators, stages and merged operators, analytic, measured or learned."""
 
     name: str
     fork_ms: float  # least cost of running several groups at once; 0 where nothing is known
@@ -75,18 +75,18 @@ class CostModel(Protocol):
         ...
 
     def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
-        """Milliseconds of operators merged into one; `parts` are what they were."""
+        """Milliseconds of the operator `merged`, which replaces the operators `parts`."""
         ...
 
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
-        """Lower bounds for one operator; `mergeable`: a merge may spare it the reading of its input."""
+        """Lower bounds for one operator; if it is `mergeable`, a merged kernel may read its input for several operators."""
         ...
 
 
 class Runner(Protocol):
-    """Runs stages on a device: local now, a remote one behind the same methods."""
+    """Runs stages on a device and measures them."""
 
-    device: str  # names the device and its setting: records of others do not mix with its own
+    device: str  # name of the device and its settings, under which measurements are stored
     workers: int  # cores or streams that run groups at the same time
 
     def run(self, groups: Groups, repeats: int) -> list[float]:
@@ -144,7 +144,7 @@ def _operator_features(graph: Graph, op: Op) -> OpFeatures:
 
 
 def _attribute_key(op: Op) -> tuple[int, ...]:
-    """Windows and the integers among an operator's attributes, by name: what tells two kernels apart."""
+    """Windows and integer attributes (in order of name) of an operator, which distinguish its kernel from others."""
     key: list[int] = []
     for window in (*op.windows, *op.columns):
         key += [-5] if window is None else [window.extent, window.stride, window.dilation, window.padding]

@@ -1,9 +1,9 @@
-"""A learned stage cost: gradient-boosted trees that decide what is worth measuring.
+"""Learned stage costs: gradient-boosted trees predict latencies, and so select the stages that are worth measuring.
 
-The trees predict the logarithm of measured over analytic cost from features of the stage. The search then runs on
-measured costs where they are known and predicted ones elsewhere; the stages of what it finds, and the stages next to
-them in promise, are measured, the trees are trained again, and so on until the schedule found consists of measured
-stages and no longer improves.
+The trees predict log(measured / analytic cost) from features of the stage. The search runs on measured costs where they
+are known and predicted ones elsewhere. The stages of the schedule that it finds are measured, or, if they all have been,
+the stages of largest predicted gain; the trees are trained again, and so on until all of these are measured or the
+budget of measurements is spent.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tvm_cascade.cost.measured import MeasuredCost, RecordedCost, Result, Stages
 from tvm_cascade.cost.records import MERGE, Record, stage_key
 from tvm_cascade.errors import MissingToolError
 
-BATCH = 4  # promising stages measured between two searches, at least, once the schedule found is measured
+BATCH = 4  # least number of promising stages measured between two searches, once the schedule's own are measured
 _KINDS = ("conv2d", "depthwise_conv2d", "dense", "max_pool2d", "avg_pool2d", "concat", "add")
 
 
 def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[float]:
-    """Features of a stage: sizes, balance between groups, mixture of kinds, and the analytic model's view of it."""
+    """Features of a stage for the trees: sizes, balance between groups, shares of operator kinds, analytic cost."""
     ops = [op for group in groups for op in group]
     lengths = sorted((sum(analytic.op_ms(op) for op in group) for group in groups), reverse=True)
     total = sum(lengths) or 1e-9
@@ -53,12 +53,12 @@ def stage_vector(strategy: str, groups: Groups, analytic: AnalyticCost) -> list[
 
 
 class LearnedCost(RecordedCost):
-    """Measured where known, predicted elsewhere. `refine` drives the measurements."""
+    """Stage costs: measured where a record exists, predicted elsewhere. `refine` decides which stages are measured."""
 
     def __init__(self, measured: MeasuredCost, analytic: AnalyticCost, seed: int = 0) -> None:
         self.measured, self.analytic, self.seed = measured, analytic, seed
         self.name = f"learned:{measured.runner.device}"
-        self.asked: dict[str, tuple[str, Groups]] = {}  # stages that searches wanted to know
+        self.asked: dict[str, tuple[str, Groups]] = {}  # by key: stages that searches have priced by prediction
         self._guesses: dict[str, float] = {}
         self._trees: Any = None
 
@@ -90,7 +90,7 @@ class LearnedCost(RecordedCost):
             self._guesses[key] = self._analytic(strategy, groups) * exp(float(by))
 
     def promising(self, count: int) -> list[tuple[str, Groups]]:
-        """The unmeasured stages that are predicted to spare most, compared with their operators one after the other."""
+        """The `count` unmeasured stages of largest predicted gain over running their operators one after the other."""
         gains: list[tuple[float, str]] = []
         for key, (_, groups) in self.asked.items():
             if self.measured.store.get(key) is None and key in self._guesses:
@@ -122,7 +122,7 @@ def refine(
     budget: int,
     first: Sequence[tuple[str, Groups]] = (),
 ) -> Result:
-    """Search, measure what was found, learn, and again; at most `budget` new measurements.
+    """Repeat: search, measure the stages found, train; at most `budget` new measurements. Returns the last result.
 
     Parameters
     ----------

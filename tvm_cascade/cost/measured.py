@@ -1,8 +1,8 @@
-"""Stage costs measured on the device (IOS, section 5 measures every stage so).
+"""Stage costs measured on the device, as in IOS, section 5.
 
 The median of repeated runs, repeated until its 95 % confidence interval is narrow; cached by structure in a database.
-A search that takes the minimum over thousands of noisy costs picks the lucky ones. `confirm` therefore measures a
-winner's stages again and lets the search run once more, until the winner stays.
+A search that takes the minimum over thousands of noisy costs prefers stages whose measurements came out too low.
+`confirm` therefore measures the stages of the best schedule again and repeats the search, until the schedule stays.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tvm_cascade.cost.records import CONCURRENT, MERGE, Record, RecordStore, sta
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """When a measurement is good enough."""
+    """When to stop repeating a measurement."""
 
-    first: int = 10  # runs of a stage at first
-    most: int = 80  # runs at most
+    first: int = 10  # runs of a stage in the first round; every further round doubles their number
+    most: int = 80  # no further round from this number of runs on
     precision: float = 0.03  # half width of the confidence interval, relative to the median
-    rounds: int = 3  # of re-measuring finalists
+    rounds: int = 3  # limit of `confirm`
 
 
 class RecordedCost(ABC):
-    """A cost model that knows whole stages: none of its prices is made of others, and none of its bounds is proven."""
+    """A cost model that prices every stage as a whole (`price`), and has no lower bounds."""
 
     fork_ms = 0.0
     name: str
@@ -37,19 +37,19 @@ class RecordedCost(ABC):
         """Milliseconds of a stage; of a merge, `groups` is one group, the operators that are merged."""
 
     def op_ms(self, op: OpFeatures) -> float:
-        """The operator alone."""
+        """Milliseconds of the operator alone."""
         return self.stage_ms([[op]])
 
     def stage_ms(self, groups: Groups) -> float:
-        """A concurrent stage."""
+        """Milliseconds of a concurrent stage."""
         return self.price(CONCURRENT, groups)
 
     def merged_ms(self, merged: OpFeatures, parts: Sequence[OpFeatures]) -> float:
-        """The merged operator."""
+        """Milliseconds of the merged operator."""
         return self.price(MERGE, [parts])
 
     def bound(self, op: OpFeatures, mergeable: bool) -> OpBound:
-        """Nothing is proven: the search prices every stage."""
+        """Zeros: with measured costs no bound is proven, so the search prices every stage."""
         return NO_BOUND
 
 
@@ -93,7 +93,7 @@ class MeasuredCost(RecordedCost):
 
 
 def moving(groups: Groups) -> list[list[OpFeatures]]:
-    """Groups without views, which cost nothing."""
+    """Groups without their views, which cost nothing; groups of views alone are left out."""
     found = [[op for op in group if op.kind != "view"] for group in groups]
     return [group for group in found if group]
 

@@ -1,4 +1,4 @@
-"""Which worker of a CPU runs which groups: longest first, onto the worker that is free first."""
+"""Assignment of concurrent groups to CPU workers: longest processing time first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def pack(durations: Sequence[float], workers: int) -> tuple[tuple[int, ...], ...]:
-    """Groups (by index) of each worker, in the order they run; at most `workers` non-empty lists; ties by index.
+    """The groups (by index) of each worker, in execution order; idle workers are left out; ties by index.
 
     Longest processing time first: at most 4/3 - 1/(3 workers) of the best makespan (Graham 1969).
     """

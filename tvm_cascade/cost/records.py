@@ -1,7 +1,7 @@
-"""One store for everything that was measured: what the learned model trains on and what later searches need not repeat.
+"""Database of measured stage latencies, which later searches reuse and the learned cost model is trained on.
 
-An SQLite file (or memory). A record's key is structural, so equal stages of other networks are found again; the device
-is part of it. Features are kept beside the samples: a learner needs no network to train.
+An SQLite file (or memory). Records are found by device and by the stage's structure, so networks with equal stages share
+them. Features are stored with the samples, so that training needs no network.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Record:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """A 95 % confidence interval of the median, from order statistics: no assumption on the noise."""
+        """A 95 % confidence interval of the median, from order statistics: any distribution of the noise will do."""
         return median_interval(self.samples)
 
 

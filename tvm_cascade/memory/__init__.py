@@ -1,4 +1,4 @@
-"""Arena allocation: `Problem` -> `Allocation`, its bound, its search and an independent validator."""
+"""Static arena allocation: offsets for buffers with lifetimes (`Problem` -> `Allocation`), lower bounds and a validator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allocator: heuristics first, then an exact search where their result is above the lower bound."""
+"""The arena allocator: first-fit and best-fit heuristics, then an exact search if their result exceeds the lower bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvm_cascade.memory.validate import validate
 class AllocateOptions:
     """Limits on the work of the allocator. The same options give the same layout on any machine."""
 
-    nodes: int = 20_000  # search nodes in total, about 15,000 a second
+    nodes: int = 20_000  # search nodes in total, about 15,000 a second in Python
     first_limit: int = 5_000  # nodes of the first run of the search with each ranking of buffers
     growth: int = 4  # factor by which the limit grows from one round of runs to the next
     shuffles: int = 200  # reorderings tried before the search, on problems with offset constraints
@@ -33,7 +33,7 @@ def allocate(
     Parameters
     ----------
     problem : Problem
-        With a `capacity`, the first layout that fits is returned; without, the lowest that is found.
+        With a `capacity`, the first layout that fits is returned; without, the one of smallest peak that is found.
     seconds : float, optional
         Time limit of the search. With one, results depend on the machine; without, they are deterministic.
     optimise : bool
@@ -72,7 +72,7 @@ def allocate(
 
 
 class _Best:
-    """The lowest layout and the highest bound found so far."""
+    """The layout of smallest peak and the highest lower bound that are known so far."""
 
     def __init__(self, problem: Problem, offsets: tuple[int, ...], bound: int, deadline: float | None) -> None:
         self.problem, self.deadline = problem, deadline
@@ -85,9 +85,9 @@ class _Best:
         return self.deadline is not None and perf_counter() > self.deadline
 
     def take(self, offsets: tuple[int, ...]) -> bool:
-        """Take over a layout if it is lower; returns whether it is one.
+        """Keep a layout if it is valid and has a smaller peak; returns whether it is valid.
 
-        Solvers in floating point round, and with offset constraints pinned buffers escape the search.
+        Layouts may be invalid: floating-point solvers round, and the search with offset constraints ignores pinned buffers.
         """
         peak = top(self.problem, offsets)
         try:
@@ -107,9 +107,9 @@ def _integer_program(best: _Best, goal: int) -> None:
 
 
 def _take_disjoint(best: _Best, options: AllocateOptions) -> None:
-    """Take the best layout in which no live buffers share bytes, if it is lower.
+    """Search for a layout in which no live buffers share bytes, and keep it if its peak is smaller.
 
-    Offset constraints only allow sharing, so such a layout is always valid. The search with constraints proves nothing and
+    Offset constraints only allow sharing, so such a layout is always valid. The search with constraints is incomplete and
     may miss it.
     """
     problem = replace(best.problem, offset_constraints=())
@@ -123,9 +123,9 @@ def _take_disjoint(best: _Best, options: AllocateOptions) -> None:
 
 
 def _search(best: _Best, goal: int, options: AllocateOptions) -> None:
-    """Lower `best` to `goal`, or bisect between bound and peak, until both meet or the limits are reached.
+    """Search for a layout within `goal` bytes, then bisect between bound and peak, until they meet or a limit is reached.
 
-    `low` is where the next trial must lie above: the bound, or a capacity at which the search gave up.
+    `low` is the smallest capacity still worth a trial: the bound, or one more than a capacity at which the search gave up.
     """
     t = tables(best.problem)
     left, low, capacity = options.nodes, best.bound, goal
@@ -149,7 +149,7 @@ def _search(best: _Best, goal: int, options: AllocateOptions) -> None:
 def _rounds(
     t: Tables, capacity: int, nodes: int, options: AllocateOptions, expired: Callable[[], bool]
 ) -> tuple[SearchResult, int]:
-    """Run every ranking in turn with growing limits until one succeeds or proves that none can."""
+    """Search with each ranking of the buffers in turn, with growing limits, until a run is complete or nodes are used up."""
     ranks, spent, limit = rankings(t), 0, options.first_limit
     while True:
         for rank in ranks:
@@ -161,7 +161,7 @@ def _rounds(
 
 
 def _infeasible(problem: Problem, needed: int, step: int, proven: bool) -> InfeasibleError:
-    """The error that tells why nothing was found within the capacity."""
+    """The error for a capacity within which no layout was found; it names the buffers live at `step`."""
     at_peak = [b.name or f"buffer {b.id}" for b in problem.buffers if b.lower <= step < b.upper]
     remedy = (
         "these live together: shorten lifetimes or raise the capacity"
@@ -172,7 +172,7 @@ def _infeasible(problem: Problem, needed: int, step: int, proven: bool) -> Infea
 
 
 def _check(problem: Problem) -> None:
-    """Raise `UsageError` for a problem that makes no sense."""
+    """Raise `UsageError` for an ill-formed problem."""
     ids: set[int] = set()
     for b in problem.buffers:
         if b.id in ids:

@@ -1,4 +1,4 @@
-"""The lower bound of an arena: the buffers that are live at a step must fit into it together.
+"""Lower bound on the size of an arena: the largest sum of bytes live at one step.
 
 Bounds of segments, for the planner's search, are in `cascading.lower_bounds`.
 
@@ -40,7 +40,7 @@ def _need(live: Sequence[Buffer], constraints: Sequence[OffsetConstraint]) -> in
     """Bytes that the buffers in `live`, all live at one step, need at least."""
     by_id = {b.id: b for b in live}
     pairs = [f for f in constraints if f.reader in by_id and f.writer in by_id]
-    shared: dict[frozenset[int], int] = {}  # of several between two buffers the strictest counts
+    shared: dict[frozenset[int], int] = {}  # by pair of buffers; of several constraints the one that allows least
     for f in pairs:
         key = frozenset((f.reader, f.writer))
         most = shareable(f, by_id[f.reader], by_id[f.writer])

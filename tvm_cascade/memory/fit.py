@@ -1,7 +1,7 @@
 """First-fit and best-fit placement of buffers in a given order: fast, and the starting point of the exact search.
 
 First fit by decreasing size is TFLite Micro's greedy planner; first fit by decreasing area or lifetime is what
-minimalloc and TelaMalloc start from. None is best everywhere, so `best_fit_of_orders` tries them all.
+minimalloc and TelaMalloc start from. No order is best for all problems, so `best_fit_of_orders` tries them all.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tvm_cascade.memory.problem import Buffer, Problem
 
 
 class Fit(Enum):
-    """Which gap a buffer goes into."""
+    """The gap between placed buffers into which the next buffer goes."""
 
-    FIRST = "first"  # the lowest
-    BEST = "best"  # the tightest, the lowest of equals
+    FIRST = "first"  # the lowest that is large enough
+    BEST = "best"  # the smallest that is large enough, the lowest of equals
 
 
 def overlapping(problem: Problem) -> list[list[int]]:
-    """For each buffer the positions of the buffers that are live at some step of its life."""
+    """For each buffer the positions of the buffers whose lifetimes overlap with its own."""
     buffers = problem.buffers
     near: list[list[int]] = [[] for _ in buffers]
     for i, a in enumerate(buffers):
@@ -34,7 +34,7 @@ def overlapping(problem: Problem) -> list[list[int]]:
 
 
 def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, int]]]:
-    """`(i, j) -> [(i is the writer, distance)]` for the positions of every constrained pair, both ways round."""
+    """Offset constraints by positions of the two buffers, in both orders: `(i, j) -> [(i is the writer, distance)]`."""
     position = {b.id: i for i, b in enumerate(problem.buffers)}
     table: dict[tuple[int, int], list[tuple[bool, int]]] = {}
     for f in problem.offset_constraints:
@@ -45,7 +45,7 @@ def follows_between(problem: Problem) -> dict[tuple[int, int], list[tuple[bool, 
 
 
 def surroundings(problem: Problem) -> list[list[tuple[int, int, int]]]:
-    """For each buffer `(j, low, high)` of those live with it: with j at offset o it may not lie in `[o + low, o + high)`."""
+    """For each buffer i its conflicts (j, low, high): with j at offset o, i may not lie at an offset in `[o + low, o + high)`."""
     buffers, between = problem.buffers, follows_between(problem)
     around: list[list[tuple[int, int, int]]] = []
     for i, near in enumerate(overlapping(problem)):
@@ -67,9 +67,9 @@ def place_in_order(
     around: Sequence[Sequence[tuple[int, int, int]]],
     limit: int | None = None,
 ) -> list[int] | None:
-    """Offsets by position; pinned buffers lie where they must, the rest are placed in `order`.
+    """Offsets by position: pinned buffers keep theirs, all others are placed one after the other in `order`.
 
-    `around` is what `surroundings` finds. None as soon as one ends above `limit` bytes, where given.
+    `around` is the result of `surroundings`. None as soon as a buffer ends above `limit` bytes, if that is given.
     """
     buffers = problem.buffers
     offsets: list[int | None] = [b.offset for b in buffers]
@@ -85,7 +85,7 @@ def place_in_order(
 
 
 def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
-    """The place for a buffer, a multiple of `unit`, outside of the ascending ranges `taken`."""
+    """The offset for a buffer, a multiple of `unit`, outside of the ascending ranges `taken` of forbidden offsets."""
     at, best, slack = 0, None, None
     for low, high in taken:
         if at < low:
@@ -99,7 +99,7 @@ def _gap(unit: int, taken: Sequence[tuple[int, int]], fit: Fit) -> int:
 
 
 def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    """Orders that are tried, each a permutation of positions; ties by position."""
+    """Placement orders to try, each a permutation of positions: by size, area, lifetime, start, end and contention."""
     b = problem.buffers
     n = range(len(b))
 
@@ -120,7 +120,7 @@ def orders(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
 
 def _contention(buffers: Sequence[Buffer]) -> list[int]:
-    """For each buffer the largest sum of live bytes during its life."""
+    """For each buffer the largest sum of live bytes at a step of its lifetime."""
     steps = sorted({b.lower for b in buffers})
     load = {t: sum(b.size for b in buffers if b.lower <= t < b.upper) for t in steps}
     return [max((load[t] for t in steps if b.lower <= t < b.upper), default=b.size) for b in buffers]
@@ -132,7 +132,7 @@ def top(problem: Problem, offsets: Sequence[int]) -> int:
 
 
 def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
-    """The lowest of first fit and best fit over all `orders`; stops at `bound`."""
+    """The layout of smallest peak by first fit and best fit over all `orders`; stops at a peak of `bound` bytes."""
     around = surroundings(problem)
     best: list[int] = []
     peak: int | None = None
@@ -147,7 +147,7 @@ def best_fit_of_orders(problem: Problem, bound: int) -> list[int]:
 
 
 def shuffle(problem: Problem, offsets: Sequence[int], goal: int, tries: int) -> tuple[int, ...]:
-    """Improve first-fit orders by local search: what lies at the top is placed earlier. Never worse than `offsets`."""
+    """Improve a layout by local search over first-fit orders, mostly moving buffers at the peak forward; never worse."""
     around = surroundings(problem)
     best, peak = list(offsets), top(problem, offsets)
     order = sorted(range(len(offsets)), key=lambda i: (offsets[i], i))

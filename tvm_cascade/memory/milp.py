@@ -1,9 +1,9 @@
 """Small problems with `OffsetConstraint` constraints as a mixed-integer program, solved by HiGHS through scipy.
 
-For two buffers live together, one lies above the other, or a follower obeys its distance: one binary each, at least one
-of them set, constraints with the height of the best known layout as big M. All sizes are divided by their common
-divisor first, which keeps the numbers small enough for a floating-point solver; what it returns is rounded, and the
-caller checks it. Without scipy there is no such search.
+Of two buffers live together one lies above the other, or all their offset constraints hold: one binary variable for each
+case, at least one of them set, constraints with a big M from the peak of the best known layout. All sizes are divided by
+their common divisor first, which keeps the numbers small enough for a floating-point solver; its result is rounded, and
+the caller validates it. Without scipy `solve` returns None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from tvm_cascade.memory.fit import follows_between, overlapping
 from tvm_cascade.memory.problem import Problem
 
-MOST_PAIRS = 60  # of buffers live together
+MOST_PAIRS = 60  # most pairs of buffers live together; larger problems are not solved here
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class MilpResult:
 
 
 def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | None:
-    """The lowest layout, known to be at most `height` bytes; None for large problems, without scipy, or on failure."""
+    """The layout of smallest peak, given one of `height` bytes; None for large problems, without scipy, or on failure."""
     try:
         from scipy import optimize
     except ImportError:
@@ -68,7 +68,7 @@ def solve(problem: Problem, height: int, nodes: int = 2_000) -> MilpResult | Non
 
 
 def _aligned(problem: Problem) -> Problem:
-    """Sizes and distances as multiples of an alignment that all buffers share; their offsets are multiples anyway."""
+    """Round sizes and distances up to the alignment, if all buffers have the same: then offsets are multiples of it."""
     units = {b.alignment for b in problem.buffers}
     if len(units) != 1:
         return problem
@@ -79,7 +79,7 @@ def _aligned(problem: Problem) -> Problem:
 
 
 def _unit(problem: Problem) -> int:
-    """A number that divides every size, distance, alignment and pinned place, so that nothing is lost by counting in it."""
+    """The greatest common divisor of all sizes, distances, alignments and pinned offsets, in bytes."""
     numbers = [n for b in problem.buffers for n in (b.size, b.alignment, b.offset or 0)]
     return max(1, gcd(*numbers, *(f.distance for f in problem.offset_constraints)))
 

@@ -59,7 +59,7 @@ def _buffer(path: str | Path, i: int, row: dict[str, str | None]) -> Buffer:
 
 
 def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
-    """The problem's rows with their offsets, in the order they were read."""
+    """Write a problem and the offsets of its buffers as CSV, in the order of `Problem.buffers`."""
     with whole_file(path) as partial, partial.open("w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow((*_COLUMNS, "offset"))
@@ -68,9 +68,9 @@ def write(path: str | Path, problem: Problem, allocation: Allocation) -> None:
 
 
 def run(path: str | Path, capacity: int | None = None, out: str | Path | None = None) -> dict[str, object]:
-    """What `tvm-cascade allocate` prints: `peak_bytes`, `bound_bytes`, `optimal`, `seconds`.
+    """The command `tvm-cascade allocate`: a dictionary of `peak_bytes`, `bound_bytes`, `optimal` and `seconds`.
 
-    With a capacity the search may take far longer, and stops at the first layout within.
+    With a capacity the search may take far longer; it stops at the first layout that fits.
     """
     problem = read(path, capacity)
     allocation = allocate(problem, options=AllocateOptions(nodes=400_000 if capacity is None else 4_000_000))

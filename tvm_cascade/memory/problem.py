@@ -1,4 +1,4 @@
-"""Arena allocation as data: buffers with lifetimes in, offsets out.
+"""Problem and solution of arena allocation: buffers with lifetimes in, offsets out.
 
 Times are steps of a schedule, lifetimes half-open `[lower, upper)`, sizes and offsets bytes.
 """
@@ -17,7 +17,7 @@ class Buffer:
     lower: int  # first step of its lifetime
     upper: int  # first step after its lifetime
     alignment: int = 1  # bytes
-    offset: int | None = None  # bytes: pinned there; None: anywhere
+    offset: int | None = None  # bytes: the buffer must lie there (it is pinned); None: anywhere
     name: str = ""
 
 

@@ -38,33 +38,33 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What one run of `search` found."""
+    """Result of one run of `search`."""
 
-    offsets: tuple[int, ...] | None  # by position, None where nothing was found
-    complete: bool  # with no offsets: proven that the capacity is too small
-    next_capacity: int  # where proven so: no layout is lower than this
-    nodes: int
+    offsets: tuple[int, ...] | None  # bytes, by position; None where no layout was found
+    complete: bool  # no limit ended the search: without offsets the capacity is proven too small
+    next_capacity: int  # bytes; where so proven: no layout has a smaller peak
+    nodes: int  # expanded
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the search needs to know of a problem, by position in `Problem.buffers`."""
+    """A problem as arrays, indexed by position in `Problem.buffers`."""
 
-    size: Ints  # bytes, and rounded up to the common unit of all alignments
-    padded: Ints
-    alignment: Ints
-    lower: Ints
-    upper: Ints
+    size: Ints  # bytes
+    padded: Ints  # bytes, `size` rounded up to the common unit of all alignments
+    alignment: Ints  # bytes
+    lower: Ints  # first step of each lifetime
+    upper: Ints  # first step after it
     meets: Mask  # (n, n): live together at some step
-    sections: Mask  # (steps, n): who is live at each step that is not implied by another
-    span: tuple[Ints, Ints]  # first section of each life, and the one after its last
-    twin: tuple[int, ...]  # the previous equal buffer, or -1
-    fixed: Ints  # offsets of pinned buffers; 0 of the others
-    pinned: tuple[tuple[tuple[int, int], ...], ...]  # for each buffer, [low, high) of the pinned ones it meets
-    free: Ints  # positions that are not pinned, by start of life
-    partners: tuple[tuple[tuple[int, bool, int], ...], ...]  # (other, whether this one writes, distance): `follows`
-    stacked: Ints  # bytes a buffer adds to a stack of all that is live with it: `padded` less what it may share
-    lift: Ints | None  # (n, n): bytes that resting on j lifts i by; None without `follows`: the size of j
+    sections: Mask  # (steps, n): buffers live at each step whose live set is not part of another step's
+    span: tuple[Ints, Ints]  # first section of each lifetime, and the one after its last
+    twin: tuple[int, ...]  # the previous buffer of equal size, lifetime and alignment, or -1
+    fixed: Ints  # offsets of pinned buffers; 0 for the others
+    pinned: tuple[tuple[tuple[int, int], ...], ...]  # for each buffer, [low, high) of the pinned ones live with it
+    free: Ints  # positions that are not pinned, by start of lifetime
+    partners: tuple[tuple[tuple[int, bool, int], ...], ...]  # offset constraints: (other, this one writes, distance)
+    stacked: Ints  # bytes a buffer adds to a stack of buffers live at one step: `padded` less what it may share
+    lift: Ints | None  # (n, n): bytes by which resting on j lifts i; None (no offset constraints): the size of j
 
     @property
     def slack(self) -> int:
@@ -72,7 +72,7 @@ class Tables:
 
 
 def tables(problem: Problem) -> Tables:
-    """Tables of a problem. With `follows` the search finds layouts and proves nothing."""
+    """Tables of a problem."""
     b = problem.buffers
     unit = gcd(*(x.alignment for x in b)) if b else 1
     size = np.array([x.size for x in b], np.int64)
@@ -136,9 +136,10 @@ def _twins(problem: Problem) -> tuple[int, ...]:
 
 
 def rankings(t: Tables) -> tuple[Ints, ...]:
-    """Ranks by position: which of several candidates at one offset goes first. One ranking suits few problems.
+    """Rankings of the buffers, which decide between candidates at one offset; no single ranking suits all problems.
 
-    Keys, largest first: contention (bytes live at the worst step of a life), area (size x life) and length of life.
+    Each array holds ranks by position. Keys, largest first: contention (bytes live at the worst step of a lifetime), area
+    (size x lifetime) and length of the lifetime, in four orders.
     """
     life = t.upper - t.lower
     area = life * t.size
@@ -189,7 +190,7 @@ class _Search:
         self.offsets = self.t.fixed.copy()
 
     def parts(self, members: Ints, support: Ints, skipped: Mask, parent: int, rest: _Part | None) -> _Part | None:
-        """Split `members` (by start of life) where no life crosses; the pieces stand in front of `rest`."""
+        """Split `members` (by start of lifetime) at steps that no lifetime crosses; the parts are linked in front of `rest`."""
         if not len(members):
             return rest
         end = np.maximum.accumulate(self.t.upper[members])
@@ -201,7 +202,7 @@ class _Search:
         return rest
 
     def expand(self, part: _Part) -> _Frame | None:
-        """The frame of a part, or None where a bound or the memory closes it."""
+        """The frame (candidates to place next) of a part; None where a bound or a remembered failure prunes it."""
         self.nodes += 1
         t, who = self.t, part.members
         support, skipped = part.support[who], part.skipped[who]
@@ -280,7 +281,7 @@ class _Search:
                     support[i] = -(-high // self.t.alignment[i]) * self.t.alignment[i]
 
     def _clear_of_partners(self, who: Ints, unplaced: set[int], support: Ints) -> None:
-        """Raise supports out of the places that a placed reader or writer forbids."""
+        """Raise supports above the offsets that offset constraints with placed buffers forbid."""
         t = self.t
         for i in (i for i in who.tolist() if t.partners[i]):
             taken = []
@@ -296,7 +297,7 @@ class _Search:
                 self._clear_of_pinned(np.array([i]), support)
 
     def run(self, nodes: int, expired: Callable[[], bool]) -> bool | None:
-        """Whether a layout exists (`offsets` then holds it); None where the limits came first."""
+        """Whether a layout exists (`offsets` then holds it); None where a limit ended the search."""
         n = len(self.t.size)
         support = np.zeros(n, np.int64)
         self._clear_of_pinned(self.t.free, support)
@@ -325,7 +326,7 @@ class _Search:
 
 
 def search(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
-    """Look for a layout within `capacity` bytes, expanding at most `nodes` nodes, until `expired()`.
+    """Search for a layout within `capacity` bytes, expanding at most `nodes` nodes, until `expired()` returns True.
 
     The compiled library searches where it is installed (`tvm_cascade.native`), else `search_in_python`: the same nodes,
     the same result.
@@ -337,7 +338,7 @@ def search(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[
 
 
 def search_in_python(t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]) -> SearchResult:
-    """What `search` does, in Python: its reference, and its place where nothing is compiled."""
+    """`search` in Python: the reference of the compiled library, and the fallback where that is not installed."""
     state = _Search(t, capacity, rank)
     exists = state.run(nodes, expired)
     offsets = tuple(state.offsets.tolist()) if exists else None

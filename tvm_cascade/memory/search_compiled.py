@@ -1,4 +1,4 @@
-"""`search` by the compiled library: the same tables handed to C, the same result read back."""
+"""The exact arena search in the compiled library: passes the tables of `search` to C and reads the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from tvm_cascade.memory.search import Ints, Tables
 
-FOUND, NONE, LIMIT = 1, 0, -1  # what the library answers
+FOUND, NONE, LIMIT = 1, 0, -1  # return values of the library: layout found, none exists, limit reached
 ARRAYS = (
     "size", "alignment", "lower", "upper", "meets", "sections", "span_first", "span_last", "twin",
     "pinned_start", "pinned", "free", "partner_start", "partners", "stacked", "lift",
@@ -20,7 +20,7 @@ ARRAYS = (
 
 
 class CTables(ctypes.Structure):
-    """`Tables` as the C side reads them; holds on to the arrays that it points to."""
+    """`Tables` as a C structure; keeps references to the arrays that it points to."""
 
     _fields_ = [("n", c_int64), ("free_count", c_int64), ("slack", c_int64), *((name, c_void_p) for name in ARRAYS)]
 
@@ -40,7 +40,7 @@ class CTables(ctypes.Structure):
 
 
 def _ragged(rows: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
-    """Where each row starts, and the entries of all rows, `width` numbers each."""
+    """Flatten rows of different lengths: the index of each row's first entry, and all entries, `width` numbers each."""
     start = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
     return start, np.array([entry for row in rows for entry in row], np.int64).reshape(-1, width)
 
@@ -48,7 +48,7 @@ def _ragged(rows: Sequence[Sequence[tuple[int, ...]]], width: int) -> tuple[Ints
 def run(
     library: ctypes.CDLL, t: Tables, capacity: int, rank: Ints, nodes: int, expired: Callable[[], bool]
 ) -> tuple[tuple[int, ...] | None, bool, int, int]:
-    """The fields of a `SearchResult`. What `expired` raises, Ctrl-C among it, ends the search and is raised here."""
+    """The fields of a `SearchResult`. An exception in `expired`, or Ctrl-C, ends the search and is raised again here."""
     raised: list[BaseException] = []
 
     def stop() -> int:

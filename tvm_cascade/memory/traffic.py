@@ -1,12 +1,12 @@
 """Off-chip traffic of an order for a given on-chip memory, under Belady's optimal replacement (Serenity, section 4.2).
 
-Activations are cut into blocks. An operator streams through its inputs and outputs: it touches the blocks of all of
-them side by side, each once. A touched block that is not on chip is fetched, unless it is written for the first time;
-where room is needed, the block whose next use is farthest away goes, the touched one included (bypass). A block without
-further use is dropped; one that has no copy outside is written back. Belady (1966) minimizes misses; write-backs follow
-from them and are counted, not minimized. Weights are not part of it.
+Activations are cut into blocks. An operator streams through its inputs and outputs: it accesses the blocks of all of
+them in parallel, each once. An accessed block that is not on chip is fetched, unless it is written for the first time.
+If the chip is full, the block whose next use is farthest away is evicted, which may be the accessed one (bypass); it is
+written back if it has no copy outside. A block without further use is dropped. Belady (1966) minimizes misses;
+write-backs follow from them and are counted, not minimized. Weights are not counted.
 
-Reading the network's input for the first time and writing its output are compulsory and counted apart.
+Reading the network's input for the first time and writing its output are compulsory and counted separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Traffic:
 
     @property
     def bytes(self) -> int:
-        """What a larger chip would save."""
+        """Traffic that a larger on-chip memory would avoid: all but the compulsory."""
         return self.read + self.written
 
 
@@ -36,7 +36,7 @@ _NEVER = 1 << 60
 
 
 def traffic(graph: Graph, order: Sequence[int], on_chip: int, block: int = 1024) -> Traffic:
-    """Traffic of `order` with `on_chip` bytes in blocks of `block` bytes."""
+    """Off-chip traffic of an operator order with `on_chip` bytes of on-chip memory, in blocks of `block` bytes."""
     sizes, trace = _trace(graph, order, block)
     following = _next_uses(trace, {b for t in graph.outputs for b in _blocks(graph, t, block)})
     capacity = max(on_chip // block, 0)
@@ -94,7 +94,7 @@ def _trace(graph: Graph, order: Sequence[int], block: int) -> tuple[dict[int, in
 
 
 def _accesses(graph: Graph, i: int, block: int) -> Iterator[tuple[int, bool]]:
-    """Blocks of all inputs and outputs side by side, in proportion to their lengths, inputs before outputs."""
+    """Accesses (block, is written) of an operator: its inputs and outputs interleaved in proportion to their lengths."""
     op = graph.ops[i]
     steps: list[tuple[float, int, int, bool]] = []
     for rank, (t, writes) in enumerate([*((t, False) for t in op.inputs), *((t, True) for t in op.outputs)]):
@@ -104,9 +104,9 @@ def _accesses(graph: Graph, i: int, block: int) -> Iterator[tuple[int, bool]]:
 
 
 def _next_uses(trace: Sequence[tuple[int, bool]], kept: set[int]) -> list[int]:
-    """For each access the place of the next access to the same block.
+    """For each access the index in the trace of the next access to the same block; `_NEVER` where there is none.
 
-    Outputs are used at the end (the trace's length); `_NEVER` stands for no further use.
+    The blocks in `kept`, those of graph outputs, are used once more at the end (the trace's length).
     """
     coming: dict[int, int] = dict.fromkeys(kept, len(trace))
     following = [0] * len(trace)

@@ -1,4 +1,4 @@
-"""Checks an allocation from its definition alone; shares no code with the solvers."""
+"""Allocation validator: checks offsets against the problem's definition; shares no code with the solvers."""
 
 from __future__ import annotations
 

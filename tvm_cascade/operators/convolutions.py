@@ -1,7 +1,7 @@
 """Convolutions. Weights are (out, in / groups, height, width), whatever the layout of the activations.
 
 Attributes: `layout` (NCHW or NHWC), `strides`, `dilation` (rows, columns), `padding` (top, left, bottom, right), `groups`,
-`act` (an activation's kind, or ''). Operands: activations, weights, and where there is one a bias.
+`act` (an activation's kind, or ''). Operands: activations, weights, and optionally a bias.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm_cascade.operators.elementwise import activate
 from tvm_cascade.operators.record import Array, Attributes, Family, Operator, TensorType, Types, steps_of_products
 from tvm_cascade.operators.shapes import from_image, image, window_count
 
-ACCUMULATED = {"int8": "int32", "uint8": "int32"}  # type of sums of products, where it is not that of the operands
+ACCUMULATED = {"int8": "int32", "uint8": "int32"}  # operand type -> accumulator type, where they differ
 
 
 def infer(read: Types, attrs: Attributes) -> Types:
@@ -52,7 +52,7 @@ def sliding_windows(kernel: tuple[int, ...], attrs: Attributes) -> tuple[Window,
 
 
 def evaluate(attrs: Attributes, x: Array, w: Array, b: Array | None = None) -> Array:
-    """The convolution with its bias and activation."""
+    """The convolution in numpy, with its bias and activation."""
     wide = np.int32 if x.dtype.kind in "iu" else x.dtype
     nchw = x if attrs["layout"] == "NCHW" else np.transpose(x, (0, 3, 1, 2))
     top, left, bottom, right = attrs["padding"]

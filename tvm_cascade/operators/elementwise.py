@@ -1,7 +1,7 @@
-"""Element-wise operators of one and of two operands (which broadcast), and programs of them that run in one kernel.
+"""Element-wise operators of one and of two operands (which broadcast), and expressions of them fused into one kernel.
 
-Attributes: `low`, `high` of a clip, `program` of a fused operator: a term is an operand's number, or (kind, attributes,
-terms).
+Attributes: `low`, `high` of a clip; `program` of a fused operator, an expression tree (a term) that is either an operand's
+index or (kind, attributes, terms).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tvm_cascade.operators.shapes import broadcast
 
 
 def same_type(read: Types, attrs: Attributes) -> Types:
-    """The output is like operand 0."""
+    """The output has the type of operand 0."""
     return (read[0],)
 
 
 def broadcast_type(read: Types, attrs: Attributes) -> Types:
-    """The output has the operands' joint shape and operand 0's number type."""
+    """The output has the broadcast shape of the operands and the dtype of operand 0."""
     return (TensorType(broadcast([t.shape for t in read]), read[0].dtype),)
 
 
@@ -51,12 +51,12 @@ def _unary(
 
 
 def _scheduled_only(kind: str, *also: str) -> Operator:
-    """An operator that graphs for scheduling hold and rewrites do not."""
+    """An operator of graphs for scheduling only: substitution graphs do not have it, so it has no types and no semantics."""
     return Operator(kind, Family.UNARY, also=also, elementwise=True)
 
 
 def program_steps(program: Any) -> int:
-    """Distinct steps of a program: a term that occurs twice is computed once."""
+    """The number of distinct terms of a program: one that occurs twice is computed once."""
     seen: set[Any] = set()
 
     def visit(term: Any) -> None:
@@ -85,7 +85,7 @@ def _run_program(attrs: Attributes, *read: Array) -> Array:
 
 
 def activate(kind: str, x: Array) -> Array:
-    """The activation of this kind applied to `x`; `x` itself for ''."""
+    """Apply the activation `kind` to `x`; '' is none."""
     return _EVALUATE[kind]({}, x) if kind else x
 
 

@@ -1,4 +1,4 @@
-"""Operators that put values elsewhere and compute nothing.
+"""Data movement operators, which compute nothing: concat, split, transpose, reshape, pad.
 
 Attributes: `axis` of a concatenation and, with `sizes`, of a split, `perm` of a transpose, `shape` of a reshape, `widths`
 (before, after) per axis of a pad with zeros.

@@ -1,4 +1,4 @@
-"""Statistics over axes and what is scaled by them.
+"""Reductions over axes and normalizations: mean, softmax, batch normalization.
 
 Attributes: `axes` and `keepdims` of a mean, `axis` of a softmax, `axis` and `eps` of a batch normalization, whose operands
 are the activations, scale, offset, mean and variance.

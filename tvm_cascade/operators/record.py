@@ -1,4 +1,4 @@
-"""What the table holds of one kind of operator, and the types of tensors."""
+"""`Operator`, the entry of the operator table for one kind of operator, and `TensorType`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from tvm_cascade.graph import Window
 
 Array = np.ndarray
-Attributes = Mapping[str, Any]  # of one operator; every family's file says which it has
-OTHER_EFFICIENCY = 0.25  # of kernels that are not built around a convolution or product
+Attributes = Mapping[str, Any]  # attributes of one operator; the file of each family lists them
+OTHER_EFFICIENCY = 0.25  # `Operator.efficiency` of kernels that are not built around a convolution or product
 
 
 class TensorType(NamedTuple):
@@ -26,7 +26,7 @@ Types = tuple[TensorType, ...]
 
 
 class Family(Enum):
-    """Operators that rewrites and schedulers treat alike."""
+    """Families of operators, whose members rewrites and cost models treat in the same way."""
 
     CONVOLUTION = "convolution"
     PRODUCT = "product"
@@ -34,10 +34,10 @@ class Family(Enum):
     BINARY = "binary"  # element-wise, of two operands
     UNARY = "unary"  # element-wise, of one operand
     FUSED = "fused"  # a program of element-wise steps in one kernel
-    NORMALIZATION = "normalization"  # statistics over axes, and what is scaled by them
-    MOVEMENT = "movement"  # puts values elsewhere and computes nothing
-    CONSTANT = "constant"  # made from weights alone: gone after folding
-    OPAQUE = "opaque"  # an operator that nothing here looks into
+    NORMALIZATION = "normalization"  # reductions over axes, and normalizations by them
+    MOVEMENT = "movement"  # moves values and computes nothing
+    CONSTANT = "constant"  # computed from weights alone, so that constant folding removes it
+    OPAQUE = "opaque"  # an operator of which only the types are known
 
 
 def _no_macs(read: Types, made: Types, attrs: Attributes) -> int:
@@ -45,12 +45,12 @@ def _no_macs(read: Types, made: Types, attrs: Attributes) -> int:
 
 
 def one_step_a_value(read: Types, made: Types, attrs: Attributes) -> int:
-    """One arithmetic step for every value of the largest tensor."""
+    """One arithmetic step for every value of the largest of the outputs and operand 0."""
     return max(prod(t.shape) for t in (*made, *read[:1]))
 
 
 def steps_of_products(macs: Callable[[Types, Types, Attributes], int]) -> Callable[[Types, Types, Attributes], int]:
-    """Two steps a multiply-accumulate; for each value one more for every further operand and for the activation."""
+    """Two steps for each multiply-accumulate; for each output value one more per operand after the second, one for `act`."""
 
     def steps(read: Types, made: Types, attrs: Attributes) -> int:
         return 2 * macs(read, made, attrs) + (len(read) - 2 + bool(attrs["act"])) * prod(made[0].shape)
@@ -76,15 +76,15 @@ class Operator:
     macs: Callable[[Types, Types, Attributes], int] = _no_macs
     steps: Callable[[Types, Types, Attributes], int] = one_step_a_value
     windows: Callable[[Types, Types, Attributes], tuple[Window, Window]] | None = None
-    also: tuple[str, ...] = ()  # other names of the kind, as importers and the integer operators call it
-    unquantized: str = ""  # of a quantized kind: the kind that cost models price it as
-    efficiency: float = OTHER_EFFICIENCY  # part of the arithmetic peak that generated kernels reach on a full device
+    also: tuple[str, ...] = ()  # other names of the kind, used by importers and by the integer operators
+    unquantized: str = ""  # for a quantized kind: the float kind as which cost models price it
+    efficiency: float = OTHER_EFFICIENCY  # share of the arithmetic peak that generated kernels reach on a full device
     commutative: bool = False
-    elementwise: bool = False  # computes each value from those at its place: joins the kernel before it
-    activation: bool = False  # the kernel of a convolution or product can apply it to its result
+    elementwise: bool = False  # each output value depends on operand values at its position: fused with its producer
+    activation: bool = False  # can be fused into a convolution or product (`act`)
     movable: bool = False  # rewrites may move it across concatenations and max pools
-    reduces: bool = False  # sums products: a kernel is built around it
-    splits_reduction: bool = False  # libraries share its reduction out to threads
-    mergeable: bool = False  # several on one input become one with stacked weights
-    view: bool = False  # moves nothing in memory
-    takes_parts: bool = False  # its kernel can read the parts of a concat where they lie
+    reduces: bool = False  # sums products: a fused kernel has one such operator as its anchor
+    splits_reduction: bool = False  # libraries split its reduction among threads
+    mergeable: bool = False  # several on one input can be merged into one with stacked weights
+    view: bool = False  # moves no data
+    takes_parts: bool = False  # its kernel can read the parts of a concat instead of its result

@@ -1,4 +1,4 @@
-"""Arithmetic on shapes that several operators share."""
+"""Shape arithmetic: NCHW and NHWC layouts, broadcasting, output extents of sliding windows."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def window_count(size: int, kernel: int, stride: int, low: int, high: int, dilation: int, ceil: bool = False) -> int:
-    """How many windows of `kernel` taps fit along an axis of `size` values with `low` and `high` of padding."""
+    """Output extent: windows of `kernel` taps that fit on an axis of `size` values, padded by `low` and `high` values."""
     room = size + low + high - (kernel - 1) * dilation - 1
     return (-(-room // stride) if ceil else room // stride) + 1

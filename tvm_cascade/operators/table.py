@@ -1,4 +1,4 @@
-"""`OPERATORS`: every kind of operator by each of its names, and the sets of kinds that have a trait in common."""
+"""`OPERATORS`: the entry of every kind of operator, by each of its names, and the sets of kinds that share a trait."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType({name: o for o in _ALL for 
 
 
 def kinds_where(condition: Callable[[Operator], object]) -> frozenset[str]:
-    """Every name of every kind that meets a condition."""
+    """All names of the kinds that meet a condition."""
     return frozenset(name for name, operator in OPERATORS.items() if condition(operator))
 
 
 def _rewritten(family: Family) -> frozenset[str]:
-    """Kinds of a family that substitution graphs hold as they are, by the one name they have there."""
+    """Unquantized kinds of a family that occur in substitution graphs, by their main name."""
     return frozenset(o.kind for o in _ALL if o.family is family and o.infer is not None and not o.unquantized)
 
 
@@ -46,15 +46,15 @@ UNARY = _rewritten(Family.UNARY)
 COMMUTATIVE = kinds_where(lambda o: o.commutative)
 ACTIVATIONS = kinds_where(lambda o: o.activation)
 MOVABLE = kinds_where(lambda o: o.movable)
-FUSIBLE = BINARY | UNARY | {"fused"}  # one kernel can run a program of these
+FUSIBLE = BINARY | UNARY | {"fused"}  # can be fused into one element-wise kernel
 # Operators whose kernel can write its result into a part of a larger tensor.
 WRITERS = frozenset(
     o.kind
     for o in _ALL
     if o.infer is not None and o.family not in (Family.NORMALIZATION, Family.MOVEMENT, Family.CONSTANT)
 )
-REDUCTIONS = kinds_where(lambda o: o.reduces)  # a kernel is built around each of these
-ELEMENTWISE = kinds_where(lambda o: o.elementwise)  # these join the kernel before them
+REDUCTIONS = kinds_where(lambda o: o.reduces)  # anchors of fused kernels
+ELEMENTWISE = kinds_where(lambda o: o.elementwise)  # fused with their producers
 MERGEABLE = kinds_where(lambda o: o.mergeable)
 VIEWS = kinds_where(lambda o: o.view)
 TAKES_PARTS = kinds_where(lambda o: o.takes_parts)
@@ -70,7 +70,7 @@ def infer(kind: str, read: Types, attrs: Attributes) -> Types:
 
 
 def evaluate(kind: str, attrs: Attributes, read: list[Array]) -> tuple[Array, ...]:
-    """An operator's outputs from its operands. Raises `NotImplementedError` where it has no meaning in numpy."""
+    """An operator's outputs from its operands. Raises `NotImplementedError` for a kind without numpy semantics."""
     operator = OPERATORS.get(kind)
     if operator is None or operator.evaluate is None:
         raise NotImplementedError(f"{kind} has no numpy meaning")
@@ -79,6 +79,6 @@ def evaluate(kind: str, attrs: Attributes, read: list[Array]) -> tuple[Array, ..
 
 
 def efficiency(kind: str) -> float:
-    """The part of a device's arithmetic peak that kernels of this kind reach."""
+    """The share of a device's arithmetic peak that kernels of this kind reach."""
     operator = OPERATORS.get(kind)
     return OTHER_EFFICIENCY if operator is None else operator.efficiency

@@ -1,7 +1,7 @@
-"""Operators that rewrites apply to weights, folded after the search, and the operator that is known by its types alone.
+"""Operators on constant weights, which substitutions insert and constant folding removes, and the `opaque` operator.
 
-Attributes: `types` of what is made, `value` of a tensor of one number, `at` (row, column) of the tap of a kernel that
-copies, `merge` and `groups` of weights made denser, `depth` and `groups` of composed kernels.
+Attributes: `types` of the outputs, `value` of a `full`, `at` (row, column) of the tap of an `eye_kernel`, `merge` and
+`groups` of a `block_diagonal`, `depth` and `groups` of `compose_kernels`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _block_diagonal_type(read: Types, attrs: Attributes) -> Types:
 
 
 def _block_diagonal(attrs: Attributes, w: Array) -> Array:
-    """Weights of `groups` groups as weights of `groups / merge` groups, zeros elsewhere."""
+    """Weights of a convolution of `groups` groups as those of one of `groups / merge` groups, filled up with zeros."""
     merge, groups = attrs["merge"], attrs["groups"]
     out, depth, kh, kw = w.shape
     wide = np.zeros((out, depth * merge, kh, kw), w.dtype)
@@ -57,7 +57,7 @@ def _composed_type(read: Types, attrs: Attributes) -> Types:
 
 
 def _composed(attrs: Attributes, inner: Array, outer: Array) -> Array:
-    """Weights of a 1x1 convolution `outer` after a convolution `inner` of `groups` groups, as one dense kernel."""
+    """Weights of the dense convolution that equals a convolution `inner` of `groups` groups and then a 1x1 one, `outer`."""
     groups, depth = attrs["groups"], attrs["depth"]
     out, per_group, kh, kw = inner.shape
     dense = np.zeros((out, depth, kh, kw), inner.dtype)

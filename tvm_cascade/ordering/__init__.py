@@ -1,4 +1,4 @@
-"""Serenity: the order of operators that needs the least memory, and graph rewriting that lowers it further."""
+"""Memory-optimal operator ordering (Serenity): the execution order of lowest peak, and graph rewriting that lowers it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders that compilers use today, for comparison and as first upper bounds."""
+"""Topological orders that compilers commonly use, for comparison and as first upper bounds of the peak."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tvm_cascade.graph import Graph
 from tvm_cascade.ordering.model import Model, model
 
-Take = Callable[[list[int], int], int]  # which ready operator runs next, given the mask of those done
+Take = Callable[[list[int], int], int]  # (ready operators, mask of those done) -> the operator that runs next
 
 
 def file_order(graph: Graph) -> tuple[int, ...]:
@@ -21,7 +21,7 @@ def kahn_fifo(graph: Graph) -> tuple[int, ...]:
 
 
 def greedy(graph: Graph, m: Model | None = None) -> tuple[int, ...]:
-    """The order that always takes the ready operator that leaves the least memory behind; ties by demand, then by index."""
+    """Greedy order: next runs the ready operator after which the fewest bytes are live; ties by demand, then by index."""
     costs = m or model(graph)
     return _kahn(graph, lambda ready, done: min(ready, key=lambda op: (*reversed(costs.step(done, op)), op)))
 

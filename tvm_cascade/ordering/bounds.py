@@ -1,7 +1,7 @@
-"""A lower bound on the peak of every order: what must be live while an operator runs.
+"""Lower bounds on the peak of any order: for each operator the bytes that must be live while it runs.
 
-While v runs, in any order, live are: its outputs and scratch, and every storage that a predecessor of v (or the world)
-wrote and that v, a successor of v or the world still reads. Computed once per graph with transitive closures.
+While v runs these are live in any order: its outputs and scratch, and every storage that an ancestor of v wrote (or that
+is a graph input) and that v or a descendant of v reads (or that is a graph output). Computed with transitive closures.
 """
 
 from __future__ import annotations

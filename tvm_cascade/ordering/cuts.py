@@ -1,8 +1,8 @@
-"""Divide and conquer: sets of operators that some optimal order passes through, and why it may.
+"""Divide and conquer for ordering: cuts, sets of operators that some optimal order runs first, and their proofs.
 
-Serenity (section 3.2) cuts where cells meet and assumes that a single tensor is live there. Two exact rules instead:
+Serenity (section 3.2) cuts where cells meet and assumes that a single tensor is live there. Two exact rules replace this:
 
-1. An operator that is before or after every other one is a cut, whatever is live beside it.
+1. An operator that is before or after every other one is a cut, whatever other tensors are live.
 2. A downset P is a cut if stepping aside to it never costs memory. `mu` is submodular over downsets (for a storage,
    "it exists" is submodular and "all its readers ran" supermodular): `mu(T & P) + mu(T | P) <= mu(T) + mu(P)`. Reorder
    any order to run P first: each set T it passed becomes T & P and later T | P. Where `mu(T | P) >= mu(P)` the former
@@ -30,7 +30,7 @@ _MOST_SETS = 500  # downsets enumerated for one condition of rule 2
 
 
 def regions(m: Model, several_live: bool = True) -> tuple[Region, ...]:
-    """The regions between successive cuts; with `several_live` rule 2 is applied besides rule 1."""
+    """The regions between successive cuts of rule 1 and, with `several_live`, of rule 2."""
     above = ancestors(m)
     below = descendants(m, above)
     n = len(above)

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from tvm_cascade.ordering.masks import members
 from tvm_cascade.ordering.model import Model
 
-_NARROWEST = 8  # states of a layer that are always kept
+_NARROWEST = 8  # least beam width: states of a layer that are kept whatever the limit on work
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The part of the order between two sets that every considered order passes through."""
+    """The operators between two successive cuts, which are ordered independently of the rest."""
 
     before: int  # mask of the operators done
     after: int  # mask of the operators done at its end
@@ -47,13 +47,13 @@ class Run:
 
 @dataclass(slots=True)
 class _State:
-    """The best way known to a set of operators."""
+    """The order of lowest peak known for a set of operators that have run."""
 
-    peak: int
-    live: int
-    ready: int
-    parent: _State | None
-    op: int
+    peak: int  # bytes
+    live: int  # bytes live after the set
+    ready: int  # mask of operators that may run next
+    parent: _State | None  # the set without `op`
+    op: int  # the last operator, -1 at the start
 
 
 def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance: bool = True) -> Run:
@@ -62,11 +62,11 @@ def run(m: Model, region: Region, budget: int, floor: int, work: int, dominance:
     Parameters
     ----------
     floor : int
-        Bytes that are known to be unavoidable elsewhere; peaks up to there count as equal.
+        Bytes that are unavoidable in another region; peaks up to this count as equal.
     work : int
         About how many steps to try. A layer may take four times its share of what is left.
     dominance : bool
-        Run an operator at once where that is proven to cost nothing.
+        Run a ready operator at once if that is proven not to raise the peak of any completion.
     """
     inside = region.after & ~region.before
     ready = sum(1 << i for i in members(inside) if not m.predecessors[i] & ~region.before)

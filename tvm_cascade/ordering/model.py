@@ -1,15 +1,15 @@
-"""What running operators in an order costs in memory, as bit masks: the state of the dynamic program.
+"""Memory model of operator orders: live bytes and peak demand as functions of the set of operators that have run.
 
-Tensors that share memory (a view and what it looks into) are one storage. After a set S of operators has run, a storage
-is live if it exists (its writer is in S, or it is a graph input) and is still wanted (a reader is not in S, or it is
+Tensors that share memory (a view and its source) are one storage. After a set S of operators has run, a storage
+is live if it exists (its writer is in S, or it is a graph input) and is still needed (a reader is not in S, or it is
 an output of the graph). So `mu(S)`, the live bytes, depends on S alone, in whatever order S ran; the scheduled set
 determines the zero-indegree set of Serenity (section 3.1) and the other way round. So does the demand of one step,
 `mu(S) + new outputs + scratch - overwritten input`: an output may overwrite an input that dies at this step, element
 for element, and whether it dies depends on S. Hence one entry per set is exact.
 
-A view of several inputs is a join: its inputs are parts of its output's memory, which exists from the first part on. So
-are a concat whose producers write into place, and an accumulator that partial convolutions add to; a part with the
-attribute `beside` is computed beside the accumulator before it is added.
+A view of several inputs is a join: its inputs are parts of its output's memory, which exists from the first part on.
+Examples are a concat whose producers write into its output, and an accumulator to which partial convolutions are added.
+A part with the attribute `beside` is computed in memory of its own before it is added to the accumulator.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class Storage:
     size: int  # bytes
     writers: int  # mask of operators, 0 for a graph input
     readers: int  # mask of operators, views included
-    live_to_end: bool
+    live_to_end: bool  # a graph output, or a graph input that nothing reads
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A graph as the ordering sees it. In masks bit i stands for operator i."""
+    """A graph in the form that the ordering algorithms use. In masks bit i stands for operator i."""
 
     storages: tuple[Storage, ...]
     predecessors: tuple[int, ...]  # masks, by operator
     successors: tuple[tuple[int, ...], ...]
     reads: tuple[tuple[int, ...], ...]  # storages, by operator
     demand: tuple[int, ...]  # bytes an operator adds while it runs: its outputs and its scratch
-    outliving_bytes: tuple[int, ...]  # of its outputs
-    part: tuple[tuple[int, bool], ...]  # (joined storage that it writes a part of or -1, beside it), by operator
+    outliving_bytes: tuple[int, ...]  # bytes of an operator's outputs that are read later or are graph outputs
+    part: tuple[tuple[int, bool], ...]  # (storage of which it writes a part, or -1; attribute `beside`), by operator
     overwrites: tuple[tuple[tuple[int, int], ...], ...]  # (storage, bytes saved where it dies here), by operator
 
     @property

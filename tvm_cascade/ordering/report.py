@@ -1,4 +1,4 @@
-"""What `tvm-cascade order` prints."""
+"""The report of `tvm-cascade order`: the memory-optimal order as a JSON object."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tvm_cascade.ordering.validate import footprint, peak_of, validate
 def order_report(graph: Graph, rewrite: bool = False, on_chip: int | None = None) -> dict[str, object]:
     """The order of least memory as a JSON object; sizes in bytes, `order` as operator names.
 
-    `rewrite` reads the parts of concats where they lie, if that lowers the peak (`rewritten` tells). Sizes are those of
-    whole tensors: no scratch, no overwriting, as the literature counts them. `traffic_bytes` is null without `on_chip`.
+    `rewrite` removes concats, whose consumers then read the parts, if that lowers the peak (`rewritten` says so). Sizes are
+    those of whole tensors, without scratch or overwriting, as in the literature. `traffic_bytes` is null without `on_chip`.
     """
     began = perf_counter()
     options = OrderOptions(in_place=False)

@@ -1,4 +1,4 @@
-"""Identity graph rewriting (Serenity, section 3.3): a concat never exists, its consumers read the parts where they lie.
+"""Identity graph rewriting (Serenity, section 3.3): removes concats, whose consumers read the parts instead.
 
 The paper turns `concat -> conv` into partial convolutions that add up in one output (equations 3 to 6). Partial sums of
 integers are exact only in int32, which the paper does not count; such accumulators of a whole map cost more than they
@@ -16,8 +16,8 @@ from tvm_cascade.graph import IDENTITY, Graph, Op, Window, rebuilt
 def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bool = False) -> Graph:
     """`graph` without its concats (or those of `names`): their consumers read the parts.
 
-    A concat that is a graph output stays, unless `outputs` says that whoever reads it can read the parts. A reader's windows
-    on a concat along the channels become its windows on every part.
+    A concat that is a graph output stays, unless `outputs` is set: then its parts become graph outputs. A reader's windows on
+    a concat along the channels become its windows on every part.
     """
     parts: dict[int, tuple[int, ...]] = {}
     across: set[int] = set()  # concats along the channels
@@ -37,7 +37,7 @@ def fold_concats(graph: Graph, names: Collection[str] | None = None, outputs: bo
 
 
 def _reading(op: Op, inputs: tuple[int, ...], parts: Mapping[int, tuple[int, ...]], across: Collection[int]) -> Op:
-    """`op` on other inputs; fields that would no longer be true are dropped."""
+    """`op` on other inputs; in-place positions, and windows on concats along other axes, are reset."""
     if inputs == op.inputs:
         return op
     made = replace(op, inputs=inputs, in_place=())

@@ -25,26 +25,26 @@ from tvm_cascade.ordering.model import Model, model
 
 @dataclass(frozen=True, slots=True)
 class OrderOptions:
-    """Switches of the solver. None of them changes an optimum that is found, only how soon it is."""
+    """Switches of the solver. `in_place` changes what an order costs; the others only how fast an optimum is found."""
 
     in_place: bool = True  # outputs may overwrite inputs that die, where the operator allows it
-    divide: bool = True  # cut the graph where that is exact
-    budgeting: bool = True  # start from the lower bound instead of from no budget at all
-    dominance: bool = True  # run at once what can only help
-    work: int = 2_500_000  # steps tried in all; 200,000 a second on 1,000 operators, far more on few
+    divide: bool = True  # cut the graph into regions where that is exact
+    budgeting: bool = True  # the first budget is the lower bound, instead of just below the best known peak
+    dominance: bool = True  # run operators at once that cannot raise the peak (`ordering.dp`)
+    work: int = 2_500_000  # steps tried in total; about 200,000 a second on 1,000 operators, far more on small graphs
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """An order and what is known about it; sizes in bytes."""
+    """An operator order, its peak and the proven lower bound; sizes in bytes."""
 
     order: tuple[int, ...]
     peak: int
     file_order_peak: int
     optimal: bool  # peak == bound
-    bound: int  # no order needs less
-    partitions: int
-    states: int  # explored
+    bound: int  # no order has a lower peak
+    partitions: int  # regions that were ordered independently
+    states: int  # explored by the dynamic program
     seconds: float
 
     @property
@@ -56,7 +56,7 @@ class Ordering:
 def order(graph: Graph, options: OrderOptions | None = None) -> Ordering:
     """The order of `graph` with the lowest peak memory.
 
-    It is exact while the bounds on states allow that; else the best order found, with `optimal` false. The result is never
+    It is optimal if the limit on work allows that; else the best order found, with `optimal` false. The result is never
     worse than file order, Kahn's, reverse post-order or greedy.
     """
     began = perf_counter()
@@ -104,7 +104,7 @@ def _region(
     states = steps = 0
     budget = low if options.budgeting else peak - 1
     while low < peak and steps < work and budget < peak:
-        # whether an order within the budget exists is easier to tell than which is best: all peaks up to it are alike
+        # it is easier to decide whether an order within the budget exists than to find the best: peaks up to it are equal
         alike = budget if options.dominance else floor
         result = run(m, region, budget, alike, (work - steps) // 2, options.dominance)
         states, steps = states + result.states, steps + max(1, result.steps)

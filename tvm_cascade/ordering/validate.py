@@ -1,4 +1,4 @@
-"""Memory of an order step by step, from lifetimes; shares no code with the solver."""
+"""Ordering validator: memory of an order step by step, from tensor lifetimes; shares no code with the solver."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _overwritten(graph: Graph, op_index: int, now: int, owner: dict[int, int], l
 
 
 def peak_of(graph: Graph, order: Sequence[int], in_place: bool = True) -> int:
-    """Bytes of the most demanding step, the graph inputs before the first included."""
+    """Bytes of the most demanding step; those of the graph inputs if there are no operators."""
     resident = sum(graph.tensors[t].bytes for t in graph.inputs)
     return max(footprint(graph, order, in_place), default=resident)
 

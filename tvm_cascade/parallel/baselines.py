@@ -1,4 +1,4 @@
-"""The schedules that IOS is compared with (section 6.1): one operator at a time, and all that is ready at once."""
+"""Baseline schedules of IOS (section 6.1): sequential, and greedy (each stage runs all operators that are ready)."""
 
 from __future__ import annotations
 

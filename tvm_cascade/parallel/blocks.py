@@ -1,9 +1,9 @@
-"""Cutting a network into blocks that are scheduled one by one, and telling which blocks are the same.
+"""Cuts a network into blocks that are scheduled independently.
 
 A node ends a block if every other node precedes or follows it. A stage across such a node has one group, as all of its
 nodes are connected through it, so the cut loses no schedule. IOS (MLSys 2021, section 4.2) cuts where a single tensor
-passes; here tensors may also skip the node. A block that is too large for the search is cut again where fewest tensors
-pass, which may lose the optimum: such a schedule is not reported as optimal. (NASNet's cells pass two tensors on.)
+is live; here tensors may also bypass the node. A block that is too large for the search is cut again where fewest tensors
+are live, which may lose the optimum: such a schedule is not reported as optimal. (NASNet's cells pass two tensors on.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def cut_points(predecessors: Sequence[Sequence[int]]) -> list[int]:
 
 
 def split(predecessors: Sequence[Sequence[int]], options: Options) -> tuple[list[range], bool]:
-    """Blocks as ranges of nodes in topological order, and whether cutting cost no schedule."""
+    """Blocks as ranges of nodes in topological order, and whether the cuts lose no schedule."""
     found: list[range] = []
     first = 0
     for v in cut_points(predecessors):
@@ -60,7 +60,7 @@ def _narrow(predecessors: Sequence[Sequence[int]], nodes: range, options: Option
 
 
 def _narrowest(predecessors: Sequence[Sequence[int]], nodes: range) -> int:
-    """First node after the cut: where fewest nodes before it are read after it, nearest to the middle among those."""
+    """The cut across which fewest nodes are read, of equals the one nearest to the middle: the first node after it."""
     last_read = {v: v for v in nodes}
     for v in nodes:
         for u in predecessors[v]:
@@ -78,7 +78,7 @@ def block_of(
     classes: Sequence[Sequence[int]] = (),
     kinds: Sequence[int] = (),
 ) -> Block:
-    """The block of those nodes, renumbered from 0; merge classes are restricted to it. `kinds` are the nodes' own."""
+    """The block of `nodes`, renumbered from 0; merge `classes` are restricted to it. `kinds[k]` is that of `nodes[k]`."""
     preds = []
     for v in nodes:
         mask = 0

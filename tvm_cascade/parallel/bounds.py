@@ -1,4 +1,4 @@
-"""Lower bounds of stages and of what is left, as arrays over a block's states and endings, for branch and bound."""
+"""Lower bounds for branch and bound: cost of a stage and of the rest of a schedule, as arrays over states and endings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tvm_cascade.parallel.problem import Block, members
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The cost model's lower bounds over the states and endings of a block, in milliseconds."""
+    """The cost model's lower bounds (`OpBound`) summed over the states and endings of a block, in milliseconds."""
 
     works: np.ndarray  # (resources, states): work of the nodes in the state
     alone: np.ndarray  # (states,): cost of the nodes in the state, one after the other
-    rest: np.ndarray  # (states,): least cost of everything after the state
-    spans: np.ndarray  # (endings,): longest path inside the ending
-    forks: np.ndarray  # (endings,): least cost of its several groups, 0 where it has one or may be merged
+    rest: np.ndarray  # (states,): lower bound on the cost of all stages after the state
+    spans: np.ndarray  # (endings,): sum of spans along the longest path inside the ending
+    forks: np.ndarray  # (endings,): overhead of running several groups, 0 where it has one or may be merged
     single: np.ndarray  # (endings,): whether it has one group
 
     @classmethod
@@ -41,7 +41,7 @@ class Bounds:
         return cls(works, alone, rest, _spans(block, space.endings, found), forks, single)
 
     def stage(self, state: np.ndarray, before: np.ndarray, ending: np.ndarray) -> np.ndarray:
-        """Least cost of the stages that lead from each state of `before` to that of `state`; `ending` are their sets."""
+        """Lower bounds of stages from the states `before` to the states `state`, whose nodes are `ending` (all indices)."""
         least = (self.works[:, state] - self.works[:, before]).max(axis=0)
         np.maximum(least, self.spans[ending], out=least)
         least += self.forks[ending]
@@ -58,7 +58,7 @@ def _tails(block: Block, bounds: Sequence[OpBound]) -> list[float]:
 
 
 def _spans(block: Block, endings: np.ndarray, bounds: Sequence[OpBound]) -> np.ndarray:
-    """Longest path of spans inside each set."""
+    """For each set of nodes the largest sum of spans along a path inside it."""
     longest = np.zeros(len(endings))
     depth: list[np.ndarray] = []
     for v, bound in enumerate(bounds):

@@ -1,6 +1,6 @@
-"""Stages that any cost model prices the same: their groups run equal kernels in the same order.
+"""Equivalence classes of stages: two stages whose groups run equal kernels in the same order have the same cost.
 
-A cell has few kinds of operators, so most stages of a block are permutations of others. The search (IOS, MLSys 2021,
+A block has few kinds of operators, so most of its stages are permutations of others. The search (IOS, MLSys 2021,
 Algorithm 1) prices one stage of every class.
 """
 
@@ -11,13 +11,13 @@ import numpy as np
 from tvm_cascade.parallel.lattice import Neighbours, distinct, mergeable
 from tvm_cascade.parallel.problem import Block, members
 
-_BITS = 62  # of numbers that are packed into one
+_BITS = 62  # most bits of a class number while it is packed
 
 
 def stage_classes(block: Block, endings: np.ndarray) -> np.ndarray:
-    """Per set of nodes the number of its class, from 0; sets that a merge stage may run are classes of their own.
+    """For each set of nodes the number of its class, from 0; a set that may be merged is a class of its own.
 
-    Without kinds, or where every node is of a kind of its own, so is every set.
+    Without kinds, or where all nodes differ in kind, every set is a class of its own.
     """
     if len(set(block.kinds)) in (0, block.size) or not len(endings):
         return np.arange(len(endings))
@@ -32,7 +32,7 @@ def stage_classes(block: Block, endings: np.ndarray) -> np.ndarray:
 
 
 def _groups(block: Block, endings: np.ndarray) -> list[np.ndarray]:
-    """Connected components: the first of every set, the second, and so on; empty where a set has no more."""
+    """Connected components of the sets: an array of the first of each set, one of the second, and so on; 0 for none."""
     near, rest, found = Neighbours(block), endings, []
     while rest.any():
         group = rest & np.negative(rest)
@@ -47,7 +47,7 @@ def _groups(block: Block, endings: np.ndarray) -> list[np.ndarray]:
 
 
 def _numbered(rows: np.ndarray, values: int) -> np.ndarray:
-    """One number for each column of `rows`, whose entries are below `values`; equal for equal columns alone."""
+    """Number the columns of `rows`, whose entries are below `values`: equal columns, and only those, get one number."""
     width = max(1, (values - 1).bit_length())
     found = np.zeros(rows.shape[1], dtype=np.int64)
     used = 0

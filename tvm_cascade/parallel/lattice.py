@@ -1,8 +1,8 @@
 """The search space of one block: its states and their endings.
 
-A *state* S (IOS, section 4.1) is what is scheduled so far seen from the end: a set of nodes closed under predecessors.
-S' is an *ending* of S when S - S' is closed under predecessors too. So the pairs (S, S') are the pairs of nested
-states, and one subset test on bit masks finds them: no enumeration of endings, no recursion.
+A *state* S (IOS, section 4.1) is a set of nodes closed under predecessors, which some first stages of a schedule run.
+S' is an *ending* of S, a possible last stage, if S - S' is closed under predecessors too. So the pairs (S, S') are the
+pairs of nested states, found by one subset test on bit masks instead of a recursive enumeration of endings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from tvm_cascade.parallel.problem import Block
 
-_TABLE = 24  # nodes; sets of so many are told apart by a table of all sets, larger ones by sorting
+_TABLE = 24  # up to so many nodes `distinct` uses a table of all sets, above it sorts
 
 
 class TooManyStatesError(Exception):
@@ -32,7 +32,7 @@ def states(block: Block, limit: int | None = None) -> np.ndarray:
     for _ in range(block.size):
         grown = []
         for v, need in enumerate(block.preds):
-            ready = level & (need | 1 << v) == need  # all it reads is there, itself is not
+            ready = level & (need | 1 << v) == need  # the state holds all predecessors of v, but not v
             grown.append(level[ready] | 1 << v)
         level = np.unique(np.concatenate(grown))
         total += len(level)
@@ -44,7 +44,7 @@ def states(block: Block, limit: int | None = None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs (S, S') of one block. Those of state k lie at `[start[k], start[k + 1])`."""
+    """All pairs (S, S') of a state and its ending in one block. Those of state k have indices `[start[k], start[k + 1])`."""
 
     states: np.ndarray  # int64 masks
     start: np.ndarray  # int64, one more than states
@@ -60,7 +60,7 @@ class Pairs:
 def pairs(block: Block, r: int | None = None, s: int | None = None, limit: int | None = None) -> Pairs:
     """Every state with every non-empty ending of at most `s` groups of at most `r` nodes each (None: no limit).
 
-    The last few structures are remembered: cells repeat with other sizes.
+    The results for the last two structures are cached, since networks repeat cells with other tensor sizes.
     """
     return _pairs(block.preds, r, s, limit)
 
@@ -88,14 +88,14 @@ def _pairs(preds: tuple[int, ...], r: int | None, s: int | None, limit: int | No
 
 
 def distinct(masks: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The different sets among `masks` of `size` nodes, ascending, and the place of each mask among them."""
+    """The distinct sets among `masks` over `size` nodes, ascending, and the index of each mask among them."""
     if size > _TABLE:
         values, index = np.unique(masks, return_inverse=True)
         return values, index.astype(np.int32)
     seen = np.zeros(1 << size, dtype=bool)
     seen[masks] = True
     values = np.flatnonzero(seen)
-    place = np.empty(1 << size, dtype=np.int32)  # only what `values` name is ever touched
+    place = np.empty(1 << size, dtype=np.int32)  # only entries at `values` are ever touched
     place[values] = np.arange(len(values), dtype=np.int32)
     return values, place[masks]
 
@@ -143,7 +143,7 @@ def mergeable(block: Block, sets: np.ndarray) -> np.ndarray:
 
 
 class Neighbours:
-    """Union of the neighbours of every node of each set in an array, by tables over 16 bits."""
+    """For each set in an array the union of its nodes' neighbours, from tables over 16 bits."""
 
     def __init__(self, block: Block) -> None:
         self._tables = []

@@ -1,4 +1,4 @@
-"""Operator merge: which operators can become one, exactly, and what that one is.
+"""Operator merge: conditions under which operators can be merged into one exactly, and the merged operator's features.
 
 IOS, section 3, merges convolutions of one input by stacking their kernels, the smaller padded with zeros. That is
 exact only under conditions that the paper leaves out: the operators agree in input, groups (1 here), dilation, type,
@@ -45,7 +45,7 @@ def place(windows: Sequence[Window]) -> BuildOptions | None:
 
 
 def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
-    """What operators must have in common to be merged; None for an operator that never is."""
+    """A key that is equal for operators that may be merged with one another; None for an operator that cannot be merged."""
     if not op.attrs.get("mergeable", True):
         return None
     if op.kind not in MERGEABLE or len(set(op.inputs)) != 1 or len(op.outputs) != 1 or op.attrs.get("groups", 1) != 1:
@@ -65,8 +65,8 @@ def merge_key(graph: Graph, op: Op) -> tuple[object, ...] | None:
 def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
     """Units that may be merged with one another, ascending; any subset of a class is exact as well.
 
-    A unit takes part with its anchor, which has to be the first of its operators; what follows in the unit runs on
-    its slice of the merged output.
+    The anchors of the units are merged, and each has to be the first operator of its unit; the operators after it run on
+    their slice of the merged output.
     """
     classes: dict[tuple[object, ...], list[int]] = {}
     for unit in graph.units:
@@ -82,7 +82,7 @@ def merge_classes(graph: UnitGraph) -> tuple[tuple[int, ...], ...]:
 
 
 def _tail(graph: UnitGraph, ops: Sequence[int]) -> tuple[str, ...]:
-    """Kinds of what follows the anchor: merged units must agree, so that one epilogue serves all of them."""
+    """Kinds of the operators after the anchor: merged units must agree, so that one epilogue serves all of them."""
     return tuple(graph.graph.ops[i].kind for i in ops)
 
 
@@ -98,7 +98,7 @@ def _axis(ops: Sequence[Op], field: str) -> list[Window]:
 
 
 def merged_features(graph: UnitGraph, members: Sequence[int]) -> OpFeatures:
-    """Features of the members merged into one operator, zeros of the enlarged kernels worked on like the rest."""
+    """Features of the members merged into one operator; the work on zeros of enlarged kernels is counted."""
     ops = [graph.graph.ops[graph.units[m].anchor] for m in members]
     single = [graph.features[m][0] for m in members]
     grown = [1.0] * len(ops)

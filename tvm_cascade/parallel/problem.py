@@ -60,8 +60,8 @@ class Options:
     unit: str = "fused"  # one of UNITS: which operators are scheduled as one node (`parallel.units`)
     r: int | None = 3  # operators per group
     s: int | None = 8  # groups per stage
-    max_states: int = 6_000  # of one block; a block with more is cut at its narrowest place
-    max_nodes: int = MAX_NODES
+    max_states: int = 6_000  # of one block; a block with more is cut where fewest tensors are live
+    max_nodes: int = MAX_NODES  # of one block; likewise
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
@@ -105,7 +105,7 @@ class Block:
 
     preds: tuple[int, ...]  # per node, the mask of its direct predecessors
     mergeable: tuple[int, ...] = ()  # masks of nodes that can be merged with one another
-    kinds: tuple[int, ...] = ()  # per node, a number of its kernels; empty: all nodes are different
+    kinds: tuple[int, ...] = ()  # per node a number, equal for nodes of equal kernels; empty: all nodes differ
 
     def __post_init__(self) -> None:
         if len(self.preds) > MAX_NODES:

@@ -1,4 +1,4 @@
-"""What `tvm-cascade stages` prints, as a dictionary with the keys that scripts rely on."""
+"""The report of `tvm-cascade stages`: a schedule as a JSON object with stable keys, and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules as JSON files, with a digest of their graph; a schedule is refused for any other graph."""
+"""Saves and loads schedules as JSON files with a digest of their graph; loading for another graph is an error."""
 
 from __future__ import annotations
 

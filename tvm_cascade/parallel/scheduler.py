@@ -1,4 +1,4 @@
-"""The schedule of a whole network (IOS, sections 4.2 and 5), from any `CostModel`.
+"""The inter-operator scheduler of a whole network (IOS, sections 4.2 and 5), for any `CostModel`.
 
 Operators are grouped into `units`, the graph of units is cut into `blocks`, each distinct block is searched once (`search`),
 and the stages of all blocks are joined, in terms of operators again.
@@ -25,10 +25,10 @@ Solved = dict[object, tuple[Schedule, Schedule, Schedule]]  # by structure: the 
 
 
 class Prices:
-    """Cached prices of concurrent stages for one cost model, by the kernels that their groups run.
+    """A cache of the costs of concurrent stages for one cost model, by the kernels that their groups run.
 
-    Stages of equal kernels have one price, whichever units and block they are from: networks of repeated cells have few
-    kinds of units, and most of their stages are permutations of others.
+    Stages of equal kernels have the same cost, whichever units and block they are from: networks of repeated cells have
+    few kinds of units, and most of their stages are permutations of others.
     """
 
     def __init__(self, model: CostModel) -> None:
@@ -86,7 +86,7 @@ class BlockCost:
         return self._model.merged_ms(merged_features(self._graph, units), parts)
 
     def bounds(self) -> Sequence[OpBound] | None:
-        """Bounds of each unit: the sum of its kernels'."""
+        """Lower bounds of each unit: the sums of those of its kernels."""
         return [
             _sum([self._model.bound(k, self._nodes[v] in self._mergeable) for k in kernels])
             for v, kernels in enumerate(self._features)
@@ -114,7 +114,7 @@ def schedule(graph: Graph, model: CostModel, options: Options = Options()) -> Ne
     """The cheapest schedule of `graph`, and the costs of the sequential and the greedy one.
 
     `graph` has the batch size to schedule for, `model` prices stages in milliseconds, `options` limit the search space.
-    `Schedule.optimal` tells that no schedule of that space is cheaper for `model`; it is False for variants that do not
+    `Schedule.optimal` says that no schedule of that space is cheaper for `model`; it is False for variants that do not
     search, and if a block was too large and had to be cut.
     """
     start = perf_counter()
@@ -147,7 +147,7 @@ def latency_of(
 
 @dataclass
 class _Blocks:
-    """The blocks of one graph, each distinct one solved once; without `units` nothing is merged."""
+    """Schedules the blocks of one graph, each distinct one once; without `units` no operators are merged."""
 
     predecessors: Sequence[Sequence[int]]
     features: Features
@@ -191,7 +191,7 @@ def _operators(units: UnitGraph, nodes: range, stage: Stage) -> Stage:
 
 
 def priced_stages(found: NetworkSchedule) -> tuple[tuple[str, list[list[OpFeatures]]], ...]:
-    """Stages as cost models know them: strategy, and the kernels of each group (of a merge: its parts)."""
+    """The stages in the form of `cost.records`: strategy, and the kernels of each group (for a merge: its parts)."""
     units, stages = found.units, []
     for stage in found.schedule.stages:
         if stage.strategy == MERGE:
@@ -202,7 +202,7 @@ def priced_stages(found: NetworkSchedule) -> tuple[tuple[str, list[list[OpFeatur
 
 
 def features_of(units: UnitGraph, stage: Stage) -> list[list[OpFeatures]]:
-    """Kernels of each group of a stage given in operators."""
+    """The kernels of each group of a stage whose groups hold operator indices."""
     if stage.strategy == MERGE:
         return [[merged_features(units, _units_of(units, stage.members))]]
     return [[k for v in _units_of(units, group) for k in units.features[v]] for group in stage.groups]

@@ -94,7 +94,7 @@ def search(block: Block, cost: StageCost, options: Options, known: Sequence[Sche
 
 
 class _Solver:
-    """The recurrence over one space; prices are kept from one pass to the next."""
+    """Solves the recurrence over one search space; stage costs are cached from one call of `solve` to the next."""
 
     def __init__(self, space: Pairs, pricer: Pricer, limits: Bounds) -> None:
         self._space, self._pricer, self._limits = space, pricer, limits
@@ -152,7 +152,7 @@ class _Solver:
 
 
 def _allowed(block: Block, endings: np.ndarray, variant: str) -> np.ndarray:
-    """Endings that the variant can run at all: merging alone runs one operator or one merged set."""
+    """The endings that the variant allows as stages: `merge` allows single operators and sets that may be merged."""
     if variant != "merge":
         return np.ones(len(endings), dtype=bool)
     return (np.bitwise_count(endings) == 1) | mergeable(block, endings)

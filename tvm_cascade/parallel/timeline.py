@@ -1,4 +1,4 @@
-"""When each operator runs, on which stream: as text and as a picture."""
+"""Timeline of a schedule, which stream runs which operators when: as text and as a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Bar:
 
 
 def bars(units: UnitGraph, schedule: Schedule, model: CostModel) -> tuple[Bar, ...]:
-    """Groups laid out by the model: each as long as alone, all stretched so that the longest fills its stage."""
+    """A bar for each group: its time alone by the model, scaled so that the longest group of a stage fills the stage."""
     ops = units.graph.ops
     found: list[Bar] = []
     now = 0.0

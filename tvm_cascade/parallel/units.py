@@ -1,15 +1,15 @@
-"""Scheduling units: what the search moves as one.
+"""Scheduling units: groups of fused operators that the inter-operator search schedules as one node.
 
-IOS, section 5, leaves the unit to the user. `op`: every operator that moves data. `fused`: an operator with the
-element-wise ones that alone read it (Conv-Relu), as compilers fuse them. `sepconv`: also what is
-element-wise in front of a depthwise convolution, and that convolution with the 1x1 one behind it (Relu-SepConv). `cell`:
-also what is element-wise in front of any convolution, and the sums that only a concatenation or another sum reads: the
-operators that IOS counts in NASNet and RandWire; the element-wise reader of the last operator where branches meet is a
-unit of its own there.
+IOS, section 5, leaves the unit to the user. `op`: every operator that is not a view. `fused`: an operator with the
+element-wise ones that are its only readers (Conv-Relu), as compilers fuse them. `sepconv`: in addition element-wise
+operators before a depthwise convolution, and that convolution with the 1x1 one after it (Relu-SepConv). `cell`: in
+addition element-wise operators before any convolution, and sums that only a concatenation or another sum reads: these are
+the operators that IOS counts in NASNet and RandWire. There the element-wise reader of the last operator at which branches
+meet is a unit of its own.
 
 Views always belong to their producer, and an explicit padding to the one operator that reads it. A unit is an anchor,
-operators that nothing outside of it reads in front, and operators that read nothing outside of it behind: no path
-leaves a unit and comes back, so the units form a directed acyclic graph again.
+before it operators that only the unit reads, and after it operators that read only the unit: no path leaves a unit and
+comes back, so the units form a directed acyclic graph again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UnitGraph:
 
 
 def unit_graph(graph: Graph, unit: str) -> UnitGraph:
-    """The graph in units of `op`, `fused`, `sepconv` or `cell` (see the module's text)."""
+    """The graph in units of kind `op`, `fused`, `sepconv` or `cell` (see the module's docstring)."""
     owner = list(range(len(graph.ops)))
     excluded = _behind_branches(graph) if unit == "cell" else None
     forward = _leading(graph, unit, excluded)
@@ -67,16 +67,16 @@ def unit_graph(graph: Graph, unit: str) -> UnitGraph:
 
 
 def _behind_branches(graph: Graph) -> int | None:
-    """The element-wise operator that alone reads the last operator of several inputs: the authors of IOS do not fuse it."""
+    """The element-wise operator that is the only reader of the last join of branches; the authors of IOS do not fuse it."""
     joins = [op.index for op in graph.ops if len(graph.predecessors[op.index]) > 1]
     readers = graph.successors[joins[-1]] if joins else ()
     return readers[0] if len(readers) == 1 and graph.ops[readers[0]].kind in ELEMENTWISE else None
 
 
 def _leading(graph: Graph, unit: str, excluded: int | None) -> list[bool]:
-    """Whether each operator is an element-wise one that belongs to the convolution or concatenation behind it.
+    """Whether each operator is an element-wise one that is fused with its reader instead of its producer.
 
-    In front of a depthwise convolution all of them do; elsewhere those that are no epilogue of the kernel before.
+    Before a depthwise convolution all are; elsewhere those that are not the epilogue of the kernel before them.
     """
     separable, other = [False] * len(graph.ops), [False] * len(graph.ops)
     if unit not in ("sepconv", "cell"):
@@ -124,7 +124,7 @@ def _joins(graph: Graph, op: Op, unit: str) -> int | None:
 
 
 def _separable(graph: Graph, head: Op, op: Op) -> bool:
-    """Whether `op` is the 1x1 convolution behind a depthwise one, its bias and activation between them."""
+    """Whether `op` is a 1x1 convolution after a depthwise one, with at most element-wise operators between them."""
     while head.kind in ELEMENTWISE and len(graph.predecessors[head.index]) == 1:
         head = graph.ops[graph.predecessors[head.index][0]]
     pointwise = op.kind == "conv2d" and bool(op.windows) and op.windows[0] is not None and op.windows[0].extent == 1
@@ -164,7 +164,7 @@ def _build(graph: Graph, owner: list[int]) -> UnitGraph:
 
 
 def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> list[int]:
-    """Units whose readers come later; among the ready ones the one that ends first in file order."""
+    """The units (by root) in topological order; of those that are ready the one that ends first in file order."""
     left = {root: set(before) for root, before in reads.items()}
     order: list[int] = []
     done: set[int] = set()
@@ -177,7 +177,7 @@ def _topological(members: dict[int, list[int]], reads: dict[int, set[int]]) -> l
 
 
 def _kernels(graph: Graph, ops: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """One kernel per anchor of the unit; what is element-wise rides with the kernel before it, a view stands alone."""
+    """The kernels of a unit: one per anchor, with the element-wise operators after it; a view is a kernel of its own."""
     made: list[list[int]] = []
     for i in ops:
         op = graph.ops[i]

@@ -1,4 +1,4 @@
-"""An independent check of a schedule against its graph. Shares no code with the search."""
+"""Schedule validator: checks stages and groups against the graph's dependences; shares no code with the search."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _needs(graph: Graph, op: int) -> set[int]:
 
 
 def _check_merge(graph: Graph, number: int, members: list[int]) -> None:
-    """Merged: every operator that reads from outside of the stage reads the same tensor, at the same places."""
+    """Check that the operators of a merge stage that read from outside read the same tensor, with compatible windows."""
     inside = {t for i in members for t in graph.ops[i].outputs}
     heads = [graph.ops[i] for i in members if not any(t in inside for t in graph.ops[i].inputs)]
     first = heads[0]
