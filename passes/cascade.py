@@ -1,8 +1,7 @@
-"""`Cascade`: every static region of a Relax module becomes a call of a planned program that runs in one arena.
+"""`Cascade`: replaces every static region of a Relax module by a call of its planned program, which runs in one arena.
 
-A static region (`static_regions`) is replaced by a call of `cascade_main(inputs..., flash image) -> (outputs..., arena)`;
-its row kernels and driver are private functions of the module (`planned_program`). Bindings between the regions are not
-changed.
+The call is `cascade_main(inputs..., flash image) -> (outputs..., arena)`. Row kernels and driver of the program are private
+functions of the module (`planned_program`). Bindings outside of the regions (`static_regions`) are not changed.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from tvm_cascade.request import PlanRequest
 from tvm_cascade.schedules.tir import relax, tirx
 
 LOG = logging.getLogger("tvm_cascade")
-ARENA_ATTR = "cascade.arena_bytes"  # of the module: bytes of the arenas of all its regions together
-SUBSTITUTIONS_ATTR = "cascade_substitutions"  # of the module: the substitutions that were made in its regions, by name
-_OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that other passes of TVM are to lower
-_CPUS = ("c", "llvm")  # kinds of targets
+ARENA_ATTR = "cascade.arena_bytes"  # module attribute: total bytes of the arenas of all regions
+SUBSTITUTIONS_ATTR = "cascade_substitutions"  # module attribute: names of the substitutions made in its regions
+_OF_OTHERS = ("Codegen", "Composite", "Primitive")  # attributes of functions that are left to other TVM passes
+_CPUS = ("c", "llvm")  # target kinds for which kernels are made
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,9 @@ class Cascade(CascadePass):
 
     Works on every module. Quantized operators inside regions become integer operators with TFLite's arithmetic; to lower
     those outside of regions too, run `LowerQuantized` first. Ensures that the module computes the same values (floats up to
-    reassociation) and that its attribute `cascade.arena_bytes` holds the bytes of all arenas, 0 without any region. Code
+    reassociation) and that its attribute `cascade.arena_bytes` holds the total bytes of all arenas, 0 without regions. Code
     that cannot be planned is left to TVM unchanged: symbolic shapes, control flow, calls out of TVM, operators without
-    kernels. The logger `tvm_cascade` reports it with the reasons.
+    kernels. The logger `tvm_cascade` reports what is left, with the reasons.
 
     Before::
 
@@ -55,8 +54,8 @@ class Cascade(CascadePass):
         b = p[0]
         c = R.sort(b)
 
-    Raises `InfeasibleError` if the arenas together exceed `request.sram`. A region that is the only one is planned under that
-    cap; several are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input`.
+    Raises `InfeasibleError` if the arenas together exceed `request.sram`. A single region is planned under that cap; several
+    regions are each planned for the smallest arena. Raises `UsageError` for a request with `stream_input`.
     """
 
     request: PlanRequest = field(default_factory=PlanRequest)  # as for the command line; `stream_input` is refused
@@ -125,7 +124,7 @@ class _Rewriter:
         return found
 
     def _planned(self, func: Any, block: Any) -> tuple[Levels, list[Planned | str]]:
-        """The regions of a block with their plans, or the reasons for none; refused operators are excluded until none is."""
+        """The regions of a block, each with a plan or why it has none; refused operators are excluded until none is left."""
         refused: dict[Any, str] = {}
         while True:
             levels = levels_of(func, block, unsupported(self.mod, block, refused))
@@ -163,9 +162,9 @@ class _Rewriter:
         return blocks
 
     def _rewritten(self, made: Any, gv: Any, own: Mapping[int, _Block]) -> Any:
-        """Add the programs of the function's planned regions to the module `made`, and make the function call them.
+        """Module `made` with the programs of function `gv`'s planned regions, which the function calls.
 
-        `own` holds the function's blocks with regions by their position. Returns the module.
+        `own` maps block positions in the function to the blocks that have regions.
         """
         func = self.mod[gv]
         blocks = list(func.body.blocks)
@@ -187,7 +186,7 @@ class _Rewriter:
 
 
 def _is_ours(gv: Any, func: Any) -> bool:
-    """Whether a function is one of Relax that no other pass of TVM is to lower."""
+    """Whether a function is a Relax function that is not marked for other TVM passes (`_OF_OTHERS`)."""
     if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
         return False
     owner = next((a for a in _OF_OTHERS if a in dict(func.attrs or {})), None)
@@ -216,7 +215,7 @@ def _named(region: Region) -> str:
 
 
 def _regions_inlined(mod: Any) -> Any:
-    """`mod` with the functions of `PartitionRegions` written out where they are called."""
+    """`mod` with the region functions of `PartitionRegions` inlined into their callers."""
     regions = {g: f for g, f in mod.functions.items() if f.attrs is not None and REGION in f.attrs}
     if not regions:
         return mod
@@ -235,10 +234,10 @@ def _drop_unused(mod: Any, candidates: Set[Any]) -> None:
 
 
 def _unplanned(mod: Any) -> PassResult:
-    """A copy of `mod` that says that no region was planned."""
+    """The result without any planned region: a copy of `mod` with `ARENA_ATTR`."""
     return PassResult(_with_arena(mod.clone(), 0), ARENA_ATTR not in dict(mod.attrs or {}))
 
 
 def _with_arena(mod: Any, arena_bytes: int) -> Any:
-    """`mod` with its attribute; arenas of regions that were cascaded before count too."""
+    """`mod` with `arena_bytes` added to `ARENA_ATTR`, which may count regions of an earlier run."""
     return mod.with_attr(ARENA_ATTR, int(dict(mod.attrs or {}).get(ARENA_ATTR, 0)) + arena_bytes)

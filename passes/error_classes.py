@@ -1,7 +1,7 @@
-"""Errors of this project that cross TVM keep their class.
+"""Registers this project's exception classes with TVM's FFI, so that exceptions raised in passes keep their class.
 
-TVM carries an exception out of a pass as the name of its class and its message, and raises a `RuntimeError` where it does
-not know the name. The command line would call that an internal error, and callers could not tell what to do about it.
+TVM transfers an exception out of a pass as the name of its class and its message, and raises a `RuntimeError` if the name
+is not registered. The command line would report that as an internal error, and callers could not handle it by class.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _INFEASIBLE = re.compile(r"needs (\d+) bytes, (\d+) available; peak at (.*); (.*
 
 
 class _Infeasible(InfeasibleError):
-    """What comes back: the error that says so, with its data."""
+    """`InfeasibleError` reconstructed from its message, with its data fields parsed from the text."""
 
     def __init__(self, message: str) -> None:
         needed, available, culprits, remedy = (_INFEASIBLE.findall(message) or [("0", "0", "", message)])[0]
@@ -24,8 +24,8 @@ class _Infeasible(InfeasibleError):
 
 
 def register_error_classes() -> None:
-    """Tell TVM the classes that passes raise."""
+    """Register the exception classes that passes raise with TVM's FFI."""
     register: Any = tvm_ffi.register_error
     for kind in (GraphError, UsageError, ValidationError, InfeasibleError):
         register(kind.__name__, kind)
-    register(InfeasibleError.__name__, _Infeasible)  # the name then stands for the class that reads its data
+    register(InfeasibleError.__name__, _Infeasible)  # replaces the entry: this class parses the data

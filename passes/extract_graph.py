@@ -163,10 +163,7 @@ def _analyse(call: Call, pattern: AccessPattern, inputs: Sequence[Tensor], outpu
 
 
 def _pixels(call: Call, access: RowAccess, outputs: Sequence[Tensor]) -> tuple[RowAccess, RowKernel | None]:
-    """A generic pixel kernel, or None, and `access` with the column windows that it supports.
-
-    Columns become unknown if there is no such kernel or, for contiguous outputs, only one that makes whole rows.
-    """
+    """A generic pixel kernel or None, and `access`: columns unknown without one or if contiguous outputs need whole rows."""
     unknown = replace(access, columns=(None,) * len(access.columns))
     contiguous = all(t.row_axis is not None and prod(t.shape[: t.row_axis]) == 1 for t in outputs)
     for tried in (access, unknown) if contiguous else (unknown,):

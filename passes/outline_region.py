@@ -1,4 +1,4 @@
-"""A region of a dataflow block as a module of its own, which can be planned, and back as one call."""
+"""Outlining of a dataflow block's region: extracts it into a module of its own, and replaces it by one call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tvm_cascade.schedules.tir import ir, relax, tvm_ffi
 
 
 def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -> Any:
-    """A module whose `main` computes the outputs of `region` from its inputs, with the PrimFuncs that it calls.
+    """A module whose `main` computes the outputs of `region` from its inputs, with the functions that it calls.
 
-    `attrs` are the attributes of the function that holds the region; those that passes left for one another go along.
+    `attrs` are the attributes of the function that holds the region; `main` gets them all but `global_symbol`.
 
     Before, in a function of `mod`::
 
@@ -44,16 +44,16 @@ def outlined(mod: Any, region: Region, attrs: Mapping[str, Any] | None = None) -
 
 
 def functions_called(expr: Any) -> list[Any]:
-    """The global variables in an expression, in the order in which they are met."""
+    """The distinct global variables in an expression, in post-order."""
     found: dict[Any, None] = {}
     tvm_ffi.structural_map(expr, [(ir.GlobalVar, lambda g: found.setdefault(g) or g)], order="post")
     return list(found)
 
 
 def region_call(region: Region, entry: Any, constants: Sequence[Any], workspaces: Sequence[Any]) -> list[Any]:
-    """Bindings that call `entry` in place of the region and give its outputs their variables.
+    """The bindings that replace a region: a `call_tir` of `entry`, and the bindings of the region's output variables.
 
-    `entry` takes the inputs and `constants`, and writes the outputs and the tensors of the types `workspaces`.
+    `entry` takes the inputs and `constants`; it writes the outputs and one further tensor per type in `workspaces`.
     """
     results = [_type(o) for o in region.outputs]
     call = relax.op.call_tir(entry, [*region.inputs, *constants], out_ty=[*results, *workspaces])

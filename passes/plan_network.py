@@ -1,9 +1,9 @@
-"""From a Relax module and a request to the best plan of all candidates: what every door of the project calls.
+"""`plan_network`: the planning pipeline from a Relax module to its best memory plan; every entry point calls it.
 
-substitutions, where a model promises fewer bytes
-lower           integers with the arithmetic of TFLite's kernels
-prepare         the graph, its kernels and their scratch
-candidates      concats in place, concats in parts, channels in groups: each planned, the best kept
+substitute      graph substitution, if a model predicts fewer bytes
+lower           quantized operators become integer operators with the arithmetic of TFLite's kernels
+prepare         extract the graph, select kernels, get their scratch bytes
+candidates      concats in place, concats in parts, channel groups: plan each, keep the best
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -34,7 +34,7 @@ Progress = Callable[[str], None]
 
 
 def plan_options(request: PlanRequest, core: KernelTarget) -> PlanOptions:
-    """What the planner is asked: the request, and what follows from the core."""
+    """The planner's options: the fields it shares with the request, and the core's alignment and cost model of steps."""
     shared = {f.name for f in fields(PlanOptions)} & {f.name for f in fields(request)}
     asked = {name: getattr(request, name) for name in shared}
     return PlanOptions(**asked, alignment=core.core.align, steps=core.core.steps)
@@ -53,16 +53,17 @@ def plan_network(
     Parameters
     ----------
     mod : IRModule
-        As it was imported, or with its integers lowered already (`LowerQuantized`); then nothing is substituted in it.
-        It stays as it is.
+        As imported, or lowered by `LowerQuantized`; a lowered module is not rewritten by substitutions. Not modified.
     request : PlanRequest, optional
-        What is asked of the plan; None asks for the smallest arena at no extra multiply-accumulates.
+        Memory cap and limits of the plan; None asks for the smallest arena at no extra multiply-accumulates.
     core : KernelTarget, optional
-        What the plan is for; None is the host.
+        The core that runs the plan; None is the host.
     database : Database, optional
-        Counts by which kernels are chosen; None takes those that come with the package.
+        Instruction counts by which kernels are selected; None takes those shipped with the package.
+    progress : function, optional
+        Called with one line of text per stage.
     kernels : KernelSource, optional
-        Instead of `core` and `database`: also how kernels are measured or tuned.
+        Replaces `core` and `database`; can also measure or tune kernels.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def plan_network(
         return found
 
     def measured(chosen: PlannedCandidate, mod: IRModule) -> PlannedCandidate:
-        """The network of the best plan with kernels that are measured, where any are."""
+        """The network of the best plan, planned again with measured or tuned kernels if `kernels` has any."""
         if kernels == kernels.untuned:
             return chosen
         found = planned(mod)
@@ -92,7 +93,7 @@ def plan_network(
     promise = promised(mod, request, progress)
     if not promise.steps:
         return replace(planned(mod), rewritten=promise if request.rewrite else None)
-    # nothing is measured for a network that may lose
+    # candidates are compared with kernels that need no measurements; only the winner's are measured
     chosen = with_substitutions(mod, promise, partial(planned, kernels=kernels.untuned))
     done = chosen.rewritten
     assert done is not None
@@ -103,7 +104,7 @@ def plan_network(
 
 
 def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _line: None) -> Rewritten:
-    """What substitutions promise, where they may be made."""
+    """The rewritten module that substitutions promise; unchanged if the request excludes them or `mod` is lowered."""
     if request.rewrite is False or (request.rewrite is None and request.layerwise):
         return unchanged(mod, 0, "B", "no substitutions were asked for")
     if is_lowered(mod):
@@ -116,7 +117,7 @@ def promised(mod: IRModule, request: PlanRequest, progress: Progress = lambda _l
 
 
 def plan_lowered(network: Network) -> PlannedCandidate:
-    """The best plan of a network whose kernels are chosen, its concats and channels as the candidates have them.
+    """The best plan of a network with kernels, over the candidates for its concats and channels.
 
     Raises
     ------
@@ -132,11 +133,11 @@ def plan_lowered(network: Network) -> PlannedCandidate:
 
 
 def lower_integers(mod: IRModule) -> IRModule:
-    """`mod` with integer operators; itself where they are already."""
+    """`LowerQuantized` applied to `mod`; `mod` itself if it is lowered already."""
     return mod if is_lowered(mod) else LowerQuantized()(mod)
 
 
 def is_lowered(mod: IRModule) -> bool:
-    """Whether `LowerQuantized` has been over a module."""
+    """Whether `LowerQuantized` has been applied to a module."""
     main = next((f for v, f in mod.functions.items() if v.name_hint == "main"), None)
     return main is not None and REMAINS_ATTR in dict(main.attrs or {})

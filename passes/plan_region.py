@@ -1,4 +1,4 @@
-"""Plans a static region, or says why it cannot be planned, by operator where that is known."""
+"""Planning of one static region, and diagnosis of the operators because of which a region cannot be planned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tvm_cascade.schedules.tir import relax
 
 @dataclass(frozen=True)
 class Planned:
-    """A region with its plan, and the plan as functions."""
+    """A region with its plan, and the plan lowered to functions."""
 
     region: Region
     candidate: PlannedCandidate
@@ -36,14 +36,14 @@ class Planned:
 
     @property
     def substitutions(self) -> tuple[str, ...]:
-        """Names of the substitutions that were made in it."""
+        """Names of the substitutions made in the region."""
         return () if self.candidate.rewritten is None else self.candidate.rewritten.steps
 
 
 def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core: KernelTarget) -> Planned | str:
-    """The plan of a region of a function of `mod`, or why there is none.
+    """The plan of a region of `func`, a function of `mod`, or why there is none.
 
-    Raises `InfeasibleError` where it exceeds `request.sram`.
+    Raises `InfeasibleError` if no plan fits `request.sram`.
     """
 
     def plan() -> Planned:
@@ -54,7 +54,7 @@ def plan_region(mod: Any, func: Any, region: Region, request: PlanRequest, core:
 
 
 class Probe:
-    """Finds out which bindings cannot be planned, each on its own; equal ones are tried once."""
+    """Finds the bindings that cannot be planned by extracting each one alone; structurally equal ones are tried once."""
 
     def __init__(self, mod: Any) -> None:
         self.mod = mod
@@ -79,12 +79,12 @@ def _why_not_extracted(mod: Any) -> str | None:
 
 
 def _or_reason(attempt: Callable[[], Any]) -> Any:
-    """What `attempt` returns, or why it failed: whatever this project cannot do, TVM's default pipeline may do."""
+    """The value of `attempt()`, or its error as text: TVM's default pipeline may handle what this project cannot."""
     try:
         return attempt()
     except InfeasibleError:
         raise
     except CascadeError as error:
         return str(error)
-    except Exception as error:  # of TVM's passes and analyses, which know no common class of errors
+    except Exception as error:  # TVM's passes and analyses have no common class of errors
         return f"{type(error).__name__}: {last_line(error)}"

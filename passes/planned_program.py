@@ -1,7 +1,7 @@
-"""A lowered plan as functions of a Relax module: an entry that the stock VM calls, and its private kernels and driver.
+"""Embeds a lowered plan in a Relax module: an entry PrimFunc that the stock VM calls, and private kernels and driver.
 
-The entry `cascade_main(inputs..., flash image) -> (outputs..., arena)` copies inputs into the arena, runs the driver of the
-plan and copies outputs out.
+The entry `cascade_main(inputs..., flash image) -> (outputs..., arena)` copies the inputs into the arena, runs the plan's
+driver, and copies the outputs out.
 """
 
 # TVM's nodes get their fields and operators at run time, where no type checker sees them.
@@ -20,16 +20,16 @@ from tvm_cascade.passes.relax_functions import UniqueNames
 from tvm_cascade.schedules.driver.lower_plan import Lowered, place_of
 from tvm_cascade.schedules.tir.barrier import with_barriers
 
-# Relax's pipelines name every function and then give named ones the packed ABI, unless they are marked as lowered already
-# (CallingConv kCPackedFunc): ours are called directly, with pointers.
+# Relax's pipelines give every PrimFunc the packed ABI unless it is marked as lowered already (CallingConv kCPackedFunc):
+# the functions here are called directly, with pointers.
 _LOWERED_ALREADY = {"calling_conv": 1}
-_LEAST = 8  # bytes of an arena or a flash image: TVM's tensors are never empty
+_LEAST = 8  # minimum bytes of an arena or flash image, so that the TVM tensor is not empty
 
 
 def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule, GlobalVar]:
-    """`mod` with a plan's functions under names that are free there, and the variable of the entry.
+    """`mod` with a plan's functions added under free names, and the global variable of the entry.
 
-    `entry` is the name that the entry gets where it is free.
+    `entry` is the preferred name of the entry.
     """
     names = _free_names(mod)
     start = names(entry)
@@ -46,7 +46,7 @@ def with_program(mod: IRModule, lowered: Lowered, entry: str) -> tuple[IRModule,
     for name, (gv, func) in functions.items():
         if name != start:
             made[gv] = func
-    builder = relax.BlockBuilder(made)  # gives the entry's variable the type that calls of it are checked against
+    builder = relax.BlockBuilder(made)  # sets the type of the entry's variable, against which calls are checked
     variable = builder.add_func(functions[start][1], start)
     return builder.get(), variable
 
@@ -67,19 +67,19 @@ def _workspace_bytes(lowered: Lowered) -> int:
 
 
 def _free_names(mod: IRModule) -> UniqueNames:
-    """Names that no function of a module has."""
+    """A source of names that no function of the module has."""
     symbols = (dict(getattr(f, "attrs", None) or {}).get("global_symbol") for f in mod.functions.values())
     return UniqueNames({*(gv.name_hint for gv in mod.get_global_vars()), *(str(s) for s in symbols if s)})
 
 
 def _calling(func: PrimFunc, renamed: dict[str, GlobalVar]) -> PrimFunc:
-    """`func` with its calls of other functions under their new names."""
+    """`func` with the global variables that it calls renamed."""
     body = tvm_ffi.structural_map(func.body, [(GlobalVar, lambda gv: renamed.get(gv.name_hint, gv))], order="post")
     return PrimFunc(func.params, body, func.ret_type, func.attrs)
 
 
 def _copy_function(dtype: str) -> PrimFunc:
-    """`copy(to, from, count)` over elements of a type."""
+    """A PrimFunc `copy(to, source, count)` that copies `count` elements of `dtype`."""
     to, source = (tirx.Var(n, PointerType(PrimType(dtype))) for n in ("to", "source"))
     count, i = tirx.Var("count", "int32"), tirx.Var("i", "int32")
     views = [tirx.decl_buffer((1 << 30,), dtype, f"{h.name}_view", data=h) for h in (to, source)]

@@ -1,4 +1,4 @@
-"""Relax functions written binding by binding, and PrimFuncs fused from several calls."""
+"""Helpers for Relax IR: traversing and rebuilding functions, fusing calls into one PrimFunc, caching by structure."""
 
 # TVM's nodes get their fields at run time, where no type checker sees them.
 # pyright: reportAttributeAccessIssue=false
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class ByStructure(Generic[T]):
-    """Values by nodes of TVM: nodes of equal structure share one."""
+    """A cache keyed by TVM nodes; structurally equal nodes share one value."""
 
     def __init__(self) -> None:
         self._known: dict[int, list[tuple[Any, T]]] = {}
 
     def get(self, node: Any, make: Callable[[], T]) -> T:
-        """The value of a node; `make` gives it where no node of this structure has one."""
+        """The value of a node; computed by `make` for the first node of its structure."""
         known = self._known.setdefault(tvm_ffi.structural_hash(node), [])
         for other, value in known:
             if tvm_ffi.structural_equal(other, node):
@@ -32,7 +32,7 @@ class ByStructure(Generic[T]):
 
 
 class UniqueNames:
-    """Hands out names, none twice and none that is `taken`: the second `conv` is `conv_1`."""
+    """Generator of unique names, none of them `taken`: the second `conv` is `conv_1`."""
 
     def __init__(self, taken: Collection[str] = ()) -> None:
         self._taken = set(taken)
@@ -57,19 +57,19 @@ def bindings_of(func: Any) -> list[Any]:
 
 
 def is_call_tir(value: Any) -> bool:
-    """Whether a value is the call of a PrimFunc."""
+    """Whether a value is a `call_tir`."""
     return isinstance(value, relax.Call) and getattr(value.op, "name", "") == "relax.call_tir"
 
 
 def called_functions(mod: Any, name: str = "main") -> Iterator[Any]:
-    """The global variables of the PrimFuncs that a function calls, in order."""
+    """The global variable of each `call_tir` of a function, in program order, with repetitions."""
     return (b.value.args[0] for b in bindings_of(mod[name]) if is_call_tir(b.value))
 
 
 def add_function(builder: Any, name: str, params: Sequence[Any], emit: Callable[[], Any], **options: Any) -> Any:
-    """Add a function of one dataflow block to a builder's module; its global variable.
+    """Add a function of one dataflow block to a builder's module; returns its global variable.
 
-    `emit` writes the bindings and returns the result: a value, or a list of values, of which the function returns a tuple.
+    `emit` emits the bindings and returns the result: a value, or a list of values that the function returns as a tuple.
     `options` are those of `relax.BlockBuilder.function`.
     """
     with builder.function(name, list(params), **options):
@@ -80,10 +80,10 @@ def add_function(builder: Any, name: str, params: Sequence[Any], emit: Callable[
 
 
 def rewritten_main(mod: Any, builder: Any, value_of: Callable[[Any, Mapping[Any, Any]], Any]) -> IRModule:
-    """The builder's module with `main` of `mod` as `value_of` rewrites it, without what is dead then.
+    """The builder's module with `main` of `mod`, each binding rewritten by `value_of`, after dead code elimination.
 
-    `value_of(binding, renamed)` is the new value of a binding, None to leave the binding out; `renamed` gives the new
-    variables of those before it.
+    `value_of(binding, renamed)` is the new value of a binding, None to drop it; `renamed` maps the variables of earlier
+    bindings to their new variables.
     """
     main, renamed = mod["main"], {}
 
@@ -99,12 +99,12 @@ def rewritten_main(mod: Any, builder: Any, value_of: Callable[[Any, Mapping[Any,
 
 
 def without_main(mod: Any) -> Any:
-    """A builder whose module holds the functions of `mod` but for `main`."""
+    """A builder whose module holds all functions of `mod` except `main`."""
     return relax.BlockBuilder(IRModule({g: f for g, f in mod.functions.items() if g.name_hint != "main"}))
 
 
 def fused_function(types: Sequence[Any], emit: Callable[[Any, list[Any]], Any]) -> Any:
-    """One PrimFunc for several calls of PrimFuncs: `emit(builder, parameters)` writes them on parameters of these types."""
+    """One PrimFunc fused from the calls of PrimFuncs that `emit(builder, parameters)` emits; `types` are the parameters'."""
     builder = relax.BlockBuilder()
     inner, outer = (list[Any](relax.Var(f"a{k}", ty) for k, ty in enumerate(types)) for _ in range(2))
     options = {"attrs": {"Primitive": 1}, "private": True}

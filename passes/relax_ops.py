@@ -1,4 +1,4 @@
-"""Relax functions as calls of PrimFuncs on numbered tensors: all that `extract_graph` needs of Relax."""
+"""Legalizes a Relax function and reads it as `call_tir`s on numbered tensors, constants folded: input of `extract_graph`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tvm_cascade.passes.relax_functions import UniqueNames
 from tvm_cascade.schedules.tir import PrimFunc, leaf_blocks, loads, outputs_of, relax, stores, te, tirx, without_blocks
 
 ir: Any = tvm.ir  # nodes of TVM get their fields at run time
-Given = Any  # an activation's number, or a constant's array
+Given = Any  # an argument: an activation's tensor index, or a constant's array
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a PrimFunc whose parameters are activations, constants, outputs, in this order."""
+    """A call of a PrimFunc with parameters activations, constants, outputs, in this order; tensors by index."""
 
     name: str
     kind: str
@@ -32,23 +32,23 @@ class Call:
     inputs: tuple[int, ...]
     constants: tuple[np.ndarray, ...]
     outputs: tuple[int, ...]
-    must_copy: bool = False  # a copy whose point is that it lies elsewhere: never a view
+    must_copy: bool = False  # a copy that needs storage of its own: never a view
 
 
 @dataclass(frozen=True)
 class Source:
-    """A function as calls in program order."""
+    """A Relax function as a list of PrimFunc calls in program order."""
 
-    tensors: tuple[Tensor, ...]  # without axes
+    tensors: tuple[Tensor, ...]  # row and column axes not yet set
     calls: tuple[Call, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
 
 def legalize(mod: Any) -> Any:
-    """A copy of the module in which every operator is a call of a PrimFunc, batch norms in their form for inference.
+    """A copy of the module with operators legalized to calls of PrimFuncs, batch norms in inference form.
 
-    Private functions, such as the regions of `PartitionRegions`, are written out where they are called.
+    Private functions, such as the regions of `PartitionRegions`, are inlined.
     """
     passes = [
         relax.transform.InlinePrivateFunctions(),
@@ -60,8 +60,9 @@ def legalize(mod: Any) -> Any:
 
 
 def _take(bb: Any, call: Any) -> Any:
-    """As TVM's own form without checks of the indices, which warns on standard error that it has none. Computed indices
-    are held within the tensor, those below zero counted from its end: no input makes firmware read beyond it."""
+    """Legalization of `relax.take`: mode "fast" without TVM's warning, and with computed indices made safe.
+
+    Computed indices below zero count from the end, then all are clamped: no input makes firmware read out of bounds."""
     axis = call.attrs.axis
     if str(call.attrs.mode) != "fast" or axis is None:
         return bb.call_te(topi.take, *call.args[:2], axis, mode=str(call.attrs.mode))
@@ -85,14 +86,14 @@ def _take(bb: Any, call: Any) -> Any:
 
 
 def read_function(mod: Any, function: str) -> Source:
-    """The calls of a function in program order. Raises `GraphError` for what is not straight-line static code."""
+    """Legalize and read a function. Raises `GraphError` unless it is straight-line code with static shapes."""
     if function not in {g.name_hint for g in mod.get_global_vars()}:
         raise GraphError(f"the module has no function {function}")
     return _Reader(legalize(mod), function).read()
 
 
 class _Reader:
-    """Numbers the activations of a program and folds the calls of PrimFuncs on constants."""
+    """Assigns tensor indices to the activations of a program, and folds PrimFunc calls whose arguments are all constant."""
 
     def __init__(self, mod: Any, function: str) -> None:
         self._mod = mod
@@ -130,7 +131,7 @@ class _Reader:
         self._calls.append(Call(name, kind, _activations_first(func, given), inputs, constants, outputs))
 
     def _output(self, given: Given, inputs: Sequence[int]) -> int:
-        """A tensor for an output of the function: copies of what no operator writes."""
+        """The tensor of a function output; function inputs and constants are copied into a tensor of their own."""
         computed = isinstance(given, int)
         if computed and given not in inputs:
             return given
@@ -152,7 +153,7 @@ class _Reader:
 
 
 def _pruned(source: Source) -> Source:
-    """The same without outputs that nobody reads (a dropout's mask), and without calls that only make such outputs."""
+    """Dead code elimination: without outputs that nothing reads (a dropout's mask), and calls that have no other outputs."""
     used = {*source.outputs, *(t for c in source.calls for t in c.inputs)}
     calls = [p for c in source.calls if (p := _with_outputs(c, [t in used for t in c.outputs])) is not None]
     if sum(len(c.outputs) for c in calls) == len(source.tensors) - len(source.inputs):
@@ -169,7 +170,7 @@ def _pruned(source: Source) -> Source:
 
 
 def _with_outputs(call: Call, live: Sequence[bool]) -> Call | None:
-    """The call with its live outputs alone, where dead ones are made by blocks of their own; None with no live one."""
+    """The call without its dead outputs, if they are computed by separate blocks; None if no output is live."""
     if all(live):
         return call
     if not any(live):
@@ -198,5 +199,5 @@ def _activations_first(func: PrimFunc, given: Sequence[Given]) -> PrimFunc:
 
 
 def readable(name: str) -> str:
-    """The name of a PrimFunc as one of an operator."""
+    """An operator's name from that of its PrimFunc: without leading and trailing underscores."""
     return name.strip("_") or "op"

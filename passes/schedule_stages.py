@@ -1,10 +1,10 @@
-"""`ScheduleStages`: a network lowered to the stages of a schedule (IOS), for a stock Relax virtual machine.
+"""`ScheduleStages`: lowers a network to the stages of an inter-operator schedule (IOS), for a stock Relax virtual machine.
 
-On CPUs a stage of several groups is one kernel with one parallel region (`stage_cpu`), single-threaded inside; a stage
-of one group calls multi-threaded kernels one after the other. Kernels that MetaSchedule has tuned (`stage_records`) run as
-recorded, the others by the default schedules. On CUDA groups run on streams (`stage_cuda`). Either way
-`main` holds nothing but kernel calls on tensors at planned addresses (`stage_program`), so no further pass has to plan
-or fuse: compile the result with `tvm_cascade.runtime.compile_stages`.
+On CPUs a stage of several groups is one kernel with one parallel region (`stage_cpu`) of single-threaded groups; a stage
+of one group calls kernels in sequence, large ones multi-threaded. Kernels with MetaSchedule records (`stage_records`) use
+these, the others default schedules. On CUDA groups run on streams (`stage_cuda`). In both cases `main` consists of kernel
+calls on tensors at planned addresses (`stage_program`), so no further pass has to plan memory or fuse: compile the result
+with `tvm_cascade.runtime.compile_stages`.
 
 Requires float or integer operators as `stage_graph` reads them. Ensures the same results as one operator after the
 other: the same bits for concurrent stages, float reassociation for merges.
@@ -38,19 +38,19 @@ from tvm_cascade.passes.stage_kernels import Kernel, Spec, build_kernels
 from tvm_cascade.passes.stage_program import MemoryPlan, Program, check_groups, plan_memory, plan_program
 from tvm_cascade.schedules.stages.stage_records import TunedKernels
 
-PARALLEL_WORK = 400_000  # multiply-accumulates, or values read, above which a kernel alone uses all threads
+PARALLEL_WORK = 400_000  # `work_of` from which on a kernel that runs alone uses all threads
 
 
 @dataclass(frozen=True, slots=True)
 class LowerOptions:
-    """How a schedule is lowered. The last two are for tests: they must not change any result."""
+    """Options of lowering a schedule. The last two are for tests, and must not change any result."""
 
     target: str = "llvm"  # "llvm", or "cuda" with an architecture: "cuda -arch=sm_90"
     workers: int = 2  # threads that share the groups of a stage on a CPU
     cuda_graph: bool = True  # CUDA: capture the program into one CUDA graph
     metaschedule: str | Path | None = None  # folder with records of tuned kernels; None: default schedules
     serial_reversed: bool = False  # groups of a stage one after the other, last first
-    before_step: Callable[[Emitter, int], None] | None = None  # may emit code of its own before the step of a number
+    before_step: Callable[[Emitter, int], None] | None = None  # called before each step (by number); may emit code
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class ScheduleStages(CascadePass):
         cls.stage_0(x, v, a, b)    # for lane in T.parallel(2): one group a lane
         cls.concat(a, b, c)
 
-    Raises `UsageError` without either, `ValidationError` for a schedule of another network, `GraphError` for control flow
-    and symbolic shapes.
+    Raises `UsageError` without `schedule` and `model`, `ValidationError` for a schedule of another network, `GraphError`
+    for control flow and symbolic shapes.
     """
 
     schedule: Schedule | None = None  # stages of operator indices of `stage_graph`
@@ -82,7 +82,7 @@ class ScheduleStages(CascadePass):
     lower: LowerOptions = field(default_factory=LowerOptions)
 
     def requires(self, mod: tvm.IRModule) -> None:
-        """Raise `UsageError` where there is neither a schedule nor a cost model."""
+        """Raise `UsageError` if there is neither a schedule nor a cost model."""
         if self.schedule is None and self.model is None:
             raise UsageError("ScheduleStages needs a schedule, or a cost model to find one with")
 
@@ -121,7 +121,7 @@ def emit_cpu(
     lower: LowerOptions,
     tuned: TunedKernels = TunedKernels(None),  # noqa: B008
 ) -> tvm.IRModule:
-    """The CPU's module: a parallel region per stage of several groups, threads inside kernels elsewhere."""
+    """The module for a CPU: a parallel region per stage of several groups, multi-threaded kernels elsewhere."""
     emitter = Emitter(program, plan)
     functions = ByStructure[Any]()  # equal kernels are one function
     emitter.constants(kernels)
@@ -148,12 +148,12 @@ def emit_cpu(
 
 
 def _lanes(program: Program, groups: Sequence[tuple[int, ...]], workers: int) -> list[list[int]]:
-    """Kernels of each lane: groups packed onto workers, longest first, each group whole."""
+    """The kernels of each lane: whole groups, assigned to workers by longest processing time first."""
     work = [float(sum(work_of(program.net.graph, program.specs[k]) for k in group)) for group in groups]
     return [[k for g in sorted(lane) for k in groups[g]] for lane in pack(work, workers)]
 
 
 def work_of(graph: Graph, spec: Spec) -> int:
-    """Multiply-accumulates of a kernel, with eight for every value read: what decides whether threads pay."""
+    """Estimated work of a kernel: its multiply-accumulates, plus 8 for every 4 bytes read; decides on multi-threading."""
     values = sum(graph.tensors[t].bytes // 4 for i in spec.ops for t in graph.ops[i].inputs)
     return sum(graph.ops[i].macs for i in spec.ops) + 8 * values

@@ -1,8 +1,8 @@
-"""Concatenations without copies: what a program's kernels would copy together, they write together.
+"""Copy elimination for concats in staged programs: operands are allocated inside the result and written in place.
 
-An operand lies in the result's storage from the start wherever nothing else shares its bytes: then its kernel writes
-into the part. A concatenation of such operands alone is no kernel any more. (MetaFlow's artifact has a flag for the
-same, `exclusive_concat`; IOS, section 5, reads merged outputs in place, which is the mirror image.)
+An operand can be placed in the result's storage if its own storage holds nothing else. A concat whose operands all can
+needs no kernel. (MetaFlow's artifact has the flag `exclusive_concat` for the same; IOS, section 5, has the inverse: the
+outputs of a merged operator are read in place.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm_cascade.passes.stage_program import Place, Program, Step
 
 
 def write_in_place(program: Program) -> Program:
-    """The program with every concatenation gone whose operands can be written where they end up."""
+    """The program without the concats whose operands can be written directly into the result."""
     graph = program.net.graph
     places = list(program.places)
     gone: set[int] = set()
@@ -34,7 +34,7 @@ def write_in_place(program: Program) -> Program:
 
 
 def _contiguous(net: StageGraph, op: Op) -> bool:
-    """Whether the operands lie behind one another in the result's memory, and are all of it."""
+    """Whether an operator is a concat whose operands are distinct, contiguous parts of the result."""
     graph, call = net.graph, net.calls[op.index]
     if getattr(call.op, "name", "") != "relax.concat" or len(set(op.inputs)) != len(op.inputs) or op.inputs == ():
         return False
@@ -44,12 +44,12 @@ def _contiguous(net: StageGraph, op: Op) -> bool:
 
 
 def _moved(graph: Graph, places: Sequence[Place], op: Op) -> list[Place] | None:
-    """Places with the operands inside of the result; None where something stands against it."""
+    """`places` with the operands moved into the result; None if their storages hold other data or would be misaligned."""
     target = places[op.outputs[0]]
     if target.root != op.outputs[0]:
         return None
-    base: dict[int, int] = {}  # storage of an operand -> where it goes
-    covered: dict[int, int] = {}
+    base: dict[int, int] = {}  # root of an operand's storage -> its byte offset in the result
+    covered: dict[int, int] = {}  # root -> bytes of it that are operands
     at = 0
     for t in op.inputs:
         root = places[t].root
@@ -66,7 +66,7 @@ def _moved(graph: Graph, places: Sequence[Place], op: Op) -> list[Place] | None:
 
 
 def _without(program: Program, gone: set[int]) -> Program:
-    """The program without some kernels; a stage that is left with one group runs it kernel by kernel."""
+    """The program without the kernels `gone`; a stage left with a single group becomes one step per kernel."""
     number = {k: i for i, k in enumerate(k for k in range(len(program.specs)) if k not in gone)}
     specs = tuple(program.specs[k] for k in number)
     steps: list[Step] = []

@@ -1,4 +1,4 @@
-"""A stage of several groups as one CPU kernel: one parallel region whose workers each run their groups.
+"""Concurrent stages on CPUs: fuses the groups of a stage into one kernel with a parallel loop, one lane per worker.
 
 `for lane in T.parallel(n): if lane == 0: ... elif lane == 1: ...` over the bodies of single-threaded kernels. TVM's own
 thread pool runs the lanes; `TVM_NUM_THREADS` must give it as many threads, or lanes run one after the other.
@@ -20,17 +20,17 @@ from tvm.tirx import PrimFunc
 
 @dataclass(frozen=True)
 class Use:
-    """A kernel and what its parameters are bound to; equal keys are one buffer of the stage."""
+    """A kernel call in a stage: `keys` identify the buffers of its parameters, equal keys being the same buffer."""
 
     func: PrimFunc
     keys: tuple[Hashable, ...]
 
 
 def parallel_lanes(lanes: Sequence[Sequence[Use]], serial: bool = False) -> tuple[PrimFunc, tuple[Hashable, ...]]:
-    """One PrimFunc that runs the lanes at the same time, and the keys of its parameters in order.
+    """One PrimFunc that runs the lanes concurrently, and the keys of its parameters in order.
 
-    Within a lane kernels run in sequence. `serial` runs the lanes one after the other, last first: what a test of their
-    independence wants.
+    Within a lane kernels run in sequence. `serial` runs the lanes one after the other, last first, to test that they are
+    independent.
     """
     params: dict[Hashable, Any] = {}
     bodies = [_sequence([_bind(use, params) for use in lane]) for lane in lanes]
@@ -52,7 +52,7 @@ def _sequence(parts: Sequence[Any]) -> Any:
 
 
 def _bind(use: Use, params: dict[Hashable, Any]) -> Any:
-    """The kernel's body on the stage's buffers; every use gets variables of its own."""
+    """The kernel's body with parameters replaced by the stage's buffers and all other variables renamed."""
     fresh = s_tir.renew_defs(use.func)
     shared = {param: params.setdefault(key, param) for param, key in zip(fresh.params, use.keys, strict=True)}
     return tvm_ffi.structural_map(fresh.body, (tirx.Var, lambda var: shared.get(var, var)))

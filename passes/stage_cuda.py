@@ -1,15 +1,15 @@
-"""A staged program on CUDA: groups on streams, fork and join by events, all of it captured into one CUDA graph.
+"""Emits a staged program for CUDA: groups run on streams, fork and join by events, captured into one CUDA graph.
 
     main(x):            arena, streams = get_cached_alloc(stage_resources)     created once
                         copy x into the arena
                         run_or_capture(staged, (arena, *streams))               recorded once, then replayed
                         copy the results out
     staged(arena, ...): here = current_stream()
-                        of every stage of several groups: fork (each stream waits for `here`), kernels on their
+                        for each stage of several groups: fork (each stream waits for `here`), kernels on their
                         streams, join (`here` waits for each stream)
 
-Streams, events and their order are calls of TVM's runtime through `R.call_packed`; no Python runs in an inference. The
-capture happens on a stream that TVM makes and names nowhere: `current_stream`, a host kernel, asks the runtime.
+Streams and events are handled by calls of TVM's runtime through `R.call_packed`; no Python runs during inference. TVM
+captures on a stream of its own that it does not expose; `current_stream`, a host kernel, gets it from the runtime.
 The streams are non-blocking: nothing orders them against the default stream, so every use is between fork and join.
 """
 
@@ -31,13 +31,13 @@ from tvm_cascade.passes.stage_program import MemoryPlan, Program, plan_memory
 _INT = tvm.ir.PrimType("int64")
 _NOTHING = relax.TupleType([])
 T = TypeVar("T")
-_CUDA = 2  # DLPack's number of the device type
+_CUDA = 2  # DLPack device type
 
 
 def emit_cuda(
     program: Program, kernels: Sequence[Kernel], target: str, cuda_graph: bool, device: str = "cuda:0"
 ) -> tvm.IRModule:
-    """The module. `device` is where the streams belong; tests put another in, whose streams do nothing."""
+    """The Relax module of a program. `device` owns the streams; tests pass another device, whose streams do nothing."""
     plan = plan_memory(program, static=True)
     emitter = Emitter(program, plan, static=True)
     most = max((len(step.groups) for step in program.steps), default=1)
@@ -48,7 +48,7 @@ def emit_cuda(
 
 
 def cuda_target(target: str) -> tvm.target.Target:
-    """`cuda`, or `cuda -arch=sm_90`, as TVM's target."""
+    """TVM's target for `cuda` (sm_75), or for `cuda -arch=sm_90`."""
     words = target.split()
     arch = next((w.split("=", 1)[1] for w in words if w.startswith("-arch=")), "sm_75")
     limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
@@ -56,7 +56,7 @@ def cuda_target(target: str) -> tvm.target.Target:
 
 
 def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
-    """Every kernel that is not scheduled yet gets dlight's default schedule."""
+    """Apply dlight's default schedules to every kernel that is not scheduled yet."""
     from tvm.s_tir import dlight
 
     gpu: Any = dlight.gpu
@@ -67,7 +67,7 @@ def schedule_cuda(mod: tvm.IRModule, target: str) -> tvm.IRModule:
 
 
 def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any], device: str) -> Any:
-    """The function that runs the stages."""
+    """The Relax function `staged`, which runs all steps on the arena and the streams."""
     functions = ByStructure[Any]()
     emitter.constants(kernels)
     here = emitter.bind(relax.Call(emitter.add(current_stream(), "current_stream"), []), _INT, "here")
@@ -77,8 +77,8 @@ def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any],
         emitter.call(gv, emitter.arguments(k, kernels[k]))
 
     for step in emitter.program.steps:
-        for k in (k for group in step.groups for k in group):  # tensors are made before the fork,
-            emitter.arguments(k, kernels[k])  # so that nothing but launches stands between the events
+        for k in (k for group in step.groups for k in group):  # bind tensors before the fork,
+            emitter.arguments(k, kernels[k])  # so that only kernel launches lie between the events
         launch_groups(emitter, device, (here, *streams[: len(step.groups) - 1]), step.groups, launch)
     found = emitter.result()
     result = found if isinstance(found, relax.Tuple) else relax.Tuple([found])
@@ -89,7 +89,7 @@ def _staged(emitter: Emitter, kernels: Sequence[Kernel], streams: Sequence[Any],
 def launch_groups(
     lines: Lines, device: str, streams: Sequence[Any], groups: Sequence[Sequence[T]], launch: Callable[[T], None]
 ) -> None:
-    """Every group on a stream of its own: all are forked from the first and joined to it."""
+    """Launch every group on a stream of its own; all streams are forked from the first and joined to it."""
 
     def runtime(name: str, *args: Any) -> None:
         function = relax.ExternFunc(f"runtime.Device_{name}")
@@ -110,14 +110,14 @@ def launch_groups(
 
 
 def current_stream() -> Any:
-    """A host kernel that returns the stream on which this thread launches."""
+    """A host PrimFunc that returns the CUDA stream on which the calling thread launches kernels."""
     call = tirx.call_extern("int64", "TVMFFIEnvGetStream", tirx.IntImm("int32", _CUDA), tirx.IntImm("int32", 0))
     func = tirx.PrimFunc([], tirx.Return(call), ret_type=_INT)
     return func.with_attr("tirx.is_host_func", True).with_attr("tirx.is_scheduled", True)
 
 
 def resources(lines: Lines, tensors: Sequence[Any], streams: int, device: str) -> Any:
-    """The function that makes tensors, as `lines` do, and streams: a tuple of all."""
+    """A function that creates `tensors` (bindings of `lines`) and `streams` streams, and returns them as a tuple."""
     create = relax.Call(relax.ExternFunc("runtime.Device_StreamCreate"), [tvm.ir.StringImm(device)], ty_args=[_INT])
     made = [*tensors, *(lines.bind(create, _INT, f"stream_{k}") for k in range(streams))]
     ty = relax.TupleType([m.ty for m in made])
@@ -125,13 +125,13 @@ def resources(lines: Lines, tensors: Sequence[Any], streams: int, device: str) -
 
 
 def cached(lines: Lines, function: Any, ty: Any) -> list[Any]:
-    """What a function makes, a tuple of type `ty`: made by the first run, the same ever after."""
+    """The fields of the tuple, of type `ty`, that `function` returns: computed by the first run, then cached."""
     held = lines.bind(_with_context("get_cached_alloc", function, [], ty), ty, "resources")
     return [lines.bind(relax.TupleGetItem(held, k), field, f"resource_{k}") for k, field in enumerate(ty.fields)]
 
 
 def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device: str, cuda_graph: bool) -> tvm.IRModule:
-    """The module with `main`, which copies in, replays and copies out."""
+    """The module with `main`: copy the inputs in, run or replay `staged`, copy the results out."""
     graph = emitter.graph
     arena: Any = emitter.arena
     lines = Lines()
@@ -161,12 +161,12 @@ def _wrap(emitter: Emitter, plan: MemoryPlan, staged: Any, streams: int, device:
 
 
 def run_or_capture(func: Any, args: Sequence[Any], ty: Any) -> Any:
-    """The call that records `func` into a CUDA graph at first, and replays it from then on."""
+    """A call that captures `func` into a CUDA graph in the first run, and replays the graph afterwards."""
     return _with_context("run_or_capture", func, [relax.Tuple(list(args))], ty)
 
 
 def _with_context(name: str, func: Any, args: Sequence[Any], ty: Any) -> Any:
-    """A call of the virtual machine's CUDA graph builtins; each has one entry here, number 0."""
+    """A call of one of the virtual machine's CUDA graph builtins, with cache entry 0, as each is used once."""
     packed = relax.ExternFunc(f"vm.builtin.cuda_graph.{name}")
     return relax.op.call_builtin_with_ctx(packed, relax.Tuple([func, *args, relax.prim_value(0)]), ty_args=ty)
 

@@ -1,4 +1,4 @@
-"""Writes `main` of a staged program: explicit storage, tensors at planned offsets, kernel calls, nothing else."""
+"""Emits a staged program as a Relax function: explicit storage, tensors at planned offsets, and kernel calls only."""
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
@@ -20,13 +20,13 @@ _NOTHING = relax.TupleType([])
 
 
 class Lines:
-    """Bindings of one Relax function."""
+    """Builder of one Relax function from bindings for storage, views and calls."""
 
     def __init__(self) -> None:
         self.bindings: list[Any] = []
 
     def bind(self, value: Any, ty: Any = _NOTHING, name: str = "_") -> Any:
-        """One more binding; its variable."""
+        """Add a binding; returns its variable."""
         var = relax.Var(name, ty)
         self.bindings.append(relax.VarBinding(var, value))
         return var
@@ -36,14 +36,14 @@ class Lines:
         self.bind(relax.Call(function, list(args)))
 
     def storage(self, size: int, name: str) -> Any:
-        """A block of bytes. Views of it carry no byte offset, which kernels would refuse."""
+        """Allocate `size` bytes as a uint8 tensor, of which `view` makes views."""
         space = relax.ShapeExpr([size])
         block = self.bind(relax.op.memory.alloc_storage(space, 0, "global", "uint8"), relax.AnyType(), name)
         whole = relax.op.memory.alloc_tensor(block, 0, space, "uint8")
         return self.bind(whole, relax.TensorType((size,), "uint8"), name)
 
     def view(self, storage: Any, offset: int, shape: Sequence[int], dtype: str, name: str = "view") -> Any:
-        """A tensor at an offset of a block."""
+        """A tensor at a byte offset in a storage; its own `byte_offset` is zero, as kernels require."""
         ty = relax.TensorType(tuple(shape), dtype)
         view = self.bind(relax.op.memory.view(storage, relax.ShapeExpr(list(shape)), dtype, offset), ty, name)
         return self.bind(relax.op.memory.ensure_zero_offset(view), ty, name) if offset else view
@@ -53,16 +53,16 @@ class Lines:
         return self.view(self.storage(prod(shape) * ITEM_BYTES[dtype], f"{name}_bytes"), 0, shape, dtype)
 
     def function(self, params: Sequence[Any], result: Any, ret: Any) -> Any:
-        """The function of the bindings so far."""
+        """The Relax function of all bindings so far; `ret` is its return type."""
         body = relax.SeqExpr([relax.BindingBlock(self.bindings)], result)
         return relax.Function(list(params), body, ret, is_pure=False)
 
 
 class Emitter(Lines):
-    """Collects bindings and kernels; `finish` returns the module."""
+    """Builder of a staged program's function and module: `constants` and kernel calls first, then `finish`."""
 
     def __init__(self, program: Program, plan: MemoryPlan, static: bool = False) -> None:
-        """`static`: write a function of the arena, inputs and outputs in it, instead of `main`."""
+        """`static`: the function takes the arena, which holds inputs and outputs too, as its parameter."""
         super().__init__()
         self.program, self.plan = program, plan
         self.graph = program.net.graph
@@ -81,20 +81,20 @@ class Emitter(Lines):
         self.arena = self.storage(size, "arena") if plan.roots else None
 
     def add(self, func: Any, name: str) -> Any:
-        """Add a kernel, or a Relax function, under a free name."""
+        """Add a kernel or a Relax function to the module under a free name; returns its global variable."""
         return self._builder.add_func(func, name)
 
     def constants(self, kernels: Sequence[Kernel]) -> None:
-        """Make the constants of all kernels known under their keys."""
+        """Register the constants of all kernels under the keys `("constant", kernel, position)`."""
         for k, kernel in enumerate(kernels):
             self._values |= {("constant", k, c): relax.const(value) for c, value in enumerate(kernel.constants)}
 
     def arguments(self, k: int, kernel: Kernel) -> list[Any]:
-        """What kernel `k` of the program is called with."""
+        """The arguments of kernel `k` of the program."""
         return [self.value(key) for key in keys(self.program, k, kernel)]
 
     def value(self, key: Any) -> Any:
-        """What a key stands for: `("tensor", t)`, `("merged", t, shape)` at the place of t, or a constant."""
+        """The Relax value of a key: `("tensor", t)`, `("merged", t, shape)` (a tensor at the place of t), or a constant."""
         found = self._values.get(key)
         if found is None:
             tensor = self.graph.tensors[key[1]]
@@ -108,7 +108,7 @@ class Emitter(Lines):
         return self.module(self.function(self.params, result, result.ty), len(self.params))
 
     def module(self, main: Any, inputs: int) -> tvm.IRModule:
-        """The kernels and `main`."""
+        """The module of the added functions and `main`, which has `inputs` inputs."""
         return with_main(self._builder, main, inputs)
 
     def _tensor(self, t: int, shape: Sequence[int], dtype: str) -> Any:
@@ -120,13 +120,13 @@ class Emitter(Lines):
         return self.view(storage, base + place.offset, shape, dtype, self.graph.tensors[t].name)
 
     def _own(self, root: int) -> Any:
-        """Storage of its own for what the function returns: the caller keeps it, not the arena."""
+        """Storage outside of the arena, for tensors that the function returns to its caller."""
         if root not in self._storages:
             self._storages[root] = self.storage(self.program.bytes_of(root), f"storage_{root}")
         return self._storages[root]
 
     def result(self) -> Any:
-        """The function's result, with the structure of the original one."""
+        """The function's result: a tensor, or a tuple of tensors as in the original function."""
         expr = self.program.net.result
         found = [self.value(("tensor", t)) for t in self.program.net.tensors_of(expr)]
         if not found:
@@ -135,14 +135,14 @@ class Emitter(Lines):
 
 
 def with_main(builder: Any, main: Any, inputs: int) -> tvm.IRModule:
-    """The builder's module with `main`, a function of that many inputs."""
+    """The builder's module with the function `main`, which has `inputs` inputs."""
     mod = builder.get()
     mod["main"] = main.with_attrs({"num_input": inputs, "global_symbol": "main", "relax.force_pure": True})
     return mod
 
 
 def keys(program: Program, k: int, kernel: Kernel) -> tuple[Hashable, ...]:
-    """What the kernel's parameters are bound to: inputs, constants, outputs."""
+    """The keys (see `Emitter.value`) of a kernel's parameters: inputs, constants, outputs."""
     cut = program.slices
     ins = [("merged", cut[t].root, cut[t].shape) if t in cut else ("tensor", t) for t in kernel.inputs]
     constants = [("constant", k, c) for c in range(len(kernel.constants))]

@@ -1,8 +1,8 @@
-"""`stage_graph`: a Relax function as the `Graph` that the inter-operator scheduler works on, one `Op` per call.
+"""`stage_graph`: converts a Relax function to the `Graph` of the inter-operator scheduler, one `Op` per call.
 
-Lighter than `extract_graph`: operators keep their Relax form (a merge needs to see a convolution as a convolution), no
-kernel is cut, and windows come from the operators' own attributes. `PrimFunc` calls take part as well, with the
-kind that their `op_kind` attribute tells and without windows.
+Lighter than `extract_graph`: operators keep their Relax form (merging needs the convolutions as such), no row kernels
+are derived, and windows come from the operators' attributes. Calls of PrimFuncs are operators too, without windows; their
+kind is the attribute `op_kind`.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -28,36 +28,36 @@ from tvm_cascade.operators.table import OPERATORS, VIEWS
 from tvm_cascade.passes.read import relax_names
 from tvm_cascade.passes.read.program import Argument, OperatorCall, Program, numbers_in, read_program
 
-Ids = tuple[int, ...]  # of tensors of the graph
-VECTOR_BYTES = 64  # generated kernels load and store whole vectors: tensors inside of others begin at multiples of it
+Ids = tuple[int, ...]  # tensor indices
+VECTOR_BYTES = 64  # kernels load and store whole vectors: tensors inside of other tensors are aligned to this
 
 
 @dataclass(frozen=True)
 class StageGraph:
-    """A graph, the simplified module that it was read from, and each operator's call in Relax."""
+    """A graph, the simplified module from which it was read, and the Relax call of each operator."""
 
     graph: Graph
     mod: tvm.IRModule
     calls: tuple[Any, ...]  # relax.Call, by operator
     program: Program = field(hash=False)
-    tensors: Mapping[int, int] = field(hash=False)  # of the program's values, those that are activations
-    constants: Mapping[int, np.ndarray] = field(hash=False)  # values that are constants, or computed from them
+    tensors: Mapping[int, int] = field(hash=False)  # value number of an activation in `program` -> tensor index
+    constants: Mapping[int, np.ndarray] = field(hash=False)  # value number of a constant or folded value -> array
     result: Any = None  # the function's result expression
 
     def constant(self, expr: Any) -> np.ndarray | None:
-        """The value of a constant argument, None for an activation."""
+        """The array of a constant (or folded) argument; None for an activation."""
         value = self.program.argument(expr)
         return self.constants.get(value) if isinstance(value, int) else None
 
     def tensors_of(self, expr: Any) -> tuple[int, ...]:
-        """The activations that an argument stands for; constants, shapes and numbers have none."""
+        """The tensor indices of the activations in an argument; empty for constants, shapes and numbers."""
         return tuple(self.tensors[v] for v in numbers_in(self.program.argument(expr)) if v in self.tensors)
 
 
 def simplify(mod: tvm.IRModule) -> tvm.IRModule:
-    """Inference form: batch normalization folded or decomposed, dead code gone. The input stays as it is.
+    """A copy of `mod` in inference form: batch normalization folded or decomposed, dead code removed.
 
-    Constants are computed by the reader: TVM's own folding compiles a kernel for each.
+    Other constants are folded by `_Reader`, because TVM's FoldConstant compiles a kernel for each.
     """
     passes = [
         relax.transform.FoldBatchnormToConv2D(),
@@ -80,7 +80,7 @@ def stage_graph(mod: tvm.IRModule, function: str = "main") -> StageGraph:
 
 
 class _Reader:
-    """Makes an operator of every call that computes on activations."""
+    """Converts every call on activations to an operator, and folds calls on constants."""
 
     def __init__(self, mod: tvm.IRModule, function: str) -> None:
         self.mod, self.function = mod, function
@@ -136,7 +136,7 @@ class _Reader:
     def _op(self, name: str, kind: str, call: OperatorCall, inputs: Ids) -> Op:
         weights = [c for a in call.arguments for v in numbers_in(a) if (c := self.constants.get(v)) is not None]
         outputs = tuple(self.tensor_of[v] for v in call.outputs)
-        if call.name == "call_tir":  # a lowered operator: its PrimFunc has the attributes, the call none
+        if call.name == "call_tir":  # a lowered operator: the attributes are on its PrimFunc, not on the call
             macs = _macs_by_weights(kind, [w.shape for w in weights], self.tensors[outputs[0]])
             geometry = _Geometry(macs=macs, attrs={"mergeable": False})
         else:
@@ -149,7 +149,7 @@ class _Reader:
         )  # fmt: skip
 
     def _geometry(self, kind: str, call: OperatorCall, inputs: Sequence[int], outputs: Sequence[int]) -> _Geometry:
-        """Windows, multiply-accumulates and attributes, from the table of operators."""
+        """Windows, multiply-accumulates and attributes of an operator, from the operator table."""
         operator, attrs = OPERATORS.get(kind), call.expr.attrs
         read = [self.program.values[v] for a in call.arguments[:2] for v in numbers_in(a)]
         made = tuple(TensorType(self.tensors[t].shape, self.tensors[t].dtype) for t in outputs)
@@ -174,14 +174,14 @@ class _Reader:
         return self._unchanged_rows(inputs, outputs)
 
     def _unchanged_rows(self, inputs: Sequence[int], outputs: Sequence[int]) -> _Geometry:
-        """An operator reads the rows that it writes where all of its tensors have the same rows and columns."""
+        """Identity windows if all tensors of the operator have the same rows and columns, else unknown windows."""
         out = self.tensors[outputs[-1]]
         tensors = [self.tensors[t] for t in (*inputs, *outputs)]
         same = out.row_axis is not None and all(t.rows == out.rows and t.columns == out.columns for t in tensors)
         return _Geometry(IDENTITY, IDENTITY) if same else _Geometry()
 
     def _view_offsets(self, kind: str, call: OperatorCall, inputs: Ids, outputs: Ids) -> tuple[int, ...]:
-        """Where each output lies in the input's memory, in bytes; nothing where the operator moves data."""
+        """The byte offset of each output in the input, if the operator is a view; empty otherwise."""
         if len(inputs) != 1 or call.name == "call_tir":
             return ()
         if kind in VIEWS and len(outputs) == 1:
@@ -193,7 +193,7 @@ class _Reader:
         return () if any(o % VECTOR_BYTES for o in offsets) else offsets
 
     def _fold(self, call: OperatorCall) -> np.ndarray | None:
-        """The value of an operator on constants, None where it is none or we cannot compute it."""
+        """The value of an operator on constants; None if an argument is not constant, or it cannot be computed here."""
         name, given = call.last_name, [self._constant(a) for a in call.arguments]
         if not given or given[0] is None:
             return None
@@ -227,13 +227,13 @@ class _Reader:
         return relax_names.graph_kind(name)
 
     def _lay_out(self, t: int, axes: tuple[int, int]) -> None:
-        """An input of the graph learns its layout from the first operator that has one."""
+        """Set the row and column axis of a rank-4 tensor without any, from the layout of an operator that reads it."""
         tensor = self.tensors[t]
         if tensor.row_axis is None and len(tensor.shape) == 4:
             self.tensors[t] = replace(tensor, row_axis=axes[0], col_axis=axes[1])
 
     def _like(self, inputs: Sequence[int], shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Row and column axis of the first input of the same rank."""
+        """Row and column axis of the first input that has them and is of the same rank as `shape`."""
         known = ((x.row_axis, x.col_axis, len(x.shape)) for x in (self.tensors[t] for t in inputs))
         return next(((r, c) for r, c, rank in known if r is not None and c is not None and rank == len(shape)), None)
 
@@ -246,7 +246,7 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Geometry:
-    """What an operator's attributes and shapes tell of it."""
+    """Windows, multiply-accumulates and attributes of an operator; a window of None is unknown."""
 
     rows: Window | None = None
     columns: Window | None = None
@@ -255,10 +255,10 @@ class _Geometry:
 
 
 def _macs_by_weights(kind: str, constants: Sequence[tuple[int, ...]], out: Tensor) -> int:
-    """Multiply-accumulates of a `call_tir` by its kind; its weights come first among the constants.
+    """Multiply-accumulates of a `call_tir` by its kind and the shape of its weights, the first of its constants.
 
-    Convolutions have them as [height, width, in / groups, out], depthwise ones as [height, width, channels, multiplier],
-    products as a matrix of any orientation.
+    Weight layouts: convolutions [height, width, in / groups, out], depthwise ones [height, width, channels, multiplier],
+    products a matrix of either orientation.
     """
     if not constants:
         return 0

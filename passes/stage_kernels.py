@@ -1,8 +1,8 @@
-"""From scheduling units to kernels: one unscheduled PrimFunc per kernel, its constants computed and packed.
+"""Builds the kernels of a staged program: one unscheduled PrimFunc per kernel, its constants computed and packed.
 
-A kernel is an anchor with what rides along (`parallel.units`). Its operators become one primitive Relax function, which
-TVM legalizes and fuses. On CPUs float convolutions without groups are written as `schedules.stages.cpu_float.direct_conv2d`
-with weights packed here. Merged operators get one kernel, weights stacked and enlarged with zeros.
+A kernel is an anchor operator with the operators fused into it (`parallel.units`). They become one primitive Relax
+function, which TVM legalizes and fuses. On CPUs float convolutions without groups and dense layers use the TE of
+`schedules.stages.cpu_float`, with weights packed here. Merged operators share one kernel with stacked, zero-padded weights.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -31,7 +31,7 @@ from tvm_cascade.schedules.stages.cpu_float import direct_conv2d, direct_product
 class Kernel:
     """A PrimFunc with parameters inputs, constants, outputs; tensors by index into `StageGraph.graph.tensors`.
 
-    A merged kernel writes one tensor that holds all `outputs` behind one another along the channels.
+    A merged kernel writes one tensor, the concatenation of all `outputs` along the channels.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a kernel computes: operators of the graph, or a merge of several."""
+    """The operators that a kernel computes, fused or, with `merge`, merged into one wider operator."""
 
     ops: tuple[int, ...]
     merge: Merge | None = None
@@ -52,7 +52,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A tensor that is no run of memory: `[begin, begin + extent)` along `axis` of the merged tensor at `root`."""
+    """A non-contiguous tensor: `[begin, begin + extent)` along `axis` of the merged tensor at `root`."""
 
     root: int
     shape: tuple[int, ...]  # of the merged tensor
@@ -61,13 +61,13 @@ class Slice:
 
 
 def reads(graph: Graph, spec: Spec) -> tuple[int, ...]:
-    """Tensors from outside that a kernel reads, in the order of its parameters."""
+    """Tensors that a kernel reads and does not compute, in the order of its parameters."""
     inside = {t for i in spec.ops for t in graph.ops[i].outputs}
     return tuple(dict.fromkeys(t for i in spec.ops for t in graph.ops[i].inputs if t not in inside))
 
 
 def writes(graph: Graph, spec: Spec) -> tuple[int, ...]:
-    """Tensors that a kernel writes and something else reads."""
+    """Tensors that a kernel computes and that are graph outputs or read by other kernels."""
     made = [t for i in spec.ops for t in graph.ops[i].outputs]
     return tuple(t for t in made if t in graph.outputs or set(graph.consumers[t]) - set(spec.ops))
 
@@ -75,7 +75,7 @@ def writes(graph: Graph, spec: Spec) -> tuple[int, ...]:
 def build_kernels(
     net: StageGraph, specs: Sequence[Spec], cpu: bool, slices: Mapping[int, Slice] = MappingProxyType({})
 ) -> tuple[Kernel, ...]:
-    """The kernels of `specs`, in order. `cpu` chooses the CPU's own convolution; `slices` are read where they lie."""
+    """The kernels of `specs`, in order. `cpu` selects the TE of `cpu_float`; `slices` are read inside the merged tensor."""
     bb = relax.BlockBuilder()
     builders = [_Builder(net, spec, f"kernel_{k}", cpu, slices) for k, spec in enumerate(specs)]
     gvs = [b.function(bb) for b in builders]
@@ -114,12 +114,12 @@ class _Builder:
         self._exprs: dict[int, Any] = dict(zip(self.inputs, self._params, strict=True))
 
     def type_read(self, t: int) -> Any:
-        """The type of the tensor that an input is read from."""
+        """The type of an input parameter: the tensor's, or that of the merged tensor of which it is a slice."""
         tensor = self.net.graph.tensors[t]
         return relax.TensorType(self.slices[t].shape if t in self.slices else tensor.shape, tensor.dtype)
 
     def _cut_inputs(self, bb: Any) -> None:
-        """Slices become values inside of the kernel, which its loops compute on the way."""
+        """Emit a `strided_slice` for each input that is a slice; it is fused into the kernel."""
         for t in self.inputs:
             if t in self.slices:
                 cut, extent = self.slices[t], self.net.graph.tensors[t].shape[self.slices[t].axis]
@@ -127,7 +127,7 @@ class _Builder:
                 self._exprs[t] = bb.emit(part)
 
     def function(self, bb: Any) -> Any:
-        """Add the function to `bb`'s module; its parameters are inputs, then `constants`."""
+        """Add the primitive function to `bb`'s module; its parameters are the inputs, then the constants."""
         with bb.function(self.name, attrs={"Primitive": True}, private=True):
             with bb.dataflow():
                 self._cut_inputs(bb)
@@ -135,7 +135,7 @@ class _Builder:
             return bb.emit_func_output(out, self._params)
 
     def _value(self, expr: Any) -> Any:
-        """An argument of a call: what an activation stands for, a constant as a parameter unless it is one number."""
+        """A call's argument inside the kernel: an activation's value, a scalar constant inline, others as parameters."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self._value(f) for f in expr.fields])
         constant, tensors = self.net.constant(expr), self.net.tensors_of(expr)
@@ -145,7 +145,7 @@ class _Builder:
         return relax.Tuple(found) if isinstance(getattr(expr, "ty", None), relax.TupleType) else (found or [expr])[0]
 
     def _packed(self, i: int) -> Any:
-        """The weights of an operator that has a kernel of the CPU's own."""
+        """The weights of a convolution or dense layer, packed for the TE of `cpu_float`, as a parameter."""
         op, call = self.net.graph.ops[i], self.net.calls[i]
         weights = self.net.constant(call.args[1])
         assert weights is not None

@@ -1,4 +1,4 @@
-"""A merge stage in terms of Relax: stacked weights, joined epilogues, one output, a slice of it for every operator."""
+"""Operator merge (IOS): stacks the weights of operators with the same input, and concatenates their epilogues' constants."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tvm_cascade.passes.stage_graph import StageGraph
 
 @dataclass(frozen=True)
 class Merge:
-    """Operators merged into one convolution or product, and the element-wise calls that follow all of them."""
+    """Operators merged into one convolution or product, with the element-wise epilogue that they have in common."""
 
     kind: str  # "conv2d" or "dense"
-    weight: np.ndarray  # OIHW with the enlarged kernel, or (depth, columns)
-    channels: int
-    tail: tuple[Any, ...]  # calls
-    constants: tuple[tuple[np.ndarray | None, ...], ...]  # per call and argument, None for the activation
+    weight: np.ndarray  # OIHW, kernels zero-padded to a common size; or (depth, columns)
+    channels: int  # output channels of all operators together
+    tail: tuple[Any, ...]  # Relax calls of the epilogue
+    constants: tuple[tuple[np.ndarray | None, ...], ...]  # per call and argument; None for the activation
     strides: tuple[int, ...] = ()
     padding: tuple[int, ...] = ()  # top, left, bottom, right
     dilation: tuple[int, ...] = ()
@@ -30,7 +30,7 @@ class Merge:
 
 
 def merge_units(net: StageGraph, units: Sequence[Sequence[int]]) -> Merge | None:
-    """The merge of units of operators, each starting with its anchor; None where it cannot be written as one."""
+    """The merge of units, each a list of operators that starts with its anchor; None if they cannot be merged."""
     heads = [net.graph.ops[u[0]] for u in units]
     weights = [net.constant(net.calls[op.index].args[1]) for op in heads]
     if any(w is None for w in weights) or len({len(u) for u in units}) != 1:
@@ -69,7 +69,7 @@ def _convolution(
     assert window is not None and column is not None
 
     def after(outputs: int, inputs: int, stride: int, dilation: int, extent: int, before: int) -> int:
-        """Padding behind the last input so that there are exactly `outputs`."""
+        """Padding after the last input row (or column) that gives exactly `outputs` output rows."""
         return max(0, (outputs - 1) * stride + (extent - 1) * dilation + 1 - inputs - before)
 
     bottom = after(out.rows, source.rows, window.stride, window.dilation, rows.extent, rows.padding)
@@ -84,7 +84,7 @@ def _convolution(
 def _tail(
     net: StageGraph, tails: Sequence[Sequence[int]], channels: Sequence[int], axis: int
 ) -> tuple[tuple[Any, ...], tuple[tuple[np.ndarray | None, ...], ...]] | None:
-    """The epilogue for all channels: per call, its constants joined along the channels; None where they differ."""
+    """The common epilogue: its calls and, per call, constants concatenated along the channels; None if calls differ."""
     calls, constants = [], []
     for position in zip(*tails, strict=True):
         found = [net.calls[i] for i in position]
@@ -107,7 +107,7 @@ def _tail(
 def _join(
     values: Sequence[np.ndarray | None], channels: Sequence[int], axis: int, net: StageGraph, op: int
 ) -> np.ndarray | None:
-    """Constants of several operators along the channels; None where one is none, or varies along another axis."""
+    """Constants concatenated along the channels; None if one is missing, or varies along another axis."""
     rank = len(net.graph.tensors[net.graph.ops[op].outputs[0]].shape)
     full = []
     for value, count in zip(values, channels, strict=True):

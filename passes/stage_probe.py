@@ -1,10 +1,10 @@
-"""One stage by itself as a module, to be measured on the device: copies of it behind one another in one CUDA graph.
+"""Benchmark module of a single stage on CUDA: one CUDA graph that runs several copies of the stage in sequence.
 
-    main():      tensors, streams = get_cached_alloc(resources)     created once, contents whatever they are
-                 run_or_capture(probe, (*tensors, *streams))        recorded once, then replayed
+    main():      tensors, streams = get_cached_alloc(stage_resources)   created once, contents undefined
+                 run_or_capture(probe, (*tensors, *streams))            recorded once, then replayed
 
-Every copy forks and joins as `stage_cuda` does, so that a copy costs what the stage costs inside of a program; the launch
-of the graph is shared by all.
+Every copy forks and joins as in `stage_cuda`, so that it takes the time of the stage inside a program; the launch of the
+graph is shared by all copies.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -25,7 +25,7 @@ _INT = tvm.ir.PrimType("int64")
 
 
 def probe_module(groups: Sequence[Sequence[Kernel]], target: str, copies: int, device: str = "cuda:0") -> tvm.IRModule:
-    """The module. Groups run on streams of their own; `device` as in `emit_cuda`."""
+    """The module that runs `copies` copies of a stage, each group on a stream of its own; `device` as in `emit_cuda`."""
     builder, body = relax.BlockBuilder(), Lines()
     calls: list[list[tuple[Any, list[Any]]]] = []
     tensors: list[Any] = []

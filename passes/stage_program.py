@@ -1,8 +1,8 @@
-"""The steps of a staged program and where its tensors live: what `ScheduleStages` emits, decided without Relax.
+"""Staged programs: the kernel launches and the memory plan of a schedule, which `ScheduleStages` emits as Relax.
 
 A *step* is one launch point: a kernel, or all kernels of a stage of several groups. Memory is planned over steps, so
-tensors that concurrent groups touch are live for the whole stage and share no bytes. (`StaticPlanBlockMemory` plans for
-one operator after the other and would let a group overwrite what another still reads.)
+tensors that concurrent groups use are live for the whole stage and share no bytes. (`StaticPlanBlockMemory` assumes
+sequential operators, and would let a group overwrite a tensor that another group still reads.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALIGNMENT = 256  # bytes: what CUDA allocations guarantee, and more than any vec
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`groups` hold indices into `Program.specs`; several groups run at the same time."""
+    """One launch point of stage number `stage`; `groups`, of indices into `Program.specs`, run concurrently."""
 
     groups: tuple[tuple[int, ...], ...]
     stage: int
@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies: at `offset` bytes into the storage of tensor `root`."""
+    """The location of a tensor: `offset` bytes into the storage of tensor `root`."""
 
     root: int
     offset: int = 0
@@ -41,7 +41,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Program:
-    """Kernels to build, steps in order, and the place of every tensor; `slices` are read where they lie."""
+    """Kernels to build, steps in execution order, and the place of every tensor; `slices` are parts of merged tensors."""
 
     net: StageGraph
     specs: tuple[Spec, ...]
@@ -50,13 +50,13 @@ class Program:
     slices: Mapping[int, Slice] = field(default_factory=dict)
 
     def bytes_of(self, root: int) -> int:
-        """The size of a storage."""
+        """The size in bytes of the storage of tensor `root`."""
         tensors = self.net.graph.tensors
         return max(p.offset + tensors[t].bytes for t, p in enumerate(self.places) if p.root == root)
 
 
 def plan_program(net: StageGraph, units: UnitGraph, schedule: Schedule) -> Program:
-    """Steps and specs of a schedule whose stages hold operator indices."""
+    """The program of a schedule whose stages hold operator indices."""
     return _Planner(net, units).plan(schedule)
 
 
@@ -87,7 +87,7 @@ class _Planner:
         return Program(self.net, tuple(self.specs), tuple(steps), tuple(self.places), self.slices)
 
     def _group(self, group: Sequence[int], concurrent: set[int]) -> tuple[int, ...]:
-        """Kernels of one group; a view becomes an alias, or a copy where the same concurrent stage reads it."""
+        """The kernels of one group; a view becomes an alias, or a kernel that copies if `_aliases` forbids that."""
         found: list[int] = []
         for kernel in dict.fromkeys(self.kernel_of[i] for i in group):
             op = self.graph.ops[kernel[0]]
@@ -101,7 +101,7 @@ class _Planner:
         return tuple(found)
 
     def _aliases(self, op: Op, concurrent: set[int]) -> bool:
-        """Whether a view needs no kernel: its input is ours, and no concurrent group reads either."""
+        """Whether a view can alias its input: that is no graph input or slice, and this concurrent stage uses neither."""
         readers = [c for t in op.outputs for c in self.graph.consumers[t]]
         read_here = op.inputs[0] in concurrent or any(
             o in concurrent for c in readers for o in self.graph.ops[c].outputs
@@ -110,7 +110,7 @@ class _Planner:
         return not (read_here or many or op.inputs[0] in self.graph.inputs or op.inputs[0] in self.slices)
 
     def _merge(self, ops: Sequence[int]) -> int | None:
-        """The merged kernel's spec; its operators' outputs are slices of one storage. None where that cannot be."""
+        """Add the spec of a merged kernel, whose outputs share one storage; returns its index, None if not mergeable."""
         units = list(dict.fromkeys(self.unit_of[i] for i in ops))
         merge = merge_units(self.net, units)
         if merge is None:
@@ -135,7 +135,7 @@ class _Planner:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The arena: one buffer per storage, in the order of `roots`; times are steps."""
+    """The arena's layout: one buffer per storage, in the order of `roots`; lifetimes are counted in steps."""
 
     roots: tuple[int, ...]
     problem: Problem
@@ -146,10 +146,10 @@ class MemoryPlan:
 
 
 def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
-    """Offsets of every storage. Raises `ValidationError` for a defect of ours.
+    """The arena offset of every storage. Raises `ValidationError` if the allocation is wrong (a bug of this project).
 
-    The graph's inputs and outputs stay outside, unless the plan is `static`: then the arena holds copies of the inputs
-    from the start and the outputs until the end, so that nothing in the program depends on the caller's addresses.
+    Graph inputs and outputs are not in the arena unless the plan is `static`: then it holds copies of the inputs from the
+    start and the outputs until the end, so that the program does not depend on the caller's addresses.
     """
     graph = program.net.graph
     outside = set() if static else {program.places[t].root for t in (*graph.inputs, *graph.outputs)}
@@ -174,7 +174,7 @@ def plan_memory(program: Program, static: bool = False) -> MemoryPlan:
 
 
 def check_groups(program: Program) -> None:
-    """Raise `ValidationError` where a group of a step reads what another group of it writes."""
+    """Raise `ValidationError` if a group of a step reads a tensor that another group of the same step writes."""
     graph = program.net.graph
     for step in program.steps:
         for a, b in permutations(step.groups, 2):

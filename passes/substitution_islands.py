@@ -1,10 +1,10 @@
-"""Islands of quantized operators as operators of substitution graphs, and back.
+"""Converts quantized islands (dequantize, operator, quantize) to single operators of substitution graphs, and back.
 
 `quantize([relax.clip or relu](add(conv2d(dequantize(x), dequantize(w)), dequantize(b))))` is read as one `qconv2d` on
 stored values (dense or depthwise), the same with `matmul` as one `qmatmul`, `quantize(add(dequantize(x), dequantize(y)))`
 as one `qadd`, `quantize(concat(dequantize(x), dequantize(y)))` as a plain concatenation where all quantizations are equal.
-Written back, an island is what `frontend.load` would have made of the rewritten operator, so `LowerQuantized` gives it the
-same integers: per output channel nothing has changed. Any other island stays opaque, binding for binding.
+A rewritten operator is written back as the island that `frontend.load` would import for it, so `LowerQuantized` computes
+the same integers: scales per output channel are preserved. The bindings of any other island become opaque operators.
 """
 
 # TVM has no stubs: pyright infers its constructors' types too narrowly.
@@ -28,23 +28,23 @@ _DENSE = ("HWIO", "OIHW", "OHWI")
 
 
 class IslandReader:
-    """Recognizes islands behind their last operator, the `quantize`.
+    """Matches islands, starting from their last operator, the `quantize`.
 
-    Scales, zero points and activations are read as `LowerQuantized` reads them (`integer.island`). That pass takes any
-    core that some lowering function knows, moves between core and `quantize` included, and emits as it goes; this takes
-    the few cores that rules rewrite, and only where writing the island back gives the same integers.
+    Scales, zero points and activations are read as `LowerQuantized` reads them (`integer.island`). That pass accepts any
+    core that has a lowering function, and layout operators between core and `quantize`. This class accepts only the cores
+    that substitution rules rewrite, and only if writing the island back gives the same integers.
     """
 
     def __init__(
         self, pool: Pool, definitions: Mapping[Any, Any], ref: Callable[[Any], Ref], leaf: Callable[[np.ndarray], Ref]
     ) -> None:
-        """`ref` gives the graph's value of a stored tensor, `leaf` makes a weight."""
+        """`ref` maps the Relax expression of a stored tensor to its graph value; `leaf` adds a weight to the graph."""
         self._pool, self._reader, self._ref, self._leaf = pool, Reader(definitions), ref, leaf
         self._define = self._reader.define
 
     def read(self, quantize: Any) -> Ref | None:
-        """The operator that the island is, None where no rule knows it. Raises `NotLowered` for scales and zero points
-        that no integer operator has."""
+        """The graph operator of the island that ends in `quantize`; None if it matches none. Raises `NotLowered` for
+        scales and zero points that no integer operator supports."""
         read, dtype = self._reader.quantum(quantize), dtype_of(quantize)
         if read is None or dtype not in BYTE_TYPES:
             return None
@@ -84,7 +84,7 @@ class IslandReader:
         return self._pool.make(kind, self._ref(x[0].value), *operands, w_zero=zero, x_quantum=x[1], **end, **attrs)
 
     def _activation(self, expr: Any) -> tuple[Quantized, tuple[float, int]] | None:
-        """A computed tensor of 8 bits with one scale, and its quantum."""
+        """The 8-bit activation that `expr` dequantizes, and its (scale, zero point); None unless it has a single scale."""
         stored = self._reader.dequantized(expr)
         if stored is None or stored.constant is not None or stored.dtype not in BYTE_TYPES or stored.scale.size != 1:
             return None
@@ -107,7 +107,7 @@ class IslandReader:
         return quantized_sum(self._pool, a, x[1], b, y[1], **end) if a.shape == b.shape else None
 
     def _matrix(self, core: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Weights (in, out), a scale for every output, the one zero point."""
+        """Weights (in, out), scales (out), zero point of a matmul; None if they are not constant bytes."""
         call = self._define(core.args[1])
         found = self._reader.dequantized(call)
         if found is None:
@@ -123,9 +123,9 @@ class IslandReader:
         return np.ascontiguousarray(data), _spread(found.scale, data.shape[1]), found.zero_point
 
     def _kernel(self, core: Any) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Weights (out, in, height, width), a scale for every output, the one zero point.
+        """Weights (out, in, height, width), scales (out), zero point of a convolution; None if not supported.
 
-        Of a dense convolution, or of a depthwise one: HWOI, or what importers reshape to that, (1, h, w, out).
+        Dense convolutions, or depthwise ones: HWOI, or (1, height, width, out) that the importer reshapes to HWOI.
         """
         call, layout, groups = self._define(core.args[1]), str(core.attrs.kernel_layout), int(core.attrs.groups)
         if groups > 1:
@@ -157,13 +157,13 @@ class IslandReader:
 
 
 class IslandWriter:
-    """Writes quantized operators as the islands that they stand for."""
+    """Writes quantized graph operators back as islands of Relax operators."""
 
     def __init__(self, emit: Callable[[Any], Any], constant: Callable[[Ref], np.ndarray]) -> None:
         self._emit, self._constant = emit, constant
 
     def write(self, node: Node, read: Sequence[Any]) -> Any:
-        """The stored result; `read` are the stored operands that are computed."""
+        """The stored result of an operator; `read` are its non-constant operands, as stored integers."""
         core = {"qconv2d": self._conv2d, "qmatmul": self._matmul, "qadd": self._add}[node.kind]
         return self._end(node, core(node, read))
 
@@ -216,7 +216,7 @@ def _spread(scale: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _joint(scales: np.ndarray) -> Any:
-    """One scale where all are equal, as the source had it."""
+    """The scales as a constant: a scalar if all are equal, as in the imported file, else one per channel."""
     return relax.const(scales[0] if (scales == scales[0]).all() else scales)
 
 

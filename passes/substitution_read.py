@@ -1,7 +1,7 @@
-"""Relax functions as substitution graphs. Operators that no rule knows become opaque and keep their call.
+"""Converts Relax functions to substitution graphs. Operators that no rule supports become opaque and keep their call.
 
-Only straight-line functions of one kind are read: every block holds bindings of calls, tuples and their items on static
-shapes. For anything else `read_function` raises `GraphError` with the reason, and the pass leaves the function alone.
+Only straight-line functions are converted: blocks hold bindings of calls, tuples and tuple items with static shapes. For
+anything else `read_function` raises `GraphError` with the reason, and the pass does not change the function.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tvm_cascade.substitution.dag import Dag, Pool, Ref
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A function as a graph, with all that writing it back needs."""
+    """A function as a graph, with the data needed to write it back."""
 
     dag: Dag
-    constants: dict[str, np.ndarray]  # by the names of weight leaves
-    calls: tuple[relax.Call, ...]  # by the `key` of opaque operators
+    constants: dict[str, np.ndarray]  # by name of the weight leaf
+    calls: tuple[relax.Call, ...]  # by attribute `key` of opaque operators
     params: tuple[relax.Var, ...]
-    result: Any  # the function's result: an output's number, or a tuple of results
+    result: Any  # the function's result: an index into `dag.outputs`, or a nested tuple of them
 
 
 class _NotKnownError(Exception):
-    """An operator whose attributes no rule can express: it becomes opaque."""
+    """The operator or its attributes cannot be represented in the graph: it becomes opaque."""
 
 
 def read_function(func: relax.Function) -> Read:
-    """The graph of a Relax function. Raises `GraphError` where it has none."""
+    """The graph of a Relax function. Raises `GraphError` if the function cannot be converted."""
     program = read_program(func)
     if program.matches_shapes:
         raise GraphError("the function matches shapes: only static ones can be rewritten")
@@ -47,7 +47,7 @@ def read_function(func: relax.Function) -> Read:
 
 @dataclass
 class _Reader:
-    """Makes the graph's operators of a program's calls, in order; constants become leaves when first read."""
+    """Converts a program's calls to graph operators, in order; constants become leaves when first read."""
 
     program: Program
     pool: Pool = field(default_factory=Pool)
@@ -70,7 +70,7 @@ class _Reader:
         return Read(graph, self.constants, tuple(self.calls), tuple(func.params), result)
 
     def ref(self, argument: Argument) -> Ref:
-        """The graph's value of a tensor."""
+        """The graph value of a tensor argument."""
         if not isinstance(argument, int):
             raise _NotKnownError
         if argument not in self.refs:
@@ -80,15 +80,15 @@ class _Reader:
         return self.refs[argument]
 
     def constant(self, value: np.ndarray) -> Ref:
-        """A leaf; a single number is one of its own, so that rules can see ones and zeros."""
+        """A leaf for a constant: `full` for a single element, so that rules can match ones and zeros, else a weight."""
         return self.full(value.shape, str(value.dtype), value.item()) if value.size == 1 else self.leaf(value)
 
     def full(self, shape: tuple[int, ...], dtype: str, value: float) -> Ref:
-        """A leaf that is one number everywhere."""
+        """A leaf filled with one number."""
         return self.pool.make("full", types=((shape, dtype),), value=value)
 
     def leaf(self, value: np.ndarray) -> Ref:
-        """A weight of its own."""
+        """A new weight leaf."""
         name = f"constant{len(self.constants)}"
         self.constants[name] = value
         return self.pool.weight(name, value.shape, str(value.dtype))
@@ -97,7 +97,7 @@ class _Reader:
         return self.pool.make(kind, *refs, **attrs)
 
     def shape(self, call: OperatorCall) -> tuple[int, ...]:
-        """The shape of a call's one output."""
+        """The shape of a call's first output."""
         return self.program.values[call.outputs[0]].shape
 
     def dtype(self, call: OperatorCall) -> str:
@@ -109,7 +109,7 @@ class _Reader:
             if call.name == "quantize" and (island := self._island(call)) is not None:
                 return [island]
             if any(self._dequantized(a) for a in call.arguments):
-                raise _NotKnownError  # an island of `LowerQuantized`: it must arrive there as it is
+                raise _NotKnownError  # part of an island that `LowerQuantized` must find unchanged
             if call.name in _READERS:
                 made = _READERS[call.name](self, call)
                 return [made] if isinstance(made, Ref) else made
@@ -152,7 +152,7 @@ class _Reader:
         return [Ref(node, p) for p in range(len(types))]
 
     def _number(self, result: Argument, outputs: list[Ref]) -> Any:
-        """The nesting of a result, its references put into `outputs`."""
+        """The result with its tensors appended to `outputs` and replaced by their indices there."""
         if isinstance(result, tuple):
             return tuple(self._number(r, outputs) for r in result)
         outputs.append(self.ref(result))
@@ -160,7 +160,7 @@ class _Reader:
 
 
 def _leaves(expr: Any) -> list[Any]:
-    """The arguments of a call or tuple, tuples taken apart."""
+    """The arguments of a call or tuple, nested tuples flattened."""
     parts = expr.args if isinstance(expr, relax.Call) else expr.fields
     return [x for p in parts for x in (_leaves(p) if isinstance(p, relax.Tuple) else [p])]
 
@@ -176,7 +176,7 @@ def _conv2d(r: _Reader, call: OperatorCall) -> Ref:
         raise _NotKnownError
     if x.type.dtype != w.type.dtype or r.dtype(call) != ("int32" if x.type.dtype == "int8" else x.type.dtype):
         raise _NotKnownError
-    if kernel == "HWOI" and w.shape[3] != 1:  # depthwise with several outputs a channel: TVM's order is its own
+    if kernel == "HWOI" and w.shape[3] != 1:  # depthwise with a multiplier: TVM orders its outputs differently
         raise _NotKnownError
     if kernel != "OIHW":
         w = r.make("transpose", w, perm=relax_names.oihw_axes(kernel))
@@ -227,7 +227,7 @@ def _broadcast(r: _Reader, call: OperatorCall) -> Ref:
     x, shape, dtype = r.ref(call.arguments[0]), r.shape(call), r.dtype(call)
     if x.shape == shape:
         return x
-    if x.node.kind == "full":  # a leaf of its own: equal weights of different layers must not become one
+    if x.node.kind == "full":  # a separate leaf: equal weights of different layers must not be merged
         return r.constant(np.full(shape, x.node["value"], dtype))
     if not x.node.constant:
         raise _NotKnownError
@@ -237,7 +237,7 @@ def _broadcast(r: _Reader, call: OperatorCall) -> Ref:
 def _of_first(
     kind: str, attributes: Callable[[tuple[int, ...], Any], dict[str, Any]]
 ) -> Callable[[_Reader, OperatorCall], Ref]:
-    """Reads an operator of one operand; `attributes` gives the table's from the operand's shape and Relax's attributes."""
+    """A reader of unary operators; `attributes` maps the operand's shape and Relax's attributes to the table's."""
 
     def read(r: _Reader, call: OperatorCall) -> Ref:
         x = r.ref(call.arguments[0])

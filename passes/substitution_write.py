@@ -1,7 +1,7 @@
-"""Substitution graphs as Relax functions: constants folded, every kernel as plain Relax operators.
+"""Converts substitution graphs back to Relax functions, with constants folded and fused operators expanded.
 
-A convolution's bias and activation and the program of a `fused` operator come out as the operators they stand for:
-TVM's own `FuseOps` puts them into one kernel again. `exclusive_concat`'s flag has no Relax form and is dropped.
+A convolution's bias and activation and the program of a `fused` operator become separate Relax operators; TVM's own
+`FuseOps` fuses them again. The flag of `exclusive_concat` has no Relax form and is dropped.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def write_function(dag: Dag, read: Read, attrs: Any = None) -> relax.Function:
 
 
 def write_with_parameters(dag: Dag, read: Read, attrs: Any = None) -> tuple[relax.Function, dict[str, np.ndarray]]:
-    """As `write_function`, with every constant a further parameter; their values by name."""
+    """As `write_function`, with every constant as a further parameter; returns also the constants by parameter name."""
     writer = _Writer(dag, read, True)
     func = writer.write(attrs)
     return func, writer.lifted
 
 
 def fold(dag: Dag, constants: Mapping[str, np.ndarray]) -> dict[Ref, np.ndarray]:
-    """Values of the graph's constants. Derived ones are computed in float64 and rounded once."""
+    """Values of the graph's constant nodes. Derived ones are computed in float64 and rounded once."""
     wide = {n: v.astype("float64") if v.dtype.kind == "f" else v for n, v in constants.items()}
     made: dict[Ref, np.ndarray] = {}
     for ref in dag.constants():
@@ -53,7 +53,7 @@ class _Writer:
         self._dag, self._read, self._lift = dag, read, lift
         self.lifted: dict[str, np.ndarray] = {}
         self._vars: list[relax.Var] = []
-        self._constants: dict[tuple[Ref, str], Any] = {}  # by form: see `_form`
+        self._constants: dict[tuple[Ref, str], Any] = {}  # by value and form (see `_form`)
         self._folded = fold(dag, read.constants)
         self._builder = relax.BlockBuilder()
         self._emit = self._builder.emit
@@ -142,7 +142,7 @@ class _Writer:
         return self._activated(y, str(node["act"]))
 
     def _kernel(self, weights: Ref, layout: str) -> tuple[str, Any]:
-        """Layout and value of a kernel: HWIO for NHWC images where it is a constant or came as HWIO."""
+        """Layout and value of a convolution's weights: OIHW for NCHW, HWIO for NHWC (transposed if necessary)."""
         if layout == "NCHW":
             return "OIHW", self._expr(weights)
         if weights.node.constant:
@@ -182,7 +182,7 @@ def _nested(shape: Any, results: list[Any]) -> Any:
 
 
 def _form(node: Node, operand: int) -> str:
-    """How a kernel wants a constant: turned into HWIO, a bias along axis 1, or as it is."""
+    """The form in which a constant operand is written: "HWIO" weights, "NCHW bias" of shape (1, C, 1, 1), or unchanged ("")."""
     if node.kind != "conv2d" or operand == 0:
         return ""
     if operand == 1:

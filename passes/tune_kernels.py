@@ -1,4 +1,4 @@
-"""`tune_kernels`: the row kernels of a prepared graph, tuned by MetaSchedule for this machine."""
+"""`tune_kernels`: tunes the row kernels of a prepared graph with MetaSchedule, measured on this machine."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def tune_kernels(
 ) -> tuple[Prepared, Tuned]:
     """Replace row kernels by tuned ones, from the records in `folder` or from new measurements on this machine.
 
-    Plans of the result differ from those of `prepared` only by the scratch of the tuned kernels. Kernels that count their
-    work, and kernels of parts of rows, take over the order of the tuned loops, but not the vectors.
+    Plans of the result differ from those of `prepared` only by the scratch of the tuned kernels. The generic row kernels
+    get the loop order of the tuned ones, without vectorization.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""The one reader of Relax functions: straight-line code as numbered values and calls. Graphs are adapters on it."""
+"""The common reader of Relax functions, on which the graphs are built: straight-line code as numbered values and calls."""

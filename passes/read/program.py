@@ -1,8 +1,8 @@
-"""`read_program`: a straight-line Relax function as calls of operators on numbered values.
+"""`read_program`: reads a straight-line Relax function as operator calls on numbered values.
 
-A value is a tensor: a parameter, a constant, or what a call writes. Tuples and their items are only names for values, so
-that no call reads or makes one: `arguments` and `result` nest numbers as the function nests tuples. `relax_ops` (calls of
-PrimFuncs), `stage_graph` (Relax operators to schedule) and `substitution_read` (a graph to rewrite) are built on this.
+A value is a tensor: a parameter, a constant, or an output of a call. Tuples are resolved while reading, so that no call
+reads or writes one: `arguments` and `result` nest value numbers as the function nests tuples. Built on this are
+`relax_ops` (PrimFunc calls), `stage_graph` (Relax operators to schedule) and `substitution_read` (a graph to rewrite).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tvm import relax
 
 from tvm_cascade.errors import GraphError
 
-Argument = Any  # a value's number, a tuple of arguments, or None for what is no tensor: a shape, a number, a function
+Argument = Any  # a value's number, a tuple of arguments, or None for anything but a tensor: a shape, scalar or function
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor. `shape` and `dtype` raise `GraphError` where the type is no tensor of static shape."""
+    """A tensor of the program. `shape` raises `GraphError` if the type is not a tensor of static shape."""
 
     name: str
     type: Any  # relax.Type
@@ -40,42 +40,42 @@ class Value:
 class OperatorCall:
     """A call of an operator."""
 
-    name: str  # of the Relax operator without `relax.`: nn.conv2d, call_tir; of a function: as it is called
+    name: str  # of the Relax operator without `relax.` (nn.conv2d, call_tir), or of the called function
     expr: Any  # relax.Call
     arguments: tuple[Argument, ...]  # one for each argument of `expr`
-    outputs: tuple[int, ...]  # values
+    outputs: tuple[int, ...]  # value numbers
     several: bool  # whether the result is a tuple
 
     @property
     def last_name(self) -> str:
-        """The name without the operators' family: conv2d."""
+        """The name without its namespace: conv2d for nn.conv2d."""
         return self.name.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A function as calls in program order."""
+    """A straight-line function: values, and operator calls in program order."""
 
     values: tuple[Value, ...]
     inputs: tuple[int, ...]
     calls: tuple[OperatorCall, ...]
     result: Argument
-    definitions: Mapping[Any, Any]  # what each variable is bound to in Relax
+    definitions: Mapping[Any, Any]  # Relax variable -> the expression bound to it
     matches_shapes: bool  # the function checks types at run time (match_cast)
-    _names: Mapping[Any, Argument] = field(repr=False)  # what variables and constants stand for
+    _names: Mapping[Any, Argument] = field(repr=False)  # Relax variable or constant -> value numbers
 
     def argument(self, expr: Any) -> Argument:
-        """What an expression of the function stands for."""
+        """The value numbers of an expression of the function."""
         return _argument(expr, self._names)
 
     @property
     def constants(self) -> dict[int, np.ndarray]:
-        """Every constant by its number."""
+        """The arrays of all constants, by value number."""
         return {k: v.constant for k, v in enumerate(self.values) if v.constant is not None}
 
 
 def numbers_in(argument: Argument) -> Iterator[int]:
-    """The values of an argument in order, however tuples nest them."""
+    """The value numbers in an argument, nested tuples flattened."""
     if isinstance(argument, int):
         yield argument
     for part in argument if isinstance(argument, tuple) else ():
@@ -83,12 +83,12 @@ def numbers_in(argument: Argument) -> Iterator[int]:
 
 
 def is_constant(expr: Any) -> bool:
-    """Whether a Relax expression holds an array."""
+    """Whether a Relax expression is a constant tensor."""
     return hasattr(expr, "value") and hasattr(expr.value, "numpy")
 
 
 def static_shape(ty: Any, name: str) -> tuple[int, ...]:
-    """The shape of a tensor's type; `name` is for the message. Raises `GraphError` where there is none."""
+    """The shape of a tensor type; `name` is for the message. Raises `GraphError` if it is not a static tensor shape."""
     if not isinstance(ty, relax.TensorType):
         raise GraphError(f"{name} is no tensor but {ty}")
     extents = getattr(ty.shape, "values", None)
@@ -98,7 +98,7 @@ def static_shape(ty: Any, name: str) -> tuple[int, ...]:
 
 
 def read_program(func: relax.Function) -> Program:
-    """The calls of a function. Raises `GraphError` for anything but straight-line code."""
+    """Read a function as a `Program`. Raises `GraphError` for anything but straight-line code."""
     return _Reader().read(func)
 
 
@@ -146,7 +146,7 @@ class _Reader:
         return outputs if several else outputs[0]
 
     def _read(self, expr: Any) -> Argument:
-        """What an expression stands for; constants that are new get a number."""
+        """The value numbers of an expression; constants met for the first time are added as values."""
         leaves: list[Any] = list(expr.fields) if isinstance(expr, relax.Tuple) else [expr]
         for leaf in leaves:
             if isinstance(leaf, relax.Call):

@@ -1,6 +1,6 @@
-"""Between Relax's operators and the kinds and attributes of the table of operators, in both directions.
+"""Mapping between Relax operators and the operator table: kinds, attributes and layouts, in both directions.
 
-The table finds a kind by the last word of a Relax operator's name, or by one of its other names (`Operator.also`).
+The table (`operators.table`) is keyed by the last part of a Relax operator's name, and by aliases (`Operator.also`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _FAMILIES: tuple[Any, ...] = (relax.op, relax.op.nn)
 
 
 def graph_kind(last_name: str) -> str:
-    """The kind that an operator of Relax has in graphs for scheduling."""
+    """The kind of a Relax operator in stage graphs (`stage_graph`)."""
     return _GRAPH_KINDS.get(last_name, last_name)
 
 
 def table_kind(last_name: str) -> str:
-    """The kind that the table has for an operator of Relax; empty where it has none."""
+    """The kind of a Relax operator in the operator table; empty if the table lacks it."""
     return OPERATORS[last_name].kind if last_name in OPERATORS else ""
 
 
 def relax_operator(kind: str) -> Any:
-    """Relax's function for an element-wise kind of the table."""
+    """The Relax function that builds an element-wise operator of the table."""
     names = (kind, *OPERATORS[kind].also)
     return next(getattr(family, name) for name in names for family in _FAMILIES if hasattr(family, name))
 
@@ -44,7 +44,7 @@ def axis_of(value: Any, rank: int) -> int:
 
 
 def convolution_attributes(attrs: Any) -> dict[str, Any]:
-    """The table's attributes of a convolution (`tvm_cascade.operators.convolutions`) but for its activation."""
+    """The table's attributes of a convolution (`tvm_cascade.operators.convolutions`), without the activation."""
     sliding = {k: integers(getattr(attrs, k)) for k in ("strides", "padding", "dilation")}
     return {**sliding, "groups": int(attrs.groups), "layout": str(attrs.data_layout)}
 
@@ -64,6 +64,6 @@ def oihw_axes(layout: str) -> tuple[int, ...]:
 
 
 def row_and_column_axis(attrs: Any) -> tuple[int, int] | None:
-    """The axes H and W of an operator's layout, where its attributes name one."""
+    """The axes H and W of an operator's layout; None if its attributes name no such layout."""
     layout = getattr(attrs, "data_layout", None) or getattr(attrs, "layout", None)
     return (layout.index("H"), layout.index("W")) if layout and "H" in layout and "W" in layout else None
