@@ -1,7 +1,7 @@
-"""Costs of a graph: the columns of MetaFlow's Table 2 (section 4.1), and mixes of them.
+"""Cost functions of a graph: the columns of MetaFlow's Table 2 (section 4.1) and weighted sums of them.
 
-All but peak memory are sums over operators of a figure that depends on the operator's signature alone. So a graph's
-pool remembers figures by signature, and a new graph pays only for operators never met before. Latencies come from the
+All but peak memory are sums over operators of a figure that depends on the operator's signature alone. A graph's pool
+caches figures by signature, so that a new graph needs only those of new operators. Latencies come from the
 project's shared cost models (analytic, measured, learned) through `OpFeatures`.
 """
 
@@ -26,12 +26,12 @@ from tvm_cascade.substitution.dag import Dag, Node, Ref
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What the kernels that will run the graph can do. The paper's engine is cuDNN; ours is TVM's generated code."""
+    """Capabilities of the kernels that run the graph. The paper's engine is cuDNN; ours is TVM's generated code."""
 
     name: str
     winograd: bool  # 3x3 convolutions at stride 1 take 2.25 times fewer multiplications, F(2x2, 3x3)
     views: bool  # a split along the outermost axis is a pointer, not a copy
-    in_place_concat: bool  # the flag of `exclusive_concat` spares the copy
+    in_place_concat: bool  # a concat with the flag that the rule `exclusive_concat` sets needs no copy
 
 
 TVM = Engine("tvm", winograd=False, views=False, in_place_concat=False)
@@ -48,7 +48,7 @@ def cudnn(device: Device) -> Engine:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The columns of Table 2, of one operator."""
+    """The columns of MetaFlow's Table 2 for one operator."""
 
     flops: int  # two per multiply-accumulate, one per element-wise step
     traffic: int  # bytes of activations and weights, each once
@@ -56,7 +56,7 @@ class Figures:
 
 
 class Cost(Protocol):
-    """Anything that ranks graphs. `total` is infinite where a limit is broken."""
+    """A cost function of graphs, lower is better. `total` is infinite for a graph that exceeds a limit."""
 
     @property
     def name(self) -> str: ...
@@ -65,7 +65,7 @@ class Cost(Protocol):
 
 
 def is_view(node: Node, engine: Engine) -> bool:
-    """Whether running the operator moves nothing."""
+    """Whether the engine runs the operator without moving data."""
     if node.kind == "reshape":
         return True
     if node.kind == "split":
@@ -101,14 +101,14 @@ def bytes_of(refs: Sequence[Ref]) -> int:
 
 
 def figures(node: Node, engine: Engine) -> Figures:
-    """One operator's share of Table 2 when `engine` runs it."""
+    """The columns of Table 2 for one operator as `engine` runs it; zeros for a view."""
     if is_view(node, engine):
         return Figures(0, 0, 0)
     return Figures(flops_of(node), bytes_of(node.inputs) + bytes_of(node.outputs), 1)
 
 
 def op_features(node: Node, engine: Engine) -> OpFeatures:
-    """The operator as the shared cost models see it."""
+    """The operator's features for the shared cost models."""
     if is_view(node, engine):
         return OpFeatures(kind="view")
     operator = OPERATORS[node.kind]
@@ -136,7 +136,7 @@ def op_features(node: Node, engine: Engine) -> OpFeatures:
 
 
 def _geometry(node: Node) -> tuple[int, ...]:
-    """Attributes and kernel sizes by which a table of measurements tells operators apart."""
+    """Attributes and kernel sizes: operators that differ in these are measured separately."""
     if node.kind == "fused":
         return (program_steps(node["program"]),)
     names = ("strides", "padding", "dilation", "groups", "kernel", "axis", "sizes")
@@ -148,12 +148,12 @@ def _geometry(node: Node) -> tuple[int, ...]:
 
 
 def peak_bytes(dag: Dag) -> int:
-    """Activations alive at once, at most, in the graph's own order; inputs and outputs included."""
+    """Peak bytes of live activations when operators run in the order of `dag.nodes`; inputs and outputs included."""
     return peak_at(dag)[0]
 
 
 def peak_at(dag: Dag) -> tuple[int, str]:
-    """Those bytes, and the kind of the operator that runs then."""
+    """The `peak_bytes` of a graph, and the kind of the operator that runs at the peak."""
     last: dict[Ref, int] = {}
     for i, node in enumerate(dag.nodes):
         for ref in node.inputs:
@@ -173,7 +173,7 @@ def peak_at(dag: Dag) -> tuple[int, str]:
 
 @dataclass(eq=False)
 class Additive(ABC):
-    """A sum over operators. Subclasses say what one operator costs."""
+    """A cost that is a sum over operators. Subclasses define the cost of one operator, `node`."""
 
     name: str
     engine: Engine = TVM
@@ -192,7 +192,7 @@ class Additive(ABC):
 
 @dataclass(eq=False)
 class Figure(Additive):
-    """'flops', 'traffic' (bytes) or 'launches'."""
+    """A column of Table 2 as a cost; its name is 'flops', 'traffic' (bytes) or 'launches'."""
 
     def node(self, node: Node) -> float:
         return float(getattr(figures(node, self.engine), self.name))
@@ -200,7 +200,7 @@ class Figure(Additive):
 
 @dataclass(eq=False)
 class Latency(Additive):
-    """Milliseconds by one of the shared models, operators one after the other."""
+    """Milliseconds of a graph by one of the shared cost models, operators running one after the other."""
 
     model: CostModel | None = None
 
@@ -221,7 +221,7 @@ class Weighted(Additive):
 
 @dataclass(eq=False)
 class PeakMemory:
-    """Bytes of activations alive at once, with launches as the tie-break (one launch counts as 1e-3 bytes)."""
+    """Peak bytes of live activations; ties are broken by the number of operators (1e-3 bytes each)."""
 
     name: str = "peak"
 
@@ -253,11 +253,10 @@ def limit_broken(cost: Cost, dag: Dag) -> InfeasibleError:
 def parse_cost(
     text: str, model: CostModel, engine: Engine = TVM, named: Mapping[str, Cost] = MappingProxyType({})
 ) -> Cost:
-    """A cost from words: 'latency', 'flops', 'traffic', 'launches', 'peak', a sum with weights such as
-    'latency+1e-9*traffic', each optionally with a cap on memory: 'latency,peak<=262144'.
+    """Parse a cost: 'latency', 'flops', 'traffic', 'launches', 'peak', or a weighted sum such as 'latency+1e-9*traffic'.
 
-    `named` holds further costs by name; sums take those of them that are `Additive`. Raises `UsageError` for anything
-    else.
+    Each may have a cap on memory: 'latency,peak<=262144'. `named` holds further costs by name, which may be terms of a sum
+    if they are `Additive`. Raises `UsageError` for anything else.
     """
     main, _, cap = text.replace(" ", "").partition(",")
     cost: Cost

@@ -6,8 +6,8 @@ references, structural equality of graphs is identity of those references, and a
 downstream of it. The published artifact compares graphs by hash alone; the pool's dictionary compares the whole key.
 
 Weights are leaves like inputs, and a weight that a rule derives (a concatenation, a padded kernel) is an operator on
-constants: `Node.constant` is true where nothing but weights is read. Constants are folded after the search and cost
-nothing. A graph for training has its weights among the inputs, so no rule that asks for constants touches them.
+constants: `Node.constant` is true for an operator that reads only weights. Constants are folded after the search and cost
+nothing. In a graph for training the weights are inputs, so that rules which require constants do not apply to them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from tvm_cascade.operators.record import TensorType
 from tvm_cascade.operators.table import COMMUTATIVE, WRITERS, infer
 
 Attr = Any  # int, float, str, bool or nested tuples of them: hashable and comparable
-_NAMED = ("input", "weight")  # leaves whose type is no function of their attributes
+_NAMED = ("input", "weight")  # leaves, whose types are given instead of inferred
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """One operator. Equal operators of a pool are the same object, so nodes compare by identity."""
 
-    index: int  # place in the pool, in the order of creation
+    index: int  # number in the pool, in order of creation: operands before their readers
     kind: str
     attrs: tuple[tuple[str, Attr], ...]  # sorted by name
     inputs: tuple[Ref, ...]
     types: tuple[TensorType, ...]  # of the outputs
     constant: bool  # reads weights only: folded at compile time
-    signature: int  # place of (kind, attributes, operand types, which operands are constant) in the pool
+    signature: int  # number in the pool of (kind, attributes, types, which operands are constant)
 
     def __getitem__(self, name: str) -> Attr:
         for key, value in self.attrs:
@@ -79,34 +79,34 @@ class Ref(NamedTuple):
 
 
 class Pool:
-    """Interns operators: the only mutable thing here, append-only, and shared by all graphs of one search."""
+    """Interns operators: a table, append-only, of all operators of the graphs of one search."""
 
     def __init__(self) -> None:
         self._nodes: dict[tuple, Node] = {}
         self._signatures: dict[tuple, int] = {}
-        self._memories: dict[int, tuple[object, dict[int, Any]]] = {}  # owners stay, so that no other gets their number
+        self._memories: dict[int, tuple[object, dict[int, Any]]] = {}  # owners are kept alive: their ids stay unique
 
     def memory(self, owner: object) -> dict[int, Any]:
-        """What `owner` knows of operators, by the signatures that this pool has given them."""
+        """The cache of an object, such as a cost function, for this pool: values by `Node.signature`."""
         return self._memories.setdefault(id(owner), (owner, {}))[1]
 
     def input(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Ref:
         return Ref(self.node("input", (), (("name", name),), (TensorType(tuple(shape), dtype),)), 0)
 
     def weight(self, name: str, shape: Iterable[int], dtype: str = "float32") -> Ref:
-        """A constant by name; its value stays outside of the graph."""
+        """A constant with a name; the graph does not hold its value."""
         return Ref(self.node("weight", (), (("name", name),), (TensorType(tuple(shape), dtype),)), 0)
 
     def make(self, kind: str, *inputs: Ref, **attrs: Attr) -> Ref:
-        """The operator's output 0; types are inferred. Raises `GraphError` where operands do not fit."""
+        """Output 0 of an operator, created unless it exists; types are inferred. Raises `GraphError` if operands do not fit."""
         return self.node(kind, inputs, tuple(sorted(attrs.items()))).result
 
     def like(self, node: Node, *inputs: Ref, **changes: Attr) -> Ref:
-        """Output 0 of `node`'s operator on other operands, some of its attributes changed."""
+        """Output 0 of an operator of the kind of `node` on other operands, with its attributes but for `changes`."""
         return self.make(node.kind, *inputs, **{**dict(node.attrs), **changes})
 
     def split(self, whole: Ref, axis: int, sizes: Iterable[int]) -> tuple[Ref, ...]:
-        """The parts of `whole` of these sizes along an axis."""
+        """The outputs of a `split` of `whole` into parts of these sizes along an axis."""
         return self.make("split", whole, axis=axis, sizes=tuple(sizes)).node.outputs
 
     def node(
@@ -116,7 +116,7 @@ class Pool:
         attrs: tuple[tuple[str, Attr], ...],
         types: tuple[TensorType, ...] | None = None,
     ) -> Node:
-        """The operator itself. Operands of commutative operators are put in the pool's order, so commuting is free."""
+        """The operator of these fields, created unless it exists. Commutative operands are sorted, so a + b is b + a."""
         if kind in COMMUTATIVE and len(inputs) == 2 and _place(inputs[1]) < _place(inputs[0]):
             inputs = (inputs[1], inputs[0])
         if kind == "concat" and len(attrs) > 1 and any(r.node.kind not in WRITERS for r in inputs):
@@ -168,7 +168,7 @@ class Dag:
         return used
 
     def constants(self) -> tuple[Ref, ...]:
-        """Constants that operators or outputs read: what has to be folded."""
+        """Constants that operators or outputs read, which have to be folded."""
         read = [r for n in self.nodes for r in n.inputs] + list(self.outputs)
         return tuple(dict.fromkeys(r for r in read if r.node.constant))
 
@@ -189,7 +189,7 @@ class Dag:
 
 
 def postorder(outputs: Iterable[Ref], cut: Callable[[Node], bool] | None = None) -> list[Node]:
-    """Every node that `outputs` reach, operands first, in a fixed depth-first order; nothing behind nodes that are `cut`."""
+    """All ancestors of `outputs`, operands first, in a fixed depth-first order; nodes that are `cut` are not followed."""
     done: dict[Node, None] = {}
     stack: list[Node] = [r.node for r in reversed(tuple(outputs))]
     while stack:
@@ -208,7 +208,7 @@ def postorder(outputs: Iterable[Ref], cut: Callable[[Node], bool] | None = None)
 
 
 def replaced(dag: Dag, mapping: Mapping[Ref, Ref]) -> tuple[Ref, ...]:
-    """The outputs of `dag` with every reference in `mapping` read from its replacement, itself left as it is."""
+    """The outputs of `dag` after every use of a reference in `mapping` is replaced; replacements are not rewritten."""
     moved: dict[Ref, Ref] = dict(mapping)
     pool = dag.pool
     for node in dag.nodes:
@@ -226,12 +226,12 @@ def replaced(dag: Dag, mapping: Mapping[Ref, Ref]) -> tuple[Ref, ...]:
 
 
 def replace(dag: Dag, mapping: Mapping[Ref, Ref]) -> Dag:
-    """`dag` with every reference in `mapping` read from its replacement instead."""
+    """`dag` after every use of a reference in `mapping` is replaced."""
     return Dag(dag.pool, dag.inputs, replaced(dag, mapping))
 
 
 def rebuild(outputs: Iterable[Ref], pool: Pool, leaf: Callable[[Ref], Ref | None]) -> tuple[Ref, ...]:
-    """`outputs` rebuilt in `pool`; `leaf` may give another reference for any reference, else operands are rebuilt."""
+    """Copy `outputs` and their ancestors into `pool`; where `leaf` returns a reference, that one is used instead of a copy."""
     outputs = tuple(outputs)
     moved: dict[Ref, Ref] = {}
     for node in postorder(outputs, lambda n: all([leaf(r) is not None for r in n.outputs])):

@@ -1,4 +1,4 @@
-"""What a graph computes, in numpy: folds weights after a search and proves rules in tests. Slow and plain."""
+"""Numpy interpreter of substitution graphs, for folding weights after a search and for checking rules in tests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tvm_cascade.substitution.dag import Dag, Node, Ref, postorder
 
 
 def evaluate(refs: Iterable[Ref], values: Mapping[str, Array]) -> dict[Ref, Array]:
-    """Arrays of `refs`; `values` holds those of inputs and weights by name.
+    """Compute the arrays of `refs`; `values` holds those of inputs and weights by name.
 
     Raises
     ------
     KeyError
         An input or weight is missing.
     NotImplementedError
-        An opaque operator is reached.
+        An operator without numpy semantics is reached, such as an opaque one.
     """
     refs = tuple(refs)
     made: dict[Ref, Array] = {}
@@ -29,13 +29,13 @@ def evaluate(refs: Iterable[Ref], values: Mapping[str, Array]) -> dict[Ref, Arra
 
 
 def run(dag: Dag, values: Mapping[str, Array]) -> tuple[Array, ...]:
-    """The graph's outputs."""
+    """The arrays of the graph's outputs, given those of inputs and weights by name."""
     made = evaluate(dag.outputs, values)
     return tuple(made[r] for r in dag.outputs)
 
 
 def apply(node: Node, read: list[Array], values: Mapping[str, Array]) -> tuple[Array, ...]:
-    """Outputs of one operator from its operands."""
+    """The output arrays of one operator, from those of its operands (`read`)."""
     if node.kind in ("input", "weight"):
         return (values[str(node["name"])],)
     return table.evaluate(node.kind, dict(node.attrs), read)

@@ -1,6 +1,6 @@
-"""Substitution graphs as ONNX files, so that other engines can run an optimized graph (MetaFlow, section 5).
+"""Export of substitution graphs to ONNX, so that other engines can run an optimized graph (MetaFlow, section 5).
 
-Images must be NCHW, as ONNX knows nothing else. Needs onnx, the extra of that name.
+Images must be NCHW, the only layout of ONNX. Needs the package onnx (the extra `onnx`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def export_onnx(
     outputs: tuple[str, ...] | None = None,
     kinds: Callable[[Node], str] = lambda node: node.kind,
 ) -> Path:
-    """Writes the graph with its folded constants (`substitution_write.fold`).
+    """Write the graph with its folded constants (`substitution_write.fold`) to an ONNX file.
 
     `kinds` names an opaque operator in messages. Raises `UnsupportedOperatorError` where an operator has no ONNX form,
     `MissingToolError` without onnx.
@@ -86,13 +86,13 @@ class _Exporter:
         return self.names[ref]
 
     def tensor(self, value: np.ndarray) -> str:
-        """An initializer's name."""
+        """Add an initializer; returns its name."""
         name = f"constant{len(self.tensors)}"
         self.tensors.append(self.numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
     def emit(self, kind: str, inputs: list[str], outputs: int = 1, **attrs: Any) -> list[str]:
-        """An ONNX node's outputs."""
+        """Add an ONNX node; returns the names of its outputs."""
         made = [f"{kind.lower()}{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(self.helper.make_node(kind, inputs, made, **attrs))
         return made

@@ -1,16 +1,16 @@
 """Cost-based backtracking over relaxed substitutions: MetaFlow (SysML 2019), section 4.2, Algorithm 1.
 
-Symbols: G0 the graph given, Gopt the best so far, alpha the relaxation: a graph is worth expanding while its cost is
+Symbols: G0 is the input graph, Gopt the best so far, alpha the relaxation: a graph is expanded while its cost is
 below alpha * Cost(Gopt). Algorithm 1 as printed has no visited set, no budget and no initial best, and never prunes its
-queue again. Here: graphs are visited once (structural equality, not hashes alone), G0 is the first best, a queued graph
-is dropped when a later best has put it out of reach, and the search ends after so many graphs or seconds. Equal costs
-come out in the order of discovery.
+queue again. Here graphs are visited once (compared by structure, not by hash alone), G0 is the first best, a queued graph
+is dropped when a later best has lowered the threshold below its cost, and the search ends after a number of graphs or
+seconds. Of graphs of equal cost the one discovered first is expanded first.
 
-Independent gains hide alternatives: once several have been made elsewhere, an early fork lies above alpha * Cost(Gopt)
-and is dropped. So rules without a choice to make (constants folded, views that cancel) can be `eager`: they are applied
-after every step instead of being searched. And a site that lowers the cost and shares no operator with another site is
-taken at once (`isolated`): k of them would otherwise be 2^k graphs. Both are heuristics, as a later substitution could
-have wanted those operators; `testing.exhaustive_rewrites` uses neither, and the tests compare with it.
+Independent gains hide alternatives: after several substitutions elsewhere have lowered Cost(Gopt), an early alternative
+costs more than alpha * Cost(Gopt) and is dropped. So rules that leave no alternative (constants folded, views that cancel)
+can be `eager`: they are applied after every step instead of being searched. And a site that lowers the cost and shares no
+operator with another site is applied at once (`isolated`): k of them would otherwise give 2^k graphs. Both are heuristics,
+since another substitution might need those operators; `testing.exhaustive_rewrites` uses neither, and tests compare with it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tvm_cascade.substitution.dag import Dag, Node, Ref, replace, replaced
 from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 from tvm_cascade.substitution.rules import EAGER_RULES
 
-_GAIN = 1e-12  # relative: a smaller difference of costs is rounding
+_GAIN = 1e-12  # relative: smaller differences of costs are rounding errors
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What the searches of a graph may do, and for how long."""
+    """Heuristics and budgets of the search of a graph."""
 
     alpha: float = 1.05  # relaxation; 1 is greedy, infinity visits everything reachable
-    max_graphs: int = 2000  # graphs whose cost is taken, per subgraph
+    max_graphs: int = 2000  # graphs whose cost is computed, per subgraph
     patience: int = 400  # graphs without a better one after which a search gives up; 0: never
     max_seconds: float = 30.0  # per subgraph; the result then depends on the machine's speed
     total_seconds: float = 60.0  # for the whole graph
     threshold: int = 30  # operators above which a graph is split (section 4.3)
     eager: tuple[Rule, ...] = EAGER_RULES  # applied wherever they fit after every step, not searched
-    isolated: bool = True  # a gain at a site that no other site touches is taken at once, not searched
-    window: int = 12  # operators of the last sweep's windows; 0 leaves the sweep out (split.py)
+    isolated: bool = True  # apply a gain at a site that shares no operator with another at once, without search
+    window: int = 12  # operators in a window of the last sweep (split.py); 0: no sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a search. `complete`: nothing within reach of alpha was left out by a budget."""
+    """Result of a search. `complete`: no budget ended it, so that every graph within alpha was expanded."""
 
     dag: Dag = field(repr=False)
     cost_before: float
@@ -68,13 +68,13 @@ class Found:
 
 @dataclass(slots=True)
 class _State:
-    """A graph of the queue and how it was reached: the sites of one step, eager ones included."""
+    """A graph in the queue, and the sites that were applied to its parent: one, and those of the simplifier after it."""
 
     dag: Dag
     cost: float
     parent: _State | None = None
     sites: tuple[Site, ...] = ()
-    open: list[Site] | None = None  # where rules apply next, once it is known
+    open: list[Site] | None = None  # sites in `dag`; None: not yet computed
 
 
 def search(
@@ -86,8 +86,8 @@ def search(
 ) -> Found:
     """The cheapest graph found by Algorithm 1, without splitting.
 
-    `matcher` may be shared by the searches of one pool and the same rules. Raises `InfeasibleError` where a limit is
-    broken by the given graph and by every graph found.
+    `matcher` may be shared by searches with the same pool and rules. Raises `InfeasibleError` if the input graph and every
+    graph found exceed a limit of the cost.
     """
     options = options or SearchOptions()
     matcher = matcher or Matcher(tuple(rules))
@@ -103,7 +103,7 @@ def search(
     while queue and complete:
         value, _, state = heapq.heappop(queue)
         if state is not first and value >= options.alpha * best.cost:
-            break  # re-pruning: all that is left costs as much or more
+            break  # re-pruning: all other graphs in the queue cost as much or more
         for site in matcher.sites(state.dag) if state.open is None else state.open:
             outputs = replaced(state.dag, site.target)
             if outputs in visited:
@@ -132,7 +132,7 @@ def search(
 
 
 def _spent(options: SearchOptions, graphs: int, best_at: int, begin: float) -> bool:
-    """Whether a budget ends the search."""
+    """Whether the budget of graphs, seconds or patience is used up."""
     if graphs >= options.max_graphs or (options.patience and graphs - best_at >= options.patience):
         return True
     return time.monotonic() - begin > options.max_seconds
@@ -148,7 +148,7 @@ class _GreedySimplifier:
     useless: dict[Site, None] = field(default_factory=dict)  # isolated sites that once gained nothing
 
     def state(self, parent: _State, site: Site | None, outputs: tuple[Ref, ...]) -> _State:
-        """The state after `site`, simplified."""
+        """The state of the graph `outputs`, which is that of `parent` after `site`, simplified."""
         old = parent.dag
         dag = Dag(old.pool, old.inputs, outputs)
         sites = () if site is None else (site,)
@@ -160,7 +160,7 @@ class _GreedySimplifier:
                 continue
             value = self.cost.total(dag) if value is None else value
             if self.matcher is None or (site is not None and value >= parent.cost):
-                return _State(dag, value, parent, sites)  # a step up is an attempt: simplifying would only undo it
+                return _State(dag, value, parent, sites)  # the cost rose on purpose: simplifying would only undo that
             following = self.matcher.sites(dag)
             gain = self._isolated(dag, value, following)
             if gain is None:

@@ -1,7 +1,7 @@
-"""What rules of all families share: operands that are numbered by output channel, and operators that become one.
+"""Helpers of rules: operands indexed by output channel, and merging operators by concatenating such operands.
 
-Output channel o of a convolution reads row o of its weights, output o of a product column o; bias and scales are numbered
-by o as well. So several operators on one input become one, exactly, by concatenating these operands (`fuse conv ops` in
+Output channel o of a convolution reads row o of its weights, output o of a product column o; bias and scales are indexed
+by o as well. So several operators on one input can be merged exactly by concatenating these operands (`fuse conv ops` in
 Figure 4a of MetaFlow, SysML 2019).
 """
 
@@ -17,7 +17,7 @@ from tvm_cascade.substitution.pattern import reaches
 
 
 def bias_of(node: Node) -> Ref | None:
-    """The bias of a convolution or product of floats."""
+    """The bias of an unquantized convolution or product, if it has one."""
     return node.inputs[2] if len(node.inputs) > 2 else None
 
 
@@ -43,17 +43,17 @@ def is_convolution(node: Node) -> bool:
 
 
 def weights_axis(node: Node) -> int:
-    """The axis of a convolution's or product's weights along which outputs are numbered."""
+    """The axis of output channels in a convolution's or product's weights."""
     return 0 if is_convolution(node) else len(node.inputs[1].shape) - 1
 
 
 def output_axis(node: Node) -> int:
-    """The axis of a convolution's or product's result that holds the output channels."""
+    """The axis of output channels in a convolution's or product's result."""
     return channel_axis(node["layout"]) if is_convolution(node) else len(node.shape) - 1
 
 
 def per_channel(pool: Pool, value: Ref, whole: tuple[int, ...], axis: int) -> Ref | None:
-    """A constant that varies along one axis of a tensor of shape `whole` at most, as a vector along it; else None."""
+    """A constant that broadcasts to shape `whole` and varies at most along `axis`, as a vector along it; else None."""
     shape = (1,) * (len(whole) - len(value.shape)) + value.shape
     if not value.node.constant or len(shape) != len(whole) or any(n != 1 for i, n in enumerate(shape) if i != axis):
         return None
@@ -69,9 +69,9 @@ def _zeros(pool: Pool, node: Node) -> Ref:
 
 
 def output_operands(pool: Pool, nodes: Sequence[Node]) -> list[tuple[Ref, ...]] | None:
-    """Operands that are numbered by output channel, each for all operators: weights, and zeros for a missing bias.
+    """The operands indexed by output channel (weights, bias, scales), each as a tuple over `nodes`.
 
-    Those of quantized operators are scales and biases too; None where some have a bias and some have none.
+    A missing bias of an unquantized operator is zeros. None where only some quantized operators have a bias, or types differ.
     """
     if not OPERATORS[nodes[0].kind].unquantized and any(bias_of(n) for n in nodes):
         return [tuple(n.inputs[1] for n in nodes), tuple(bias_of(n) or _zeros(pool, n) for n in nodes)]
@@ -81,10 +81,10 @@ def output_operands(pool: Pool, nodes: Sequence[Node]) -> list[tuple[Ref, ...]] 
 
 
 def merged_outputs(pool: Pool, a: Node, b: Node) -> Ref | None:
-    """Convolutions or products of one input as one, the outputs of `a` before those of `b`; None where that is not exact.
+    """Merge two convolutions or products of one input, the outputs of `a` before those of `b`; None where that is not exact.
 
-    Output channels do not see one another, so the operators have to agree in all that is not per channel: attributes
-    (of quantized ones the quantization of input and output, the zero point of the weights, the activation) and windows.
+    Output channels are independent, so the operators have to agree only in properties that are not per channel: windows
+    and attributes (of quantized ones the quantization of input and output, zero point of the weights, activation).
     """
     wa, wb, axis = a.inputs[1], b.inputs[1], weights_axis(a)
     if a.attrs != b.attrs or a.get("groups", 1) != 1 or wa.type.dtype != wb.type.dtype:
@@ -107,7 +107,7 @@ def _vector_biases(*products: Node) -> bool:
 
 
 def merged_rows(pool: Pool, products: Sequence[Node]) -> Ref | None:
-    """Products by the same weights as one product of their stacked rows; None where that is not exact."""
+    """Merge products with the same weights into one product of their stacked rows; None where that is not exact."""
     first = products[0]
     rows = dict.fromkeys(n.inputs[0] for n in products)
     if any(n.attrs != first.attrs or n.inputs[1:] != first.inputs[1:] for n in products) or len(rows) != len(products):
@@ -120,6 +120,6 @@ def merged_rows(pool: Pool, products: Sequence[Node]) -> Ref | None:
 
 
 def parts_for(pool: Pool, whole: Ref, axis: int, nodes: Sequence[Node]) -> dict[Ref, Ref]:
-    """The results of `nodes` as the parts of `whole` along an axis."""
+    """Replacements of the results of `nodes` by the parts of `whole` along an axis."""
     parts = pool.split(whole, axis, (n.shape[axis] for n in nodes))
     return {n.result: part for n, part in zip(nodes, parts, strict=True)}

@@ -4,9 +4,9 @@ A pattern is a term: operators over operands, each operator with a name. A term 
 operands agree; commutative operators are tried both ways. A rule with several roots matches tuples of operators whose
 `shared` operand is the same reference.
 
-External edges need no declaration in the pattern. Graphs are hash-consed, so an operator that a match covers and that
-others still read simply stays; the target says which outputs it redefines (`Mapping` from old to new references), and
-whatever nothing reads any more is gone. Equivalence of exactly those pairs is a rule's proof obligation.
+External edges need no declaration in the pattern. Graphs are hash-consed, so a matched operator that other operators
+still read simply stays; the target lists the outputs that it replaces (`Mapping` from old to new references), and
+operators without readers disappear. A rule is correct if each old reference of that mapping equals its new one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Term:
 
 
 def op(name: str, kinds: str | frozenset[str], *operands: Term | None) -> Term:
-    """A term; `kinds` may be words separated by blanks."""
+    """A term; `kinds` may be one string of kinds separated by blanks."""
     return Term(name, frozenset(kinds.split()) if isinstance(kinds, str) else kinds, operands)
 
 
@@ -43,10 +43,10 @@ class Rule:
     """A substitution.
 
     `target(pool, **operators)` takes the operators matched by the pattern's names and builds the new ones. It returns
-    what replaces the result of the first root, or which references are replaced by which, or None where the constraints
-    on shapes and attributes do not hold. Rules of one root depend on nothing but the root, those of several on their
-    roots. A rule with `sees_readers` must know who reads a result: its target is `target(dag, readers, **operators)`,
-    `readers` being `Dag.users`.
+    the replacement of the first root's result, or a mapping from old to new references, or None where the constraints
+    on shapes and attributes do not hold. The target depends only on the matched operators and their ancestors. A rule with
+    `sees_readers` also depends on the readers of results: its target is `target(dag, readers, **operators)`, with
+    `readers` from `Dag.users`.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Rule:
     after: str  # the target graph
     roots: tuple[Term, ...]
     target: Callable[..., Target]
-    shared: int = 0  # several roots: the place of the operand that they have in common
+    shared: int = 0  # several roots: the index of the operand that they have in common
     ordered: bool = False  # several roots: (a, b) and (b, a) are different matches
-    integer_exact: bool = False  # bit for bit on integers, not only up to reassociation
+    integer_exact: bool = False  # on integers both sides are equal bit for bit
     folds_weights: bool = False  # folds constants into weights or a bias; never into weights that are trained
-    eager: bool = False  # leaves no choice: what it removes no other rule needs
+    eager: bool = False  # applied at once, as no other rule needs the operators that it removes
     whole_graph: bool = False  # a global rule, whose operators may lie anywhere: tried before the graph is split
-    sees_readers: bool = False
+    sees_readers: bool = False  # the target also depends on the readers of results
 
 
 exact = partial(Rule, integer_exact=True)
@@ -104,7 +104,7 @@ def _operands(terms: Sequence[Term | None], refs: Sequence[Ref]) -> Iterator[dic
 
 
 def _site(rule: Rule, operators: Operators, target: Target) -> Site | None:
-    """The site of a match, None where the rule's target refused it."""
+    """The site of a match; None if the rule's target is None or empty."""
     if not target:
         return None
     root = operators[rule.roots[0].name]
@@ -115,7 +115,7 @@ def _site(rule: Rule, operators: Operators, target: Target) -> Site | None:
 
 @dataclass(slots=True)
 class Matcher:
-    """Finds the sites of `rules` in graphs of one pool, remembering what does not depend on the graph."""
+    """Finds the sites of `rules` in graphs of one pool; sites and matches that do not depend on the graph are cached."""
 
     rules: tuple[Rule, ...]
     _single: dict[Node, tuple[Site, ...]] = field(default_factory=dict)
@@ -190,7 +190,7 @@ class Matcher:
 
 
 def reaches(start: Ref, goal: Node) -> bool:
-    """Whether `goal` is `start`'s operator or one of its ancestors. A pool numbers operands before their operator."""
+    """Whether `goal` is the operator of `start` or one of its ancestors (which have smaller indices in the pool)."""
     seen: set[Node] = set()
     stack = [start.node]
     while stack:

@@ -1,4 +1,4 @@
-"""Two graphs side by side, as SVG, PNG or PDF. Needs matplotlib, the extra `plot`."""
+"""Draws a graph before and after substitution side by side, as SVG, PNG or PDF. Needs matplotlib (the extra `plot`)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _COLOURS = {
     "fused": "#d9ead3",
 }
 _ARROW = {"arrowstyle": "->", "lw": 0.6, "color": "#666666"}
-MAX_DRAWN = 400  # operators: beyond this nothing can be read
+MAX_DRAWN = 400  # operators of a graph; more would be illegible
 
 
 def describe(node: Node) -> str:
-    """A box's text: 'conv 3x3 s2 -> 256 relu'."""
+    """The text of an operator's box, such as 'conv 3x3 s2 x256 relu'."""
     if node.kind in ("conv2d", "qconv2d"):
         out, _, kh, kw = node.inputs[1].shape
         stride = node["strides"][0]
@@ -35,7 +35,7 @@ def describe(node: Node) -> str:
 
 
 def levels(dag: Dag) -> Mapping[Node, tuple[int, int]]:
-    """Column and row of every operator: rows by longest path, columns in the order of discovery."""
+    """Grid position (column, row) of every operator: rows by longest path, columns in the order of `dag.nodes`."""
     rows: dict[Node, int] = {}
     for node in dag.nodes:
         rows[node] = 1 + max((rows[r.node] for r in node.inputs if r.node in rows), default=-1)
@@ -48,7 +48,7 @@ def levels(dag: Dag) -> Mapping[Node, tuple[int, int]]:
 
 
 def draw(before: Dag, after: Dag, path: str | Path, titles: tuple[str, str] = ("before", "after")) -> Path:
-    """Writes the picture; the file's suffix chooses the format. Raises `MissingToolError` without matplotlib."""
+    """Write the picture; the file's suffix selects the format. Raises `MissingToolError` without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a search did, as data and as text: the keys that scripts rely on, Table 2's columns and the winning sequence."""
+"""Reports of a substitution search, as a JSON object with stable keys and as text: costs, Table 2's columns, steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def optimize_report(before: Dag, found: Found, unit: str = "ms", engine: Engine 
 
 
 def format_report(report: dict, limit: int = 40) -> str:
-    """The report for people; at most `limit` steps of the winning sequence are printed."""
+    """The report as text; at most `limit` steps of the winning sequence are listed."""
     before, after = report["before"], report["after"]
     unit = report["cost_unit"]
     lines = [f"{'':16}{'before':>14}{'after':>14}"]
@@ -65,7 +65,7 @@ def format_report(report: dict, limit: int = 40) -> str:
 
 
 def _measured(data: dict) -> list[str]:
-    """What `--cost measured` and `--cost learned` ran."""
+    """Lines on the measurements of `--cost measured` and `--cost learned`."""
     speed = data["speedup"]
     each = [f"{name} {ms:.3f} ms ({speed[name]:.2f}x)" for name, ms in data["milliseconds"].items()]
     lines = [
@@ -76,5 +76,5 @@ def _measured(data: dict) -> list[str]:
 
 
 def format_steps(steps: Sequence[Step]) -> list[str]:
-    """One line a step: its rule, what it matched, the cost after it."""
+    """One line for each step: its rule, the cost after it, the kinds of the operators that it matched."""
     return [f"{i + 1:4} {s.rule:22} {s.cost:10.4g}  {' '.join(s.operators)}" for i, s in enumerate(steps)]

@@ -1,4 +1,4 @@
-"""All substitutions, and the sets of them that searches start from."""
+"""All substitution rules, and the subsets that searches use."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def rules(*names: str) -> tuple[Rule, ...]:
 
 
 def integer_rules() -> tuple[Rule, ...]:
-    """Rules that stay exact bit for bit on integers."""
+    """Rules whose results are equal bit for bit on integers."""
     return tuple(r for r in ALL_RULES if r.integer_exact)
 
 
-# What MetaFlow's Table 3 searches with: the four printed substitutions and those of its artifact, biases inside.
+# The rules for reproducing MetaFlow's Table 3: the four printed substitutions and those of its artifact, biases included.
 PAPER_RULES = rules(
     "enlarge_kernel", "fuse_convs", "fuse_convs_enlarged", "fuse_conv_add", "fuse_activation", "merge_groups",
     "concat_of_split", "split_of_concat", "flatten_split", "exclusive_concat", "distribute", "reorder_sum", "factor",

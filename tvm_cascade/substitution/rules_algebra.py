@@ -1,8 +1,8 @@
-"""Rules about element-wise operators and matrix products: sections 3 and 6 of MetaFlow (SysML 2019).
+"""Substitution rules for element-wise operators and matrix products: sections 3 and 6 of MetaFlow (SysML 2019).
 
-The simple recurrent unit's `x*y + (1-x)*z` needs three of them, the first of which makes the graph dearer:
+The simple recurrent unit's (SRU) `x*y + (1-x)*z` needs three of them, the first of which raises the cost:
 `distribute` (4 operators to 5), `reorder_sum` (5 to 4, it drops the factor one), `factor` (4 to 3).
-Commuting needs no rule: the pool keeps the operands of commutative operators in one order.
+Commutativity needs no rule: the pool keeps the operands of commutative operators in one order.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _factor(pool: Pool, total: Node, a: Node, b: Node) -> Target:
 
 
 def _reorder_sum(pool: Pool, total: Node, difference: Node) -> Target:
-    """a + (b - c) as (a - c) + b; a factor one of b goes, as this is how the SRU's second step is printed."""
+    """a + (b - c) as (a - c) + b; a factor one of b is dropped, as in the SRU's second step in the paper."""
     a = other_operand(total, difference.result)
     b, c = difference.inputs
     if b.node.kind == "mul":
@@ -65,7 +65,7 @@ def _reorder_sum(pool: Pool, total: Node, difference: Node) -> Target:
 
 
 def _associate(pool: Pool, outer: Node, inner: Node, first: int = 0) -> Target:
-    """(a + b) + c as a + (b + c), with `first` of 1 as b + (a + c); whichever the operator, where types are equal."""
+    """(a + b) + c as a + (b + c), or with `first` of 1 as b + (a + c), where types are equal; the same for *."""
     a, b, c = inner.inputs[first], inner.inputs[1 - first], other_operand(outer, inner.result)
     if outer.kind != inner.kind or not (a.type == b.type == c.type) or c == inner.result:
         return None
@@ -87,7 +87,7 @@ def merge_rows(pool: Pool, a: Node, b: Node) -> Target:
 
 
 def _merge_all_rows(dag: Dag, readers: Mapping[Ref, list[Node]], c: Node) -> Target:
-    """All products of one weight that do not depend on each other, from the first on: a recurrent layer's steps."""
+    """Merge all products of one weight that do not depend on one another, such as the steps of a recurrent layer."""
     weight = c.inputs[1]
     same = [n for n in readers[weight] if (n.kind, n.inputs[1:], n.attrs) == (c.kind, c.inputs[1:], c.attrs)]
     same = [n for n in same if len(n.shape) == 2]
@@ -102,7 +102,7 @@ def _merge_all_rows(dag: Dag, readers: Mapping[Ref, list[Node]], c: Node) -> Tar
 
 
 def _compose_matmuls(pool: Pool, outer: Node, inner: Node) -> Target:
-    """x @ w1 @ w2 with a bias on the inner product: it goes through the outer weights as well."""
+    """x @ w1 @ w2 as x @ (w1 @ w2); a bias of the inner product is multiplied by w2 as well."""
     w1, w2 = inner.inputs[1], outer.inputs[1]
     if inner["act"] or not (w1.node.constant and w2.node.constant) or len(w1.shape) != 2 or len(w2.shape) != 2:
         return None
@@ -117,7 +117,7 @@ def _compose_matmuls(pool: Pool, outer: Node, inner: Node) -> Target:
 
 
 def program_of(node: Node) -> Any:
-    """An element-wise operator's program over its operands' places."""
+    """An element-wise operator as a program (`operators.elementwise`) over the indices of its operands."""
     return node["program"] if node.kind == "fused" else (node.kind, node.attrs, tuple(range(len(node.inputs))))
 
 
@@ -128,7 +128,7 @@ def _substitute(term: Any, places: Mapping[int, Any]) -> Any:
 
 
 def inline(pool: Pool, consumer: Node, producer: Node) -> Ref | None:
-    """One kernel for `consumer` with `producer` computed inside of it, None where the program grows too long."""
+    """`consumer` and its `producer` fused into one operator; None if its program exceeds `MAX_PROGRAM` steps."""
     operands = list(dict.fromkeys([*producer.inputs, *(r for r in consumer.inputs if r.node is not producer)]))
     place = {r: i for i, r in enumerate(operands)}
     inner = _substitute(program_of(producer), {i: place[r] for i, r in enumerate(producer.inputs)})
@@ -140,10 +140,10 @@ def inline(pool: Pool, consumer: Node, producer: Node) -> Ref | None:
 
 
 def _fuse_elementwise(dag: Dag, readers: Mapping[Ref, list[Node]], p: Node) -> Target:
-    """The producer moves into every operator that reads it, if all are element-wise and nothing else reads it."""
+    """Fuse an element-wise producer into each of its readers, if all of them are element-wise and have its shape."""
     reading = readers.get(p.result, [])
     if p.kind in ACTIVATIONS and p.inputs[0].node.kind in _LINEAR and not p.inputs[0].node["act"]:
-        return None  # `fuse_activation` puts it into the kernel before
+        return None  # `fuse_activation` fuses it into its producer
     if not reading or p.result in dag.outputs or any(r.kind not in FUSIBLE or r.shape != p.shape for r in reading):
         return None
     target: dict[Ref, Ref] = {}
@@ -155,7 +155,7 @@ def _fuse_elementwise(dag: Dag, readers: Mapping[Ref, list[Node]], p: Node) -> T
         if made.type != reader.type:
             return None
         target[reader.result] = made
-    # A reader reached through other operators than the readers themselves would keep the old one alive.
+    # A path from one reader to another through an operator that is no reader would keep the old reader alive.
     if any(_indirect(b, a, reading) for a in reading for b in reading if a is not b):
         return None
     return target
@@ -166,7 +166,7 @@ def _indirect(later: Node, earlier: Node, readers: Sequence[Node]) -> bool:
 
 
 def _batch_unary(dag: Dag, readers: Mapping[Ref, list[Node]], s: Node) -> Target:
-    """The same unary operator on every output of a split moves before the split."""
+    """Move the same unary operator on every output of a split before the split."""
     reading = [readers.get(part, []) for part in s.outputs]
     if any(len(r) != 1 for r in reading) or any(part in dag.outputs for part in s.outputs):
         return None

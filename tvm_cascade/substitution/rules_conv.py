@@ -1,8 +1,8 @@
-"""Rules about convolutions: Figure 4 of MetaFlow (SysML 2019) and the folding of constants into weights.
+"""Substitution rules for convolutions: Figure 4 of MetaFlow (SysML 2019) and the folding of constants into weights.
 
-Notation: conv(x, w, b) has weights (out, in / groups, height, width). Figure 4b leaves two conditions unsaid: the
+Notation: conv(x, w, b) has weights (out, in / groups, height, width). Figure 4b omits two conditions: the
 identity belongs at the tap that reads the pixel itself, and the convolution must keep the image's size. Merging and
-folding serve products and quantized operators too (rules_algebra.py, rules_quantized.py).
+folding also apply to products and quantized operators (rules_algebra.py, rules_quantized.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm_cascade.substitution.operands import (
 )
 from tvm_cascade.substitution.pattern import Rule, Target, exact, op
 
-MAX_PARTS = 4  # operands of a concatenation that `conv_of_concat` takes apart at once
+MAX_PARTS = 4  # most operands of a concatenation to which `conv_of_concat` applies
 
 
 def added_taps(a: Node, b: Node) -> tuple[int, int, int, int]:
@@ -38,7 +38,7 @@ def added_taps(a: Node, b: Node) -> tuple[int, int, int, int]:
 
 
 def _enlarged(pool: Pool, node: Node, by: tuple[int, int, int, int]) -> Ref:
-    """The convolution with zeros around its kernel and as much more padding."""
+    """The convolution with `by` (top, left, bottom, right) zero taps around its kernel, and that much more padding."""
     if not any(by):
         return node.result
     top, left, bottom, right = by
@@ -59,7 +59,7 @@ def _enlarge(pool: Pool, a: Node, b: Node) -> Target:
 
 
 def fuse(pool: Pool, a: Node, b: Node) -> Target:
-    """One operator with the outputs of two on the same input, split again."""
+    """Merge two operators on the same input into one, and split its outputs."""
     whole = merged_outputs(pool, a, b)
     return whole and parts_for(pool, whole, output_axis(a), (a, b))
 
@@ -149,7 +149,7 @@ def _norm_to_affine(pool: Pool, bn: Node) -> Target:
 
 
 def _channel_operand(pool: Pool, node: Node, c: Node) -> Ref | None:
-    """What `node` adds to the kernel `c`, or multiplies it by, as a vector; None where it is not constant per channel."""
+    """The other operand of `node`, a sum or product with `c`, as a vector; None where it is not constant per channel."""
     value = other_operand(node, c.result)
     if c["act"] or node.shape != c.shape or value.type.dtype != c.type.dtype:
         return None
@@ -157,13 +157,13 @@ def _channel_operand(pool: Pool, node: Node, c: Node) -> Ref | None:
 
 
 def fold_bias(pool: Pool, total: Node, c: Node) -> Target:
-    """A constant per channel added to a convolution or product becomes part of its bias."""
+    """Fold a constant per channel that is added to a convolution or product into its bias."""
     vector = _channel_operand(pool, total, c)
     return vector and pool.like(c, *c.inputs[:2], plus(pool, bias_of(c), vector))
 
 
 def fold_scale(pool: Pool, product: Node, c: Node) -> Target:
-    """A constant factor per channel of a convolution or product becomes part of its weights."""
+    """Fold a constant factor per channel of a convolution or product into its weights and bias."""
     vector = _channel_operand(pool, product, c) if c.inputs[1].node.constant else None
     return vector and _scaled(pool, c, vector)
 

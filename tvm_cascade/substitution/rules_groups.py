@@ -1,7 +1,7 @@
-"""Rules about depthwise and grouped convolutions, of floats and of stored values (rules_quantized.py) alike.
+"""Substitution rules for depthwise and grouped convolutions, most of them also for quantized ones (rules_quantized.py).
 
-Output channel o of a convolution of g groups reads group `o // (out / g)` alone, and all that belongs to it (weights, bias,
-scales) is numbered by o. So operators merge and come apart by moving those along.
+Output channel o of a convolution of g groups reads only group `o // (out / g)`, and its weights, bias and scales are
+indexed by o. So operators are merged and split by concatenating and splitting these operands.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _without_groups(node: Node) -> dict[str, object]:
 
 
 def _fuse_grouped(pool: Pool, a: Node, b: Node) -> Target:
-    """Outputs of a merged grouped convolution lie group by group, so the parts are strided slices of every group."""
+    """Merge two grouped convolutions; the merged outputs are ordered by group, so each original one is a slice per group."""
     groups, axis = a["groups"], output_axis(a)
     if groups == 1 or a.kind != b.kind or a.attrs != b.attrs or a.inputs[1].shape[1:] != b.inputs[1].shape[1:]:
         return None

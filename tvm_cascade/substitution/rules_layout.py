@@ -1,8 +1,8 @@
-"""Rules that move data: concatenations, splits, transposes, reshapes, and pools around activations. All are exact.
+"""Substitution rules for data movement: concat, split, transpose, reshape, and activations across max pools.
 
-`exclusive_concat` is the published artifact's flag: a concatenation whose every operand is a kernel's result that
-nothing else reads costs no copy, as the kernels can write into its parts. The graph stays the same but for the flag,
-which the pool drops again as soon as an operand is no kernel's result any more.
+`exclusive_concat` is from the published artifact. It sets a flag on a concatenation whose operands are all results of
+kernels and have no other readers: it needs no copy, as the kernels can write into its parts. The pool drops the flag when
+an operand is replaced by one that no kernel computes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _concat(pool: Pool, parts: list[Ref], axis: int) -> Ref:
 
 
 def _concat_of_split(pool: Pool, joined: Node) -> Target:
-    """Every full run of a split's outputs among the operands becomes the split's operand."""
+    """Replace all outputs of a split, if they are consecutive operands, by the split's operand."""
     parts: list[Ref] = []
     i = 0
     while i < len(joined.inputs):
@@ -33,7 +33,7 @@ def _concat_of_split(pool: Pool, joined: Node) -> Target:
 
 
 def _split_of_concat(pool: Pool, parts: Node, joined: Node) -> Target:
-    """Cuts that fall between operands: each output is an operand, or a concatenation of some."""
+    """Replace each output by an operand, or a concatenation of several, if every cut falls between two operands."""
     axis = parts["axis"]
     if axis != joined["axis"]:
         return None
@@ -97,12 +97,12 @@ def _swap(pool: Pool, outer: Node, inner: Node) -> Target:
 
 
 def _swap_pool(pool: Pool, outer: Node, inner: Node) -> Target:
-    """A monotone function commutes with a maximum over real taps; both ways cost alike but open other rules."""
+    """Swap a monotone function and a max pool; the cost is about the same, but other rules may then apply."""
     return _swap(pool, outer, inner) if _reads_something(outer if "kernel" in dict(outer.attrs) else inner) else None
 
 
 def _reads_something(p: Node) -> bool:
-    """Whether every window holds a real value; rounding the extent up can put one into the padding altogether."""
+    """Whether every window of a pool has a tap outside the padding; with `ceil` the last window may have none."""
     kernel, strides, padding = p["kernel"], p["strides"], p["padding"]
     if any(a >= k for a, k in zip(padding, (*kernel, *kernel), strict=True)):
         return False
@@ -130,7 +130,7 @@ def _concat_of_unary(pool: Pool, joined: Node, f: Node) -> Target:
         return None
     sources = [r.node.inputs[0] for r in joined.inputs]
     if f.kind in ACTIVATIONS and any(r.node.kind in ("conv2d", "matmul") and not r.node["act"] for r in sources):
-        return None  # a kernel applies it for nothing
+        return None  # it can be fused into its producer at no cost
     return pool.like(f, _concat(pool, sources, joined["axis"]))
 
 

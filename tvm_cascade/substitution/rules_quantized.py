@@ -1,19 +1,19 @@
-"""Rules about quantized operators that stay exact bit for bit.
+"""Substitution rules for quantized operators; all are exact bit for bit.
 
-A `qconv2d` is what LiteRT runs as one operator: an integer convolution of stored values less their zero points, a bias, a
+A `qconv2d` is one operator of LiteRT: an integer convolution of stored values less their zero points, a bias, a
 rescaling for every output channel, and an activation. Its operands are the input, weights (out, in / groups, height,
-width), their scales (out,), and where there is one a bias (out,) with its scales. `qmatmul` is the same for a fully
-connected layer, weights (in, out). Output channels do not see one another, so operators merge exactly as long as they
-agree in everything that is not per channel (`operands.merged_outputs`). Added taps must be zeros of the stored weights, so
-enlarging needs a zero point of 0; taps outside of the image read the input's zero point and add nothing. (MetaFlow,
-SysML 2019, knows floats only.)
+width), their scales (out,), and optionally a bias (out,) with its scales. `qmatmul` is the same for a fully
+connected layer, weights (in, out). Output channels are independent, so operators can be merged exactly if they
+agree in all properties that are not per channel (`operands.merged_outputs`). Added taps must be stored as 0, so
+enlarging a kernel needs weights of zero point 0; taps outside of the image read the input's zero point and add nothing.
+(MetaFlow, SysML 2019, covers floats only.)
 
-A `qadd` rescales both operands to a common scale, adds and rescales: value by value, so it commutes with every move of
-stored values. What is not here is not exact: a rescaling rounds, so nothing moves across it (a sum into a convolution, a
+A `qadd` rescales both operands to a common scale, adds and rescales, element by element, so it commutes with data
+movement. There are no rules that move an operator across a rescaling, since that rounds (a sum into a convolution, a
 1x1 convolution into a depthwise one, a convolution over the parts of a concatenation).
 
-Moves of stored values (concat, split, transpose, reshape) are plain operators on integers: the rules of rules_layout.py
-serve them as they are. Reading the parts of a concatenation in place is `passes.RewriteForMemory`.
+Data movement of stored values (concat, split, transpose, reshape) uses the plain operators, so the rules of
+rules_layout.py apply to it. Reading the parts of a concatenation in place is `passes.RewriteForMemory`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tvm_cascade.substitution.rules_conv import fuse, fuse_enlarged
 
 
 def quantized_sum(pool: Pool, a: Ref, a_quantum: object, b: Ref, b_quantum: object, **attrs: object) -> Ref:
-    """The operator `qadd`, its operands in the pool's order, so that commuting is no step."""
+    """The operator `qadd` of two operands and their quanta (scale, zero point), sorted so that a + b is b + a."""
     pair = sorted([(a, a_quantum), (b, b_quantum)], key=lambda p: (p[0].node.index, p[0].port))
     return pool.make("qadd", pair[0][0], pair[1][0], quanta=(pair[0][1], pair[1][1]), **attrs)
 
 
 def _sum_like(pool: Pool, node: Node, a: Ref, b: Ref) -> Ref:
-    """A sum of other operands with the quantizations of `node`, operand by operand."""
+    """A `qadd` of operands a and b with the attributes of `node`."""
     left, right = node["quanta"]
     return quantized_sum(pool, a, left, b, right, **_without_quanta(node))
 
@@ -73,7 +73,7 @@ def _concat_of_sums(pool: Pool, joined: Node, total: Node) -> Target:
 
 
 def _operands_by(node: Node, quanta: Sequence[object]) -> tuple[Ref, Ref] | None:
-    """Operands of a sum in the order of `quanta`; None where it has others."""
+    """The operands of a `qadd` in the order of their `quanta`; None if it has other quanta."""
     a, b = node.inputs
     if node["quanta"] == quanta:
         return a, b

@@ -1,9 +1,9 @@
-"""The latency of a graph as its inter-operator schedule's, so that substitutions and IOS (MLSys 2021) decide together.
+"""Substitution search under the latency of the inter-operator schedule: MetaFlow (SysML 2019) and IOS (MLSys 2021) jointly.
 
-MetaFlow (SysML 2019) sums operators, as if one ran after the other. Here a graph costs what the cheapest schedule of
-concurrent stages costs: two small convolutions that run at the same time need not be merged, and a substitution that
-lengthens the critical path no longer pays. Merging is left to the substitutions. Blocks are cut and solved as in
-`parallel.scheduler`; a block met before, in whatever graph, is looked up, so a new graph pays for the blocks that changed.
+MetaFlow sums the latencies of operators, as if they ran one after the other. Here the cost of a graph is that of its
+cheapest schedule of concurrent stages: two small convolutions that run concurrently need not be merged, and a substitution
+that lengthens the critical path does not pay. Schedules contain no merge stages, since substitutions merge operators. Blocks
+are cut and solved as in `parallel.scheduler`; their results are cached, so a new graph needs only the blocks that changed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tvm_cascade.substitution.pattern import Rule
 from tvm_cascade.substitution.rules import EAGER_RULES
 from tvm_cascade.substitution.split import optimize
 
-QUICK = Options(variant="parallel", unit="op", r=2, s=4)  # thousands of graphs are priced
+QUICK = Options(variant="parallel", unit="op", r=2, s=4)  # small limits: thousands of graphs are scheduled
 _FUSING = frozenset({*(r.name for r in EAGER_RULES), "fuse_activation", "fuse_elementwise"})
 
 
 @dataclass(eq=False)
 class ScheduleLatency:
-    """Milliseconds of the schedule; an operator of the graph is what a stage holds."""
+    """Milliseconds of a graph's cheapest schedule; each operator of the graph is a scheduling unit."""
 
     model: CostModel
     engine: Engine = TVM
@@ -52,11 +52,11 @@ class ScheduleLatency:
 def optimize_schedule(
     dag: Dag, cost: ScheduleLatency, rules: Sequence[Rule], options: SearchOptions | None = None
 ) -> Found:
-    """The cheapest graph for its schedule, searched from two sides.
+    """The graph of least schedule latency, searched from two starting points.
 
-    Pricing a schedule is slow, and slowest for the many small operators of a network as it comes. So the search starts
-    from the graph that is best in sequence, and from the one whose operators are only folded and fused; the better end
-    wins. Steps to a start carry the latency in sequence, those behind it the schedule's.
+    Scheduling is slow, above all for the many small operators of an unoptimized network. So the search starts from the
+    graph of least sequential latency, and from the one on which only folding and fusing rules were applied; the better
+    result is returned. `Step.cost` is sequential latency up to the starting point, and schedule latency after it.
     """
     begin = time.monotonic()
     options = options or SearchOptions()

@@ -5,11 +5,11 @@ vertex cut and may return the whole graph as one side. Here the first operators 
 last to the other, so neither side is empty. Edges of infinite capacity against the flow keep the first side closed under
 predecessors, so the two sides can run one after the other.
 
-Rules that join operators from anywhere (`Rule.whole_graph`) are tried on the whole graph first, as any cut disables them.
-Then every piece is optimized on its own; of pieces that are equal up to names only one is searched. The results are put
-together, and the graph is searched again in a window of operators around every cut, for the substitutions that the cut
-had disabled. A last sweep searches small overlapping windows, with a relaxation that is as large as that of a whole
-piece: in a large piece, gains at other operators lower the bound of Algorithm 1 (metaflow.py) and hide a local detour.
+Global rules (`Rule.whole_graph`), which join distant operators, are tried on the whole graph first, as any cut disables
+them. Then every subgraph is optimized on its own; of those that are equal up to names only one is searched. The results
+are joined, and the graph is searched again in a window of operators around every cut, for the substitutions that the cut
+had disabled. A last sweep searches small overlapping windows, with alpha raised so that a detour may cost as much as in a
+whole subgraph: there, gains at other operators lower the threshold of Algorithm 1 (metaflow.py) and hide local detours.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tvm_cascade.substitution.pattern import Matcher, Rule, Site
 _INFINITE = 1 << 28
 _SITE = 4  # capacity that a substitution site adds to an operator, which has 1 by itself
 _MARGIN = 0.25  # share of the operators tied to each side
-_AROUND = 12  # operators around a cut that are searched again, at least
+_AROUND = 12  # least number of operators around a cut that are searched again
 
 
 def capacities(dag: Dag, sites: Sequence[Site]) -> dict[Node, int]:
-    """Sites that a cut through the output of each operator may disable, plus one so that small cuts win ties."""
+    """Capacity of each operator: 1, plus `_SITE` for every site that a cut through its output may disable."""
     found = {node: 1 for node in dag.nodes}
     for site in sites:
         if len(site.nodes) < 2:
@@ -67,8 +67,8 @@ def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]
     for i, node in enumerate(nodes):
         edge(2 * i, 2 * i + 1, capacity[node])  # in -> out
         for p in dict.fromkeys(place[r.node] for r in node.inputs if r.node in place):
-            edge(2 * p + 1, 2 * i, _INFINITE)  # what reads the uncut output of the first side is in the first side
-            edge(2 * i, 2 * p, _INFINITE)  # what the first side reads is in the first side
+            edge(2 * p + 1, 2 * i, _INFINITE)  # readers of an uncut output of the first side are in the first side
+            edge(2 * i, 2 * p, _INFINITE)  # so are producers of operands of the first side
         if i < margin:
             edge(source, 2 * i, _INFINITE)
         if i >= n - margin:
@@ -83,18 +83,18 @@ def first_side(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> set[Node]
 
 
 def bisect(nodes: Sequence[Node], capacity: Mapping[Node, int]) -> tuple[list[Node], list[Node]]:
-    """The two sides in the order of `nodes`, both non-empty."""
+    """Split `nodes` at a minimum vertex cut; both sides are non-empty and in the order of `nodes`."""
     side = first_side(nodes, capacity)
     first = [n for n in nodes if n in side]
     second = [n for n in nodes if n not in side]
-    if not first or not second:  # only where the ties leave no finite cut
+    if not first or not second:  # only where the operators tied to the two sides leave no finite cut
         half = len(nodes) // 2
         return list(nodes[:half]), list(nodes[half:])
     return first, second
 
 
 def pieces(dag: Dag, rules: Sequence[Rule], threshold: int) -> list[list[Node]]:
-    """The graph's operators in pieces of at most `threshold`, in an order in which the pieces can run."""
+    """Split the graph's operators into lists of at most `threshold`, in an order in which these can run."""
     sites = Matcher(tuple(rules)).sites(dag)
     capacity = capacities(dag, sites)
     done: list[list[Node]] = []
@@ -111,14 +111,17 @@ def pieces(dag: Dag, rules: Sequence[Rule], threshold: int) -> list[list[Node]]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some operators of a graph as a graph of their own, with names of its own, so that equal pieces are one graph."""
+    """A subgraph as a graph of its own, whose leaves are named by number, so that equal subgraphs are the same graph."""
 
     dag: Dag
-    leaves: tuple[Ref, ...]  # of the whole graph: what each input and weight of the piece stands for
-    outputs: tuple[Ref, ...]  # of the whole graph: what the piece's outputs stand for
+    leaves: tuple[Ref, ...]  # references of the whole graph that the inputs and weights of `dag` represent
+    outputs: tuple[Ref, ...]  # references of the whole graph that the outputs of `dag` represent
 
     def put_back(self, rewritten: Dag, pool: Pool, moved: dict[Ref, Ref]) -> None:
-        """Record in `moved` what the outputs become in the whole graph's pool, leaves read through `moved`."""
+        """Copy `rewritten`, the optimized `dag`, into the whole graph's pool; record in `moved` what replaces `outputs`.
+
+        `moved` maps references of the whole graph to their replacements so far, which are also applied to the leaves.
+        """
         places = {f"#{i}": moved.get(r, r) for i, r in enumerate(self.leaves)}
 
         def leaf(ref: Ref) -> Ref | None:
@@ -128,14 +131,14 @@ class Piece:
 
 
 def outputs_of(dag: Dag, part: Sequence[Node]) -> tuple[Ref, ...]:
-    """What the rest of the graph, or its caller, reads of `part`."""
+    """Outputs of operators in `part` that the rest of the graph reads or that are graph outputs."""
     inside = set(part)
     outside = {r for n in dag.nodes if n not in inside for r in n.inputs} | set(dag.outputs)
     return tuple(r for n in part for r in n.outputs if r in outside)
 
 
 def lift(pool: Pool, dag: Dag, part: Sequence[Node]) -> Piece:
-    """`part` as a graph in `pool`: inputs and constants become numbered leaves, constants that compute stay whole."""
+    """`part` as a graph in `pool`: its inputs and constants become numbered leaves; `full` and `eye_kernel` are copied."""
     inside = set(part)
     read = dict.fromkeys(r for n in part for r in n.inputs if r.node not in inside and not r.node.constant)
     outputs = outputs_of(dag, part)
@@ -158,12 +161,12 @@ def lift(pool: Pool, dag: Dag, part: Sequence[Node]) -> Piece:
 
 @dataclass(slots=True)
 class _Worker:
-    """Searches pieces, each distinct one once."""
+    """Searches subgraphs, each distinct one once, and collects steps and costs for the whole graph."""
 
     cost: Cost
     options: SearchOptions
     deadline: float
-    running: float  # cost of the whole graph by now, where costs add up
+    running: float  # current cost of the whole graph, if the cost is additive
     matcher: Matcher
     pool: Pool = field(default_factory=Pool)
     known: dict[tuple[Ref, ...], Found] = field(default_factory=dict)
@@ -172,7 +175,7 @@ class _Worker:
     complete: bool = True
 
     def improve(self, dag: Dag, part: Sequence[Node], moved: dict[Ref, Ref]) -> bool:
-        """Searches `part` and records in `moved` what its outputs became; whether anything changed."""
+        """Search `part` and record in `moved` the replacements of its outputs; returns whether anything changed."""
         piece = lift(self.pool, dag, part)
         found = self.known.get(piece.dag.outputs)
         if found is None:
@@ -180,7 +183,7 @@ class _Worker:
             options = changed(self.options, max_seconds=min(self.options.max_seconds, left))
             try:
                 found = search(piece.dag, self.cost, self.matcher.rules, options, self.matcher)
-            except InfeasibleError:  # of a piece alone; the whole graph has the last word
+            except InfeasibleError:  # the subgraph alone exceeds a limit: `optimize` checks the whole graph
                 found = Found(piece.dag, 0.0, 0.0, (), 1, 0.0, False)
             self.known[piece.dag.outputs] = found
             self.graphs += found.graphs
@@ -192,15 +195,15 @@ class _Worker:
         return bool(found.steps)
 
     def rewritten(self, dag: Dag, window: Sequence[Node]) -> Dag:
-        """The graph after a search in a window, which is convex, as it is a run of the order."""
+        """The graph after a search in a window, consecutive operators of the order, which are a convex subgraph."""
         moved: dict[Ref, Ref] = {}
         return replace(dag, moved) if self.improve(dag, window, moved) else dag
 
 
 def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions | None = None) -> Found:
-    """The whole of section 4: split, search every piece, stitch, search around every cut.
+    """The cheapest graph found by MetaFlow's section 4: split, search every subgraph, join, search around every cut.
 
-    Raises `InfeasibleError` where a limit is broken by the given graph and by the result.
+    Raises `InfeasibleError` if the result exceeds a limit of the cost.
     """
     options = options or SearchOptions()
     begin = time.monotonic()
@@ -225,7 +228,7 @@ def optimize(dag: Dag, cost: Cost, rules: Sequence[Rule], options: SearchOptions
 
 
 def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
-    """The graph after every site of a global rule, or of an eager one before it, that lowers the cost."""
+    """Apply every site of an eager or global rule that lowers the cost, until there is none."""
     eager = Matcher(tuple(r for r in worker.options.eager if r in worker.matcher.rules))
     matcher = Matcher(tuple(r for r in worker.matcher.rules if r.whole_graph))
     if not matcher.rules or not matcher.sites(dag):
@@ -249,7 +252,7 @@ def _apply_global_rules(worker: _Worker, dag: Dag, cost: Cost) -> Dag:
 
 
 def _pass(worker: _Worker, dag: Dag, parts: Sequence[Sequence[Node]]) -> tuple[Dag, list[tuple[Ref, ...]]]:
-    """Every piece searched and put back; for each cut, what crosses it in the new graph."""
+    """Search every subgraph and join the results; also returns, for each cut, the references that cross it."""
     moved: dict[Ref, Ref] = {}
     crossing: list[tuple[Ref, ...]] = []
     for part in parts:
@@ -260,7 +263,7 @@ def _pass(worker: _Worker, dag: Dag, parts: Sequence[Sequence[Node]]) -> tuple[D
 
 
 def _around_cuts(worker: _Worker, dag: Dag, cuts: Sequence[tuple[Ref, ...]], threshold: int) -> Dag:
-    """A search in a window of the topological order around each cut, from the last to the first."""
+    """Search a window of the topological order around each cut, from the last cut to the first."""
     marks = [tuple(r.node for r in cut) for cut in cuts]
     for nodes in reversed(marks):
         places = {n: i for i, n in enumerate(dag.nodes)}
@@ -274,7 +277,7 @@ def _around_cuts(worker: _Worker, dag: Dag, cuts: Sequence[tuple[Ref, ...]], thr
 
 
 def _sweep(worker: _Worker, dag: Dag, size: int, rounds: int = 3) -> Dag:
-    """Windows of `size` operators, half overlapping, until a round changes nothing; alpha grows as they shrink."""
+    """Search half-overlapping windows of `size` operators until a round changes nothing; small windows raise alpha."""
     whole = worker.options
     slack = (whole.alpha - 1) * max(1.0, whole.threshold / size)
     worker.options = changed(whole, alpha=1 + slack)
